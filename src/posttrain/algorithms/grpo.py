@@ -1,0 +1,153 @@
+"""GRPO: Group Relative Policy Optimization.
+
+Shao et al. 2024, DeepSeekMath, eq. 3 and 4, section 4.1.2 (https://arxiv.org/abs/2402.03300).
+
+For each prompt q the policy samples a group of G completions o_1 ... o_G with rewards r_1 ... r_G. A completion is
+compared with its group, so no value network is needed:
+
+    A_i  = (r_i - mean(r)) / std(r)                                                    for all tokens t of o_i
+    w_it = pi(o_it | q, o_i,<t) / pi_old(o_it | q, o_i,<t)
+    D_it = pi_ref/pi - log(pi_ref/pi) - 1                                              the KL estimator k3
+    L    = -1/G sum_i 1/|o_i| sum_t { min(w_it A_i, clip(w_it, 1 - eps, 1 + eps) A_i) - beta D_it }
+
+averaged over prompts: the mean over the tokens of a completion, then over completions.
+
+Published settings (section 4.2): beta 0.04, G 64, learning rate 1e-6, 1024 completions per batch, at most 1024 tokens,
+one update per batch. The paper does not give eps; 0.2 is PPO's (https://arxiv.org/abs/1707.06347).
+
+Not reproduced: process supervision (section 4.1.3, a reward per step) and iterative GRPO (section 4.1.4, a reward
+model and a reference that are renewed during training). Chosen where the paper is silent: the standard deviation is
+the sample's (divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's value; verl's is 1e-6).
+
+What to know about it:
+- A group whose rewards are all equal has no advantage. The published algorithm computes it all the same. Here it is
+  left out exactly where that changes nothing, that is without a KL term, and it still counts in the denominator: the
+  gradient is the published one. With a KL term every group is computed.
+- In a loss, k3 has the gradient of KL(ref || policy), not of the KL(policy || ref) that it estimates; k2 has that one.
+- Each completion weighs the same, so a token of a long one weighs less, and a long wrong answer is punished less per
+  token; dividing by std weighs up the prompts that are almost always or almost never solved. Dr. GRPO
+  (https://arxiv.org/abs/2503.20783) removes both. DAPO (https://arxiv.org/abs/2503.14476) weighs every token the
+  same, clips high at 0.28, and has no KL. RLOO (https://arxiv.org/abs/2402.14740) subtracts the mean of the others.
+
+What "GRPO" means by default in seven tools, and the flags here that come nearest:
+
+    TRL              mean and std; token mean over the batch; no KL
+                     --kl-coefficient 0; the reduction differs
+    verl             mean and std; token mean; a second clip, for negative advantages
+                     --std-epsilon 1e-6; the reduction and the second clip differ
+    NeMo RL          leave-one-out mean and std
+                     no flag: the baseline differs
+    prime-rl         mean only
+                     no flag: the std differs
+    tinker-cookbook  mean only
+                     no flag: the std differs
+    open-instruct    mean only; clip 0.2 and 0.272; KL 0.05 by the estimator k2
+                     --clip-high 0.272 --kl-coefficient 0.05 --kl-estimator k2; the std differs
+    OpenRLHF         must be told
+
+As read from their code and issue threads; defaults change, and only what is named was compared. What no flag
+reproduces is another algorithm, to have a name and a file of its own, not a mode of this one.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from posttrain import errors
+from posttrain.algorithms.algorithm import Advantages, TokenLoss
+from posttrain.objectives import kl, reduce
+from posttrain.objectives.advantages import group_normalised
+from posttrain.objectives.policy import clipped_surrogate
+
+
+@dataclass(frozen=True)
+class GRPO:
+    """The knobs of GRPO, with the defaults of the paper; an `OnlineAlgorithm`."""
+
+    clip_low: float = 0.2
+    """The importance ratio is clipped at 1 - clip_low from below (eps of the paper)."""
+
+    clip_high: float = 0.2
+    """The importance ratio is clipped at 1 + clip_high from above; above clip_low it leaves room to explore."""
+
+    kl_coefficient: float = 0.04
+    """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
+
+    kl_estimator: str = "k3"
+    """k3 as published; k2 for the gradient of KL(policy || reference); k1 has no gradient in expectation."""
+
+    std_epsilon: float = 1e-4
+    """Added to the standard deviation of a group's rewards, in the units of the reward."""
+
+    family: ClassVar[str] = "online"
+    paper: ClassVar[str] = "2402.03300"
+
+    def __post_init__(self) -> None:
+        for name in ("clip_low", "clip_high", "kl_coefficient", "std_epsilon"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise errors.UserError(f"{name} must be a number of at least 0; got {value}")
+        if self.kl_estimator not in kl.ESTIMATORS:
+            raise errors.unknown("KL estimator", self.kl_estimator, kl.ESTIMATORS)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss has a KL term, and so needs the reference policy's logprobs."""
+        return self.kl_coefficient > 0
+
+    def advantages(self, rewards_PG: Float[Tensor, "*P G"]) -> Advantages:
+        """Normalise each group's rewards by its mean and standard deviation.
+
+        Metrics: `zero_advantage`, the share of groups without any (a run in which it is near 1 learns nothing), and
+        `reward_std`, the mean over groups of the standard deviation within a group, in the units of the reward.
+        Raises `UserError` for groups of one.
+        """
+        size = rewards_PG.shape[-1]
+        if size < 2:
+            raise errors.UserError(
+                f"this algorithm compares the completions of one prompt, so it needs 2 or more of them; got {size}: "
+                "type --completions-per-prompt 2 or more"
+            )
+        advantages_PG = group_normalised(rewards_PG, epsilon=self.std_epsilon)
+        dead_P = (advantages_PG == 0).all(dim=-1)
+        metrics = {
+            "zero_advantage": dead_P.to(rewards_PG.dtype).mean().item(),
+            "reward_std": rewards_PG.std(dim=-1).mean().item(),
+        }
+        return Advantages(advantages_PG, metrics)
+
+    def keep(self, rewards_G: Float[Tensor, "G"]) -> bool:
+        """Whether the group carries a gradient: always with a KL term, else if its rewards are not all equal."""
+        return self.needs_reference or bool((self.advantages(rewards_G).advantages_PG != 0).any())
+
+    def loss(
+        self,
+        logprobs_N: Float[Tensor, "N"],
+        *,
+        old_N: Float[Tensor, "N"],
+        advantages_N: Float[Tensor, "N"],
+        row_N: Int[Tensor, "N"],
+        reference_N: Float[Tensor, "N"] | None = None,
+    ) -> TokenLoss:
+        """Clip the surrogate and add the KL penalty, one value per token; see `OnlineAlgorithm.loss`.
+
+        Metrics per token: `ratio`, `clip_fraction` (1.0 where the clip changed the loss), and with a reference `kl`.
+        Raises `ValueError` if the KL term has no reference to be computed from.
+        """
+        surrogate = clipped_surrogate(logprobs_N, old_N, advantages_N, clip_low=self.clip_low, clip_high=self.clip_high)
+        metrics = {"ratio": surrogate.ratio, "clip_fraction": surrogate.clipped}
+        if not self.needs_reference:
+            return TokenLoss(surrogate.loss, metrics)
+        if reference_N is None:
+            raise ValueError(f"kl_coefficient is {self.kl_coefficient}, so loss() needs reference_N; got None")
+        kl_N = kl.ESTIMATORS[self.kl_estimator](logprobs_N, reference_N)
+        return TokenLoss(surrogate.loss + self.kl_coefficient * kl_N, metrics | {"kl": kl_N.detach()})
+
+    def reduce(
+        self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], *, sequences: float, tokens: float
+    ) -> Float[Tensor, ""]:
+        """Average over the tokens of a completion, then over the batch's completions."""
+        return reduce.sequence_mean(values_N, row_N, denominator=sequences)

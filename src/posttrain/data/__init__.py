@@ -1,0 +1,35 @@
+"""Conversations, data sets and packing: from what people wrote to token ids with an exact mask."""
+
+from posttrain.data.chat import ChatFormat, TrainingIds, TrainOn
+from posttrain.data.demonstrations import load_demonstrations
+from posttrain.data.gym import load_gym, parse_gym, split_of
+from posttrain.data.order import batch_indices, seed_for
+from posttrain.data.packing import Example, PackedRow, pack
+from posttrain.data.rows import Row, parse_columns
+from posttrain.data.sources import load_rows, read_rows
+from posttrain.data.tasks import Disjoint, disjoint, load_tasks
+from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
+
+__all__ = [
+    "ChatFormat",
+    "ChatTokenizer",
+    "Disjoint",
+    "Example",
+    "PackedRow",
+    "Row",
+    "TrainOn",
+    "TrainingIds",
+    "batch_indices",
+    "disjoint",
+    "load_demonstrations",
+    "load_gym",
+    "load_rows",
+    "load_tasks",
+    "load_tokenizer",
+    "pack",
+    "parse_columns",
+    "parse_gym",
+    "read_rows",
+    "seed_for",
+    "split_of",
+]

@@ -1,0 +1,300 @@
+"""Conversations as token ids: prompts, follow-ups after a sampled turn, and training examples with an exact mask.
+
+Everything is cut at the same two kinds of place: where the template's generation prompt ends, and behind the stop token
+of an assistant turn. Each piece between two cuts is encoded on its own, so the tokens of a prompt in training are those
+of the same prompt at inference, and a turn that was sampled is never decoded and encoded again.
+
+Where a turn begins and ends is found by asking the template, never by knowing its name: the start is the end of
+`render(messages before it, add_generation_prompt=True)`; the end is what the template writes behind a sentinel that
+stands in place of the turn.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, final
+
+from posttrain.data.tokenizer import ChatTokenizer
+from posttrain.errors import TemplateError
+from posttrain.types import Message
+
+TrainOn = Literal["all", "last"]
+
+_SENTINEL = "SENTINEL7f3a9c51"
+# Tags in which models think, answer and call tools: text to a reward, even where a tokenizer calls them special.
+_TAG = re.compile(r"</?(think|thinking|reasoning|answer|solution|tool_call|tool_response)>")
+
+
+class TrainingIds(NamedTuple):
+    """One training example: T token ids, and a mask that is True on what the assistant must produce."""
+
+    token_ids: list[int]
+    mask: list[bool]
+
+
+class _Produced(NamedTuple):
+    """What the assistant writes in one turn: the rendering from the generation prompt to the stop token, inclusive."""
+
+    text: str
+    stop: str  # the stop token with which `text` ends
+
+
+@final
+class ChatFormat:
+    """A tokenizer's chat template, and the tokens that end an assistant turn.
+
+    Args:
+        tokenizer: a Hugging Face fast tokenizer with a chat template.
+        stop_ids: the stop tokens that the model's generation config names; the tokenizer's own and the one that the
+            template writes behind an assistant turn are added.
+        options: variables for the template, such as `{"enable_thinking": False}`. A template that writes today's date
+            should be given `{"date_string": "26 Jul 2024"}`, or its prompts change from day to day.
+
+    Raises:
+        TemplateError: the tokenizer has no chat template, or the template writes no stop token behind a turn.
+    """
+
+    def __init__(
+        self, tokenizer: ChatTokenizer, stop_ids: Iterable[int] = (), options: Mapping[str, Any] | None = None
+    ) -> None:
+        if not tokenizer.chat_template:
+            raise TemplateError(
+                "this tokenizer has no chat template, so a conversation cannot become a prompt; use the instruct "
+                "version of the model, or put a chat_template.jinja into the model's folder"
+            )
+        self.tokenizer = tokenizer
+        self.options = dict(options or {})
+        added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
+        named = {int(t) for t in stop_ids}
+        if tokenizer.eos_token_id is not None:
+            named.add(int(tokenizer.eos_token_id))
+        texts = {token: str(entry.content) for token, entry in added.items()}
+        texts |= {token: self._decode([token]) for token in named if token not in texts}
+        markers = sorted((text for text in texts.values() if text.strip()), key=len, reverse=True)
+        self._marker = re.compile(r"\s*(" + "|".join(map(re.escape, markers)) + ")") if markers else re.compile(r"(?!)")
+        tail = self._tail([Message("user", "Hello")])
+        stop = self._encode(self._stop(tail).group(1))
+        if len(stop) != 1:
+            raise TemplateError(
+                f"the chat template ends a turn with {tail!r}, which is {len(stop)} tokens, not one stop token"
+            )
+        self.stop_ids: frozenset[int] = frozenset(named | {stop[0]})
+        special = {int(t) for t in tokenizer.all_special_ids} | {t for t, entry in added.items() if entry.special}
+        self._silent = {t for t in special | self.stop_ids if not _TAG.fullmatch(texts.get(t, ""))}
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The conversation and the generation prompt, ready for the next assistant turn: T token ids.
+
+        Earlier assistant turns are encoded as they were produced. Where the template rewrites them (Qwen3 drops their
+        thinking) they were not produced as it shows them, and the rendering is encoded as a whole.
+
+        Raises:
+            TemplateError: the template refuses the conversation.
+        """
+        try:
+            return self._history(messages).token_ids
+        except TemplateError:
+            return self._encode(self._render(messages, generate=True))
+
+    def followup_ids(self, history: Sequence[Message], new_messages: Sequence[Message], *, stopped: bool) -> list[int]:
+        """The tokens between a sampled assistant turn and the next generation prompt.
+
+        Args:
+            history: the conversation up to and including the sampled turn. What that turn says is not looked at: its
+                tokens stay as they were sampled.
+            new_messages: what was said since: the user's next question, or the results of tools.
+            stopped: True if the sampled tokens end with a stop token; False if the turn was cut by its length, in which
+                case the template's stop token is the first of the tokens returned.
+
+        Raises:
+            TemplateError: `history` does not end with the assistant, or the template changes what was already shown
+                once a message follows.
+        """
+        if not history or history[-1].role != "assistant" or not new_messages:
+            raise TemplateError(
+                "a follow-up needs a history that ends with the assistant's turn, and at least one new message"
+            )
+        before = history[:-1]
+        shown = self._render([*before, Message("assistant", _SENTINEL), *new_messages], generate=True)
+        head, tail = self._split(shown)
+        prompt = self._render(before, generate=True)
+        # A template may open a thinking block in the prompt and leave it out of earlier turns, so either may be longer.
+        if not head.startswith(prompt) and not prompt.startswith(head):
+            raise self._rewritten(history, len(before))
+        stop = self._stop(tail)
+        if not stopped:
+            return self._encode(tail)
+        return self._after(stop.group(1), tail[stop.end() :])
+
+    def training_ids(self, messages: Sequence[Message], *, train_on: TrainOn = "all") -> TrainingIds:
+        """One training example, masked to what the assistant must produce, stop tokens included.
+
+        The example ends with the stop token of the last assistant turn; what follows it in the conversation or in the
+        template is left out. The tokens before every trained turn `i` equal `prompt_ids(messages[:i])`.
+
+        Args:
+            messages: a conversation with at least one assistant turn.
+            train_on: "all" assistant turns, or only the "last", which also works where a template shows earlier turns
+                differently from how they are produced.
+
+        Raises:
+            TemplateError: there is no assistant turn; a turn's place in the rendering cannot be found; the template
+                drops part of a turn; or one sequence cannot train all turns because the template rewrites earlier ones.
+        """
+        turns = _assistant_turns(messages)
+        if not turns:
+            raise TemplateError(
+                "this conversation has no assistant message, so there is nothing to train on; roles: "
+                + _roles(messages)
+            )
+        last = turns[-1]
+        if train_on == "all":
+            token_ids, mask = self._history(messages[:last])
+        else:
+            token_ids = self.prompt_ids(messages[:last])
+            mask = [False] * len(token_ids)
+        prompt = self._render(messages[:last], generate=True)
+        produced = self._continue(prompt, self._produced(messages, last, prompt).text)
+        return TrainingIds(token_ids + produced, mask + [True] * len(produced))
+
+    def training_examples(self, messages: Sequence[Message]) -> list[TrainingIds]:
+        """Every assistant turn trained once: in one example where the template allows it, else in one example per turn.
+
+        Templates that rewrite earlier turns (Qwen3 drops their thinking) need one example per turn, for each turn must
+        be trained behind the prompt that it will see.
+
+        Raises:
+            TemplateError: as `training_ids` does.
+        """
+        try:
+            return [self.training_ids(messages)]
+        except TemplateError:
+            turns = _assistant_turns(messages)
+            if len(turns) < 2:
+                raise
+            return [self.training_ids(messages[: turn + 1], train_on="last") for turn in turns]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """What sampled tokens say: without stop and other special tokens, but with tags such as `<think>`."""
+        return self._decode([t for t in token_ids if t not in self._silent])
+
+    def _history(self, messages: Sequence[Message]) -> TrainingIds:
+        """`prompt_ids`, cut at the turns, with a mask of the assistant turns in it."""
+        token_ids: list[int] = []
+        mask: list[bool] = []
+        text = stop = ""  # the rendering so far, and the stop token with which it ends
+        for end in [*_assistant_turns(messages), len(messages)]:
+            prompt = self._render(messages[:end], generate=True)
+            if not prompt.startswith(text):
+                raise self._rewritten(messages, end)
+            shown = self._after(stop, prompt[len(text) :])
+            token_ids += shown
+            mask += [False] * len(shown)
+            if end < len(messages):
+                produced = self._produced(messages, end, prompt)
+                made = self._continue(prompt, produced.text)
+                token_ids += made
+                mask += [True] * len(made)
+                text, stop = prompt + produced.text, produced.stop
+        return TrainingIds(token_ids, mask)
+
+    def _produced(self, messages: Sequence[Message], turn: int, prompt: str) -> _Produced:
+        """What the assistant writes after `prompt` when it produces message `turn`."""
+        before, content = messages[:turn], messages[turn].content
+        shown = self._render(messages[: turn + 1])
+        tail = self._tail(before)
+        stop = self._stop(tail)
+        where = f"assistant turn {len(_assistant_turns(before)) + 1}"
+        if not shown.startswith(prompt) or not shown.endswith(tail) or len(shown) < len(prompt) + len(tail):
+            raise TemplateError(
+                f"the chat template shows the conversation before {where} differently once the turn is there, so it "
+                f"cannot be trained behind its own generation prompt (which ends with {prompt[-40:]!r}); use a "
+                "template that keeps the prompt as it was, or move the system message into the first user message"
+            )
+        if not _squeeze(shown).endswith(_squeeze(content + tail)):
+            raise TemplateError(
+                f"the chat template drops part of {where} (of {content[:60]!r}), which would never be learnt; "
+                "remove that part from the data (its thinking?), or use a template that keeps it"
+            )
+        if stop.group(1) in content:
+            raise TemplateError(
+                f"{where} contains the stop token {stop.group(1)!r} in its text; remove it from the data"
+            )
+        return _Produced(shown[len(prompt) : len(shown) - len(tail)] + tail[: stop.end()], stop.group(1))
+
+    def _rewritten(self, messages: Sequence[Message], turn: int) -> TemplateError:
+        number = len(_assistant_turns(messages[:turn]))
+        return TemplateError(
+            f"the chat template rewrites what came before message {turn + 1} (it drops the thinking of assistant turn "
+            f"{max(number, 1)}, or moves the system message), so one sequence cannot hold all turns as they are "
+            'produced; train on the last turn only (train_on="last"), or use a template that keeps earlier turns'
+        )
+
+    def _tail(self, before: Sequence[Message]) -> str:
+        """What the template writes behind an assistant turn that ends the conversation."""
+        return self._split(self._render([*before, Message("assistant", _SENTINEL)]))[1]
+
+    def _split(self, rendered: str) -> tuple[str, str]:
+        parts = rendered.split(_SENTINEL)
+        if len(parts) != 2:
+            raise TemplateError(
+                f"the chat template shows the content of an assistant turn {len(parts) - 1} times instead of once, so "
+                "its mask would be empty or wrong; use a template that renders assistant messages"
+            )
+        return parts[0], parts[1]
+
+    def _stop(self, tail: str) -> re.Match[str]:
+        found = self._marker.match(tail)
+        if found is None:
+            raise TemplateError(
+                f"the chat template writes {tail[:40]!r} behind an assistant turn, which begins with no special token, "
+                "so the policy could never learn to stop; use a template that ends a turn with the eos token"
+            )
+        return found
+
+    def _after(self, stop: str, text: str) -> list[int]:
+        """`text`, encoded as it is behind the stop token, which is not returned: its id was sampled, or is known."""
+        return self._encode(stop + text)[1 if stop else 0 :]
+
+    def _continue(self, prompt: str, text: str) -> list[int]:
+        """`text`, encoded as a continuation of `prompt` whose own tokens do not change.
+
+        Encoding `text` alone is not always the same: tokenizers of the Llama 2 kind put a space before the first word
+        of whatever they encode.
+        """
+        for lead in (prompt, "0"):
+            head, whole = self._encode(lead), self._encode(lead + text)
+            if whole[: len(head)] == head:
+                return whole[len(head) :]
+        return self._encode(text)
+
+    def _render(self, messages: Sequence[Message], *, generate: bool = False) -> str:
+        conversation = [{"role": m.role, "content": m.content} for m in messages]
+        try:
+            # A template is the model maker's program: whatever it raises is a refusal.
+            return self.tokenizer.apply_chat_template(
+                conversation, tokenize=False, add_generation_prompt=generate, **self.options
+            )
+        except Exception as error:
+            raise TemplateError(
+                f"the chat template refuses a conversation of {_roles(messages) or 'no messages'}: {error}; "
+                "give it the roles that it knows (without --system, if it has no system role)"
+            ) from error
+
+    def _encode(self, text: str) -> list[int]:
+        # The template writes the special tokens itself, <bos> among them.
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _assistant_turns(messages: Sequence[Message]) -> list[int]:
+    return [i for i, message in enumerate(messages) if message.role == "assistant"]
+
+
+def _roles(messages: Sequence[Message]) -> str:
+    return ", ".join(message.role for message in messages)
+
+
+def _squeeze(text: str) -> str:
+    return "".join(text.split())

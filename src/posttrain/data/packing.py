@@ -1,0 +1,100 @@
+"""Packing: many sequences side by side in one flat row, without padding; equal prompts are laid down once.
+
+Shape letters: N tokens of a flat row, M tokens of it that are learned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from posttrain.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One sequence to learn from: a prefix that may be shared, what follows it, and which of that is learned."""
+
+    prefix: tuple[int, ...]
+    continuation: tuple[int, ...]
+    learned: tuple[bool, ...]  # one per token of `continuation`
+
+    def __post_init__(self) -> None:
+        if len(self.learned) != len(self.continuation):
+            raise ValueError(f"{len(self.continuation)} tokens need as many flags; got {len(self.learned)}")
+        if not self.prefix and self.learned and self.learned[0]:
+            raise ValueError("the first token of a sequence has nothing before it to be predicted from")
+
+    @classmethod
+    def whole(cls, token_ids: Sequence[int], learned: Sequence[bool]) -> "Example":
+        """A sequence that shares nothing."""
+        return cls((), tuple(token_ids), tuple(learned))
+
+
+@dataclass(slots=True)
+class PackedRow:
+    """One micro-batch. `families` says what may see what; `models/attention.py` reads it."""
+
+    token_ids: list[int] = field(default_factory=list[int])  # N
+    positions: list[int] = field(default_factory=list[int])  # N, counted from the start of each token's own sequence
+    families: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
+    sources: list[int] = field(default_factory=list[int])  # M: where in the row the prediction of the target is made
+    targets: list[int] = field(default_factory=list[int])  # M: the token that is learned
+    rows: list[int] = field(default_factory=list[int])  # M: which example it belongs to, counted over the whole batch
+    examples: list[int] = field(default_factory=list[int])  # the examples in this micro-batch
+
+    def add_family(self, prefix: Sequence[int], members: Sequence[tuple[int, Example]]) -> None:
+        """Append one prefix and the examples (with their numbers in the batch) that continue it."""
+        end_of_prefix = len(self.token_ids) + len(prefix) - 1
+        self.token_ids += prefix
+        self.positions += range(len(prefix))
+        for number, example in members:
+            start = len(self.token_ids)
+            self.token_ids += example.continuation
+            self.positions += range(len(prefix), len(prefix) + len(example.continuation))
+            for i, (token, learned) in enumerate(zip(example.continuation, example.learned, strict=True)):
+                if learned:
+                    self.sources.append(start + i - 1 if i else end_of_prefix)
+                    self.targets.append(token)
+                    self.rows.append(number)
+            self.examples.append(number)
+        self.families.append((len(prefix), [len(example.continuation) for _, example in members]))
+
+
+def pack(examples: Sequence[Example], microbatch_tokens: int) -> list[PackedRow]:
+    """Lay examples into rows of at most `microbatch_tokens` tokens each.
+
+    Consecutive examples with equal prefixes become one family; a family too long for a row is cut, and its prefix laid
+    down again. How a batch is cut bounds memory and nothing else: the sums over rows do not depend on it. Examples
+    without a prefix are packed by length, longest first, so that the padding inside attention stays small.
+
+    Raises:
+        UserError: one example alone is longer than `microbatch_tokens`.
+    """
+    for number, example in enumerate(examples):
+        length = len(example.prefix) + len(example.continuation)
+        if length > microbatch_tokens:
+            raise UserError(
+                f"example {number} has {length} tokens, but microbatch_tokens is {microbatch_tokens}; "
+                f"use --microbatch-tokens {length} or more, or drop longer examples with --max-tokens"
+            )
+    rows: list[PackedRow] = []
+    room = 0
+    for prefix, members in _families(examples):
+        while members:
+            if room < len(prefix) + len(members[0][1].continuation):
+                rows.append(PackedRow())
+                room = microbatch_tokens
+            fits, left = 0, room - len(prefix)
+            while fits < len(members) and len(members[fits][1].continuation) <= left:
+                left -= len(members[fits][1].continuation)
+                fits += 1
+            rows[-1].add_family(prefix, members[:fits])
+            room, members = left, members[fits:]
+    return rows
+
+
+def _families(examples: Sequence[Example]) -> list[tuple[tuple[int, ...], list[tuple[int, Example]]]]:
+    families = [(p, list(members)) for p, members in groupby(enumerate(examples), key=lambda item: item[1].prefix)]
+    return [
+        (p, members if p else sorted(members, key=lambda item: -len(item[1].continuation))) for p, members in families
+    ]

@@ -1,0 +1,147 @@
+"""One row of a data set, which knows where it came from, so that what is wrong with it can be said by file and line."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, cast
+
+from posttrain.errors import DataError, UserError
+from posttrain.types import Message, Role
+
+# ShareGPT and its relatives name the speakers otherwise.
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "developer": "system",
+    "observation": "tool",
+    "function": "tool",
+}
+# Names that public data sets use for a field; the first one that a row has is what the error message proposes.
+_ALSO_CALLED = {
+    "prompt": ("question", "problem", "instruction", "query", "input", "messages", "text"),
+    "completion": ("response", "answer", "output", "solution", "chosen"),
+    "answer": ("final", "solution", "target", "label", "ground_truth"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The fields of one row, the place that an error names, and an id that does not change from run to run."""
+
+    fields: Mapping[str, Any]
+    place: str  # data.jsonl line 17
+    id: str  # data.jsonl:17
+
+    def fail(self, problem: str) -> DataError:
+        """The error that names this row."""
+        return DataError(f"{self.place}: {problem}")
+
+    def missing(self, field: str) -> DataError:
+        """The error for a field that is not there, with the column that is probably meant."""
+        near = get_close_matches(field, self.fields, n=1)
+        column = next((c for c in (*near, *_ALSO_CALLED.get(field, ())) if c in self.fields), "COLUMN")
+        return self.fail(
+            f"field '{field}' is missing; this row has: {', '.join(self.fields) or 'no fields'}; "
+            f"map it with --columns {field}={column}"
+        )
+
+    def __contains__(self, field: str) -> bool:
+        return self.fields.get(field) is not None
+
+    def text(self, field: str) -> str:
+        """A field that must be text with something in it."""
+        if field not in self:
+            raise self.missing(field)
+        return self._text(self.fields[field], f"field '{field}'")
+
+    def messages(self, field: str) -> tuple[Message, ...]:
+        """A field that must be a conversation: text (one user message), or a list of messages."""
+        if field not in self:
+            raise self.missing(field)
+        value = self.fields[field]
+        if isinstance(value, str):
+            return (Message("user", self.text(field)),)
+        if not isinstance(value, Sequence) or not value:
+            raise self.fail(f"field '{field}' must be text or a list of {{role, content}}; got {_shown(value)}")
+        return tuple(self._message(item, f"field '{field}' message {i}") for i, item in enumerate(value, 1))
+
+    def _message(self, item: Any, name: str) -> Message:
+        if not isinstance(item, Mapping):
+            raise self.fail(f"{name} must be {{role, content}}; got {_shown(item)}")
+        item = cast(Mapping[str, Any], item)
+        role, content = item.get("role", item.get("from")), item.get("content", item.get("value"))
+        if role not in _ROLES:
+            raise self.fail(f"{name} has the role {_shown(role)}; expected one of {', '.join(sorted(_ROLES))}")
+        if item.get("tool_calls"):
+            raise self.fail(f"{name} has tool_calls, which are not supported; write the call into its content")
+        return Message(_ROLES[role], self._text(content, f"{name} content"))
+
+    def _text(self, value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise self.fail(f"{name} must be text; got {_shown(value)}")
+        if not value.strip():
+            raise self.fail(f"{name} is empty; remove the row, or fill it in")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise self.fail(f"{name} has half of a surrogate pair, which no tokenizer can read; repair the text")
+        return value
+
+
+def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
+    """Column mapping as it is typed: the name that posttrain uses, `=`, the name that the data uses.
+
+    Raises:
+        UserError: not of this form, or a name that is mapped twice.
+
+    Example:
+        >>> parse_columns("prompt=question answer=reward_model.ground_truth")
+        {'prompt': 'question', 'answer': 'reward_model.ground_truth'}
+    """
+    columns: dict[str, str] = {}
+    for flag in flags.split() if isinstance(flags, str) else flags:
+        target, equals, source = flag.partition("=")
+        if not (target and equals and source):
+            raise UserError(f"cannot read the column mapping '{flag}'; write FIELD=COLUMN, such as prompt=question")
+        if target in columns:
+            raise UserError(f"the field '{target}' is mapped twice: to '{columns[target]}' and to '{source}'; keep one")
+        columns[target] = source
+    return columns
+
+
+def map_columns(rows: Sequence[Row], columns: Mapping[str, str]) -> list[Row]:
+    """Rows with columns renamed; `a.b` is the field `b` inside the field `a`.
+
+    Raises:
+        DataError: a column that no row has (the nearest one is named), or that one row lacks.
+    """
+    known = {name for row in rows for name in row.fields}
+    for source in columns.values():
+        outer = source if source in known else source.split(".")[0]
+        if outer not in known:
+            near = get_close_matches(outer, known, n=1, cutoff=0.4)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise DataError(f"unknown column '{source}'; {hint}The data has: {', '.join(sorted(known))}")
+    return [_map_row(row, columns) for row in rows]
+
+
+def _map_row(row: Row, columns: Mapping[str, str]) -> Row:
+    mapped = {name: value for name, value in row.fields.items() if name not in columns.values()}
+    for target, source in columns.items():
+        value: Any = row.fields
+        for name in (source,) if source in row.fields else source.split("."):
+            if not isinstance(value, Mapping) or name not in value:
+                raise row.fail(f"column '{source}', mapped to '{target}', is missing; it has: {', '.join(row.fields)}")
+            value = cast(Any, value[name])
+        mapped[target] = value
+    return Row(mapped, row.place, row.id)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,145 @@
+"""Tasks from any source: what to ask, and what a verifier needs to judge the answer."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from posttrain.data.gym import load_gym
+from posttrain.data.rows import Row
+from posttrain.data.sources import read_rows
+from posttrain.errors import UserError
+from posttrain.types import Message, Task
+
+_OWN_FIELDS = ("prompt", "answer", "gold", "id")
+_GYM_SIZE = 1000  # tasks to make where no limit is given
+
+
+def load_tasks(
+    source: str,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    system: str | None = None,
+    prompt_template: str = "{prompt}",
+    seed: int = 0,
+) -> list[Task]:
+    """The tasks of a data set, or of `gym:NAME?option=value`.
+
+    A row needs `prompt` (text, or a list of {role, content}) and may have `answer`, `gold` and `id`; its other columns
+    become metadata. The columns of GSM8K (`question`, and an `answer` that ends with `#### 72`) are recognised: what
+    stands behind `####` is the answer, all of it the gold.
+
+    Args:
+        source: a file, folder, hub id (see `load_rows`) or `gym:` source (see `load_gym`).
+        split: which part; "train" unless said otherwise. Of a `gym:` source: "train" or "heldout".
+        columns: new name -> name in the data.
+        limit: the most tasks; of a `gym:` source the number to make.
+        system: a system message, which takes the place of one in the data.
+        prompt_template: text around each user message, which stands at `{prompt}`.
+        seed: which tasks a `gym:` source makes.
+
+    Raises:
+        DataError: as `load_rows`, or a row that is no task, by file, line and field.
+        UserError: a template without `{prompt}`, or a wrong `gym:` source.
+    """
+    if source.startswith("gym:"):
+        if columns:
+            raise UserError(f"'{source}' has no columns to map; leave out --columns")
+        size = _GYM_SIZE if limit is None else limit
+        tasks = load_gym(source, size=size, seed=seed, split="train" if split is None else split)
+    else:
+        rows = read_rows(source, split=split, columns=columns, limit=limit)
+        read = _gsm8k_task if _is_gsm8k(rows[0]) else _task
+        tasks = [read(row) for row in rows]
+    return [
+        Task(dress(t.prompt, system, prompt_template), answer=t.answer, gold=t.gold, metadata=t.metadata, id=t.id)
+        for t in tasks
+    ]
+
+
+def dress(messages: Sequence[Message], system: str | None, prompt_template: str) -> tuple[Message, ...]:
+    """A conversation with a system message in front and text around each user message.
+
+    Raises:
+        UserError: the template does not have `{prompt}` exactly once.
+
+    Example:
+        >>> dress([Message("user", "1+1?")], None, "{prompt} Think first.")[0].content
+        '1+1? Think first.'
+    """
+    if prompt_template.count("{prompt}") != 1:
+        raise UserError(f"a prompt template needs {{prompt}} exactly once; got '{prompt_template}'")
+    dressed = tuple(
+        Message(m.role, prompt_template.replace("{prompt}", m.content)) if m.role == "user" else m for m in messages
+    )
+    if system is None:
+        return dressed
+    return (Message("system", system), *(m for m in dressed if m.role != "system"))
+
+
+class Disjoint(NamedTuple):
+    """Held-out tasks that training never meets, and how many were dropped for being in it."""
+
+    tasks: list[Task]
+    removed: int
+
+
+def disjoint(train: Sequence[Task], heldout: Sequence[Task]) -> Disjoint:
+    """`heldout` without the tasks whose question is also in `train`, and without repeats of its own.
+
+    Questions are compared by their text, whatever its spacing; system messages do not count.
+
+    Raises:
+        UserError: nothing is left.
+
+    Example:
+        >>> task = lambda text: Task((Message("user", text),))
+        >>> disjoint([task("1+1")], [task("1+1"), task("2+2"), task("2+2 ")]).removed
+        2
+    """
+    seen = {_question(task) for task in train}
+    kept: list[Task] = []
+    for task in heldout:
+        question = _question(task)
+        if question not in seen:
+            seen.add(question)
+            kept.append(task)
+    if not kept:
+        raise UserError(
+            f"all {len(heldout)} held-out tasks are also in the training data; hold out another file or split"
+        )
+    return Disjoint(kept, len(heldout) - len(kept))
+
+
+def _question(task: Task) -> tuple[str, ...]:
+    return tuple(" ".join(m.content.split()) for m in task.prompt if m.role != "system")
+
+
+def _task(row: Row) -> Task:
+    prompt = row.messages("prompt")
+    if prompt[-1].role not in ("user", "tool"):
+        raise row.fail(f"field 'prompt' must end with a user message; it ends with the role '{prompt[-1].role}'")
+    return Task(
+        prompt,
+        answer=row.fields.get("answer"),
+        gold=row.text("gold") if "gold" in row else None,
+        metadata=_metadata(row, _OWN_FIELDS),
+        id=str(row.fields["id"]) if "id" in row else row.id,
+    )
+
+
+def _is_gsm8k(row: Row) -> bool:
+    return "prompt" not in row and "question" in row and "####" in str(row.fields.get("answer"))
+
+
+def _gsm8k_task(row: Row) -> Task:
+    gold = row.text("answer")
+    answer = gold.rpartition("####")[2].strip()
+    if "####" not in gold or not answer:
+        raise row.fail("field 'answer' must end with '#### ' and the number, as in the rows before it")
+    metadata = _metadata(row, ("question", "answer", "id"))
+    return Task(row.messages("question"), answer=answer, gold=gold, metadata=metadata, id=row.id)
+
+
+def _metadata(row: Row, without: Sequence[str]) -> dict[str, object]:
+    return {name: value for name, value in row.fields.items() if name not in without}

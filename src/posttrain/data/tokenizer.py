@@ -1,0 +1,61 @@
+"""Loading a tokenizer. The one file of this room that knows transformers."""
+
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from posttrain.errors import ModelError
+
+_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+
+
+class ChatTokenizer(Protocol):
+    """What is used of a Hugging Face fast tokenizer."""
+
+    chat_template: Any
+    eos_token_id: Any
+    all_special_ids: Any
+    added_tokens_decoder: Any  # id -> AddedToken, with `content` and `special`
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        """Render a conversation."""
+        ...
+
+    def encode(self, text: Any, **options: Any) -> Any:
+        """Text to token ids."""
+        ...
+
+    def decode(self, token_ids: Any, **options: Any) -> Any:
+        """Token ids to text."""
+        ...
+
+
+def load_tokenizer(name: str | Path) -> ChatTokenizer:
+    """The tokenizer of a model folder or hub id. Whether it has a chat template is for `ChatFormat` to ask.
+
+    Raises:
+        ModelError: the folder has no tokenizer, there is no such folder or hub id, or the hub cannot be reached.
+    """
+    from transformers import AutoTokenizer  # takes seconds: not every command needs it
+
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not any((folder / file).exists() for file in _FILES):
+        raise ModelError(
+            f"the model folder '{name}' has no tokenizer (none of {', '.join(_FILES)}); copy it from the model that "
+            f"this one was made from: cp BASE/tokenizer* BASE/*template* '{name}'"
+        )
+    if not folder.is_dir() and (str(name).startswith((".", "/", "~")) or str(name).count("/") > 1):
+        raise ModelError(f"there is no model folder '{name}'; give an existing folder, or a hub id such as OWNER/NAME")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else str(name))
+    except Exception as error:  # damaged files raise whatever the parser that met them raises
+        raise ModelError(
+            f"cannot load a tokenizer from '{name}': {_first_line(error)}; give a model folder with a tokenizer.json, "
+            "or check the name and the network"
+        ) from error
+    if not tokenizer.is_fast:
+        raise ModelError(f"the tokenizer of '{name}' has no fast version (tokenizer.json), which posttrain needs")
+    return cast(ChatTokenizer, tokenizer)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

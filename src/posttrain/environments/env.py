@@ -1,0 +1,66 @@
+"""The interface of an environment: it speaks in messages and drives the seats.
+
+A seat is whoever answers when asked: a policy behind an engine, another model, a person, a script. Tokens belong to
+the seat's engine; an environment never sees one. An episode is played once: `play` holds its whole state in local
+variables, so that many can be under way at the same time.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol, runtime_checkable
+
+from posttrain.errors import UserError
+from posttrain.types import Episode, Message, Score, Task
+
+
+@runtime_checkable
+class Seat(Protocol):
+    """One participant of one episode."""
+
+    async def turn(self, messages: Sequence[Message]) -> Message:
+        """What the seat says next, given the messages that are new to it since its last turn.
+
+        Its own replies are not told to it again. The first call passes the prompt.
+        """
+        ...
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A kind of episode: who takes part, how it goes, and what it is worth."""
+
+    seats: ClassVar[tuple[str, ...]]
+    """The names of the seats that `play` needs. The first one is the policy where only one is trained."""
+
+    @property
+    def outcome(self) -> str:
+        """The name of the score that says whether the task was solved: 1 or not, and possibly `unparsed`."""
+        ...
+
+    async def play(self, task: Task, seats: Mapping[str, Seat]) -> Episode:
+        """Play one episode. What a seat raises passes through: it is never a reply, and never a score.
+
+        Raises:
+            UserError: a seat is missing; see `need_seats`.
+        """
+        ...
+
+    async def score(self, episodes: Sequence[Episode]) -> list[Mapping[str, Score]]:
+        """The scores of finished episodes by name, in one batch, with the same names for each."""
+        ...
+
+    def total(self, scores: Mapping[str, Score]) -> float:
+        """What the scores of one episode amount to: the reward that is optimised."""
+        ...
+
+
+def need_seats(environment: Environment, seats: Mapping[str, Seat]) -> None:
+    """Refuse to play without every seat.
+
+    Raises:
+        UserError: a seat is missing.
+    """
+    if missing := [name for name in environment.seats if name not in seats]:
+        raise UserError(
+            f"{type(environment).__name__} needs the seats {', '.join(environment.seats)}; got "
+            f"{', '.join(seats) or 'none'}, so {', '.join(missing)} is missing"
+        )

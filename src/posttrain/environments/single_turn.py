@@ -1,0 +1,50 @@
+"""One question, one answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posttrain.environments.env import Seat, need_seats
+from posttrain.rewards import Weighted
+from posttrain.types import Episode, Score, Task
+
+
+@dataclass(frozen=True)
+class SingleTurn:
+    """The policy is shown the task's prompt and answers once; the answer is scored by a combination of rewards.
+
+    Example:
+        >>> from posttrain.rewards import parse_rewards
+        >>> SingleTurn(parse_rewards("numbers tags=0.1")).outcome
+        'numbers'
+    """
+
+    reward: Weighted
+    seats: ClassVar[tuple[str, ...]] = ("policy",)
+
+    @property
+    def outcome(self) -> str:
+        """The name of the score that says whether the task was solved."""
+        return self.reward.outcome
+
+    async def play(self, task: Task, seats: Mapping[str, Seat]) -> Episode:
+        """Ask the policy once.
+
+        Raises:
+            UserError: there is no seat "policy".
+        """
+        need_seats(self, seats)
+        reply = await seats["policy"].turn(task.prompt)
+        return Episode(task, (*task.prompt, reply))
+
+    async def score(self, episodes: Sequence[Episode]) -> list[Mapping[str, Score]]:
+        """The scores of every reward by name.
+
+        Raises:
+            RewardError: a reward failed.
+        """
+        return list(await self.reward.score_parts(episodes))
+
+    def total(self, scores: Mapping[str, Score]) -> float:
+        """The weighted sum of one episode's scores."""
+        return self.reward.total(scores)

@@ -1,0 +1,87 @@
+"""How often a policy solves held-out tasks: sampled pass@1, pass@k and greedy, each with its interval."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from posttrain.data.chat import ChatFormat
+from posttrain.environments.env import Environment
+from posttrain.evaluation.statistics import mean_interval, pass_at_k, wilson_interval
+from posttrain.rollouts.drive import OnTokens, sample_groups
+from posttrain.rollouts.measures import SOLVED
+from posttrain.types import Engine, Group, Sampling, StopReason, Task
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What an evaluation found. `accuracy` is pass@1: the mean over tasks of the share of samples that solve them."""
+
+    accuracy: float
+    ci95: tuple[float, float]
+    n: int  # tasks
+    samples_per_task: int
+    greedy: bool
+    pass_at: dict[int, float]  # k -> chance that one of k samples solves a task
+    unparsed: float  # share of samples in which no answer was found
+    truncated: float  # share of samples that were cut off
+    mean_tokens: float
+    rates: tuple[float, ...]  # by task: the share of its samples that solve it
+    groups: tuple[Group, ...]
+
+
+def evaluate(
+    environment: Environment,
+    tasks: Sequence[Task],
+    engine: Engine,
+    chat: ChatFormat,
+    *,
+    max_new_tokens: int,
+    samples_per_task: int = 1,
+    temperature: float = 1.0,
+    seed: int = 0,
+    on_tokens: OnTokens | None = None,
+) -> Accuracy:
+    """Answer every task `samples_per_task` times and count what is solved, by the environment's outcome alone.
+
+    Temperature 0 is greedy and needs one sample. The task is the unit of the interval: samples of one task are not
+    independent of each other.
+    """
+    if temperature == 0 and samples_per_task != 1:
+        raise ValueError(f"greedy answers do not vary: use 1 sample per task; got {samples_per_task}")
+    groups = sample_groups(
+        environment,
+        tasks,
+        engine,
+        chat,
+        Sampling(max_new_tokens, temperature),
+        completions_per_prompt=samples_per_task,
+        seed=seed,
+        on_tokens=on_tokens,
+    )
+    return summarize(groups, environment.outcome, greedy=temperature == 0)
+
+
+def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accuracy:
+    """Count what was solved in scored groups of equal size."""
+    size = len(groups[0].trajectories)
+    judged = [[scores[outcome] for scores in group.scores] for group in groups]
+    solved = [sum(score.value >= SOLVED for score in scores) for scores in judged]
+    rates = [count / size for count in solved]
+    trajectories = [t for group in groups for t in group.trajectories]
+    return Accuracy(
+        accuracy=fmean(rates),
+        ci95=wilson_interval(sum(solved), len(groups)) if size == 1 else mean_interval(rates),
+        n=len(groups),
+        samples_per_task=size,
+        greedy=greedy,
+        pass_at={k: fmean(pass_at_k(size, count, k) for count in solved) for k in _powers_of_two(size)},
+        unparsed=fmean(score.unparsed for scores in judged for score in scores),
+        truncated=fmean(t.stop_reason is not StopReason.STOP for t in trajectories),
+        mean_tokens=fmean(len(t.logprobs) for t in trajectories),
+        rates=tuple(rates),
+        groups=tuple(groups),
+    )
+
+
+def _powers_of_two(most: int) -> list[int]:
+    return [2**i for i in range(most.bit_length()) if 2**i <= most]

@@ -1,0 +1,1 @@
+"""Models: loading, running by plan, token logprobs, packaged weights."""

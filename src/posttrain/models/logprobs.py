@@ -1,0 +1,89 @@
+"""Logprobs of tokens without the logits of a batch.
+
+The full [B, T, V] logits never exist: only tokens that are learned are projected, and those in chunks, forward and
+backward. Shape letters: N tokens, D hidden width, V vocabulary, C tokens of a chunk.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from posttrain.models.attention import wide_dtype
+
+CHUNK_BYTES = 64 * 2**20  # of float32 logits in one chunk
+
+
+class TokenLogprobs(NamedTuple):
+    """One number per token, float32."""
+
+    logprobs: Tensor  # [N] log p(target), in nats, at the temperature given
+    entropy: Tensor  # [N] of the same distribution, in nats; carries no gradient
+
+
+def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0) -> TokenLogprobs:
+    """Logprob and entropy of each target under the softmax of `hidden @ weight.T / temperature`.
+
+        logprob_n = z_n[target_n] - log sum_v exp z_n[v],   z_n = W h_n / temperature
+
+    The gradient reaches `hidden` [N, D] and `weight` [V, D]; the logits are computed again in the backward pass, chunk
+    by chunk, so peak memory does not grow with N. Products run in the dtype of `hidden`, everything after them in
+    float32 (in float64 where the input is).
+    """
+    if temperature <= 0:
+        raise ValueError(f"token_logprobs needs a temperature above 0; got {temperature}. Greedy text is scored at 1.")
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature)  # type: ignore[misc]
+    return TokenLogprobs(logprobs, entropy)
+
+
+def _chunk_rows(vocabulary: int) -> int:
+    return max(1, CHUNK_BYTES // (4 * vocabulary))
+
+
+class _ChunkedHead(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        wide = wide_dtype(hidden.dtype)
+        logprobs = torch.empty(len(targets), dtype=wide, device=hidden.device)
+        entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        rows = _chunk_rows(weight.shape[0])
+        for start in range(0, len(targets), rows):
+            part = slice(start, start + rows)
+            logits = (hidden[part] @ weight.T).to(wide).div_(temperature)
+            chosen = logits.gather(1, targets[part, None])[:, 0]
+            peak = logits.amax(dim=1, keepdim=True)
+            weights = torch.exp(logits - peak)
+            total = weights.sum(dim=1)
+            log_total = peak[:, 0] + total.log()
+            logprobs[part] = chosen - log_total
+            entropy[part] = log_total - weights.mul_(logits).sum(dim=1) / total
+            normalizer[part] = log_total
+        ctx.save_for_backward(hidden, weight, targets, normalizer)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden, weight, targets, normalizer = ctx.saved_tensors
+        grad = grads[0]
+        wide = wide_dtype(hidden.dtype)
+        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if ctx.needs_input_grad[1] else None
+        rows = _chunk_rows(weight.shape[0])
+        for start in range(0, len(targets), rows):
+            part = slice(start, start + rows)
+            logits = (hidden[part] @ weight.T).to(wide).div_(ctx.temperature)
+            # d logprob / d logits = (onehot - softmax) / temperature
+            probs = torch.exp_(logits.sub_(normalizer[part, None]))
+            scale = grad[part, None] / ctx.temperature
+            grad_logits = probs.mul_(-scale)
+            grad_logits.scatter_add_(1, targets[part, None], scale)
+            small = grad_logits.to(hidden.dtype)
+            if grad_hidden is not None:
+                grad_hidden[part] = small @ weight
+            if grad_weight is not None:
+                grad_weight += small.T @ hidden[part]
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None

@@ -1,0 +1,60 @@
+"""Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) by peft; the base with the adapter off is the reference policy."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain.errors import ModelError, UserError
+from posttrain.models.language_model import LanguageModel
+
+try:
+    import peft
+except ImportError:  # an extra: only adapters need it
+    peft = None
+
+INSTALL = "adapters need peft; type: pip install 'posttrain[lora]'"
+
+
+def is_adapter(folder: str | Path) -> bool:
+    """Whether a folder holds an adapter rather than a whole model."""
+    return (Path(folder) / "adapter_config.json").is_file()
+
+
+def base_of(folder: str | Path) -> str:
+    """The model that an adapter was trained on."""
+    return json.loads((Path(folder) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+
+
+def _peft() -> Any:
+    if peft is None:
+        raise UserError(INSTALL)
+    return peft
+
+
+def add_lora(model: LanguageModel, rank: int, alpha: float | None = None, seed: int = 0) -> LanguageModel:
+    """Freeze the model and add a trainable adapter to every linear layer but the head; B starts at 0, so nothing changes.
+
+    `alpha` scales the update by alpha / rank and is 2 * rank unless given. The adapter's weights are float32 whatever
+    the base computes in.
+    """
+    config = _peft().LoraConfig(
+        r=rank, lora_alpha=alpha if alpha is not None else 2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        adapted = _peft().get_peft_model(model.network, config)
+    adapted.eval()
+    return replace(model, network=adapted.base_model.model, adapter=adapted)
+
+
+def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
+    """Put a saved adapter on its base, trainable."""
+    try:
+        adapted = _peft().PeftModel.from_pretrained(model.network, str(folder), is_trainable=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"cannot load the adapter in '{folder}': {str(error).splitlines()[0]}") from error
+    adapted.eval()
+    return replace(model, network=adapted.base_model.model, adapter=adapted)

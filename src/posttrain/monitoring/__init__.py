@@ -1,0 +1,24 @@
+"""Watching a run: its directory, progress on the terminal, verdicts in plain words, reports to look at."""
+
+from posttrain.monitoring.finding import Finding, Severity, Thresholds
+from posttrain.monitoring.progress import Progress
+from posttrain.monitoring.report import Estimate, Table, compare_report, write_report
+from posttrain.monitoring.run import Run, Sample, read_run
+from posttrain.monitoring.run_directory import RunDirectory
+from posttrain.monitoring.verdict import verdict
+
+__all__ = [
+    "Estimate",
+    "Finding",
+    "Progress",
+    "Run",
+    "RunDirectory",
+    "Sample",
+    "Severity",
+    "Table",
+    "Thresholds",
+    "compare_report",
+    "read_run",
+    "verdict",
+    "write_report",
+]

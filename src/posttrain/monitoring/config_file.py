@@ -1,0 +1,148 @@
+"""A run's configuration as TOML: written from a plain dict, read back equal, compared key by key.
+
+Python reads TOML and does not write it. The little that a configuration needs is written here.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from posttrain.errors import UserError
+
+_BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+def dumps(config: Mapping[str, Any]) -> str:
+    r"""Write a configuration as TOML.
+
+    TOML has no null: a key whose value is None is left out. Tuples become lists, paths become strings.
+
+    Raises:
+        ValueError: a value that TOML cannot hold; names its key.
+
+    Example:
+        >>> print(dumps({"steps": 40, "model": "smollm2", "sampling": {"temperature": 1.0}}))
+        steps = 40
+        model = "smollm2"
+        <BLANKLINE>
+        [sampling]
+        temperature = 1.0
+        <BLANKLINE>
+    """
+    return "\n".join(_table(plain(config), ())) + "\n"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A configuration from a TOML file.
+
+    Raises:
+        UserError: there is no such file, or it is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"no configuration at {path}; expected a TOML file, such as the config.toml of a run") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not TOML: {error}") from error
+
+
+def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as TOML would bring it back: no None, tuples as lists, paths as strings."""
+    return {str(key): _plain(value, str(key)) for key, value in config.items() if value is not None}
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any], ignore: Collection[str] = ()) -> list[str]:
+    """What differs, one phrase a key, tables by dotted keys; `ignore` names keys, dotted too, that may differ.
+
+    Example:
+        >>> differences({"steps": 40, "lora": {"rank": 8}}, {"steps": 40, "lora": {"rank": 16}, "seed": 1})
+        ['lora.rank was 8, now 16', 'seed was not set, now 1']
+    """
+    old, new = flatten(plain(was)), flatten(plain(now))
+    keys = [key for key in dict.fromkeys([*old, *new]) if key not in ignore]
+    return [f"{key} was {_said(old, key)}, now {_said(new, key)}" for key in keys if not _same(old, new, key)]
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, by dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _table(config: Mapping[str, Any], at: tuple[str, ...]) -> list[str]:
+    """The lines of a table: its values first, then its tables, since a header ends what came before."""
+    values = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in values.items()]
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            where = (*at, key)
+            lines += [*([""] if lines or at else []), f"[{'.'.join(map(_key, where))}]", *_table(value, where)]
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if key and _BARE.issuperset(key) else _string(key)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
+        case str():
+            return _string(value)
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+        case _:
+            return f"{{{', '.join(f'{_key(key)} = {_value(item)}' for key, item in value.items())}}}"
+
+
+def _string(text: str) -> str:
+    """A basic string. JSON's escapes are among TOML's; beyond them TOML wants DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def _plain(value: Any, where: str) -> Any:
+    match value:
+        case bool() | int() | float():
+            return value
+        case str():
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                raise ValueError(f"{where}: TOML holds whole characters only; got {value!r}")
+            return str(value)
+        case PurePath():
+            return str(value)
+        case Mapping():
+            return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items() if item is not None}
+        case Sequence() if not isinstance(value, bytes | bytearray):
+            return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        case _:
+            raise ValueError(
+                f"{where}: a configuration holds numbers, texts, paths, booleans, lists and tables; got {value!r}"
+            )
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any], key: str) -> bool:
+    if key not in old or key not in new:
+        return False
+    # As text, so that nan equals nan and 1 is not true.
+    return _value(old[key]) == _value(new[key]) or (_number(old[key]) and _number(new[key]) and old[key] == new[key])
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _said(config: Mapping[str, Any], key: str) -> str:
+    return _value(config[key]) if key in config else "not set"

@@ -1,0 +1,94 @@
+"""Files of one JSON object a line that survive `kill -9`: what was written is whole, but perhaps for the last line."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from posttrain.errors import DataError
+
+Row = dict[str, Any]
+
+
+def append(file: BinaryIO, row: Mapping[str, Any]) -> None:
+    """Write a row to the end of `file` and hand it to the system, so that it outlives this process.
+
+    Numbers that are not finite become null, which is what JSON has for them. Half a character (a lone surrogate, which
+    a model can emit) becomes its JSON escape and is read back as it was.
+    """
+    text = json.dumps(_finite(row), ensure_ascii=False, allow_nan=False)
+    file.write(text.encode("utf-8", errors="backslashreplace") + b"\n")
+    file.flush()
+
+
+def read(path: Path) -> list[Row]:
+    """All whole rows; none where there is no file. A torn last line is left out.
+
+    Raises:
+        DataError: a line before the last is not a JSON object.
+    """
+    return [row for row, _ in _scan(path)]
+
+
+def truncate(path: Path, step: int) -> int | None:
+    """Cut the file after the last row whose `step` is at most `step`; the bytes before are untouched.
+
+    Returns the step of the last row that stays; None where no row does.
+
+    Raises:
+        DataError: a line before the last is not a JSON object with a whole number `step`.
+    """
+    if not path.exists():
+        return None
+    end, last = 0, None
+    for number, (row, stop) in enumerate(_scan(path), start=1):
+        if not isinstance(row.get("step"), int):
+            raise DataError(f"{path}, line {number}: expected a row with a whole number 'step'; got {_shown(row)}")
+        if row["step"] > step:
+            break
+        end, last = stop, row["step"]
+    with path.open("r+b") as file:
+        file.truncate(end)
+        os.fsync(file.fileno())
+    return last
+
+
+def _scan(path: Path) -> list[tuple[Row, int]]:
+    """Each whole row, and the byte after it. Lines end with a newline alone: text may hold other line separators."""
+    if not path.exists():
+        return []
+    rows, end = [], 0
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        end += len(line) + 1
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("not an object")
+        except ValueError as error:
+            if number == len(lines) - 1:  # torn, and closed by the next process's newline or by the file system
+                break
+            raise DataError(
+                f"{path}, line {number}: expected one JSON object; got {_shown(line.decode(errors='replace'))}"
+            ) from error
+        rows.append((row, end))
+    return rows
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case _:
+            return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

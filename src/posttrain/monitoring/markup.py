@@ -1,0 +1,45 @@
+"""Text that may come from a model, made harmless for a page.
+
+A policy that is rewarded for what people see may learn to write HTML. Nothing that it writes reaches a page except
+through `escape`; beyond that the page forbids its browser every script, request and form.
+"""
+
+import html
+import re
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# These turn the direction of what follows, so that a text reads other than it is.
+_BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_OTHER = re.compile("[\x80-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def escape(value: object, limit: int | None = None) -> str:
+    r"""Any value as text that is safe between tags and within quotes.
+
+    Control characters become their pictures, turns of direction their code points, half characters the replacement
+    character. A text longer than `limit` is cut, and says by how much.
+
+    Example:
+        >>> escape("<script>\x00", limit=8)
+        '&lt;script&gt; … 1 more character'
+    """
+    text = str(value)
+    more = 0 if limit is None else max(0, len(text) - limit)
+    if more:
+        text = text[:limit]
+    text = _CONTROL.sub(lambda found: "\u2421" if found[0] == "\x7f" else chr(0x2400 + ord(found[0])), text)
+    text = _BIDI.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
+    text = html.escape(_OTHER.sub("\ufffd", text).replace("\r\n", "\n").replace("\r", "\u240d"), quote=True)
+    return f"{text} … {more:,} more character{'s' if more > 1 else ''}" if more else text
+
+
+def page(title: str, style: str, body: str) -> str:
+    """A whole page of `body`, which is HTML already."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )

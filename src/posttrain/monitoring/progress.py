@@ -1,0 +1,182 @@
+"""How far a long command is, and when it will be done: bars on a terminal, now and then a line elsewhere.
+
+Everything goes to standard error, so that standard output is free for answers (`--json`).
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+RECENT_STEPS = 20  # that the time left is estimated from: lengths change as a policy learns
+
+
+class Progress:
+    """Progress of `total` steps. Use it as a context manager.
+
+    Example:
+        >>> with Progress("rl", total=2, file=sys.stdout, clock=iter(range(0, 100, 10)).__next__) as progress:
+        ...     progress.step(1, reward=0.25)
+        ...     progress.step(2, reward=0.5)
+        rl 1/2  elapsed 0:10  left 0:10  reward 0.25
+        rl 2/2  elapsed 0:20  reward 0.5
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        *,
+        start: int = 0,
+        quiet: bool = False,
+        every_seconds: float = 15.0,
+        file: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Describe the work.
+
+        Args:
+            title: what goes on, such as `rl`.
+            total: how many steps there are, those done before included.
+            start: how many were done before, in a run that was resumed.
+            quiet: print nothing at all.
+            every_seconds: where there is no terminal, how long to wait between lines.
+            file: where to print, instead of standard error.
+            clock: seconds, ever growing.
+        """
+        self._title, self._total, self._done = title, total, start
+        self._quiet, self._every, self._clock = quiet, every_seconds, clock
+        self._console = Console(file=file or sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
+        self._interactive = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._began = self._now = self._printed = 0.0
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS + 1)
+        self._phase, self._phase_began, self._tokens = "", 0.0, 0
+        self._numbers: dict[str, float | str] = {}
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        self._began = self._now = self._clock()
+        self._printed = -float("inf")  # the first line comes with the first step, to show that something happens
+        self._recent.append((self._done, self._began))
+        if self._interactive and not self._quiet:
+            self._bar = RichProgress(
+                TextColumn("[bold]{task.description}", markup=True),
+                BarColumn(bar_width=24),
+                _Status(self._tick),
+                console=self._console,
+                transient=True,
+                refresh_per_second=4,
+            )
+            self._bar.start()
+            self._bar.add_task(self._title, total=self._total, completed=self._done)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+            self._console.print(Text(self.status()))
+
+    def step(self, n: int, **numbers: float | str) -> None:
+        """Say that step `n` is done, with the numbers to show until the next."""
+        self._now = self._clock()
+        self._done, self._numbers, self._phase = n, numbers, ""
+        self._recent.append((n, self._now))
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=n)
+        else:
+            self._line(last=n >= self._total)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Show what goes on within a step, such as `rollout`; `tokens` counts from 0 within it."""
+        self._phase, self._phase_began, self._tokens = name, self._clock(), 0
+        try:
+            yield
+        finally:
+            self._phase = ""
+
+    def tokens(self, count: int) -> None:
+        """Count tokens that were just sampled or trained on; hand this to an engine as its `on_tokens`."""
+        self._tokens += count
+        self._now = self._clock()
+        if self._bar is None:
+            self._line()
+
+    def say(self, message: str) -> None:
+        """Print a line above the bar."""
+        console = self._bar.console if self._bar is not None else self._console
+        console.print(Text(message))
+
+    def status(self) -> str:
+        """One line: how far, how long, how much longer, and the newest numbers."""
+        return f"{self._title} {self._position()}"
+
+    def _position(self) -> str:
+        parts = [f"{self._done}/{self._total}", f"elapsed {_minutes(self._now - self._began)}"]
+        left = self.seconds_left()
+        if left is not None and self._done < self._total:
+            parts.append(f"left {_minutes(left)}")
+        if self._phase:
+            parts.append(self._phase + self._rate())
+        parts += [f"{name} {_short(value)}" for name, value in self._numbers.items()]
+        return "  ".join(parts)
+
+    def seconds_left(self) -> float | None:
+        """From the pace of the recent steps; None before the first is done."""
+        (first, began), (last, ended) = self._recent[0], self._recent[-1]
+        if last <= first:
+            return None
+        pace = (ended - began) / (last - first)
+        return max(0.0, pace * (self._total - self._done) - (self._now - ended))
+
+    def _rate(self) -> str:
+        seconds = self._now - self._phase_began
+        if not self._tokens or seconds <= 0:
+            return ""
+        return f" {self._tokens:,} tokens, {self._tokens / seconds:,.0f}/s"
+
+    def _line(self, last: bool = False) -> None:
+        if last or self._now - self._printed >= self._every:
+            self._printed = self._now
+            self._console.print(Text(self.status()))
+
+    def _tick(self) -> str:
+        """The same for a bar that is drawn again between two steps."""
+        self._now = self._clock()
+        return self._position()
+
+
+class _Status(ProgressColumn):
+    """The text beside the bar."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self._text())
+
+
+def _minutes(seconds: float) -> str:
+    """Seconds as a clock shows them.
+
+    >>> _minutes(59.6), _minutes(3725)
+    ('1:00', '1:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _short(value: float | str) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return str(value)

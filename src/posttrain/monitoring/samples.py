@@ -1,0 +1,22 @@
+"""Scored groups as the samples that a run shows."""
+
+from collections.abc import Iterator, Sequence
+
+from posttrain.monitoring.run import Sample
+from posttrain.types import Group
+
+
+def samples_of(groups: Sequence[Group], *, per_group: int | None = None) -> Iterator[Sample]:
+    """One sample per completion, or the first `per_group` of each group."""
+    for group in groups:
+        prompt = "\n".join(f"{m.role}: {m.content}" for m in group.task.prompt)
+        scored = zip(group.trajectories, group.rewards, group.scores, strict=True)
+        for trajectory, reward, scores in list(scored)[:per_group]:
+            yield Sample(
+                prompt=prompt,
+                completion=trajectory.text,
+                rewards={name: score.value for name, score in scores.items()},
+                reward=reward,
+                answer="" if group.task.answer is None else str(group.task.answer),
+                stop_reason=str(trajectory.stop_reason),
+            )

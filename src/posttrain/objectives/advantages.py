@@ -1,0 +1,71 @@
+"""Group-relative advantages: how much better a completion did than the others of the same prompt.
+
+Shape legend: P prompts, G completions per prompt (the group, always the last dimension).
+One group `[G]` and a batch of groups `[P, G]` are treated alike: a group never sees another group's rewards.
+
+In every function a group whose rewards are all equal gets exactly 0: subtracting a rounded mean from equal rewards
+can leave a residue, and dividing that by a tiny standard deviation would make an advantage out of rounding.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def mean_centred(rewards_PG: Float[Tensor, "*P G"]) -> Float[Tensor, "*P G"]:
+    """Subtract the group's mean.
+
+        A_i = r_i - mean(r)
+
+    Dr. GRPO's advantage, Liu et al. 2025 (https://arxiv.org/abs/2503.20783). In the units of the reward.
+    Raises `ValueError` for a group of one, which has nothing to be compared with.
+
+    Example:
+        >>> mean_centred(torch.tensor([1.0, 0.0, 0.0, 1.0]))
+        tensor([ 0.5000, -0.5000, -0.5000,  0.5000])
+    """
+    if rewards_PG.shape[-1] < 2:
+        raise ValueError(f"a group needs at least 2 completions; got rewards of shape {tuple(rewards_PG.shape)}")
+    equal = (rewards_PG == rewards_PG[..., :1]).all(dim=-1, keepdim=True)
+    return (rewards_PG - rewards_PG.mean(dim=-1, keepdim=True)).masked_fill(equal, 0.0)
+
+
+def leave_one_out(rewards_PG: Float[Tensor, "*P G"]) -> Float[Tensor, "*P G"]:
+    """Subtract the mean of the *other* completions of the group.
+
+        A_i = r_i - 1/(G - 1) sum_{j != i} r_j  =  G/(G - 1) (r_i - mean(r))
+
+    RLOO, Ahmadian et al. 2024 (https://arxiv.org/abs/2402.14740). Unlike the group's own mean, this baseline
+    does not depend on completion i, so the policy gradient stays unbiased. In the units of the reward.
+    Raises `ValueError` for a group of one.
+
+    Example:
+        >>> leave_one_out(torch.tensor([1.0, 0.0, 0.0]))
+        tensor([ 1.0000, -0.5000, -0.5000])
+    """
+    centred = mean_centred(rewards_PG)
+    size = rewards_PG.shape[-1]
+    return centred * (size / (size - 1))
+
+
+def group_normalised(
+    rewards_PG: Float[Tensor, "*P G"], *, epsilon: float = 1e-4, ddof: int = 1
+) -> Float[Tensor, "*P G"]:
+    """Subtract the group's mean and divide by the group's standard deviation.
+
+        A_i = (r_i - mean(r)) / (std(r) + epsilon),   std(r)^2 = 1/(G - ddof) sum_i (r_i - mean(r))^2
+
+    GRPO with outcome supervision, Shao et al. 2024, section 4.1.2 (https://arxiv.org/abs/2402.03300). The paper says
+    neither which standard deviation it means nor how it avoids dividing by zero. `ddof=1`, the sample's, and the
+    `epsilon` of 1e-4 are TRL's choice; verl also takes `ddof=1`, with 1e-6. Without a unit. `epsilon` is in the units
+    of the reward, so rewards that differ by much less than it count as equal.
+    Raises `ValueError` for a group of one.
+
+    Example:
+        >>> group_normalised(torch.tensor([1.0, 0.0]), epsilon=0.0)  # std = sqrt(1/2)
+        tensor([ 0.7071, -0.7071])
+    """
+    centred = mean_centred(rewards_PG)
+    std = (centred.square().sum(dim=-1, keepdim=True) / (rewards_PG.shape[-1] - ddof)).sqrt()
+    # A divisor of 1 where the group's advantages are 0 already: 0/0 would be NaN if epsilon is 0.
+    return centred / torch.where(std == 0, torch.ones_like(std), std + epsilon)

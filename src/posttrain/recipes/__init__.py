@@ -1,0 +1,1 @@
+"""Recipes: loops that are read from top to bottom."""

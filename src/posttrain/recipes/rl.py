@@ -1,0 +1,280 @@
+"""Reinforcement learning from rewards: sample groups of completions, score them, update, repeat.
+
+    posttrain rl --dataset gym:chain_sum --reward "gym=1.0 tags=0.1"
+    posttrain rl --dataset train.jsonl --eval-dataset test.jsonl --reward numbers --model OWNER/NAME --lora-rank 16
+
+The loop in `run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. Left out:
+asynchronous rollouts, so the policy that samples is always the one that is trained, and learned rewards.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from posttrain.algorithms.algorithm import OnlineAlgorithm
+from posttrain.data import disjoint, load_tasks, parse_columns
+from posttrain.data.order import batch_indices, seed_for
+from posttrain.environments import SingleTurn
+from posttrain.errors import UserError
+from posttrain.evaluation.accuracy import Accuracy, evaluate
+from posttrain.models.reference import reference_for
+from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring.memory import peak_gb
+from posttrain.monitoring.samples import samples_of
+from posttrain.rewards import parse_rewards
+from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.measures import rollout_metrics
+from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.training import checkpoint
+from posttrain.training.interrupt import stop_requests
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.policy import Reference, policy_batch, policy_step
+from posttrain.training.schedule import learning_rate
+from posttrain.training.state import restore, writer
+from posttrain.types import Sampling, Task
+
+
+@dataclass(frozen=True)
+class RL:
+    """Train a policy by reinforcement learning."""
+
+    dataset: str = ""
+    """What to train on: a hub id, a jsonl or parquet file or folder, or gym:NAME?option=value."""
+    model: str = "smollm2-135m-instruct"
+    """The policy: a hub id, a folder, an adapter's folder, or a packaged model."""
+    algorithm: str = "grpo"
+    """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
+    reward: str = ""
+    """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function; for gym: sources gym=1.0."""
+    steps: int = 100
+    """How many batches to sample and learn from."""
+    prompts_per_step: int = 16
+    """Different prompts in a batch."""
+    completions_per_prompt: int = 8
+    """Completions of each prompt: the group. The rollout batch is prompts x completions."""
+    updates_per_step: int = 1
+    """Updates on each batch; above 1 the later ones are off-policy, which is what clipping is for."""
+    max_new_tokens: int = 256
+    """The longest completion."""
+    max_prompt_tokens: int = 1024
+    """Longer prompts are left out, and counted."""
+    temperature: float = 1.0
+    """Of sampling; the loss uses the same."""
+    lr: float = 1e-5
+    """Peak learning rate; 1e-6 is usual for larger models, ten times as much with an adapter."""
+    warmup_steps: int = 3
+    """Steps until the peak."""
+    decay: str = "constant"
+    """What comes after the warmup: constant, linear or cosine."""
+    weight_decay: float = 0.0
+    """Of AdamW."""
+    max_grad_norm: float = 1.0
+    """Longer gradients are scaled to this."""
+    lora_rank: int = 0
+    """Train an adapter of this rank instead of all weights; 0: all weights."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
+    microbatch_tokens: int = 4096
+    """Tokens of one forward and backward pass: bounds memory, never changes the result."""
+    cache_gb: float = 1.5
+    """Memory for keys and values while sampling."""
+    columns: str = ""
+    """Which columns to read, such as "prompt=question answer=final"."""
+    limit: int | None = None
+    """Use only so many tasks; of a gym: source, make so many."""
+    system: str | None = None
+    """A system message, in place of the data's own."""
+    prompt_template: str = "{prompt}"
+    """Text around each question."""
+    eval_dataset: str = ""
+    """Held-out tasks; for a gym: source its held-out split, which never meets the training split."""
+    eval_limit: int = 100
+    """Held-out tasks to use."""
+    eval_samples: int = 4
+    """Samples of each in an evaluation."""
+    eval_every: int = 0
+    """Evaluate every so many steps, besides before the first and after the last; 0: not at all."""
+    save_every: int = 20
+    """Save a checkpoint every so many steps, besides after the last."""
+    keep_last: int = 2
+    """Checkpoints to keep, besides the best."""
+    seed: int = 0
+    """Decides every random choice of the run."""
+
+
+@dataclass(frozen=True)
+class RLResult:
+    """Where a finished or interrupted run is, and what it found."""
+
+    run: Path
+    steps: int
+    interrupted: bool
+    before: Accuracy | None
+    after: Accuracy | None
+
+
+def run(
+    config: RL, algorithm: OnlineAlgorithm, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False
+) -> RLResult:
+    """Train a policy in a new run directory, or go on with the run in `resume`."""
+    parts = _prepare(config, algorithm)
+    policy, environment, optimizer = parts.policy, parts.environment, parts.optimizer
+    directory, step = _open(config, algorithm, parts, output, resume)
+    before = after = None
+    with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
+        if config.eval_every and step == 0:
+            before = after = _evaluate(config, parts, progress)
+            directory.log_metrics(0, {"evaluation/accuracy": before.accuracy})
+
+        while step < config.steps and not stop.requested:
+            began = time.perf_counter()
+            batch_tasks = [parts.tasks[i] for i in batch_indices(len(parts.tasks), config.prompts_per_step, step, config.seed)]
+            with progress.phase("rollout"):
+                groups = sample_groups(
+                    environment,
+                    batch_tasks,
+                    policy.engine,
+                    policy.chat,
+                    Sampling(config.max_new_tokens, config.temperature),
+                    completions_per_prompt=config.completions_per_prompt,
+                    seed=seed_for(config.seed, "rollout", step),
+                    on_tokens=progress.tokens,
+                )
+            sampled = time.perf_counter()
+            batch, metrics = policy_batch(groups, algorithm)
+            lr = learning_rate(step, steps=config.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
+            with progress.phase("update"):
+                metrics |= policy_step(
+                    policy.model,
+                    optimizer,
+                    algorithm,
+                    batch,
+                    lr=lr,
+                    microbatch_tokens=config.microbatch_tokens,
+                    temperature=config.temperature,
+                    updates=config.updates_per_step,
+                    reference=parts.reference,
+                )
+            metrics |= rollout_metrics(groups, environment.outcome) | _cost(began, sampled, batch.tokens) | {"lr": lr}
+            step += 1
+            last = step == config.steps
+            if config.eval_every and (step % config.eval_every == 0 or last):
+                after = _evaluate(config, parts, progress)
+                metrics["evaluation/accuracy"] = after.accuracy
+            directory.log_metrics(step, metrics)
+            directory.log_samples(step, samples_of(groups, per_group=1))
+            progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
+            if step % config.save_every == 0 or last or stop.requested:
+                save = writer(policy.save, optimizer)
+                score = metrics.get("evaluation/accuracy")
+                checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
+    write_report(directory.read())
+    return RLResult(directory.path, step, step < config.steps, before, after)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    tasks: list[Task]
+    heldout: list[Task]
+    environment: SingleTurn
+    policy: Policy
+    optimizer: MasterAdamW
+    reference: Reference | None
+
+
+def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
+    """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    if config.prompts_per_step < 1 or config.completions_per_prompt < 1 or config.steps < 1:
+        raise UserError("--steps, --prompts-per-step and --completions-per-prompt must be 1 or more")
+    if config.temperature <= 0:
+        raise UserError(f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}")
+    algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
+    environment = SingleTurn(parse_rewards(_rewards(config)))
+    tasks, heldout = _tasks(config)
+    policy = load_policy(
+        config.model, precision=config.precision, lora_rank=config.lora_rank, cache_gb=config.cache_gb, seed=config.seed
+    )
+    fitting = [t for t in tasks if len(policy.chat.prompt_ids(t.prompt)) <= config.max_prompt_tokens]
+    if not fitting:
+        raise UserError(
+            f"all {len(tasks)} prompts are longer than --max-prompt-tokens {config.max_prompt_tokens}; give a larger one"
+        )
+    optimizer = MasterAdamW(
+        policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
+    )
+    reference = reference_for(policy.model) if algorithm.needs_reference else None
+    return _Parts(fitting, heldout, environment, policy, optimizer, reference)
+
+
+def _rewards(config: RL) -> str:
+    if config.reward:
+        return config.reward
+    if config.dataset.startswith("gym:"):
+        return "gym=1.0"
+    raise UserError('say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function')
+
+
+def _tasks(config: RL) -> tuple[list[Task], list[Task]]:
+    if not config.dataset:
+        raise UserError("say what to train on with --dataset: a hub id, a file or folder, or gym:NAME")
+    words = {"system": config.system, "prompt_template": config.prompt_template}
+    columns = parse_columns(config.columns) if config.columns else None
+    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
+    if not config.eval_every:
+        return tasks, []
+    gym = config.dataset.startswith("gym:")
+    if not (config.eval_dataset or gym):
+        raise UserError("--eval-every needs held-out tasks; give them with --eval-dataset")
+    heldout = load_tasks(
+        config.eval_dataset or config.dataset,
+        split="heldout" if gym and not config.eval_dataset else None,
+        columns=columns,
+        limit=config.eval_limit,
+        seed=config.seed,
+        **words,
+    )
+    return tasks, disjoint(tasks, heldout).tasks
+
+
+def _open(
+    config: RL, algorithm: OnlineAlgorithm, parts: _Parts, output: Path | None, resume: Path | None
+) -> tuple[RunDirectory, int]:
+    """The run directory, new or gone on with, and the step to go on from."""
+    settings = asdict(config) | {"knobs": asdict(algorithm)}  # type: ignore[call-overload]
+    about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
+    if resume is None:
+        return RunDirectory.create(output, "rl", settings, environment=about), 0
+    directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
+    found = checkpoint.latest(directory.checkpoints)
+    if found is None:
+        raise UserError(f"{resume} has no checkpoint yet; start a new run")
+    restore(found.path, parts.optimizer)
+    directory.rewind(found.step)
+    return directory, found.step
+
+
+def _evaluate(config: RL, parts: _Parts, progress: Progress) -> Accuracy:
+    with progress.phase("evaluation"):
+        return evaluate(
+            parts.environment,
+            parts.heldout,
+            parts.policy.engine,
+            parts.policy.chat,
+            max_new_tokens=config.max_new_tokens,
+            samples_per_task=config.eval_samples,
+            seed=seed_for(config.seed, "evaluation"),
+            on_tokens=progress.tokens,
+        )
+
+
+def _cost(began: float, sampled: float, tokens: int) -> dict[str, float]:
+    now = time.perf_counter()
+    return {
+        "seconds/rollout": sampled - began,
+        "seconds/train": now - sampled,
+        "seconds/step": now - began,
+        "tokens_per_second": tokens / (sampled - began),
+        "memory_gb": peak_gb(),
+    }

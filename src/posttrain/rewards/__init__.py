@@ -1,0 +1,51 @@
+"""Rewards: what an episode is worth, part by part and by name."""
+
+from posttrain.rewards.check import check_gold, check_reward, gold_episode
+from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, REWARDS, Weighted, parse_rewards
+from posttrain.rewards.custom import CustomReward, from_function, load_reward
+from posttrain.rewards.reward import Reward, score_all, score_each, scoring
+from posttrain.rewards.rules.language import LanguageConsistency
+from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
+from posttrain.rewards.rules.repetition import Repetition
+from posttrain.rewards.rules.steps import StepDiversity
+from posttrain.rewards.rules.tags import Tags
+from posttrain.rewards.rules.verification import VerificationPhrases
+from posttrain.rewards.verifiers.choice import ChoiceVerifier
+from posttrain.rewards.verifiers.exact import ExactVerifier
+from posttrain.rewards.verifiers.extraction import AnswerIn, extract
+from posttrain.rewards.verifiers.gym import GymVerifier
+from posttrain.rewards.verifiers.math import MathVerifier
+from posttrain.rewards.verifiers.numbers import NumberVerifier
+from posttrain.rewards.verifiers.worker import TIMED_OUT
+
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "REWARDS",
+    "TIMED_OUT",
+    "AnswerIn",
+    "ChoiceVerifier",
+    "CustomReward",
+    "ExactVerifier",
+    "GymVerifier",
+    "LanguageConsistency",
+    "LengthTarget",
+    "MathVerifier",
+    "NumberVerifier",
+    "Repetition",
+    "Reward",
+    "SoftOverlong",
+    "StepDiversity",
+    "Tags",
+    "VerificationPhrases",
+    "Weighted",
+    "check_gold",
+    "check_reward",
+    "extract",
+    "from_function",
+    "gold_episode",
+    "load_reward",
+    "parse_rewards",
+    "score_all",
+    "score_each",
+    "scoring",
+]

@@ -1,0 +1,80 @@
+"""Running rewards where a hang cannot take the caller with it: daemon threads, and an event loop for each reward.
+
+A coroutine that blocks (a `time.sleep`, a socket without a time limit) stops its own event loop, so no time limit that
+lives in the same loop would ever fire. And a thread of the default executor is waited for when the program ends, so a
+hang there would turn an error into a program that never exits. Hence daemon threads of our own.
+"""
+
+import asyncio
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
+_lock = threading.Lock()
+
+
+class DidNotFinish(Exception):
+    """A coroutine that was still running when its time was up."""
+
+
+async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    """Await `coroutine` on the event loop that belongs to `key`, in another thread, for at most `timeout_s` seconds.
+
+    The same key gets the same loop each time, so a client session that a reward opened stays usable. After a time-out
+    the loop is given up, for it may be blocked, and the next call gets a new one.
+
+    Raises:
+        DidNotFinish: the time is up. Whatever the coroutine raises passes through.
+    """
+    loop = _loop_of(key)
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    waiter = asyncio.wrap_future(future)
+    try:
+        done, _ = await asyncio.wait({waiter}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    if not done:
+        _forget(key)
+        waiter.cancel()
+        raise DidNotFinish(f"not finished after {timeout_s:g} s")
+    return waiter.result()
+
+
+async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Await a plain function in a daemon thread, with the caller's context variables."""
+    context = contextvars.copy_context()
+    result: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            value = context.run(function, *args, **kwargs)
+        except BaseException as error:  # also SystemExit: a user's function must not end the thread in silence
+            result.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        else:
+            result.set_result(value)
+
+    threading.Thread(target=work, daemon=True, name=f"reward {getattr(function, '__name__', '')}").start()
+    # shielded: a cancelled waiter must not cancel the future that the thread still writes to
+    return await asyncio.shield(asyncio.wrap_future(result))
+
+
+def _loop_of(key: str) -> asyncio.AbstractEventLoop:
+    with _lock:
+        slot = (os.getpid(), key)  # a forked process has the dictionary but not the threads
+        if slot not in _loops:
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, daemon=True, name=f"reward loop {key}").start()
+            _loops[slot] = loop
+        return _loops[slot]
+
+
+def _forget(key: str) -> None:
+    with _lock:
+        _loops.pop((os.getpid(), key), None)

@@ -1,0 +1,79 @@
+"""The conformance kit of rewards: what every reward must do, and the proof that each task's gold answer is right."""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+from posttrain.errors import RewardError
+from posttrain.rewards.reward import Reward, score_all
+from posttrain.types import Episode, Message, Score, Task
+
+
+async def check_reward(
+    reward: Reward, episodes: Sequence[Episode], *, timeout_s: float = 60.0, deterministic: bool = True
+) -> list[str]:
+    """What `reward` does wrong on `episodes`, one line each; an empty list means that it conforms.
+
+    It is asked for nothing, for all episodes, for all of them again in reverse order, and for each alone. Checked: one
+    finite score per episode; the same score for an episode whatever its place and company (left out where
+    `deterministic` is off, for judges and for rewards that compare); values within its `bounds`, if it states them; an
+    unparsed answer never earns; and tasks are left as they were.
+    """
+    if not episodes:
+        return ["check_reward needs at least one episode"]
+    if not cast(object, reward.name) or not isinstance(cast(object, reward.name), str):
+        return [f"its name is {reward.name!r}; expected a non-empty string"]
+    before = [repr(episode) for episode in episodes]
+    try:
+        empty = await reward.score([])
+        together = await score_all(reward, episodes, timeout_s=timeout_s)
+        reverse = (await score_all(reward, episodes[::-1], timeout_s=timeout_s))[::-1]
+        alone = [(await score_all(reward, [episode], timeout_s=timeout_s))[0] for episode in episodes]
+    except Exception as error:
+        return [str(error) if isinstance(error, RewardError) else f"it raised {type(error).__name__}: {error}"]
+    failures = [f"it returned {empty!r} for an empty batch; expected []"] if empty != [] else []
+    if [repr(episode) for episode in episodes] != before:
+        failures.append("it changed the episodes that it was given")
+    bounds = cast("tuple[float, float] | None", getattr(reward, "bounds", None))
+    for i, score in enumerate(together):
+        where = f"on task {episodes[i].task.id!r}"
+        if bounds and not bounds[0] <= score.value <= bounds[1]:
+            failures.append(f"it gave {score.value} {where}; it states {bounds[0]} to {bounds[1]}")
+        if score.unparsed and score.value > 0:
+            failures.append(f"it gave {score.value} {where} for an unparsed answer; expected 0 or less")
+        others = {"in a reversed batch": reverse[i], "alone": alone[i]} if deterministic else {}
+        failures.extend(
+            f"it gave {score.value} {where}, but {other.value} {how}"
+            for how, other in others.items()
+            if not _same(score, other)
+        )
+    return failures
+
+
+async def check_gold(reward: Reward, tasks: Sequence[Task], *, timeout_s: float = 300.0) -> list[str]:
+    """The tasks whose own gold completion does not score 1 under `reward`, one line each.
+
+    Tasks without a gold completion are passed over; if none has one, that is a failure, since nothing was shown.
+
+    Raises:
+        RewardError: the reward itself failed.
+    """
+    episodes = [gold_episode(task) for task in tasks if task.gold is not None]
+    if not episodes:
+        return ["no task has a gold completion, so nothing was checked"]
+    scores = await score_all(reward, episodes, timeout_s=timeout_s)
+    return [
+        f"task {episode.task.id!r}: gold completion scores {score.value:g} under '{reward.name}' "
+        f"(answer {episode.task.answer!r}, parsed {score.parsed!r}; {score.explanation or 'no explanation'})"
+        for episode, score in zip(episodes, scores, strict=True)
+        if score.value != 1.0
+    ]
+
+
+def gold_episode(task: Task) -> Episode:
+    """The episode in which the task is answered by its gold completion."""
+    return Episode(task, (*task.prompt, Message("assistant", task.gold or "")))
+
+
+def _same(a: Score, b: Score) -> bool:
+    return math.isclose(a.value, b.value, rel_tol=1e-6, abs_tol=1e-9) and a.unparsed == b.unparsed

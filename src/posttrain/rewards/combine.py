@@ -1,0 +1,153 @@
+"""A weighted combination of rewards whose parts are all kept by name."""
+
+import asyncio
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from posttrain.errors import UserError, unknown
+from posttrain.rewards.custom import load_reward
+from posttrain.rewards.reward import Reward, score_all
+from posttrain.rewards.rules.language import LanguageConsistency
+from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
+from posttrain.rewards.rules.repetition import Repetition
+from posttrain.rewards.rules.steps import StepDiversity
+from posttrain.rewards.rules.tags import Tags
+from posttrain.rewards.rules.verification import VerificationPhrases
+from posttrain.rewards.verifiers.choice import ChoiceVerifier
+from posttrain.rewards.verifiers.exact import ExactVerifier
+from posttrain.rewards.verifiers.gym import GymVerifier
+from posttrain.rewards.verifiers.math import MathVerifier
+from posttrain.rewards.verifiers.numbers import NumberVerifier
+from posttrain.types import Episode, Score
+
+REWARDS: dict[str, Callable[[], Reward]] = {
+    "math": MathVerifier,
+    "numbers": NumberVerifier,
+    "choice": ChoiceVerifier,
+    "exact": ExactVerifier,
+    "gym": GymVerifier,
+    "tags": Tags,
+    "language": LanguageConsistency,
+    "length": SoftOverlong,
+    "length_target": LengthTarget,
+    "repetition": Repetition,
+    "steps": StepDiversity,
+    "verification": VerificationPhrases,
+}
+"""Every reward that has a name. One line registers another."""
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Rewards and their weights: total = sum of weight x value.
+
+    Args:
+        parts: (reward, weight), with names that are all different. Weight 0 only logs.
+        timeout_s: seconds that each reward may take for a batch.
+    """
+
+    parts: tuple[tuple[Reward, float], ...]
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        names = [reward.name for reward, _ in self.parts]
+        if not names:
+            raise UserError("a combination of rewards needs at least one; for example gym=1.0 tags=0.1")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UserError(f"two rewards are called '{twice[0]}'; give one of them another name")
+        for reward, weight in self.parts:
+            if not math.isfinite(weight):
+                raise UserError(f"the weight of reward '{reward.name}' must be a finite number; got {weight}")
+        if not self.timeout_s > 0:
+            raise UserError(f"the time limit of rewards must be above 0 seconds; got {self.timeout_s}")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights by name, in order."""
+        return {reward.name: weight for reward, weight in self.parts}
+
+    @property
+    def outcome(self) -> str:
+        """The part that says whether a task was solved: the first verifier; without one, the first reward."""
+        verifiers = [reward.name for reward, _ in self.parts if getattr(reward, "verifies", False)]
+        return verifiers[0] if verifiers else self.parts[0][0].name
+
+    async def score_parts(self, episodes: Sequence[Episode]) -> list[dict[str, Score]]:
+        """The scores of every reward by its name, one dictionary per episode. The rewards work at the same time.
+
+        Raises:
+            RewardError: any of them failed; see `score_all`.
+        """
+        asked = [
+            asyncio.ensure_future(score_all(reward, episodes, timeout_s=self.timeout_s)) for reward, _ in self.parts
+        ]
+        try:
+            columns = await asyncio.gather(*asked)
+        except BaseException:
+            for other in asked:
+                other.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+            raise
+        names = list(self.weights)
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def total(self, parts: Mapping[str, Score]) -> float:
+        """sum_i w_i s_i over the scores of one episode.
+
+        Raises:
+            KeyError: a part is missing.
+        """
+        return sum(weight * parts[name].value for name, weight in self.weights.items())
+
+
+def parse_rewards(spec: str | Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Weighted:
+    """Rewards from words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`; a weight that is left out is 1.
+
+    A word is a name of `REWARDS`, or `path/to/file.py:function`; its weight follows after `=` (after the function also
+    after `:`). A path with spaces is put in quotes.
+
+    Raises:
+        UserError: an unknown name (the nearest one given), a weight that is not a number, a name given twice, or a
+            function that `load_reward` refuses.
+
+    Example:
+        >>> parse_rewards("numbers tags=0.1").weights
+        {'numbers': 1.0, 'tags': 0.1}
+    """
+    try:
+        words = [word for part in ([spec] if isinstance(spec, str) else spec) for word in shlex.split(part)]
+    except ValueError as error:
+        raise UserError(
+            f"cannot read the rewards {spec!r}: {error}; expected words such as gym=1.0 tags=0.1"
+        ) from error
+    return Weighted(tuple(_parse_word(word) for word in words), timeout_s)
+
+
+_CUSTOM = re.compile(r"(?P<path>.+\.py:[^:=]*)(?:[:=](?P<weight>.*))?", re.DOTALL)
+
+
+def _parse_word(word: str) -> tuple[Reward, float]:
+    if custom := _CUSTOM.fullmatch(word):
+        return load_reward(custom["path"]), _weight(word, custom["weight"])
+    name, equals, weight = word.partition("=")
+    if name.endswith(".py"):
+        raise UserError(f"the reward '{word}' names a file; say which function: {name}:FUNCTION")
+    if name not in REWARDS:
+        raise unknown("reward", name, [*REWARDS, "path/to/file.py:function"])
+    return REWARDS[name](), _weight(word, weight if equals else None)
+
+
+def _weight(word: str, text: str | None) -> float:
+    if text is None:
+        return 1.0
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(
+            f"'{word}' has the weight '{text}', which is not a number; expected for example gym=1.0"
+        ) from None

@@ -1,0 +1,245 @@
+"""Any Python function as a reward, named `path/to/file.py:function`.
+
+The names of its parameters say what it wants; the word for the completion says whether it takes one or a batch:
+
+one completion at a time
+
+    def reward(completion, task): ...                          task: posttrain.types.Task
+    def reward(prompt, completion, answer, **metadata): ...    metadata: the task's, by key
+
+a batch of completions, as TRL's reward functions do
+
+    def reward(prompts, completions, answers, **columns): ...  every argument a list, columns the metadata's keys
+    def reward(completions, answer, level): ...                a column's list may have the column's own name
+
+Parameters may be left out, in any order. `prompt` is the text of the last user message; who needs the conversation
+takes `episode` (or `episodes`). A parameter that is none of these words is a key of the task's metadata; `**columns`
+gets the keys that every task of the batch has. The function returns a number, a bool or a Score, or a list of them for
+a batch. It may be `async`. One that is not runs in a thread, so that a hang hits the time limit.
+"""
+
+import hashlib
+import importlib.util
+import inspect
+import math
+import sys
+import traceback
+from asyncio import gather
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, cast
+
+from posttrain.errors import RewardError, UserError
+from posttrain.rewards.background import in_thread
+from posttrain.rewards.reward import scoring
+from posttrain.types import Episode, Score
+
+_PLURALS = {
+    "completion": "completions",
+    "prompt": "prompts",
+    "answer": "answers",
+    "task": "tasks",
+    "episode": "episodes",
+}
+_SIGNATURES = (
+    "(completion, task), (prompt, completion, answer, **metadata) or (prompts, completions, answers, **columns)"
+)
+
+
+@dataclass(frozen=True)
+class CustomReward:
+    """A user's function as a `Reward`; made by `load_reward` or `from_function`."""
+
+    name: str
+    function: Callable[..., Any]
+    mode: Literal["single", "batch"]
+    parameters: tuple[str, ...]  # that it must be given
+    optional: tuple[str, ...]  # that it is given if the tasks have them
+    rest: bool  # whether it takes **metadata
+
+    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+        """One score per episode.
+
+        Raises:
+            RewardError: the function raised, or returned something that is not a finite number; or it wants a key that
+                a task's metadata does not have.
+        """
+        if not episodes:
+            return []
+        if self.mode == "batch":
+            return self._scores(episodes, await self._call(self._columns(episodes)))
+        if inspect.iscoroutinefunction(self.function):
+            return list(await gather(*(self._score_one(episode) for episode in episodes)))
+        return [await self._score_one(episode) for episode in episodes]
+
+    async def _score_one(self, episode: Episode) -> Score:
+        with scoring(self.name, episode):
+            columns = self._columns([episode])
+            returned = await self._call({key: values[0] for key, values in columns.items()})
+            return self._score(episode, returned)
+
+    async def _call(self, arguments: Mapping[str, Any]) -> object:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(**arguments)
+        returned = await in_thread(self.function, **arguments)
+        return await cast("Awaitable[object]", returned) if inspect.isawaitable(returned) else returned
+
+    def _columns(self, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
+        """What the function is given, each as a list over `episodes`."""
+        ours: dict[str, list[Any]] = {
+            "completion": [episode.completion for episode in episodes],
+            "prompt": [_question(episode) for episode in episodes],
+            "answer": [episode.task.answer for episode in episodes],
+            "task": [episode.task for episode in episodes],
+            "episode": list(episodes),
+        }
+        if self.mode == "batch":
+            ours |= {plural: ours[singular] for singular, plural in _PLURALS.items()}
+        shared = {key for key in episodes[0].task.metadata if all(key in e.task.metadata for e in episodes)}
+        for name in self.parameters:
+            for episode in episodes:
+                if name not in ours and name not in episode.task.metadata:
+                    raise RewardError(_no_such_key(self.name, name, episode))
+        wanted = {*self.parameters, *self.optional, *(shared if self.rest else ())}
+        metadata = {key: [episode.task.metadata[key] for episode in episodes] for key in wanted & shared}
+        given = {
+            key: values for key, values in ours.items() if key in wanted or (self.rest and key in _usual(self.mode))
+        }
+        return metadata | given
+
+    def _scores(self, episodes: Sequence[Episode], returned: object) -> list[Score]:
+        if not hasattr(returned, "__iter__"):
+            raise RewardError(
+                f"reward '{self.name}' takes a batch and must return a list of {len(episodes)} numbers; got "
+                f"{type(returned).__name__}"
+            )
+        values = list(cast("Iterable[object]", returned))
+        if len(values) != len(episodes):
+            raise RewardError(
+                f"reward '{self.name}' returned {len(values)} values for {len(episodes)} episodes; expected one each "
+                f"(first task {episodes[0].task.id!r})"
+            )
+        return [self._score(episode, value) for episode, value in zip(episodes, values, strict=True)]
+
+    def _score(self, episode: Episode, value: object) -> Score:
+        score = value if isinstance(value, Score) else None
+        if score is None and hasattr(value, "__float__"):  # numbers, and what numpy and torch have for them
+            score = Score(float(cast("Any", value)))
+        if score is None or not math.isfinite(score.value):
+            raise RewardError(
+                f"reward '{self.name}' returned {value!r} on task {episode.task.id!r}; expected a finite number, a "
+                "bool or a Score"
+            )
+        return score
+
+
+def load_reward(path: str) -> CustomReward:
+    """The reward `path/to/file.py:function`.
+
+    Raises:
+        UserError: the file or the function does not exist (nearest name given), the file cannot be imported, or the
+            function's parameters are not understood.
+    """
+    file, colon, name = path.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise UserError(f"cannot read the reward '{path}'; expected path/to/file.py:function")
+    location = Path(file).expanduser()
+    if not location.is_file():
+        raise UserError(f"the reward '{path}' needs the file '{file}', which does not exist (looked in {Path.cwd()})")
+    module = _import(location)
+    function = getattr(module, name, None)
+    if function is None:
+        defined = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        near = get_close_matches(name, defined, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise UserError(f"'{file}' has no function '{name}'; {hint}It has: {', '.join(sorted(defined)) or 'none'}")
+    if not callable(function):
+        raise UserError(f"'{name}' in '{file}' is a {type(function).__name__}, not a function")
+    return from_function(function, name)
+
+
+def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
+    """A function that is already at hand, as a reward.
+
+    Raises:
+        UserError: its parameters are not understood.
+
+    Example:
+        >>> def brief(completion, limit=20): return len(completion) <= limit
+        >>> from_function(brief).mode
+        'single'
+    """
+    name = name or getattr(function, "__name__", type(function).__name__)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"reward '{name}' has no readable signature; expected {_SIGNATURES}") from error
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    names = {p.name for p in named}
+    rest = any(p.kind == p.VAR_KEYWORD for p in parameters)
+    nameless = [str(p) for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
+    single = names & {"completion", "episode"}
+    batch = names & {"completions", "episodes"}
+    if nameless or bool(single) == bool(batch):
+        given = f"({', '.join(str(p) for p in parameters)})"
+        raise UserError(f"cannot understand the parameters {given} of reward '{name}'; expected {_SIGNATURES}")
+    return CustomReward(
+        name=name,
+        function=function,
+        mode="single" if single else "batch",
+        parameters=tuple(p.name for p in named if p.default is p.empty),
+        optional=tuple(p.name for p in named if p.default is not p.empty),
+        rest=rest,
+    )
+
+
+def _usual(mode: Literal["single", "batch"]) -> set[str]:
+    """What `**metadata` is given besides metadata: TRL's functions find prompts there that they do not name."""
+    return {"prompts", "completions", "answers"} if mode == "batch" else {"prompt", "completion", "answer"}
+
+
+def _question(episode: Episode) -> str:
+    return next((m.content for m in reversed(episode.task.prompt) if m.role == "user"), "")
+
+
+def _no_such_key(reward: str, key: str, episode: Episode) -> str:
+    known = sorted(episode.task.metadata)
+    near = get_close_matches(key, [*known, *_PLURALS, *_PLURALS.values()], n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return (
+        f"reward '{reward}' wants '{key}', which the metadata of task {episode.task.id!r} does not have; {hint}"
+        f"It has: {', '.join(known) or 'none'}"
+    )
+
+
+def _import(location: Path) -> ModuleType:
+    """The file as a module, once for each version of the file: two functions of one file share its state."""
+    location = location.resolve()
+    version = hashlib.sha256(str(location).encode() + b"\0" + location.read_bytes()).hexdigest()[:16]
+    name = f"posttrain_reward_{location.stem}_{version}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, location)
+    if spec is None or spec.loader is None:
+        raise UserError(f"'{location}' cannot be imported as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(location.parent))  # so that it can import its neighbours, as a script can
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        line = getattr(error, "lineno", None) or _line_in(location, error)
+        where = f"line {line}: " if line else ""
+        raise UserError(f"'{location}' cannot be imported: {where}{type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(location.parent))
+    return module
+
+
+def _line_in(location: Path, error: BaseException) -> int | None:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(location)]
+    return frames[-1].lineno if frames else None

@@ -1,0 +1,160 @@
+"""The interface of a reward, and the guard through which every caller asks one.
+
+A reward sees finished episodes, in words, and answers each with a `Score`. It is asked for a whole batch at once, so
+that one that compares, or calls something slow, can do so once. A reward that fails stops the run: a failure that is
+scored 0 would be learned as if the policy had been wrong.
+"""
+
+import math
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, cast, runtime_checkable
+
+from posttrain.errors import RewardError, UserError
+from posttrain.rewards.background import DidNotFinish, run_apart
+from posttrain.types import Episode, Score
+
+
+@runtime_checkable
+class Reward(Protocol):
+    """Something that scores episodes. A frozen dataclass with a `name` and this one method is enough.
+
+    Two optional class attributes: `bounds`, the (lowest, highest) value that it can give, which `check_reward` tests;
+    and `verifies = True`, which says that its score of 1 means that the task is solved.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in weights, metrics and reports."""
+        ...
+
+    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+        """One score per episode, in order. Raises rather than guesses."""
+        ...
+
+
+async def score_all(reward: Reward, episodes: Sequence[Episode], *, timeout_s: float) -> list[Score]:
+    """Ask `reward` for its scores and let nothing but one finite `Score` per episode through.
+
+    The reward runs in a thread of its own, so that a hang hits the time limit even if it blocks. (Only compiled code
+    that never releases the interpreter's lock cannot be timed out inside a process; the verifiers that call such code
+    do it in a worker process.)
+
+    Args:
+        reward: what to ask.
+        episodes: the batch; an empty one is answered without asking.
+        timeout_s: seconds for the whole batch.
+
+    Raises:
+        RewardError: it raised, did not finish in time, or returned something other than one finite score per episode.
+            The message names the reward, the episode by its task's id, and the cause.
+        UserError: raised by the reward itself, passed through.
+    """
+    if not episodes:
+        return []
+    running: list[tuple[int, Episode]] = []
+    token = _running.set(running)
+    try:
+        returned = cast(object, await run_apart(reward.name, reward.score(episodes), timeout_s))
+    except DidNotFinish:
+        culprits = [episode for _, episode in running] or episodes
+        raise RewardError(
+            f"reward '{reward.name}' did not finish within {timeout_s:g} s on {_tasks(culprits)}; "
+            "make it faster or raise the reward's time limit"
+        ) from None
+    except (RewardError, UserError):
+        raise
+    except Exception as error:
+        raise RewardError(f"reward '{reward.name}' {_raised(error)} on {_tasks(episodes)}") from error
+    finally:
+        _running.reset(token)
+    return _checked(reward.name, episodes, returned)
+
+
+@contextmanager
+def scoring(name: str, episode: Episode) -> Generator[None, None, None]:
+    """Say which episode is being scored, so that an error or a time-out inside can name it.
+
+    Example:
+        >>> from posttrain.types import Task
+        >>> with scoring("mine", Episode(Task((), id="train-7"), ())):
+        ...     1 / 0
+        Traceback (most recent call last):
+        ...
+        posttrain.errors.RewardError: reward 'mine' raised ZeroDivisionError: division by zero (<doctest ...
+    """
+    running = _running.get()
+    entry = (id(episode), episode)
+    running.append(entry)
+    try:
+        yield
+    except (RewardError, UserError):
+        raise
+    except Exception as error:
+        raise RewardError(f"reward '{name}' {_raised(error)} on {_tasks([episode])}") from error
+    finally:
+        running.remove(entry)
+
+
+def score_each(name: str, episodes: Sequence[Episode], score_one: Callable[[Episode], Score]) -> list[Score]:
+    """The scores of a reward that looks at one episode at a time."""
+    scores: list[Score] = []
+    for episode in episodes:
+        with scoring(name, episode):
+            scores.append(score_one(episode))
+    return scores
+
+
+_nobody: list[tuple[int, Episode]] = []
+_running: ContextVar[list[tuple[int, Episode]]] = ContextVar("_running", default=_nobody)
+
+
+def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[Score]:
+    """`returned` as scores, or the error that says what is wrong with it."""
+    if not isinstance(returned, list | tuple):
+        raise RewardError(
+            f"reward '{name}' returned {_kind(returned)} for {len(episodes)} episodes ({_tasks(episodes)}); "
+            "expected a list of Score, one per episode"
+        )
+    values = cast(Sequence[object], returned)
+    if len(values) != len(episodes):
+        raise RewardError(
+            f"reward '{name}' returned {len(values)} scores for {len(episodes)} episodes ({_tasks(episodes)}); "
+            "expected one per episode"
+        )
+    for episode, value in zip(episodes, values, strict=True):
+        if not isinstance(value, Score):
+            raise RewardError(
+                f"reward '{name}' returned {_kind(value)} on {_tasks([episode])}; expected a posttrain.types.Score"
+            )
+        number: Any = value.value
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise RewardError(
+                f"reward '{name}' returned a Score of value {number!r} on {_tasks([episode])}; expected a finite number"
+            )
+    return list(cast(Sequence[Score], values))
+
+
+def _tasks(episodes: Sequence[Episode]) -> str:
+    """`task 'a'`, or `tasks 'a', 'b', 'c' and 5 more`."""
+    names = list(dict.fromkeys(repr(e.task.id) if e.task.id else f"without id ({_beginning(e)!r})" for e in episodes))
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"task{'s' if len(names) > 1 else ''} {shown}"
+
+
+def _beginning(episode: Episode) -> str:
+    text = episode.task.prompt[-1].content if episode.task.prompt else ""
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _raised(error: Exception) -> str:
+    """`raised KeyError: 'answer' (rewards.py:12)`, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

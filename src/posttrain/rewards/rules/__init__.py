@@ -1,0 +1,1 @@
+"""Rules: what a completion looks like, whatever it says. One file each."""

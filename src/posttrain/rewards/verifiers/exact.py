@@ -1,0 +1,46 @@
+"""Exact text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from posttrain.errors import RewardError
+from posttrain.rewards.reward import score_each
+from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
+from posttrain.types import Episode, Score
+
+
+@dataclass(frozen=True)
+class ExactVerifier:
+    """1 if the answer is `task.answer`, or one of them where it is a list; else 0.
+
+    Runs of white space count as one space. Nothing else is forgiven, except case with `ignore_case`.
+
+    Raises (while scoring):
+        RewardError: the task has no answer.
+    """
+
+    answer_in: AnswerIn = "answer"
+    ignore_case: bool = False
+    name: str = "exact"
+    verifies: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+        """One score per episode."""
+        return score_each(self.name, episodes, self._score_one)
+
+    def _score_one(self, episode: Episode) -> Score:
+        right = episode.task.answer
+        expected = [str(a) for a in cast("Sequence[object]", right if isinstance(right, list | tuple) else [right])]
+        if right is None or not any(expected):
+            raise RewardError(f"reward '{self.name}' needs task.answer; task {episode.task.id!r} has none")
+        answer = extract(episode.completion, self.answer_in)
+        if answer is None:
+            return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+        equal = self._normal(answer) in map(self._normal, expected)
+        return Score(float(equal), answer, "" if equal else f"expected {' or '.join(expected)}")
+
+    def _normal(self, text: str) -> str:
+        text = " ".join(text.split())
+        return text.casefold() if self.ignore_case else text

@@ -1,0 +1,99 @@
+r"""Where in a completion the answer is. Shared by all verifiers, so that `unparsed` means the same everywhere.
+
+Every way looks at the completion outside its reasoning: what stands before the last `</think>` was a thought, and a
+completion that opens `<think>` and never closes it has not answered yet. Of several answers the last one counts.
+"""
+
+from typing import Literal, get_args
+
+AnswerIn = Literal["after_think", "answer", "boxed", "hashes", "text"]
+r"""Where the answer is looked for:
+
+- `after_think`: everything after the last `</think>`
+- `answer`: inside the last `<answer>...</answer>`
+- `boxed`: inside the last `\boxed{...}`, braces balanced
+- `hashes`: after the last `####`, to the end of that line
+- `text`: the whole completion, reasoning included
+"""
+
+ANSWER_IN: tuple[AnswerIn, ...] = get_args(AnswerIn)
+
+_NOT_FOUND: dict[AnswerIn, str] = {
+    "after_think": "nothing after </think>",
+    "answer": "no <answer>...</answer> outside the reasoning",
+    "boxed": r"no \boxed{...} outside the reasoning",
+    "hashes": "no #### outside the reasoning",
+    "text": "the completion is empty",
+}
+
+
+def extract(completion: str, answer_in: AnswerIn) -> str | None:
+    r"""The answer's text, stripped; None if there is none or it is empty.
+
+    Example:
+        >>> extract("<think>1 or 2? <answer>1</answer></think> <answer> 2 </answer>", "answer")
+        '2'
+        >>> extract(r"So \boxed{\frac{1}{2}}.", "boxed")
+        '\\frac{1}{2}'
+        >>> extract("48/2 = 24\n#### 24", "hashes")
+        '24'
+        >>> extract("<think>still thinking about <answer>7</answer>", "answer") is None
+        True
+    """
+    if answer_in == "text":
+        return completion.strip() or None
+    if answer_in == "after_think":
+        _, closed, after = completion.rpartition("</think>")
+        return (after.strip() or None) if closed else None
+    outside = outside_reasoning(completion)
+    if answer_in == "answer":
+        found = _last_tagged(outside)
+    elif answer_in == "boxed":
+        found = _last_boxed(outside)
+    else:
+        _, hashes, after = outside.rpartition("####")
+        found = after.split("\n", 1)[0] if hashes else None
+    return (found.strip() or None) if found is not None else None
+
+
+def not_found(answer_in: AnswerIn) -> str:
+    """Why `extract` gave None, for a score's explanation."""
+    return _NOT_FOUND[answer_in]
+
+
+def outside_reasoning(completion: str) -> str:
+    """The completion without its reasoning: what follows the last `</think>`; nothing if `<think>` is still open."""
+    rest = completion.rpartition("</think>")[2]
+    return rest.partition("<think>")[0]
+
+
+def reasoning(completion: str) -> str:
+    """What stands before the last `</think>`, without the tags; the whole completion where it has no such tags."""
+    before, closed, _ = completion.rpartition("</think>")
+    thought = before if closed else completion
+    return thought.replace("<think>", " ").replace("</think>", " ").strip()
+
+
+def _last_tagged(text: str) -> str | None:
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, end) if end >= 0 else -1
+    return text[start + len("<answer>") : end] if start >= 0 else None
+
+
+def _last_boxed(text: str) -> str | None:
+    r"""The content of the last `\boxed{`; None if its brace is never closed. Escaped braces do not count."""
+    opening = max(text.rfind(r"\boxed{"), text.rfind(r"\fbox{"))
+    if opening < 0:
+        return None
+    start = text.index("{", opening) + 1
+    depth, position = 1, start
+    while position < len(text):
+        character = text[position]
+        if character == "\\":
+            position += 2
+            continue
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return text[start:position]
+        position += 1
+    return None

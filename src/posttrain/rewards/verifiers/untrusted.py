@@ -1,0 +1,86 @@
+"""Reading what a model wrote as an expression or a literal, without running any of it.
+
+Everything else is refused before anything is evaluated. Neither function bounds time or memory (`9**9**9` is plain
+arithmetic): they are used in a worker process that does.
+"""
+
+import ast
+import operator
+import re
+from typing import Any
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    **{ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod"},
+    **{ast.Pow: "pow", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.LShift: "lshift"},
+    **{ast.RShift: "rshift", ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert"},
+}  # names of functions in the module `operator`
+_PLAIN_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Load, *_OPERATORS)
+_ELEMENTARY = frozenset(
+    (
+        *("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+        *("exp", "log", "ln", "sqrt", "Abs", "abs"),
+    )
+)
+_CONSTANTS = frozenset(("pi", "E", "I"))
+
+
+def plain_expression(text: str) -> str:
+    """`text` itself if it is nothing but arithmetic, names of variables and elementary functions.
+
+    A variable is one letter, with or without a number (`x`, `y2`, `w_1`). There are no attributes, no subscripts, no
+    strings and no other calls.
+
+    Raises:
+        ValueError: it is something else.
+
+    Example:
+        >>> plain_expression("(4 + 8) * sin(x)")
+        '(4 + 8) * sin(x)'
+        >>> plain_expression("__import__('os').system('ls')")
+        Traceback (most recent call last):
+        ...
+        ValueError: not a plain expression: Call
+    """
+    for node in ast.walk(ast.parse(text.strip(), mode="eval")):
+        if isinstance(node, ast.Call):
+            plain = isinstance(node.func, ast.Name) and node.func.id in _ELEMENTARY and not node.keywords
+        elif isinstance(node, ast.Name):
+            variable = re.fullmatch(r"[^\W\d_](_?[0-9]+)?", node.id) is not None
+            plain = variable or node.id in _ELEMENTARY or node.id in _CONSTANTS
+        elif isinstance(node, ast.Constant):
+            plain = isinstance(node.value, int | float)
+        else:
+            plain = isinstance(node, _PLAIN_NODES)
+        if not plain:
+            raise ValueError(f"not a plain expression: {type(node).__name__}")
+    return text
+
+
+def literal(text: str, *_: object) -> Any:
+    """What scorers get for `eval`: the value of arithmetic over numbers, or of a list or tuple of such and of strings.
+
+    Raises:
+        ValueError: it is something else; nothing of it was run.
+
+    Example:
+        >>> literal("[[0x10 - 2, 'Q'], []]")
+        [[14, 'Q'], []]
+    """
+    return _value(ast.parse(text.strip(), mode="eval").body)
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.List | ast.Tuple):
+        values = [_value(element) for element in node.elts]
+        return values if isinstance(node, ast.List) else tuple(values)
+    if isinstance(node, ast.BinOp):
+        operands = [_value(node.left), _value(node.right)]
+    elif isinstance(node, ast.UnaryOp):
+        operands = [_value(node.operand)]
+    else:
+        raise ValueError(f"not a plain value: {type(node).__name__}")
+    if not all(isinstance(operand, int | float) for operand in operands) or type(node.op) not in _OPERATORS:
+        raise ValueError(f"not a plain value: {type(node.op).__name__} on something other than numbers")
+    return getattr(operator, _OPERATORS[type(node.op)])(*operands)

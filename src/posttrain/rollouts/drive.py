@@ -1,0 +1,144 @@
+"""Playing many episodes at once: each in its own coroutine, their turns answered together by one engine.
+
+An environment awaits its seats in words. Here the words become tokens, once: a seat remembers the exact tokens it was
+shown and sampled, and a later turn only appends to them. Nothing sampled is ever decoded and encoded again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.order import seed_for
+from posttrain.environments.env import Environment
+from posttrain.types import Completion, Engine, Episode, Group, Message, Request, Sampling, Task, Trajectory, Turn
+
+OnTokens = Callable[[int], None]
+
+
+@dataclass
+class _Batcher:
+    """Collects the requests of all live episodes and answers them in one call when every one of them is waiting."""
+
+    engine: Engine
+    live: int
+    on_tokens: OnTokens | None
+    _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(default_factory=list)
+
+    async def ask(self, request: Request) -> Completion:
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        self._answer_if_all_wait()
+        return await future
+
+    def leave(self) -> None:
+        """One episode has ended."""
+        self.live -= 1
+        self._answer_if_all_wait()
+
+    def _answer_if_all_wait(self) -> None:
+        if not self._waiting or len(self._waiting) < self.live:
+            return
+        waiting, self._waiting = self._waiting, []
+        completions = self.engine.generate([request for request, _ in waiting], self.on_tokens)
+        for (_, future), completion in zip(waiting, completions, strict=True):
+            future.set_result(completion)
+
+
+class PolicySeat:
+    """The policy's side of one episode; keeps its tokens. Conforms to `environments.env.Seat`."""
+
+    def __init__(self, ask: Callable[[Request], "asyncio.Future[Completion]"], chat: ChatFormat, sampling: Sampling, seed: int) -> None:
+        self._ask, self._chat, self._sampling, self._seed = ask, chat, sampling, seed
+        self._history: list[Message] = []
+        self.turns: list[Turn] = []
+
+    async def turn(self, messages: Sequence[Message]) -> Message:
+        """Answer what has been said since this seat's last turn."""
+        if self.turns:
+            stopped = self.turns[-1].token_ids[-1] in self._chat.stop_ids
+            context_ids = self._chat.followup_ids(self._history, messages, stopped=stopped)
+        else:
+            context_ids = self._chat.prompt_ids(messages)
+        so_far = Trajectory(tuple(self.turns)).token_ids
+        seed = seed_for(self._seed, "turn", len(self.turns))
+        done = await self._ask(Request(so_far + tuple(context_ids), self._sampling, seed))
+        text = self._chat.decode(done.token_ids)
+        self.turns.append(Turn(tuple(context_ids), done.token_ids, done.logprobs, done.stop_reason, text))
+        reply = Message("assistant", text)
+        self._history += [*messages, reply]
+        return reply
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode in words and in tokens."""
+
+    episode: Episode
+    trajectory: Trajectory
+
+
+def play(
+    environment: Environment,
+    tasks: Sequence[Task],
+    engine: Engine,
+    chat: ChatFormat,
+    sampling: Sampling,
+    seeds: Sequence[int],
+    on_tokens: OnTokens | None = None,
+) -> list[Played]:
+    """Play one episode per task, all at once; `seeds[i]` decides every draw of episode i."""
+    return asyncio.run(_play_all(environment, tasks, _Batcher(engine, len(tasks), on_tokens), chat, sampling, seeds))
+
+
+async def _play_all(
+    environment: Environment,
+    tasks: Sequence[Task],
+    batcher: _Batcher,
+    chat: ChatFormat,
+    sampling: Sampling,
+    seeds: Sequence[int],
+) -> list[Played]:
+    async def play_one(task: Task, seed: int) -> Played:
+        seats = {name: PolicySeat(batcher.ask, chat, sampling, seed_for(seed, name)) for name in environment.seats}
+        try:
+            episode = await environment.play(task, seats)
+        finally:
+            batcher.leave()
+        turns = tuple(seats[environment.seats[0]].turns)
+        return Played(replace(episode, stop_reason=turns[-1].stop_reason), Trajectory(turns))
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(play_one(task, seed)) for task, seed in zip(tasks, seeds, strict=True)]
+    return [task.result() for task in running]
+
+
+def score(environment: Environment, tasks: Sequence[Task], played: Sequence[Sequence[Played]]) -> list[Group]:
+    """Score all episodes of a batch together; `played[p]` are the episodes of `tasks[p]`."""
+    episodes = [p.episode for group in played for p in group]
+    scores = iter(asyncio.run(environment.score(episodes)))
+    groups: list[Group] = []
+    for task, group in zip(tasks, played, strict=True):
+        parts = tuple(next(scores) for _ in group)
+        rewards = tuple(environment.total(part) for part in parts)
+        groups.append(Group(task, tuple(p.trajectory for p in group), rewards, parts))
+    return groups
+
+
+def sample_groups(
+    environment: Environment,
+    tasks: Sequence[Task],
+    engine: Engine,
+    chat: ChatFormat,
+    sampling: Sampling,
+    *,
+    completions_per_prompt: int,
+    seed: int,
+    on_tokens: OnTokens | None = None,
+) -> list[Group]:
+    """G scored trajectories of each task. Every draw depends on `seed`, the task's place and the completion's alone."""
+    places = [(p, g) for p in range(len(tasks)) for g in range(completions_per_prompt)]
+    seeds = [seed_for(seed, "completion", p, g) for p, g in places]
+    played = play(environment, [tasks[p] for p, _ in places], engine, chat, sampling, seeds, on_tokens)
+    by_task = [played[p * completions_per_prompt : (p + 1) * completions_per_prompt] for p in range(len(tasks))]
+    return score(environment, tasks, by_task)

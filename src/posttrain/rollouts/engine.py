@@ -1,0 +1,150 @@
+"""What every engine must do, as a kit that any engine can be put through.
+
+The interface itself is `types.Engine`: requests in, completions out. An engine that passes may be trained with.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from posttrain.errors import UserError
+from posttrain.types import Completion, Engine, Request, Sampling, StopReason
+
+OwnLogprobs = Callable[[Request, Sequence[int]], Sequence[float]]
+"""A request and sampled tokens to the logprobs that the model itself gives them under the request's settings."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An engine and what is known of the model behind it."""
+
+    engine: Engine
+    own_logprobs: OwnLogprobs
+    stop_ids: frozenset[int]
+    context: int
+    prompts: Sequence[tuple[int, ...]]  # at least two, of different lengths
+    tolerance: float = 1e-4  # of logprobs, in nats; an engine in bfloat16 needs more
+    exact_tokens: bool = True  # whether a request's tokens must not change with the batch; rounding may in bfloat16
+
+
+def check_engine(subject: Subject) -> list[str]:
+    """What the engine does wrong, one line each; an empty list means that it conforms."""
+    failures = _answers(subject)
+    if failures:  # what is not an answer at all cannot be looked into
+        return failures
+    return [line for check in (_logprobs, _seeds, _greedy, _full_context, _refusals, _progress) for line in check(subject)]
+
+
+SETTINGS = (
+    Sampling(8),
+    Sampling(8, temperature=0.7),
+    Sampling(8, temperature=1.5),
+    Sampling(8, temperature=0.9, top_k=5),
+    Sampling(8, top_p=0.8),
+    Sampling(5, temperature=0.0),
+)
+
+
+def _requests(subject: Subject, sampling: Sampling, seeds: int = 3) -> list[Request]:
+    return [Request(prompt, sampling, seed) for prompt in subject.prompts for seed in range(seeds)]
+
+
+def _answers(subject: Subject) -> list[str]:
+    """One completion per request, in order, with the right reason for its end."""
+    failures: list[str] = []
+    for sampling in SETTINGS:
+        requests = _requests(subject, sampling)
+        completions = subject.engine.generate(requests)
+        if len(completions) != len(requests):
+            return [f"{len(requests)} requests got {len(completions)} completions"]
+        for request, completion in zip(requests, completions, strict=True):
+            failures += [f"{sampling}: {fault}" for fault in _faults(subject, request, completion)]
+    return failures
+
+
+def _faults(subject: Subject, request: Request, completion: Completion) -> list[str]:
+    tokens, reason = completion.token_ids, completion.stop_reason
+    faults: list[str] = []
+    if len(tokens) != len(completion.logprobs):
+        faults.append(f"{len(tokens)} tokens have {len(completion.logprobs)} logprobs")
+    if any(value > 0 for value in completion.logprobs):
+        faults.append("a logprob is above 0")
+    if any(token in subject.stop_ids for token in tokens[:-1]):
+        faults.append("it went on after a stop token")
+    stopped = bool(tokens) and tokens[-1] in subject.stop_ids
+    full = len(request.token_ids) + len(tokens) >= subject.context
+    limit = len(tokens) == request.sampling.max_new_tokens
+    expected = StopReason.STOP if stopped else StopReason.LENGTH if limit else StopReason.CONTEXT if full else None
+    if reason is not expected:
+        faults.append(f"it ended by '{reason}' after {len(tokens)} tokens; expected '{expected}'")
+    return faults
+
+
+def _logprobs(subject: Subject) -> list[str]:
+    """The logprobs are the model's own, under the settings that were sampled with."""
+    failures: list[str] = []
+    for sampling in SETTINGS:
+        requests = _requests(subject, sampling)
+        gap = 0.0
+        for request, completion in zip(requests, subject.engine.generate(requests), strict=True):
+            own = subject.own_logprobs(request, completion.token_ids)
+            gap = max(gap, *(abs(a - b) for a, b in zip(completion.logprobs, own, strict=True)))
+        if gap > subject.tolerance:
+            failures.append(f"{sampling}: logprobs differ from the model's own by {gap:.2e}, bound {subject.tolerance:.0e}")
+    return failures
+
+
+def _seeds(subject: Subject) -> list[str]:
+    """A request's noise comes from its seed alone."""
+    failures: list[str] = []
+    requests = _requests(subject, Sampling(8), seeds=6)
+    together = subject.engine.generate(requests)
+    if subject.exact_tokens:
+        alone = [subject.engine.generate([request])[0] for request in requests]
+        backwards = subject.engine.generate(requests[::-1])[::-1]
+        for name, other in (("alone", alone), ("in another order", backwards)):
+            if any(a.token_ids != b.token_ids for a, b in zip(together, other, strict=True)):
+                failures.append(f"the same request draws other tokens {name} than in the batch")
+    of_first = {completion.token_ids for request, completion in zip(requests, together, strict=True)
+                if request.token_ids == subject.prompts[0]}  # fmt: skip
+    if len(of_first) < 2:
+        failures.append("six seeds drew the same completion six times")
+    twins = subject.engine.generate([requests[0], requests[0]])
+    if twins[0].token_ids != twins[1].token_ids:
+        failures.append("two requests with one seed drew different tokens")
+    return failures
+
+
+def _greedy(subject: Subject) -> list[str]:
+    prompt = subject.prompts[0]
+    first, second = subject.engine.generate([Request(prompt, Sampling(6, temperature=0.0), seed) for seed in (1, 2)])
+    return [] if first.token_ids == second.token_ids else ["greedy completions depend on the seed"]
+
+
+def _full_context(subject: Subject) -> list[str]:
+    """A prompt that leaves room for two tokens ends when they are used."""
+    prompt = (subject.prompts[0] * subject.context)[: subject.context - 2]
+    (completion,) = subject.engine.generate([Request(prompt, Sampling(8))])
+    if completion.stop_reason is StopReason.STOP:
+        return []
+    if completion.stop_reason is not StopReason.CONTEXT or len(completion.token_ids) != 2:
+        return [f"with room for 2 tokens it gave {len(completion.token_ids)} and ended by '{completion.stop_reason}'"]
+    return []
+
+
+def _refusals(subject: Subject) -> list[str]:
+    failures: list[str] = []
+    too_long = (subject.prompts[0] * subject.context)[: subject.context]
+    for what, prompt in (("that fills the whole context", too_long), ("without tokens", ())):
+        try:
+            subject.engine.generate([Request(prompt, Sampling(2))])
+        except UserError:
+            continue
+        failures.append(f"a prompt {what} was not refused")
+    return failures
+
+
+def _progress(subject: Subject) -> list[str]:
+    counts: list[int] = []
+    completions = subject.engine.generate(_requests(subject, SETTINGS[0]), counts.append)
+    sampled = sum(len(c.token_ids) for c in completions)
+    return [] if sum(counts) == sampled else [f"it reported {sum(counts)} tokens and sampled {sampled}"]

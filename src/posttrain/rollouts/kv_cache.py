@@ -1,0 +1,93 @@
+"""A preallocated cache of keys and values, and the two attention plans that fill and read it.
+
+Shape letters: B sequences being decoded, S slots, T longest sequence, P tokens of a prompt, H query heads, K key heads,
+E head width, N tokens of a flat row.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softmax
+
+from posttrain.models.attention import FamilyAttention, wide_dtype
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+class Prefill(FamilyAttention):
+    """Attention of several prompts side by side, which keeps their keys and values."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
+        super().__init__([(length, []) for length in lengths], device)
+        self.keys: dict[int, Tensor] = {}  # by layer: [K, N, E]
+        self.values: dict[int, Tensor] = {}
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        self.keys[layer], self.values[layer] = key[0], value[0]
+        return super().attend(layer, query, key, value, scale, window)
+
+
+def bytes_per_token(config: "PreTrainedConfig", dtype: torch.dtype) -> int:
+    """What one token of one sequence takes in the cache, over all layers."""
+    heads, width = _shape(config)
+    return 2 * config.num_hidden_layers * heads * width * dtype.itemsize
+
+
+def _shape(config: "PreTrainedConfig") -> tuple[int, int]:
+    heads = config.num_key_value_heads or config.num_attention_heads
+    return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+class KeyValueCache:
+    """Keys and values of up to S sequences of up to T tokens; the first B slots are in use, always without a gap.
+
+    As a plan it appends one token to each sequence in use and attends to all it holds. Set `positions` before a step.
+    """
+
+    def __init__(self, config: "PreTrainedConfig", slots: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+        heads, width = _shape(config)
+        shape = (config.num_hidden_layers, slots, heads, length, width)
+        # zeros, not empty: what lies past a sequence's end gets weight 0, and 0 times a stray nan would still be nan
+        self._keys = torch.zeros(shape, dtype=dtype, device=device)
+        self._values = torch.zeros(shape, dtype=dtype, device=device)
+        self._device = device
+        self.set_positions([])
+
+    def load_prompt(self, slot: int, prefill: Prefill, start: int, length: int) -> None:
+        """Put a prompt, tokens `start` to `start + length` of the prefilled row, at the beginning of a slot."""
+        part = slice(start, start + length)
+        for layer, keys in prefill.keys.items():
+            self._keys[layer, slot, :, :length] = keys[:, part]
+            self._values[layer, slot, :, :length] = prefill.values[layer][:, part]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one slot to another."""
+        self._keys[:, target, :, :length] = self._keys[:, source, :, :length]
+        self._values[:, target, :, :length] = self._values[:, source, :, :length]
+
+    def set_positions(self, positions: Sequence[int]) -> None:
+        """Where the next token of each of the B sequences goes."""
+        self._positions_B = torch.tensor(positions, dtype=torch.long, device=self._device)
+        self._rows_B = torch.arange(len(positions), device=self._device)
+        self._longest = max(positions, default=-1) + 1
+        self._distance_BT = self._positions_B[:, None] - torch.arange(self._longest, device=self._device)
+        hidden = self._distance_BT < 0
+        self._bias = torch.zeros(hidden.shape, device=self._device).masked_fill_(hidden, -torch.inf)[:, None, None]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """query [B, H, 1, E], key and value [B, K, 1, E]: one new token per sequence."""
+        keys, values = self._keys[layer], self._values[layer]
+        keys[self._rows_B, :, self._positions_B] = key[:, :, 0]
+        values[self._rows_B, :, self._positions_B] = value[:, :, 0]
+        batch, heads, _, width = query.shape
+        seen_keys, seen_values = keys[:batch, :, : self._longest], values[:batch, :, : self._longest]
+        grouped = (query * scale).view(batch, key.shape[1], heads // key.shape[1], width)
+        bias = self._bias
+        if window is not None and self._longest > window:
+            bias = bias.masked_fill((self._distance_BT >= window)[:, None, None], -torch.inf)
+        scores = torch.matmul(grouped, seen_keys.transpose(2, 3))
+        weights = softmax(scores + bias, dim=-1, dtype=wide_dtype(query.dtype)).to(query.dtype)
+        return torch.matmul(weights, seen_values).view(batch, heads, 1, width)

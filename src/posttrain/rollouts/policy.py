@@ -1,0 +1,56 @@
+"""A policy that can be trained and sampled: model, chat format and embedded engine around the same weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.tokenizer import load_tokenizer
+from posttrain.errors import UserError
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.load import load_model, locate
+from posttrain.models.lora import add_lora
+from posttrain.models.precision import fastest_dtype
+from posttrain.rollouts.transformers import TransformersEngine
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Model, words and sampler that belong together. The engine reads the model's own weights."""
+
+    model: LanguageModel
+    chat: ChatFormat
+    engine: TransformersEngine
+
+    def save(self, folder: Path) -> None:
+        """Write a Hugging Face folder (or an adapter's)."""
+        self.model.save(folder)
+        self.chat.tokenizer.save_pretrained(str(folder))
+
+
+def load_policy(
+    name: str, *, precision: str = "auto", lora_rank: int = 0, device: str = "auto", cache_gb: float = 1.5, seed: int = 0
+) -> Policy:
+    """Load a policy by hub id, folder, adapter folder, or the name of a packaged model.
+
+    `precision` is float32, bfloat16, or auto: what this machine computes faster. With `lora_rank` above 0 a fresh
+    adapter is trained instead of the whole model.
+
+    Raises:
+        ModelError: there is no such model, or it has no tokenizer.
+        TemplateError: its tokenizer has no chat template.
+    """
+    if precision not in ("auto", *PRECISIONS):
+        raise UserError(f"precision must be auto, {' or '.join(PRECISIONS)}; got '{precision}'")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = fastest_dtype(device) if precision == "auto" else PRECISIONS[precision]
+    tokenizer = load_tokenizer(locate(name))
+    model = load_model(name, dtype=dtype, device=device)
+    if lora_rank:
+        model = add_lora(model, lora_rank, seed=seed)
+    chat = ChatFormat(tokenizer, model.stop_ids)
+    return Policy(model, chat, TransformersEngine(model, chat.stop_ids, cache_gb=cache_gb))

@@ -1,0 +1,308 @@
+"""Checkpoints that are whole or not there: written beside, summed, synced, renamed; checked when they are read.
+
+    checkpoints/
+      best.json             which one scored highest, for people
+      step-000040/
+        checksums.json      size and sha256 of every other file
+        state.json          step, score, and the caller's state
+        ...                 what the caller wrote: safetensors, tokenizer files
+
+Nothing here knows an algorithm, and nothing is ever pickled. `training/optimizer_state.py` turns an optimiser into
+tensors and JSON.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from posttrain.errors import CheckpointError
+
+Json = bool | int | float | str | list[Any] | dict[str, Any] | None
+
+_STATE, _SUMS, _BEST = "state.json", "checksums.json", "best.json"
+_SAVING = ".saving-"
+_NAME = re.compile(r"step-(\d+)(\.old)?")  # .old: was being replaced by a save of the same step when the process died
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint whose sums hold.
+
+    Attributes:
+        state: what `save` was given, as JSON brings it back.
+        skipped: one line for each newer or better checkpoint that is damaged, to be shown to the user.
+    """
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    score: float | None = None
+    skipped: tuple[str, ...] = ()
+
+
+class _Damaged(Exception):
+    """Why a checkpoint cannot be trusted."""
+
+
+def save(
+    root: Path,
+    step: int,
+    write: Callable[[Path], None],
+    state: Mapping[str, Json],
+    *,
+    keep_last: int = 2,
+    score: float | None = None,
+    expected_bytes: int = 0,
+) -> Path:
+    """Save a checkpoint of `step`, then drop those that are no longer kept.
+
+    Args:
+        root: the folder of a run's checkpoints; one process at a time may save there.
+        step: how many updates have been done.
+        write: puts model, tokenizer and optimiser files into the empty folder that it is given.
+        state: everything else that resuming needs: data position, schedule, configuration.
+        keep_last: how many of the newest stay, this one included. The one with the highest score stays too.
+        score: the higher, the better; equal scores favour the earlier one.
+        expected_bytes: if known, the free space is checked before anything is written.
+
+    Returns:
+        The folder, `root/step-000040`. A checkpoint of the same step is replaced.
+
+    Raises:
+        CheckpointError: it could not be written. The earlier checkpoints are as they were.
+    """
+    if keep_last < 1 or step < 0 or (score is not None and not math.isfinite(score)):
+        raise ValueError(f"save needs keep_last >= 1, step >= 0 and a finite score; got {keep_last}, {step}, {score}")
+    folder, new = root / f"step-{step:06d}", root / f"{_SAVING}{step:06d}-{os.getpid()}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for leftover in root.glob(f"{_SAVING}*"):  # of processes that were killed
+            shutil.rmtree(leftover)
+        if shutil.disk_usage(root).free < expected_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        new.mkdir()
+        write(new)
+        _seal(new, {"step": step, "score": score, "state": dict(state)})
+        _put_in_place(new, folder)
+    except Exception as error:
+        needed = max([expected_bytes, _size(new), *map(_size, _candidates(root)[:1])])
+        shutil.rmtree(new, ignore_errors=True)
+        raise CheckpointError(_why_not(error, root, step, needed)) from error
+    except BaseException:  # Ctrl-C
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    try:
+        _prune(root, step, keep_last)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {folder} was saved, but older ones in {root} cannot be tidied up: {_first_line(error)}; "
+            "see who may write there, then resume"
+        ) from error
+    return folder
+
+
+def latest(root: Path) -> Checkpoint | None:
+    """The newest checkpoint whose sums hold; damaged ones are named in `skipped`. None where there are none at all.
+
+    Raises:
+        CheckpointError: every one is damaged.
+    """
+    return _first_whole(root, _candidates(root))
+
+
+def best(root: Path) -> Checkpoint | None:
+    """The checkpoint with the highest score whose sums hold; None where none has a score.
+
+    Raises:
+        CheckpointError: every one that has a score is damaged.
+    """
+    return _first_whole(root, _by_score(root))
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint in this folder.
+
+    Raises:
+        CheckpointError: there is none, or a file of it is missing, torn, or not what was saved.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"no checkpoint at {path}; expected a folder like checkpoints/step-000040")
+    try:
+        return _checked(path)
+    except _Damaged as damage:
+        raise CheckpointError(f"checkpoint {path} is damaged: {damage}; use an earlier one beside it") from damage
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write named tensors as safetensors, bit for bit. No two of them may share memory."""
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Named tensors from a safetensors file, on the CPU.
+
+    Raises:
+        CheckpointError: the file is missing or not a whole safetensors file.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read tensors from {path}: {_first_line(error)}") from error
+
+
+def _seal(folder: Path, about: dict[str, Any]) -> None:
+    """Add state and sums to what the caller wrote, and bring all of it to the disk."""
+    for reserved in (_STATE, _SUMS):
+        if (folder / reserved).exists():
+            raise ValueError(f"{reserved} is written by save itself; give the file another name")
+    (folder / _STATE).write_text(json.dumps(about, indent=1), encoding="utf-8")
+    sums = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        sums[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+    (folder / _SUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+    for path in folder.rglob("*"):
+        _sync(path)
+    _sync(folder)
+
+
+def _put_in_place(new: Path, folder: Path) -> None:
+    old = folder.with_name(f"{folder.name}.old")
+    if folder.exists():
+        if old.exists():  # of a process that was killed after the second rename; the folder itself is newer
+            shutil.rmtree(old)
+        folder.rename(old)
+    new.rename(folder)
+    _sync(folder.parent)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def _prune(root: Path, step: int, keep_last: int) -> None:
+    """Drop what is neither among the newest nor the best; later steps are damaged ones that this run will replace."""
+    scored = _by_score(root)
+    if scored:
+        about = {"name": scored[0].name, "score": _score(scored[0])}
+        new = root / f"{_SAVING}{_BEST}"
+        new.write_text(json.dumps(about), encoding="utf-8")
+        _sync(new)
+        new.replace(root / _BEST)
+    ours = [path for path in _candidates(root) if _step(path) <= step]
+    for path in ours[keep_last:]:
+        if path not in scored[:1]:
+            shutil.rmtree(path)
+    _sync(root)
+
+
+def _candidates(root: Path) -> list[Path]:
+    """Folders that are named like checkpoints, newest first."""
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: (_step(path), path.suffix != ".old"), reverse=True)
+
+
+def _step(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def _score(path: Path) -> float | None:
+    """The score that a checkpoint says it has; None as well where it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        score = json.loads((path / _STATE).read_text(encoding="utf-8"))["score"]
+        return None if score is None else float(score)
+    return None
+
+
+def _by_score(root: Path) -> list[Path]:
+    """Checkpoints with a score, the highest first, the earlier first among equals."""
+    scored = [(score, path) for path in _candidates(root) if (score := _score(path)) is not None]
+    return [path for _, path in sorted(scored, key=lambda item: (-item[0], _step(item[1])))]
+
+
+def _first_whole(root: Path, candidates: list[Path]) -> Checkpoint | None:
+    skipped: list[str] = []
+    for path in candidates:
+        try:
+            found = _checked(path)
+        except _Damaged as damage:
+            skipped.append(f"{path.name}: {damage}")
+        else:
+            return Checkpoint(found.path, found.step, found.state, found.score, tuple(skipped))
+    if skipped:
+        raise CheckpointError(f"every checkpoint in {root} is damaged ({'; '.join(skipped)}); start the run anew")
+    return None
+
+
+def _checked(folder: Path) -> Checkpoint:
+    """Read every byte and compare it with what was saved."""
+    try:
+        sums = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
+        expected = {str(name): (int(kept["size"]), str(kept["sha256"])) for name, kept in sums.items()}
+    except FileNotFoundError:
+        raise _Damaged(f"{_SUMS} is missing") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise _Damaged(f"{_SUMS} cannot be read") from None
+    if _STATE not in expected:
+        raise _Damaged(f"{_SUMS} does not name {_STATE}")
+    for name, (size, sha256) in expected.items():
+        path = folder / name
+        if not path.is_file():
+            raise _Damaged(f"{name} is missing")
+        if (found := path.stat().st_size) != size:
+            raise _Damaged(f"{name} has {found} bytes, not {size}")
+        if _sha256(path) != sha256:
+            raise _Damaged(f"{name} has another checksum than when it was saved")
+    about = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+    return Checkpoint(folder, about["step"], about["state"], about["score"])
+
+
+def _why_not(error: Exception, root: Path, step: int, needed: int) -> str:
+    """One line on a save that failed. Call it after the half-written folder is gone."""
+    what = f"checkpoint of step {step} not saved in {root}"
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or f"os error {errno.ENOSPC}" in str(error):  # the second is how safetensors says it
+        free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
+        what += f": no space left; it needs at least {needed} bytes and {free} are free; make room there, then resume"
+    else:
+        what += f": {_first_line(error)}; resume once that is put right"
+    return f"{what} (earlier checkpoints are as they were)"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _sync(path: Path) -> None:
+    """Make the system write a file, or a folder's list of names, to the disk now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

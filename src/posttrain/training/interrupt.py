@@ -1,0 +1,69 @@
+"""Ctrl-C and SIGTERM as a request to stop at the next step boundary."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass
+class StopRequest:
+    """Whether somebody has asked the loop to stop.
+
+    Attributes:
+        requested: ask it between steps; save and leave where it is true.
+        cause: "SIGINT" or "SIGTERM" once requested, for the line that the user is shown.
+    """
+
+    requested: bool = False
+    cause: str = ""
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Catch Ctrl-C and SIGTERM while the block runs.
+
+    The first of either only sets `requested`, so that a step is never cut in half. A Ctrl-C after that raises
+    KeyboardInterrupt at once. The handlers that were there before come back when the block ends, however it ends.
+    A signal that the process ignores stays ignored; a forked worker is ended by SIGTERM and left alone by Ctrl-C.
+
+    Python delivers signals to the main thread alone: in any other thread this changes nothing, and the request that
+    it yields is never made.
+
+    Example:
+        >>> with stop_requests() as stop:
+        ...     signal.raise_signal(signal.SIGTERM)
+        ...     stop.requested, stop.cause
+        (True, 'SIGTERM')
+    """
+    stop = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    owner = os.getpid()
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a forked worker: it ends when told to, but on Ctrl-C it is the loop that decides
+            if number == signal.SIGTERM:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            return
+        if stop.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not stop.requested:
+            stop.requested, stop.cause = True, signal.Signals(number).name
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # a job started in the background or with nohup ignores some signals, and goes on doing so
+    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    try:
+        for number in before:
+            signal.signal(number, ask)
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

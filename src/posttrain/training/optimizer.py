@@ -1,0 +1,103 @@
+"""AdamW over float32 master weights, whatever the model computes in.
+
+A bfloat16 weight near 1 cannot hold a change smaller than 0.004, so an update of 1e-6 would be lost. The masters hold
+it; the model's own weights are their rounding. Where the model computes in float32, its weights are the masters and
+nothing is copied.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.errors import TrainingError
+
+
+class MasterAdamW:
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101) on float32 copies of the trainable parameters.
+
+    Usage: for each micro-batch `loss.backward()` then `collect()`; then `step(lr)` once.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        max_grad_norm: float = 1.0,
+    ) -> None:
+        named = [(name, p) for name, p in parameters if p.requires_grad]
+        if not named:
+            raise ValueError("no parameter requires a gradient; nothing would be trained")
+        self.names = [name for name, _ in named]
+        self._weights = [p for _, p in named]
+        wide = (torch.float32, torch.float64)
+        self.masters = [p if p.dtype in wide else nn.Parameter(p.detach().float()) for p in self._weights]
+        self._max_grad_norm = max_grad_norm
+        groups = [
+            {"params": [m for m in self.masters if m.dim() >= 2], "weight_decay": weight_decay},
+            {"params": [m for m in self.masters if m.dim() < 2], "weight_decay": 0.0},  # norms and biases do not decay
+        ]
+        self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=eps, fused=True)
+
+    def collect(self) -> None:
+        """Add the gradients of one micro-batch to the masters', in float32."""
+        for master, weight in zip(self.masters, self._weights, strict=True):
+            if master is weight or weight.grad is None:
+                continue
+            if master.grad is None:
+                master.grad = weight.grad.to(master.dtype)
+            else:
+                master.grad += weight.grad
+            weight.grad = None
+
+    def grad_norm(self) -> float:
+        """Length of the whole collected gradient; nan or inf where one of its numbers is."""
+        grads = [m.grad for m in self.masters if m.grad is not None]
+        return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads])).item() if grads else 0.0
+
+    def step(self, lr: float) -> float:
+        """Clip, update the masters, write them to the model; returns the gradient's length before clipping.
+
+        Raises:
+            TrainingError: the gradient is not finite. Nothing has been changed then.
+        """
+        norm = self.grad_norm()
+        if not math.isfinite(norm):
+            raise TrainingError(f"the gradient's norm is {norm}; the weights were not touched")
+        if norm > self._max_grad_norm:
+            for master in self.masters:
+                if master.grad is not None:
+                    master.grad *= self._max_grad_norm / norm
+        for group in self.adam.param_groups:
+            group["lr"] = lr
+        self.adam.step()
+        self.discard()
+        self.publish()
+        return norm
+
+    def discard(self) -> None:
+        """Forget the collected gradients."""
+        for master, weight in zip(self.masters, self._weights, strict=True):
+            master.grad = weight.grad = None
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the masters into the model's own weights, which is where engines read them."""
+        for master, weight in zip(self.masters, self._weights, strict=True):
+            if master is not weight:
+                weight.copy_(master)
+
+    def named_masters(self) -> dict[str, nn.Parameter]:
+        """The float32 weights by name: what a checkpoint keeps."""
+        return dict(zip(self.names, self.masters, strict=True))
+
+    @torch.no_grad()
+    def load_masters(self, tensors: dict[str, Tensor]) -> None:
+        """Put a checkpoint's float32 weights in place and round them into the model."""
+        for name, master in zip(self.names, self.masters, strict=True):
+            master.copy_(tensors[name])
+        self.publish()

@@ -1,0 +1,37 @@
+"""Learning rates as functions of the step."""
+
+import math
+from collections.abc import Callable, Mapping
+
+Schedule = Callable[[float], float]
+"""Progress after warmup, 0 to 1, to a factor of the peak learning rate."""
+
+
+def _constant(progress: float) -> float:
+    return 1.0
+
+
+def _linear(progress: float) -> float:
+    return 1.0 - progress
+
+
+def _cosine(progress: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+SCHEDULES: Mapping[str, Schedule] = {"constant": _constant, "linear": _linear, "cosine": _cosine}
+
+
+def learning_rate(step: int, *, steps: int, peak: float, warmup: int, decay: str) -> float:
+    """Learning rate of `step` (from 0): linear up over `warmup` steps, then down by `decay` until `steps`.
+
+    The first step is not 0 and the last not quite: step s of the warmup has (s + 1) / warmup of the peak, and the
+    decay of the n steps after it is taken at 0, 1/n, ... (n - 1)/n.
+
+    Example:
+        >>> [learning_rate(s, steps=6, peak=1.0, warmup=2, decay="linear") for s in range(6)]
+        [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * SCHEDULES[decay]((step - warmup) / max(1, steps - warmup))

@@ -1,0 +1,37 @@
+"""One step of supervised fine-tuning."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from posttrain.data.packing import Example, PackedRow, pack
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.logprobs import TokenLogprobs
+from posttrain.objectives import likelihood, reduce
+from posttrain.training.microbatch import accumulate_gradients
+from posttrain.training.optimizer import MasterAdamW
+
+
+def supervised_step(
+    model: LanguageModel, optimizer: MasterAdamW, examples: Sequence[Example], *, lr: float, microbatch_tokens: int
+) -> dict[str, float]:
+    """One update on the negative log-likelihood of what is learned: the mean over all learned tokens of the batch."""
+    tokens = _learned(examples)
+
+    def loss_of(row: PackedRow, found: TokenLogprobs) -> Tensor:
+        return reduce.token_mean(likelihood.negative_log_likelihood(found.logprobs), tokens)
+
+    loss = accumulate_gradients(model, optimizer, examples, loss_of, microbatch_tokens=microbatch_tokens)
+    return {"loss": loss, "grad_norm": optimizer.step(lr), "tokens": tokens}
+
+
+@torch.inference_mode()
+def supervised_loss(model: LanguageModel, examples: Sequence[Example], *, microbatch_tokens: int) -> float:
+    """Negative log-likelihood per learned token, in nats, without training."""
+    total = sum(-model.logprobs(row).logprobs.sum().item() for row in pack(examples, microbatch_tokens))
+    return total / _learned(examples)
+
+
+def _learned(examples: Sequence[Example]) -> int:
+    return sum(sum(example.learned) for example in examples)

@@ -1,0 +1,169 @@
+"""The nouns of posttrain. Standard library only; every room may import them.
+
+A policy answers a `Task` in one or several `Turn`s, which make a `Trajectory`. Several trajectories of one task are a
+`Group`. A reward sees an `Episode` (words, no tokens) and answers with a `Score`. Token ids are kept exactly as they
+were sampled: nothing in posttrain decodes them and encodes them again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class StopReason(StrEnum):
+    """Why a completion ended."""
+
+    STOP = "stop"  # the policy emitted a stop token, which is the last of its token ids
+    LENGTH = "length"  # `max_new_tokens` were sampled without a stop token
+    CONTEXT = "context"  # the model's context was full before either happened
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something to answer: the conversation so far, and what a verifier needs to judge the answer.
+
+    `gold`, where there is one, is a full completion that every correct verifier must score 1; `answer` is the bare
+    answer. `id` names the task within its dataset and does not change from run to run.
+    """
+
+    prompt: tuple[Message, ...]
+    answer: Any = None
+    gold: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of the policy: the tokens it was shown since its last turn, and the tokens it sampled."""
+
+    context_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # of `token_ids`, in nats, under the sampling temperature
+    stop_reason: StopReason
+    text: str  # what the turn says, without its stop token; for people and rewards, never encoded again
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError(f"a turn needs one logprob per sampled token; got {len(self.logprobs)} for {len(self.token_ids)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """All turns of one seat in one episode."""
+
+    turns: tuple[Turn, ...]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Every token in order, shown and sampled: T of them."""
+        return tuple(t for turn in self.turns for ids in (turn.context_ids, turn.token_ids) for t in ids)
+
+    @property
+    def sampled(self) -> tuple[bool, ...]:
+        """True where the policy itself sampled the token, its stop token included: T of them."""
+        return tuple(
+            mine for turn in self.turns for n, mine in ((len(turn.context_ids), False), (len(turn.token_ids), True)) for _ in range(n)
+        )
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """Logprobs of the sampled tokens alone, in order."""
+        return tuple(value for turn in self.turns for value in turn.logprobs)
+
+    @property
+    def stop_reason(self) -> StopReason:
+        return self.turns[-1].stop_reason
+
+    @property
+    def text(self) -> str:
+        """What the last turn says."""
+        return self.turns[-1].text
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What a reward sees: the task and what was said, in words."""
+
+    task: Task
+    messages: tuple[Message, ...]  # the task's prompt, then everything said since
+    stop_reason: StopReason = StopReason.STOP
+
+    @property
+    def completion(self) -> str:
+        """The last thing that the assistant said; empty if it said nothing."""
+        return next((m.content for m in reversed(self.messages) if m.role == "assistant"), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A reward's answer. `unparsed` says that no answer was found, which is not the same as a wrong answer."""
+
+    value: float
+    parsed: str | None = None
+    explanation: str = ""
+    unparsed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """G trajectories of one task with what they earned: `rewards[i]` is the total of `scores[i]`."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    rewards: tuple[float, ...]
+    scores: tuple[Mapping[str, Score], ...]  # by the reward's name
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. Temperature 0 is greedy; its logprobs are those of temperature 1."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion asked of an engine. The draws depend on `seed` alone, not on what else is in the batch."""
+
+    token_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An engine's answer to one request, stop token included."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # in nats, under the request's sampling settings
+    stop_reason: StopReason
+
+
+class Engine(Protocol):
+    """Something that samples from the policy. `rollouts/engine.py` has the kit that every engine must pass."""
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One completion per request, in order. `on_tokens` is told how many tokens were sampled since its last call."""
+        ...
+
+
+GenerateFn = Callable[[Sequence[Sequence[Message]]], Sequence[str]]
+"""Conversations in, one reply each out: what a judge is handed."""
+
+ScoreFn = Callable[[Sequence[Sequence[Message]]], Sequence[float]]
+"""Conversations in, one number each out: what a learned reward is handed."""

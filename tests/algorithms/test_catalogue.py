@@ -1,0 +1,71 @@
+import doctest
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from posttrain.algorithms import ALGORITHMS, catalogue
+from posttrain.algorithms.grpo import GRPO
+from posttrain.errors import UserError
+
+
+@dataclass(frozen=True)
+class Wrapper(GRPO):
+    """A special case: another default, and a knob of its own."""
+
+    clip_high: float = 0.28
+    """Higher than below."""
+
+    ceiling: float = 3.0
+    """A knob of its own,
+    explained in two lines."""
+
+    paper: ClassVar[str] = "0000.00000"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_knob_of_every_algorithm_is_explained_with_its_default(name):
+    text = catalogue.explain(name)
+    for knob in catalogue.knobs(type(ALGORITHMS[name]())):
+        assert knob.help, f"{name}.{knob.name} has no docstring under it"
+        assert f"{catalogue.flag(knob.name)} {knob.default}\n" in text
+    assert catalogue.describe(name).paper in text
+    assert f"posttrain rl --algorithm {name}" in text
+
+
+def test_explain_grpo_has_the_equation_and_what_seven_tools_call_by_that_name():
+    text = catalogue.explain("grpo")
+    assert "(r_i - mean(r)) / std(r)" in text
+    for tool in ("TRL", "verl", "NeMo RL", "prime-rl", "tinker-cookbook", "open-instruct", "OpenRLHF"):
+        assert f"\n    {tool} " in text
+    assert "--clip-high 0.272 --kl-coefficient 0.05 --kl-estimator k2" in text
+
+
+def test_the_flags_named_in_the_text_are_knobs():
+    text = catalogue.explain("grpo")
+    known = {catalogue.flag(knob.name) for knob in catalogue.knobs(GRPO)} | {"--algorithm"}
+    assert {word for word in text.replace(";", " ").split() if word.startswith("--")} == known
+
+
+def test_a_wrapper_inherits_the_knobs_it_does_not_restate():
+    knobs = {knob.name: (knob.default, knob.help) for knob in catalogue.knobs(Wrapper)}
+    assert knobs["clip_high"] == (0.28, "Higher than below.")
+    assert knobs["ceiling"] == (3.0, "A knob of its own, explained in two lines.")
+    assert knobs["clip_low"][1].startswith("The importance ratio is clipped at 1 - clip_low")
+    assert "paper" not in knobs
+
+
+def test_rows_have_all_algorithms_by_name():
+    assert [row.name for row in catalogue.rows()] == sorted(ALGORITHMS)
+    assert catalogue.describe("grpo") == ("grpo", "online", "2402.03300", ("reference policy",))
+
+
+@pytest.mark.parametrize("function", [catalogue.describe, catalogue.explain])
+def test_an_unknown_name_gives_the_nearest_one(function):
+    with pytest.raises(UserError, match="did you mean 'grpo'"):
+        function("gprpo")
+
+
+def test_docstring_examples_run():
+    results = doctest.testmod(catalogue)
+    assert results.failed == 0 and results.attempted > 0

@@ -1,0 +1,22 @@
+"""What all tests share: reproducible hypothesis examples, no network, and what happens to `gpu` tests without one."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+# Examples are the same in every run, so that a red test is red for everyone. No deadline: machines differ in speed.
+settings.register_profile("posttrain", derandomize=True, deadline=None, database=None)
+settings.load_profile("posttrain")
+
+# A test that would reach for a model hub fails at once instead of waiting for it.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU, and this machine has none"))

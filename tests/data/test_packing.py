@@ -1,0 +1,91 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posttrain.data.packing import Example, PackedRow, pack
+from posttrain.errors import UserError
+
+
+def test_a_family_is_laid_down_once_with_positions_that_go_on_from_the_prefix():
+    examples = [Example((7, 8), (1, 2), (True, True)), Example((7, 8), (3,), (True,)), Example((9,), (4,), (True,))]
+    (row,) = pack(examples, 100)
+    assert row.token_ids == [7, 8, 1, 2, 3, 9, 4]
+    assert row.positions == [0, 1, 2, 3, 2, 0, 1]
+    assert row.families == [(2, [2, 1]), (1, [1])]
+    assert row.sources == [1, 2, 1, 5]  # the first token of each continuation is predicted by the prefix's last
+    assert row.targets == [1, 2, 3, 4]
+    assert row.rows == [0, 0, 1, 2]
+
+
+def test_only_what_is_learned_becomes_a_target():
+    (row,) = pack([Example((5,), (1, 2, 3), (False, True, False))], 10)
+    assert (row.sources, row.targets) == ([1], [2])
+
+
+def test_a_family_too_long_for_a_row_is_cut_and_its_prefix_laid_down_again():
+    examples = [Example((7, 8), (i, i), (True, True)) for i in range(1, 5)]
+    rows = pack(examples, 6)
+    assert [r.token_ids for r in rows] == [[7, 8, 1, 1, 2, 2], [7, 8, 3, 3, 4, 4]]
+
+
+def test_an_example_longer_than_a_row_is_refused_with_the_number_to_type():
+    with pytest.raises(UserError, match="--microbatch-tokens 5"):
+        pack([Example((1, 2), (3, 4, 5), (True,) * 3)], 4)
+
+
+def test_the_first_token_of_an_unconditional_sequence_cannot_be_learned():
+    with pytest.raises(ValueError, match="nothing before it"):
+        Example.whole([1, 2], [True, True])
+
+
+def learned_of(rows: list[PackedRow]) -> list[tuple[int, tuple[int, ...], int]]:
+    """(example, everything the target's prediction may see, target), read from the layout alone."""
+    found = []
+    for row in rows:
+        seen: dict[int, tuple[int, ...]] = {}
+        at = 0
+        for prefix, lengths in row.families:
+            shared = tuple(row.token_ids[at : at + prefix])
+            for i in range(prefix):
+                seen[at + i] = shared[: i + 1]
+            at += prefix
+            for length in lengths:
+                own = row.token_ids[at : at + length]
+                for i in range(length):
+                    seen[at + i] = shared + tuple(own[: i + 1])
+                at += length
+        assert at == len(row.token_ids) == len(row.positions)
+        assert all(row.positions[i] == len(context) - 1 for i, context in seen.items())
+        found += [(n, seen[s], t) for n, s, t in zip(row.rows, row.sources, row.targets, strict=True)]
+    return sorted(found)
+
+
+tokens = st.lists(st.integers(0, 9), max_size=5)
+
+
+@st.composite
+def batches(draw):
+    examples = []
+    for _ in range(draw(st.integers(1, 6))):
+        prefix = tuple(draw(tokens))
+        for _ in range(draw(st.integers(1, 3))):
+            own = tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=6)))
+            flags = draw(st.lists(st.booleans(), min_size=len(own), max_size=len(own)))
+            if not prefix:
+                flags[0] = False
+            examples.append(Example(prefix, own, tuple(flags)))
+    return examples
+
+
+@given(batches(), st.integers(11, 60))
+def test_any_cut_learns_the_same_tokens_in_the_same_contexts(examples, limit):
+    rows = pack(examples, limit)
+    assert all(len(row.token_ids) <= limit for row in rows)
+    expected = sorted(
+        (n, e.prefix + e.continuation[:i], token)
+        for n, e in enumerate(examples)
+        for i, (token, learned) in enumerate(zip(e.continuation, e.learned, strict=True))
+        if learned
+    )
+    assert learned_of(rows) == expected
+    assert sorted(n for row in rows for n in row.examples) == list(range(len(examples)))

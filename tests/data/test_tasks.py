@@ -1,0 +1,114 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from posttrain.data.tasks import disjoint, dress, load_tasks
+from posttrain.errors import DataError, UserError
+from posttrain.types import Message, Task
+
+GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k"
+
+
+def write(folder, *rows) -> str:
+    path = folder / "data.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+def task(*texts) -> Task:
+    return Task(tuple(Message("assistant" if i % 2 else "user", text) for i, text in enumerate(texts)))
+
+
+def test_fields_of_a_task(tmp_path):
+    chat = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "yes?"},
+        {"role": "user", "content": "1+1?"},
+    ]
+    source = write(
+        tmp_path,
+        {"prompt": chat, "answer": 2, "gold": "It is 2.", "id": 9, "level": "easy"},
+        {"prompt": "2+2?"},
+    )
+    first, second = load_tasks(source)
+    assert [m.content for m in first.prompt] == ["hi", "yes?", "1+1?"]
+    assert (first.answer, first.gold, first.metadata, first.id) == (2, "It is 2.", {"level": "easy"}, "9")
+    assert second == Task((Message("user", "2+2?"),), id="data.jsonl:2")
+
+
+def test_gsm8k_is_recognised(tmp_path):
+    gold = "48/2 = <<48/2=24>>24.\n48+24 = 72.\n#### 72"
+    [read] = load_tasks(write(tmp_path, {"question": "How many clips?", "answer": gold, "source": "x"}))
+    assert read == Task(
+        (Message("user", "How many clips?"),), answer="72", gold=gold, metadata={"source": "x"}, id="data.jsonl:1"
+    )
+
+
+@pytest.mark.parametrize("answer", ["72", "#### "])
+def test_gsm8k_row_without_its_number(tmp_path, answer):
+    good = {"question": "q", "answer": "#### 1"}
+    with pytest.raises(DataError, match=r"data.jsonl line 2: field 'answer' must end with '#### '"):
+        load_tasks(write(tmp_path, good, {"question": "q", "answer": answer}))
+
+
+def test_the_real_gsm8k():
+    if not GSM8K.exists():
+        pytest.skip("needs ../shared/data/gsm8k")
+    train, test = load_tasks(str(GSM8K)), load_tasks(str(GSM8K), split="test")
+    assert (len(train), len(test)) == (7473, 500)
+    assert train[0].answer == "72" and train[0].gold is not None and train[0].gold.endswith("#### 72")
+    assert disjoint(train, test).removed == 0
+
+
+def test_a_row_that_is_no_task_names_line_and_field(tmp_path):
+    source = write(tmp_path, {"prompt": "a"}, {"problem": "b", "answer": "2"})
+    with pytest.raises(DataError, match=r"data.jsonl line 2: field 'prompt' is missing; .*--columns prompt=problem"):
+        load_tasks(source)
+    with pytest.raises(DataError, match=r"line 1: field 'prompt' must end with a user message; .* 'assistant'"):
+        load_tasks(write(tmp_path, {"prompt": [{"role": "assistant", "content": "a"}]}))
+
+
+def test_columns_and_limit(tmp_path):
+    source = write(tmp_path, {"q": "a", "truth": {"x": 5}}, {"q": "b", "truth": {"x": 6}})
+    [read] = load_tasks(source, columns={"prompt": "q", "answer": "truth.x"}, limit=1)
+    assert (read.prompt[0].content, read.answer) == ("a", 5)
+
+
+def test_system_and_template_are_put_around_the_question(tmp_path):
+    chat = [{"role": "system", "content": "old"}, {"role": "user", "content": "{1}?"}]
+    [read] = load_tasks(write(tmp_path, {"prompt": chat}), system="new", prompt_template="Q: {prompt}\nThink.")
+    assert read.prompt == (Message("system", "new"), Message("user", "Q: {1}?\nThink."))
+    [read] = load_tasks(write(tmp_path, {"prompt": chat}))
+    assert read.prompt == (Message("system", "old"), Message("user", "{1}?"))
+
+
+@pytest.mark.parametrize("template", ["", "no place", "{prompt} {prompt}"])
+def test_a_template_needs_one_place_for_the_prompt(template):
+    with pytest.raises(UserError, match="exactly once"):
+        dress([Message("user", "a")], None, template)
+
+
+def test_only_what_the_user_says_is_dressed():
+    dressed = dress(task("a", "b", "c").prompt, None, "<{prompt}>")
+    assert [m.content for m in dressed] == ["<a>", "b", "<c>"]
+
+
+def test_disjoint_compares_questions_and_says_how_many_it_dropped():
+    with_system = Task((Message("system", "s"), Message("user", "1 + 1")))
+    train = [task("1 + 1"), task("a", "b", "c")]
+    heldout = [with_system, task("1  + 1\n"), task("2 + 2"), task("a", "b", "c"), task("a", "x", "c"), task("2 + 2")]
+    kept, removed = disjoint(train, heldout)
+    assert kept == [heldout[2], heldout[4]] and removed == 4
+    with pytest.raises(UserError, match="all 1 held-out tasks are also in the training data"):
+        disjoint(train, [task("1 + 1")])
+
+
+def test_gym_sources_are_made_not_read():
+    options = {"limit": 4, "seed": 3, "split": "heldout", "prompt_template": "{prompt} Think."}
+    tasks = load_tasks("gym:chain_sum", **options)
+    assert len(tasks) == 4 and all(t.prompt[0].content.endswith("= Think.") for t in tasks)
+    assert [t.id.split("/")[:3] for t in tasks] == [["chain_sum", "heldout", "3"]] * 4
+    assert len(load_tasks("gym:chain_sum", limit=3)) == 3
+    with pytest.raises(UserError, match="leave out --columns"):
+        load_tasks("gym:chain_sum", columns={"prompt": "question"})

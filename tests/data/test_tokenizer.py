@@ -1,0 +1,42 @@
+import pytest
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.tokenizer import load_tokenizer
+from posttrain.errors import ModelError, TemplateError
+from tests.data.families import of_family
+from tests.data.vectors import TWO
+
+
+def test_a_saved_tokenizer_comes_back_with_its_template(tmp_path):
+    saved = of_family("qwen2.5")
+    saved.save_pretrained(tmp_path)
+    chat = ChatFormat(load_tokenizer(tmp_path))
+    assert chat.training_ids(TWO) == ChatFormat(saved).training_ids(TWO)
+
+
+def test_folder_without_a_tokenizer_says_what_to_copy(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"has no tokenizer \(none of tokenizer.json.*cp BASE/tokenizer\*"):
+        load_tokenizer(tmp_path)
+
+
+def test_damaged_tokenizer_is_one_line(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(ModelError, match="cannot load a tokenizer from") as caught:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_folder_is_not_taken_for_a_hub_id(tmp_path):
+    with pytest.raises(ModelError, match="there is no model folder"):
+        load_tokenizer(str(tmp_path / "none"))
+
+
+def test_a_missing_template_is_found_where_it_is_needed(tmp_path):
+    saved = of_family("qwen2.5")
+    saved.chat_template = None
+    saved.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    with pytest.raises(TemplateError, match="no chat template"):
+        ChatFormat(tokenizer)

@@ -1,0 +1,55 @@
+import asyncio
+import doctest
+
+import pytest
+
+from posttrain.environments import ScriptedSeat, SingleTurn, check_environment, single_turn
+from posttrain.errors import RewardError, UserError
+from posttrain.rewards import Weighted, from_function, parse_rewards
+from posttrain.types import Episode, Message, Task
+
+PROMPT = (Message("system", "Be brief."), Message("user", "2 + 2?"))
+TASK = Task(PROMPT, answer=4, gold="<think>2 + 2 = 4</think>\n#### 4", id="sum")
+ENVIRONMENT = SingleTurn(parse_rewards("tags=0.1 numbers=2"))
+
+
+def test_the_policy_is_shown_the_prompt_once_and_its_reply_ends_the_episode():
+    seat = ScriptedSeat(["#### 4", "#### 5"])
+    episode = asyncio.run(ENVIRONMENT.play(TASK, {"policy": seat}))
+    assert seat.told == [PROMPT]
+    assert episode == Episode(TASK, (*PROMPT, Message("assistant", "#### 4")))
+
+
+def test_scores_by_name_and_their_total():
+    episodes = [Episode(TASK, (*PROMPT, Message("assistant", text))) for text in (TASK.gold, "#### 4", "4")]
+    parts = asyncio.run(ENVIRONMENT.score(episodes))
+    assert [{name: s.value for name, s in p.items()} for p in parts] == [
+        {"tags": 1.0, "numbers": 1.0},
+        {"tags": 0.0, "numbers": 1.0},
+        {"tags": 0.0, "numbers": 0.0},
+    ]
+    assert [ENVIRONMENT.total(p) for p in parts] == pytest.approx([2.1, 2.0, 0.0])
+    assert (ENVIRONMENT.outcome, parts[2]["numbers"].unparsed) == ("numbers", True)
+
+
+def test_a_failed_reward_is_an_error_and_not_a_0():
+    def fails(completion):
+        raise OSError("down")
+
+    environment = SingleTurn(Weighted(((from_function(fails), 1.0),)))
+    with pytest.raises(RewardError, match="'fails' raised OSError: down"):
+        asyncio.run(environment.score([Episode(TASK, PROMPT)]))
+
+
+def test_a_missing_policy_is_named():
+    with pytest.raises(UserError, match="policy is missing"):
+        asyncio.run(ENVIRONMENT.play(TASK, {}))
+
+
+def test_conforms():
+    tasks = [TASK, Task((Message("user", "3 + 3?"),), answer=6, id="other")]
+    assert asyncio.run(check_environment(ENVIRONMENT, tasks)) == []
+
+
+def test_docstring_examples_run():
+    assert doctest.testmod(single_turn).failed == 0

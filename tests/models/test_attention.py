@@ -1,0 +1,88 @@
+import pytest
+import torch
+from transformers import MistralConfig, MistralForCausalLM
+
+from posttrain.errors import ModelError
+from posttrain.models import attention
+from posttrain.models.attention import FamilyAttention
+from posttrain.models.language_model import wrap
+from tests.tiny import plain_logits, tiny_llama
+
+# transformers' own attention takes its softmax in float32 whatever the dtype, so 1e-6 is its precision, not ours
+PROMPT = [5, 9, 3, 7]
+BRANCHES = [[4, 8, 2], [11], [6, 6, 12, 13, 14]]
+
+
+def hidden_of(model, token_ids, positions, families):
+    plan = FamilyAttention(families)
+    return model.hidden(torch.tensor([token_ids]), torch.tensor([positions]), plan)[0]
+
+
+@pytest.fixture(params=["products", "fused"])
+def kernel(request, monkeypatch):
+    """Both ways to compute the attention."""
+    if request.param == "fused":
+        monkeypatch.setattr(attention, "MATERIALIZE", 0)
+
+
+def test_shared_prefix_equals_each_sequence_alone(kernel):
+    model = tiny_llama(dtype=torch.float64)
+    flat = PROMPT + [t for b in BRANCHES for t in b] + [20, 21]
+    positions = [*range(4)] + [4 + i for b in BRANCHES for i in range(len(b))] + [0, 1]
+    hidden = hidden_of(model, flat, positions, [(4, [3, 1, 5]), (0, [2])])
+    logits = hidden @ model.head.T
+    at = 4
+    for branch in BRANCHES:
+        alone = plain_logits(model, PROMPT + branch)
+        torch.testing.assert_close(logits[:4], alone[:4], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(logits[at : at + len(branch)], alone[4:], rtol=1e-5, atol=1e-6)
+        at += len(branch)
+    torch.testing.assert_close(logits[at:], plain_logits(model, [20, 21]), rtol=1e-5, atol=1e-6)
+
+
+def test_a_branch_does_not_see_its_siblings_nor_another_family(kernel):
+    model = tiny_llama(dtype=torch.float64)
+    positions = [0, 1, 2, 3, 2, 3, 0, 1]
+    families = [(2, [2, 2]), (1, [1])]
+    before = hidden_of(model, [5, 6, 7, 8, 9, 10, 11, 12], positions, families)
+    after = hidden_of(model, [5, 6, 30, 31, 9, 10, 32, 33], positions, families)
+    changed = (before - after).abs().amax(dim=1) > 1e-12
+    assert changed.tolist() == [False, False, True, True, False, False, True, True]
+
+
+def test_gradients_of_a_packed_row_equal_those_of_its_sequences(kernel):
+    flat = PROMPT + [t for b in BRANCHES for t in b]
+    positions = [*range(4)] + [4 + i for b in BRANCHES for i in range(len(b))]
+    packed = tiny_llama(dtype=torch.float64)
+    hidden = hidden_of(packed, flat, positions, [(4, [3, 1, 5])])
+    hidden[4:].square().sum().backward()
+    single = tiny_llama(dtype=torch.float64)
+    for branch in BRANCHES:
+        ids = PROMPT + branch
+        hidden_of(single, ids, list(range(len(ids))), [(len(ids), [])])[4:].square().sum().backward()
+    for (name, a), (_, b) in zip(packed.trainable(), single.trainable(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-9, msg=name)
+
+
+def test_a_sliding_window_is_kept_across_the_prefix(kernel):
+    config = MistralConfig(
+        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=3, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    network = MistralForCausalLM(config).double().eval()
+    network.set_attn_implementation("eager")
+    sequences = [PROMPT + branch for branch in BRANCHES]
+    with torch.no_grad():
+        expected = [network(input_ids=torch.tensor([ids])).logits[0] for ids in sequences]
+    model = wrap(network, name="mistral", context=64)
+    flat = PROMPT + [t for b in BRANCHES for t in b]
+    positions = [*range(4)] + [4 + i for b in BRANCHES for i in range(len(b))]
+    logits = hidden_of(model, flat, positions, [(4, [3, 1, 5])]) @ model.head.T
+    torch.testing.assert_close(logits[4:], torch.cat([e[4:] for e in expected]), rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_plan_the_model_refuses_to_run():
+    model = tiny_llama()
+    with pytest.raises(ModelError, match="needs a plan"):
+        model.network(input_ids=torch.tensor([[5, 6]]))

@@ -1,0 +1,106 @@
+import math
+
+import pytest
+import torch
+
+from posttrain.models import logprobs as module
+from posttrain.models.logprobs import token_logprobs
+
+
+def plain(hidden, weight, targets, temperature):
+    """One float at a time."""
+    out, entropies = [], []
+    for h, target in zip(hidden.tolist(), targets.tolist(), strict=True):
+        logits = [sum(a * b for a, b in zip(h, w, strict=True)) / temperature for w in weight.tolist()]
+        log_total = math.log(sum(math.exp(z) for z in logits))
+        out.append(logits[target] - log_total)
+        entropies.append(-sum(math.exp(z - log_total) * (z - log_total) for z in logits))
+    return out, entropies
+
+
+def example(n=7, d=5, v=11, dtype=torch.float64, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(n, d, generator=g, dtype=dtype)
+    weight = torch.randn(v, d, generator=g, dtype=dtype)
+    return hidden, weight, torch.randint(v, (n,), generator=g)
+
+
+@pytest.fixture(params=[1, 3, 100], ids=["chunks of 1", "chunks of 3", "one chunk"])
+def chunk_rows(request, monkeypatch):
+    monkeypatch.setattr(module, "_chunk_rows", lambda vocabulary: request.param)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_equals_a_reading_in_plain_floats(chunk_rows, temperature):
+    hidden, weight, targets = example()
+    found = token_logprobs(hidden, weight, targets, temperature)
+    logprobs, entropies = plain(hidden, weight, targets, temperature)
+    torch.testing.assert_close(found.logprobs, torch.tensor(logprobs, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.entropy, torch.tensor(entropies, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_gradients_equal_those_of_log_softmax(chunk_rows, temperature):
+    weights_n = torch.linspace(-2, 3, 7, dtype=torch.float64)
+    grads = []
+    for chunked in (True, False):
+        hidden, weight, targets = example()
+        hidden.requires_grad_()
+        weight.requires_grad_()
+        if chunked:
+            values = token_logprobs(hidden, weight, targets, temperature).logprobs
+        else:
+            values = (hidden @ weight.T / temperature).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+        (values * weights_n).sum().backward()
+        grads.append((hidden.grad, weight.grad))
+    torch.testing.assert_close(grads[0][0], grads[1][0], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(grads[0][1], grads[1][1], rtol=1e-10, atol=1e-12)
+
+
+def test_gradient_passes_the_numerical_check():
+    hidden, weight, targets = example(3, 4, 6)
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    assert torch.autograd.gradcheck(lambda h, w: token_logprobs(h, w, targets, 0.8).logprobs, (hidden, weight))
+
+
+def test_entropy_carries_no_gradient():
+    hidden, weight, targets = example()
+    assert not token_logprobs(hidden.requires_grad_(), weight, targets).entropy.requires_grad
+
+
+def test_bfloat16_products_are_summed_in_float32():
+    hidden, weight, targets = example(16, 64, 500, torch.bfloat16)
+    found = token_logprobs(hidden, weight, targets)
+    assert found.logprobs.dtype == torch.float32
+    exact = (hidden @ weight.T).double().log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    torch.testing.assert_close(found.logprobs.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_large_logits_do_not_overflow():
+    hidden, weight, targets = example(dtype=torch.float32)
+    found = token_logprobs(hidden * 1e3, weight, targets)
+    assert torch.isfinite(found.logprobs).all() and torch.isfinite(found.entropy).all()
+
+
+def test_no_logits_of_the_whole_batch_are_held(monkeypatch):
+    monkeypatch.setattr(module, "_chunk_rows", lambda vocabulary: 2)
+    sizes = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.dim() == 2 and out.shape[1] == 11:
+                sizes.append(out.shape[0])
+            return out
+
+    hidden, weight, targets = example()
+    with Watch():
+        token_logprobs(hidden.requires_grad_(), weight.requires_grad_(), targets).logprobs.sum().backward()
+    assert 2 in sizes and 7 not in sizes  # 5 is the transposed weight
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_refuses_a_temperature_that_is_not_above_0(temperature):
+    with pytest.raises(ValueError, match="temperature above 0"):
+        token_logprobs(*example(), temperature)

@@ -1,0 +1,79 @@
+"""Faults of saving, resuming and stopping: what is not checked, not synced, not kept, not put back."""
+
+from tests.mutations import Mutation
+
+FAILED = "        shutil.rmtree(new, ignore_errors=True)\n        raise"
+
+MUTATIONS = [
+    *(
+        Mutation("training/checkpoint.py", old, new, "training/test_checkpoint.py")
+        for old, new in [
+            ("if _sha256(path) != sha256:", "if False:"),
+            ("if (found := path.stat().st_size) != size:", "if (found := path.stat().st_size) < 0:"),
+            ("if not path.is_file():", "if False:"),
+            ('folder.rglob("*") if p.is_file())', 'folder.glob("*") if p.is_file())'),
+            ("(_step(path), path.suffix", "(path.name, path.suffix"),
+            ('path.suffix != ".old"), reverse=True', 'path.suffix != ".old")'),
+            ("(-item[0], _step(item[1]))", "(item[0], _step(item[1]))"),
+            ("(-item[0], _step(item[1]))", "(-item[0], -_step(item[1]))"),
+            ("ours[keep_last:]", "ours[keep_last + 1 :]"),
+            ("ours[keep_last:]", "ours[keep_last - 1 :]"),
+            ("if path not in scored[:1]:", "if True:"),
+            ("if path not in scored[:1]:", "if path not in scored:"),
+            (" if _step(path) <= step]", "]"),
+            ("free < expected_bytes:", "free <= expected_bytes:"),
+            ("free < expected_bytes:", "free < 0:"),
+            (", *map(_size, _candidates(root)[:1])]", "]"),
+            ("max([expected_bytes, _size(new), ", "max([expected_bytes, "),
+            ("(errno.ENOSPC, errno.EDQUOT)", "(errno.ENOSPC,)"),
+            ('f"os error {errno.ENOSPC}" in str(error)', "False"),
+            (f"{FAILED} CheckpointError", "        raise CheckpointError"),
+            (f"{FAILED}\n", "        raise\n"),
+            ("            shutil.rmtree(leftover)\n", "            pass\n"),
+            ("        write(new)\n", "        folder.mkdir()\n        write(folder)\n"),
+            ("    _sync(folder)\n", ""),
+            ("        _sync(path)\n    _sync", "        pass\n    _sync"),
+            ("        folder.rename(old)\n", "        shutil.rmtree(folder)\n"),
+            ("    if old.exists():\n        shutil.rmtree(old)\n", ""),
+            ("not math.isfinite(score)", "False"),
+            ("keep_last < 1 or", ""),
+            ("found.score, tuple(skipped))", "found.score, ())"),
+            ("    if skipped:\n        raise", "    if False:\n        raise"),
+            ("(OSError, SafetensorError)", "OSError"),
+            (".cpu().contiguous()", ".cpu().float().contiguous()"),
+        ]
+    ),
+    *(
+        Mutation("training/optimizer_state.py", old, new, "training/test_optimizer_state.py")
+        for old, new in [
+            ("tensor.clone()", "tensor"),
+            ("tensor.clone()", "tensor.bfloat16().to(tensor.dtype)"),
+            ("if ours != theirs:", "if False:"),
+            ("tensor.shape != parameters[name].shape:", "False:"),
+            ("if name not in parameters:", "if False:"),
+            ('[order[name] for name in group["params"]]', '[order[name] for name in reversed(group["params"])]'),
+            ("by_identity[i] for i in members", "by_identity[i] for i in sorted(members)"),
+            ("!= by_identity.keys():", "< set():"),
+            ("tuple(value) if", "value if"),
+            ("here - there), (", "there - here), ("),
+            ("{order[name]: state[name] for name in state}", "{}"),
+        ]
+    ),
+    *(
+        Mutation("training/interrupt.py", old, new, "training/test_interrupt.py")
+        for old, new in [
+            ("(signal.SIGINT, signal.SIGTERM)", "(signal.SIGINT,)"),
+            ("(signal.SIGINT, signal.SIGTERM)", "(signal.SIGTERM,)"),
+            ("if stop.requested and number == signal.SIGINT:", "if stop.requested:"),
+            ("if stop.requested and number == signal.SIGINT:", "if False:"),
+            ("if stop.requested and number == signal.SIGINT:", "if number == signal.SIGINT:"),
+            ("if not stop.requested:\n", "if True:\n"),
+            ("handler not in (signal.SIG_IGN, None)", "handler is not None"),
+            ("            signal.signal(number, handler)\n", "            pass\n"),
+            ("if os.getpid() != owner:", "if False:"),
+            ("if number == signal.SIGTERM:\n", "if False:\n"),
+            ("if number == signal.SIGTERM:\n", "if True:\n"),
+            ("is not threading.main_thread()", "is threading.main_thread()"),
+        ]
+    ),
+]

@@ -1,0 +1,130 @@
+"""Faults of conversations and data sets: a mask that is off, a boundary that is lost, a row that is misread."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("data/chat.py", old, new, "data/test_chat.py")
+        for old, new in [
+            ("add_special_tokens=False", "add_special_tokens=True"),
+            ("[1 if stop else 0 :]", "[0:]"),
+            ('(prompt, "0")', '("0",)'),
+            ('(prompt, "0")', "(prompt,)"),
+            ('(prompt, "0")', "()"),
+            ("if whole[: len(head)] == head:", "if True:"),
+            ("mask += [False] * len(shown)", "mask += [True] * len(shown)"),
+            ("mask += [True] * len(made)", "mask += [False] * len(made)"),
+            ("mask + [True] * len(produced)", "mask + [True] * (len(produced) - 1) + [False]"),
+            ("mask = [False] * len(token_ids)", "mask = [True] * len(token_ids)"),
+            ("+ tail[: stop.end()]", ""),
+            ("+ tail[: stop.end()]", "+ tail"),
+            ("shown[len(prompt) : len(shown) - len(tail)]", "shown[len(prompt) :]"),
+            ("shown[len(prompt) : len(shown) - len(tail)]", "messages[turn].content"),
+            ("not shown.startswith(prompt) or ", ""),
+            ("if not prompt.startswith(text):", "if False:"),
+            ("if not _squeeze(shown).endswith(_squeeze(content + tail)):", "if False:"),
+            ("if stop.group(1) in content:", "if False:"),
+            ("if found is None:", "if False:"),
+            ("if len(parts) != 2:", "if False:"),
+            ("if not head.startswith(prompt) and not prompt.startswith(head):", "if False:"),
+            ("if not head.startswith(prompt) and not prompt.startswith(head):", "if not head.startswith(prompt):"),
+            ("if not stopped:", "if stopped:"),
+            ("tail[stop.end() :]", "tail"),
+            ('Message("assistant", _SENTINEL), *new_messages]', "*history[-1:], *new_messages]"),
+            ("frozenset(named | {stop[0]})", "frozenset(named)"),
+            ("frozenset(named | {stop[0]})", "frozenset({stop[0]})"),
+            ("named.add(int(tokenizer.eos_token_id))", "pass"),
+            ('if not _TAG.fullmatch(texts.get(t, ""))', ""),
+            ("special | self.stop_ids if", "self.stop_ids if"),
+            (", **self.options", ""),
+            ("add_generation_prompt=generate", "add_generation_prompt=False"),
+            ("[*_assistant_turns(messages), len(messages)]", "[len(messages)]"),
+            ("if not turns:", "if False:"),
+            ("if not tokenizer.chat_template:", "if False:"),
+            ('if train_on == "all":', "if True:"),
+            ('messages[: turn + 1], train_on="last"', 'messages, train_on="last"'),
+            ("            if len(turns) < 2:\n", "            if True:\n"),
+        ]
+    ),
+    *(
+        Mutation("data/rows.py", old, new, "data/test_rows.py data/test_demonstrations.py")
+        for old, new in [
+            ("if role not in _ROLES:", "if False:"),
+            ("if not value.strip():", "if False:"),
+            ('"\\ud800" <= letter <= "\\udfff"', '"\\ud800" < letter <= "\\udfff"'),
+            ('if item.get("tool_calls"):', "if False:"),
+            ("if target in columns:", "if False:"),
+            ("if name not in columns.values()}", "}"),
+            ("(source,) if source in row.fields else source.split", "source.split"),
+            ("enumerate(value, 1)", "enumerate(value)"),
+            ("*near, *_ALSO_CALLED", "*near, *()"),
+        ]
+    ),
+    *(
+        Mutation("data/sources.py", old, new, "data/test_sources.py")
+        for old, new in [
+            ("enumerate(_lines(path), 1)", "enumerate(_lines(path))"),
+            ("if line.strip():", "if True:"),
+            ('"utf-8-sig"', '"utf-8"'),
+            ("islice(found, limit)", "list(found)[:limit]"),
+            ("limit < 1", "limit < 0"),
+            ("if not rows:", "if False:"),
+            ('_names(names[file], split or "train")', "True"),
+            ("if not chosen and split is not None:", "if False:"),
+            ("for file in chosen or files:", "for file in chosen:"),
+            ('for file in sorted(path.rglob("*"))', 'for file in sorted(path.glob("*"))'),
+            ('split not in (None, "train") and not _names(path.name, split)', "False"),
+            (" and not _names(path.name, split)", ""),
+            ("(OSError, EOFError, zlib.error)", "OSError"),
+            ('error.msg == "Extra data"', "False"),
+            ("config or None, split=split", "split=split"),
+            ('split or "train")\n    rows', 'split or "test")\n    rows'),
+            ("map_columns(rows, columns) if columns else rows", "rows"),
+        ]
+    ),
+    *(
+        Mutation("data/tasks.py", old, new, "data/test_tasks.py")
+        for old, new in [
+            ('rpartition("####")[2]', 'partition("####")[0]'),
+            ('if "####" not in gold or not answer:', "if not answer:"),
+            ('if "####" not in gold or not answer:', 'if "####" not in gold:'),
+            ("answer=answer, gold=gold", "answer=gold, gold=gold"),
+            ("seen = {_question(task) for task in train}", "seen = set()"),
+            ("            seen.add(question)\n", ""),
+            ('" ".join(m.content.split())', "m.content"),
+            (' for m in task.prompt if m.role != "system"', " for m in task.prompt"),
+            ("len(heldout) - len(kept))", "len(kept))"),
+            ('*(m for m in dressed if m.role != "system")', "*dressed"),
+            ('if m.role == "user" else m for m', "for m"),
+            ('count("{prompt}") != 1', 'count("{prompt}") < 1'),
+            ('if prompt[-1].role not in ("user", "tool"):', "if False:"),
+            ('split="train" if split is None else split', 'split="train"'),
+            ("seed=seed", "seed=0"),
+        ]
+    ),
+    *(
+        Mutation("data/gym.py", old, new, "data/test_gym.py")
+        for old, new in [
+            ("split_of(question) != split or ", ""),
+            ('(split == "heldout" and question in seen)', "False"),
+            ("% _HELDOUT_SHARE == 0", "% _HELDOUT_SHARE <= 1"),
+            ('if int.from_bytes(digest[:8], "big") %', "if hash(question) %"),
+            ("seed_for(name, split, seed, chunk) % 2**31", "seed"),
+            ("seed_for(name, split, seed, chunk) % 2**31", "seed_for(name, split, chunk) % 2**31"),
+            ("size=size, **options)\n        except", "size=size)\n        except"),
+            ('"config": options', '"config": {}'),
+            ("if option in _OURS:", "if False:"),
+            ("(isinstance(value, bool) and bool not in wanted)", "False"),
+            ("not isinstance(value, wanted) or", ""),
+            ('text.lower(), "a number', 'text, "a number'),
+            ("defaults.keys() - _OURS", "()"),
+        ]
+    ),
+    *(
+        Mutation("data/tokenizer.py", old, new, "data/test_tokenizer.py")
+        for old, new in [
+            ("if folder.is_dir() and not any(", "if False and not any("),
+            ("if not folder.is_dir() and (", "if False and ("),
+        ]
+    ),
+]

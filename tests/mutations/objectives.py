@@ -1,0 +1,82 @@
+"""Faults of the equations."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    # policy
+    *(
+        Mutation("objectives/policy.py", old, new, "objectives/test_policy.py")
+        for old, new in [
+            ("unclipped = -ratio * advantages", "unclipped = ratio * advantages"),
+            ("clipped = -ratio.clamp", "clipped = ratio.clamp"),
+            ("torch.maximum(unclipped, clipped)", "torch.minimum(unclipped, clipped)"),
+            ("ratio.clamp(1.0 - clip_low", "ratio.clamp(1.0 - clip_high"),
+            ("1.0 + clip_high) * advantages", "1.0 + clip_low) * advantages"),
+            ("(clipped > unclipped)", "(clipped >= unclipped)"),
+            ("(clipped > unclipped)", "(clipped != unclipped)"),
+            ("advantages = advantages.detach()", "advantages = advantages * 1.0"),
+            ("old_logprobs.detach())", "old_logprobs)"),
+            ("logprobs - old_logprobs.detach()", "old_logprobs.detach() - logprobs"),
+            ("ratio.detach(),", "ratio,"),
+            ('    require_one_shape("clipped_surrogate"', '    dict(name="clipped_surrogate"'),
+        ]
+    ),
+    # shapes
+    Mutation("objectives/shapes.py", "> 1:", "> 2:", "objectives/test_shapes.py"),
+    # advantages
+    *(
+        Mutation("objectives/advantages.py", old, new, "objectives/test_advantages.py")
+        for old, new in [
+            ("(rewards_PG - rewards_PG.mean(", "(rewards_PG + rewards_PG.mean("),
+            ("rewards_PG.mean(dim=-1, keepdim=True)", "rewards_PG.mean()"),
+            (".masked_fill(equal, 0.0)", ""),
+            (".all(dim=-1, keepdim=True)", ".any(dim=-1, keepdim=True)"),
+            ("centred * (size / (size - 1))", "centred * ((size - 1) / size)"),
+            ("centred * (size / (size - 1))", "centred"),
+            ("rewards_PG.shape[-1] - ddof)", "rewards_PG.shape[-1])"),
+            ("ddof: int = 1", "ddof: int = 0"),
+            ("epsilon: float = 1e-4", "epsilon: float = 1e-2"),
+            ("std + epsilon)", "std)"),
+            ("centred / torch.where(", "centred * torch.where("),
+            (".sqrt()", ""),
+            ("torch.where(std == 0, torch.ones_like(std), std + epsilon)", "(std + epsilon)"),
+            ("shape[-1] < 2", "shape[-1] < 1"),
+        ]
+    ),
+    # kl
+    *(
+        Mutation("objectives/kl.py", old, new, "objectives/test_kl.py")
+        for old, new in [
+            ("return logprobs - reference_logprobs.detach()", "return reference_logprobs.detach() - logprobs"),
+            ("return logprobs - reference_logprobs.detach()", "return logprobs - reference_logprobs"),
+            ("return logprobs - reference_logprobs.detach()", "return logprobs.detach() - reference_logprobs.detach()"),
+            ("0.5 * _log_ratio", "_log_ratio"),
+            (".square()", ".abs()"),
+            ("torch.expm1(-log_ratio) + log_ratio", "torch.expm1(log_ratio) - log_ratio"),
+            ("torch.expm1(-log_ratio) + log_ratio", "torch.expm1(-log_ratio) - log_ratio"),
+            ("torch.expm1(-log_ratio) + log_ratio", "torch.exp(-log_ratio) + log_ratio"),
+            ("torch.expm1(-log_ratio) + log_ratio", "torch.exp(-log_ratio) - 1 + log_ratio"),
+            ('"k2": k2, "k3": k3', '"k2": k3, "k3": k2'),
+            ("    require_one_shape(where,", "    dict(name=where,"),
+        ]
+    ),
+    # likelihood
+    Mutation("objectives/likelihood.py", "return -logprobs", "return logprobs", "objectives/test_likelihood.py"),
+    # reduce
+    *(
+        Mutation("objectives/reduce.py", old, new, "objectives/test_reduce.py")
+        for old, new in [
+            ("return values_N.sum() / _positive(denominator)", "return values_N.mean() / _positive(denominator)"),
+            ("return values_N.sum() / _positive(denominator)", "return values_N.mean()"),
+            ("return values_N.sum() / _positive(denominator)", "return values_N.sum() * _positive(denominator)"),
+            ("(values_N / length_B[row_N]).sum() / _positive(denominator)", "(values_N / length_B[row_N]).mean()"),
+            ("(values_N / length_B[row_N]).sum()", "values_N.sum()"),
+            ("(values_N / length_B[row_N])", "(values_N * length_B[row_N])"),
+            (".sum() / _positive(denominator)\n\n\ndef rows", ".sum() / len(length_B)\n\n\ndef rows"),
+            ("mask_BT.nonzero()[:, 0]", "mask_BT.nonzero()[:, 1]"),
+            ("not denominator > 0", "denominator < 0"),
+            ("not denominator > 0", "denominator <= 0"),
+            ('    require_one_shape("sequence_mean"', '    dict(name="sequence_mean"'),
+        ]
+    ),
+]

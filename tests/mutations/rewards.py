@@ -1,0 +1,326 @@
+"""Faults of the rewards: a bound, a sign, a denominator; a failure that becomes a 0; an answer that is run or misread."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("rewards/reward.py", old, new, "rewards/test_reward.py")
+        for old, new in [
+            ("if not episodes:\n        return []", "if False:\n        return []"),
+            ("or not math.isfinite(number)", "or math.isnan(number)"),
+            ("or not math.isfinite(number)", "or math.isinf(number)"),
+            ("if not isinstance(number, int | float) or", "if"),
+            ("if len(values) != len(episodes):", "if len(values) < len(episodes):"),
+            ("if len(values) != len(episodes):", "if len(values) > len(episodes):"),
+            ("if not isinstance(value, Score):", "if value is None:"),
+            ("if not isinstance(returned, list | tuple):", "if returned is None:"),
+            ("[episode for _, episode in running] or episodes", "episodes"),
+            ("[episode for _, episode in running] or episodes", "[episode for _, episode in running]"),
+            ("running.remove(entry)", "pass"),
+            ("running.append(entry)", "running.insert(0, (0, episode)); running.append(entry)"),
+            (
+                "except (RewardError, UserError):\n        raise\n    except Exception as error:\n        raise RewardError(f\"reward '{reward.name}'",
+                "except RewardError:\n        raise\n    except Exception as error:\n        raise RewardError(f\"reward '{reward.name}'",
+            ),
+            ("names[:3]", "names[:2]"),
+            ("len(names) - 3} more", "len(names)} more"),
+            ("frames[-1].filename", "frames[0].filename"),
+            ("_tasks([episode])}; expected a finite number", "_tasks(episodes)}; expected a finite number"),
+        ]
+    ),
+    *(
+        Mutation("rewards/background.py", old, new, "rewards/test_background.py rewards/test_reward.py")
+        for old, new in [
+            ("timeout=timeout_s)", "timeout=None)"),
+            ("        _forget(key)\n", ""),
+            ("        waiter.cancel()\n        raise Did", "        raise Did"),
+            ("        future.cancel()\n", ""),
+            ("threading.Thread(target=work, daemon=True", "threading.Thread(target=work, daemon=False"),
+            (
+                "threading.Thread(target=loop.run_forever, daemon=True",
+                "threading.Thread(target=loop.run_forever, daemon=False",
+            ),
+            ("slot = (os.getpid(), key)", "slot = (os.getpid(), '')"),
+            ("if slot not in _loops:", "if True:"),
+            ("except BaseException as error:", "except Exception as error:"),
+        ]
+    ),
+    *(
+        Mutation("rewards/check.py", old, new, "rewards/test_check.py")
+        for old, new in [
+            ("if empty != [] else []", "if False else []"),
+            ("bounds[0] <= score.value <= bounds[1]", "score.value <= bounds[1]"),
+            ("bounds[0] <= score.value <= bounds[1]", "bounds[0] <= score.value"),
+            ("if score.unparsed and score.value > 0:", "if score.unparsed and score.value > 1:"),
+            ("episodes[::-1], timeout_s=timeout_s))[::-1]", "episodes, timeout_s=timeout_s))"),
+            ("episodes[::-1], timeout_s=timeout_s))[::-1]", "episodes[::-1], timeout_s=timeout_s))"),
+            ('"alone": alone[i]}', "}"),
+            ("if deterministic else {}", ""),
+            ("!= before:", "is before:"),
+            ('if not episodes:\n        return ["no task', 'if False:\n        return ["no task'),
+            ("if score.value != 1.0", "if score.unparsed"),
+            ("if task.gold is not None", "if True"),
+        ]
+    ),
+    *(
+        Mutation("rewards/combine.py", old, new, "rewards/test_combine.py")
+        for old, new in [
+            ("weight * parts[name].value", "weight + parts[name].value"),
+            ("weight * parts[name].value", "parts[name].value"),
+            ("parts[name].value for", "abs(parts[name].value) for"),
+            ("other.cancel()", "pass"),
+            ("if names.count(name) > 1", "if names.count(name) > 2"),
+            ("if not math.isfinite(weight):", "if math.isnan(weight):"),
+            ("if not self.timeout_s > 0:", "if self.timeout_s <= 0:"),
+            ("timeout_s=self.timeout_s)", "timeout_s=60)"),
+            ('getattr(reward, "verifies", False)', "True"),
+            ("verifiers[0] if verifiers", "verifiers[-1] if False"),
+            ("return 1.0\n", "return 0.1\n"),
+            ("zip(names, row, strict=True)", "zip(reversed(names), row, strict=True)"),
+            ("[:=](?P<weight>", "[=](?P<weight>"),
+        ]
+    ),
+    *(
+        Mutation("rewards/custom.py", old, new, "rewards/test_custom.py")
+        for old, new in [
+            ("or not math.isfinite(score.value)", ""),
+            ("if len(values) != len(episodes):", "if len(values) > len(episodes):"),
+            ("metadata | given", "given | metadata"),
+            ("all(key in e.task.metadata", "any(key in e.task.metadata"),
+            ("await in_thread(self.function, **arguments)", "self.function(**arguments)"),
+            ("bool(single) == bool(batch)", "not names"),
+            ("if nameless or", "if"),
+            ("name not in ours and name not in", "name not in"),
+            ("reversed(episode.task.prompt)", "episode.task.prompt"),
+            ("ours |= {plural", "{plural"),
+            ("if p.default is p.empty)", "if True)"),
+            (
+                "list(await gather(*(self._score_one(episode) for episode in episodes)))",
+                "[await self._score_one(e) for e in episodes]",
+            ),
+            ("if name in sys.modules:", "if False:"),
+            ('b"\\0" + location.read_bytes()', 'b"\\0"'),
+            ("sys.path.insert(0, str(location.parent))", "sys.path.insert(0, '')"),
+            ("except (Exception, SystemExit) as error:", "except Exception as error:"),
+            ('hasattr(value, "__float__")', "isinstance(value, float)"),
+            ("if not episodes:\n            return []", "if False:\n            return []"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/extraction.py", old, new, "rewards/verifiers/test_extraction.py")
+        for old, new in [
+            ('completion.rpartition("</think>")\n        return', 'completion.partition("</think>")\n        return'),
+            ("if closed else None", "if True else None"),
+            ('text.rfind("</answer>")', 'text.find("</answer>")'),
+            ('text.rfind("<answer>", 0, end)', 'text.find("<answer>", 0, end)'),
+            ('text.rfind("<answer>", 0, end)', 'text.rfind("<answer>")'),
+            ('outside.rpartition("####")', 'outside.partition("####")'),
+            ('.split("\\n", 1)[0] if hashes', " if hashes"),
+            ('text.rfind(r"\\boxed{")', 'text.find(r"\\boxed{")'),
+            ("if depth == 0:", "if character == '}':"),
+            ("position += 2", "position += 1"),
+            ("outside = outside_reasoning(completion)", "outside = completion"),
+            ('return rest.partition("<think>")[0]', "return rest"),
+            ('rest = completion.rpartition("</think>")[2]', "rest = completion"),
+            ("(found.strip() or None)", "found.strip()"),
+            ("thought = before if closed else completion", "thought = completion"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/numbers.py", old, new, "rewards/verifiers/test_numbers.py")
+        for old, new in [
+            ("last_number: bool = False", "last_number: bool = True"),
+            ("number == right", "abs(number - right) < 1"),
+            ("number == right", "float(number) == float(right)"),
+            ("numbers[-1] if numbers", "numbers[0] if numbers"),
+            ("find_numbers(outside_reasoning(episode.completion))", "find_numbers(episode.completion)"),
+            ("if len(matches) != 1:", "if not matches:"),
+            ("if _ANY_DIGIT.search(", "if False and _ANY_DIGIT.search("),
+            ('digits = (match["digits"] or "").replace(",", "")', 'digits = (match["digits"] or "").split(",")[0]'),
+            ("{match['sign']}", ""),
+            ("{match['exponent'] or ''}", ""),
+            ('.replace("\\u2212", "-")', ""),
+            ('.replace("{,}", ",")', ""),
+            ("(?<![0-9],)", ""),
+            ("(?![0-9]|[,.][0-9])", ""),
+            ("(?<![A-Za-z])[A-Za-z]+[0-9]", "[A-Za-z]*[0-9]"),
+            ('.rpartition("####")[2]', ""),
+            ("return Score(0.0, answer, why, unparsed=True)", "return Score(0.0, answer, why)"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/choice.py", old, new, "rewards/verifiers/test_choice.py")
+        for old, new in [
+            ("if len(said) == 1", "if said"),
+            ("letter == right), letter", "letter != right), letter"),
+            ("0 <= answer <", "0 <= answer <="),
+            ("0 <= answer <", "answer <"),
+            ("and not isinstance(answer, bool)", ""),
+            ("ascii_uppercase[index]", "ascii_uppercase[index - 1]"),
+            ('" ".join(text.split())', "text"),
+            ("said.add(leading[1])", "pass"),
+            ("alone[1].upper()", "alone[1]"),
+            ('"not one letter", unparsed=True', '"not one letter"'),
+            ("(?:or|and|/) ?", "(?:and|/) ?"),
+            ("|, ?\\([A-Z]\\)", ""),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/exact.py", old, new, "rewards/verifiers/test_exact.py")
+        for old, new in [
+            ("if self.ignore_case", "if not self.ignore_case"),
+            ('" ".join(text.split())', "text"),
+            ("unparsed=True", "unparsed=False"),
+            ("or not any(expected)", ""),
+            ("in map(self._normal, expected)", "== self._normal(expected[0])"),
+            ("text.casefold()", "text.lower()"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/worker.py", old, new, "rewards/verifiers/test_worker.py")
+        for old, new in [
+            ("Timer(timeout_s, expire)", "Timer(timeout_s + 9, expire)"),
+            ("os.dup2(2, 1)", "pass"),
+            ("    _limit_memory()\n", ""),
+            ("if expired.is_set():", "if True:"),
+            ("            expired.set()\n", ""),
+            ("            self._process = None\n            if expired", "            if expired"),
+            (
+                "with self._lock:\n            if self._process is None or",
+                "if True:\n            if self._process is None or",
+            ),
+            ('reply({"error": f"{type(error).__name__}: {error}"[:500]})', 'reply({"answer": 0})'),
+            ("@cache\n", ""),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/math.py", old, new, "rewards/verifiers/test_math.py")
+        for old, new in [
+            ('if verdict == "equal":', 'if verdict != "different":'),
+            ("return Score(0.0, answer, verdict, unparsed=True)", "return Score(0.0, answer, verdict)"),
+            ('after {self.timeout_s:g} s", unparsed=True)', 'after {self.timeout_s:g} s")'),
+            ("verify(right, given,", "verify(given, given,"),
+            ('text = text.replace(r"\\$", "")', "pass"),
+            ("if _is_formula(text) else text", "if True else text"),
+            ("if _is_formula(text) else text", "if False else text"),
+            ("|begin|end)", ")"),
+            ("        for gold in golds:\n            _gold(gold)\n        return", "        return"),
+            ("if right is None or not golds:", "if False:"),
+            ("timeout_s: float = 5.0", "timeout_s: float = 0.0001"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/gym.py", old, new, "rewards/verifiers/test_gym.py")
+        for old, new in [
+            ("if not self.partial_credit:", "if self.partial_credit:"),
+            ("float(value == 1.0)", "float(value > 0)"),
+            ('task.metadata.get("options")', "None"),
+            ("return original(plain_expression(text), *args, **kwargs)", "return original(text, *args, **kwargs)"),
+            ('vars(module)["eval"] = literal', "pass"),
+            ("Score(0.0, answer, raw, unparsed=True)", "Score(0.0, answer, raw)"),
+            ('s", unparsed=True)', 's")'),
+            ("if key not in task.metadata", "if False"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/untrusted.py", old, new, "rewards/verifiers/test_untrusted.py")
+        for old, new in [
+            ("node.func.id in _ELEMENTARY and not node.keywords", "True"),
+            (" and not node.keywords", ""),
+            ("plain = isinstance(node.value, int | float)", "plain = True"),
+            ("plain = isinstance(node, _PLAIN_NODES)", "plain = True"),
+            ("plain = variable or", "plain = True or"),
+            ("if not all(isinstance(operand, int | float) for operand in operands) or", "if"),
+            ('ast.Sub: "sub"', 'ast.Sub: "add"'),
+            ('ast.FloorDiv: "floordiv"', 'ast.FloorDiv: "truediv"'),
+            ('ast.RShift: "rshift"', 'ast.RShift: "lshift"'),
+            ("if isinstance(node, ast.List) else tuple(values)", ""),
+        ]
+    ),
+    *(
+        Mutation("rewards/rules/tags.py", old, new, "rewards/rules/test_tags.py")
+        for old, new in [
+            ("!= 1:", "< 1:"),
+            ("!= 1:", "> 1:"),
+            (".match(text, position)", ".search(text, position)"),
+            ("if not text[opening.end() : end].strip():", "if False:"),
+            ('position = end + len(f"</{tag}>")', "position = end"),
+            ("if self.text_after and not rest:", "if not rest:"),
+            ("if self.text_after and not rest:", "if False:"),
+            ("if not self.text_after and rest:", "if False:"),
+            ("if self.opened_by_prompt and self.tags", "if False"),
+            ("float(not flaw)", "float(not flaw) + 0.5"),
+        ]
+    ),
+    *(
+        Mutation("rewards/rules/language.py", old, new, "rewards/rules/test_language.py")
+        for old, new in [
+            ("counts[expected] / counts.total()", "1 - counts[expected] / counts.total()"),
+            ("counts.total()", "len(episode.completion)"),
+            ("if character.isalpha()", "if not character.isspace()"),
+            ("return Score(1.0, explanation=", "return Score(0.0, explanation="),
+            ('"KATAKANA": "han"', '"KATAKANA": "kana"'),
+            ('"HIRAGANA": "han"', '"HIRAGANA": "kana"'),
+            ("episode.task.prompt)", "episode.messages)"),
+        ]
+    ),
+    *(
+        Mutation("rewards/rules/length.py", old, new, "rewards/rules/test_length.py")
+        for old, new in [
+            ("self.limit - self.buffer", "self.limit"),
+            ("over / self.buffer", "over / self.limit"),
+            ("-min(max(over", "min(max(over"),
+            ("max(over / self.buffer, 0.0)", "over / self.buffer"),
+            ("min(max(over / self.buffer, 0.0), 1.0)", "max(over / self.buffer, 0.0)"),
+            ("abs(length - self.target)", "(length - self.target)"),
+            ("abs(length - self.target) / self.target", "abs(length - self.target) / max(length, 1)"),
+            ("if not 0 < self.buffer <= self.limit:", "if not 0 < self.buffer:"),
+            ("if not 0 < self.buffer <= self.limit:", "if not self.buffer <= self.limit:"),
+            ("if self.target <= 0:", "if self.target < 0:"),
+        ]
+    ),
+    *(
+        Mutation("rewards/rules/repetition.py", old, new, "rewards/rules/test_repetition.py")
+        for old, new in [
+            ("Score(-share", "Score(share"),
+            ("len(words) - n + 1", "len(words) - n"),
+            ("len(words) - n + 1", "len(words)"),
+            ("words[i : i + n]", "words[i : i + 1]"),
+            ("len(set(ngrams)) / len(ngrams)", "len(set(ngrams)) / len(words)"),
+            ("text.lower()", "text"),
+            ("if self.n < 1:", "if self.n < 0:"),
+        ]
+    ),
+    *(
+        Mutation("rewards/rules/steps.py", old, new, "rewards/rules/test_steps.py")
+        for old, new in [
+            ("max(len(steps), self.min_steps)", "len(steps)"),
+            ("max(len(steps), self.min_steps)", "max(distinct, self.min_steps)"),
+            ("distinct = len(set(steps))", "distinct = len(steps)"),
+            ("steps_of(reasoning(episode.completion))", "steps_of(episode.completion)"),
+            ('_BULLET.sub("", text)', "text"),
+            ('_NUMBERING.sub("", part)', "part"),
+            (").lower() for", ") for"),
+            ("if step]", "]"),
+            ("(?<=[.!?])\\s", "[.!?]"),
+            (",\\s", ","),
+            ("if self.min_steps < 1:", "if self.min_steps < 0:"),
+        ]
+    ),
+    *(
+        Mutation("rewards/rules/verification.py", old, new, "rewards/rules/test_verification.py")
+        for old, new in [
+            ("min(found, self.cap) / self.cap", "found / self.cap"),
+            ("min(found, self.cap) / self.cap", "min(found, self.cap)"),
+            ('len(rests - {""})', "len(rests)"),
+            ('pattern.sub(" ", step)', "step"),
+            ("steps_of(reasoning(episode.completion))", "steps_of(episode.completion)"),
+            ("if pattern.search(step)", "if True"),
+            ("(?<!\\w)(?:", "(?:"),
+            ("(?!\\w)", ""),
+            ("map(re.escape, longest_first)", "longest_first"),
+            (", re.IGNORECASE", ""),
+            ("if self.cap < 1", "if self.cap < 0"),
+        ]
+    ),
+]

@@ -1,0 +1,97 @@
+import doctest
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from posttrain.objectives import advantages
+from tests.references import advantages as reference
+
+FUNCTIONS = [advantages.mean_centred, advantages.leave_one_out, advantages.group_normalised]
+REWARDS = st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=2, max_size=9)
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, tensor(expected), rtol=1e-11, atol=1e-11)
+
+
+@given(REWARDS)
+def test_matches_the_papers_written_with_floats(rewards):
+    close(advantages.mean_centred(tensor(rewards)), reference.mean_centred(rewards))
+    close(advantages.leave_one_out(tensor(rewards)), reference.leave_one_out(rewards))
+    for epsilon, ddof in ((1e-4, 1), (0.5, 0)):
+        actual = advantages.group_normalised(tensor(rewards), epsilon=epsilon, ddof=ddof)
+        close(actual, reference.group_normalised(rewards, epsilon, ddof))
+
+
+def test_the_default_divides_by_the_samples_standard_deviation():
+    # mean 1/4, squared deviations 9/16 + 3/16 = 3/4, divided by G - 1 = 3: std 1/2.
+    expected = [0.75 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001, -0.25 / 0.5001]
+    close(advantages.group_normalised(tensor([1.0, 0.0, 0.0, 0.0])), expected)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, -7.3, 1e6 + 0.1])
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_equal_rewards_give_exactly_zero(function, reward, size):
+    for dtype in (torch.float32, torch.float64):
+        assert torch.equal(function(torch.full((size,), reward, dtype=dtype)), torch.zeros(size, dtype=dtype))
+
+
+def test_equal_rewards_give_zero_without_an_epsilon_too():
+    assert advantages.group_normalised(tensor([1.0, 1.0]), epsilon=0.0).tolist() == [0.0, 0.0]
+
+
+@given(REWARDS, st.integers(-4, 4))
+def test_a_shift_of_all_rewards_changes_nothing(rewards, shift):
+    for function in FUNCTIONS:
+        close(function(tensor(rewards) + shift), function(tensor(rewards)).tolist())
+
+
+@given(REWARDS, st.sampled_from([0.25, 2.0, 16.0]))
+def test_a_scale_passes_through_the_means_and_vanishes_in_the_normalised(rewards, scale):
+    rewards = tensor(rewards)
+    for function in (advantages.mean_centred, advantages.leave_one_out):
+        close(function(rewards * scale), (function(rewards) * scale).tolist())
+    normalised = advantages.group_normalised(rewards, epsilon=0.0)
+    close(advantages.group_normalised(rewards * scale, epsilon=0.0), normalised.tolist())
+
+
+@given(REWARDS.flatmap(lambda rewards: st.tuples(st.just(rewards), st.permutations(range(len(rewards))))))
+def test_the_order_within_a_group_does_not_matter(case):
+    rewards, order = case
+    for function in FUNCTIONS:
+        close(function(tensor(rewards)[order]), function(tensor(rewards))[order].tolist())
+
+
+@given(REWARDS)
+def test_advantages_sum_to_zero_and_keep_the_order_of_the_rewards(rewards):
+    assume(len(set(rewards)) > 1)
+    best, worst = rewards.index(max(rewards)), rewards.index(min(rewards))
+    for function in FUNCTIONS:
+        values = function(tensor(rewards))
+        assert values.sum().item() == pytest.approx(0.0, abs=1e-9)
+        assert values[best] > 0 > values[worst]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_group_never_sees_another_groups_rewards(function):
+    batch = tensor([[1.0, 0.0, 0.0], [5.0, 5.0, 5.0], [2.0, 0.0, 4.0]])
+    for group, row in zip(batch, function(batch), strict=True):
+        assert torch.equal(function(group), row)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_group_of_one_is_refused(function):
+    with pytest.raises(ValueError, match=r"at least 2 completions; got rewards of shape \(4, 1\)"):
+        function(torch.zeros(4, 1))
+
+
+def test_docstring_examples_run():
+    results = doctest.testmod(advantages, extraglobs={"torch": torch})
+    assert results.failed == 0 and results.attempted > 0

@@ -1,0 +1,84 @@
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+
+from posttrain.errors import RewardError
+from posttrain.rewards import NumberVerifier, check_gold, check_reward
+from posttrain.types import Message, Score, Task
+from tests.rewards.episodes import episode
+
+EPISODES = [episode("#### 4", 4, id="0"), episode("#### 5", 4, id="1"), episode("none", 4, id="2")]
+
+
+def check(reward: Any, **options: Any) -> list[str]:
+    return asyncio.run(check_reward(reward, EPISODES, timeout_s=5, **options))
+
+
+@dataclass
+class Faulty:
+    """A reward with one fault: `score` is called with the episodes and the number of the call."""
+
+    scorer: Any
+    name: str = "faulty"
+    calls: int = field(default=0)
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    async def score(self, episodes):
+        self.calls += 1
+        return self.scorer(episodes, self.calls)
+
+
+def test_a_reward_that_conforms_has_no_failures():
+    assert check(NumberVerifier()) == []
+
+
+@pytest.mark.parametrize(
+    "scorer, said",
+    [
+        (lambda es, n: [Score(2.0) for _ in es], "it states 0.0 to 1.0"),
+        (lambda es, n: [Score(-0.1) for _ in es], "it states 0.0 to 1.0"),
+        (lambda es, n: [Score(1.0, unparsed=True) for _ in es], "unparsed"),
+        (lambda es, n: [Score(i / 10) for i, _ in enumerate(es)], "in a reversed batch"),
+        (lambda es, n: [Score(len(es) / 10) for _ in es], "alone"),
+        (lambda es, n: [Score(min(n, 9) / 10) for _ in es], "but"),
+        (lambda es, n: [Score(0.0)] if not es else [Score(0.0) for _ in es], "empty batch"),
+        (lambda es, n: [Score(float("nan")) for _ in es], "nan"),
+        (lambda es, n: [][1:] if not es else 1 / 0, "ZeroDivisionError"),
+        (lambda es, n: [e.task.metadata.update(seen=1) or Score(0.0) for e in es], "changed the episodes"),
+    ],
+)
+def test_each_fault_is_found(scorer, said):
+    failures = check(Faulty(scorer))
+    assert failures and any(said in failure for failure in failures), failures
+
+
+def test_a_reward_that_compares_passes_when_it_is_not_asked_to_be_deterministic():
+    compares = Faulty(lambda es, n: [Score(len(es) / 10) for _ in es])
+    assert check(compares, deterministic=False) == []
+
+
+def test_a_reward_without_a_name_is_refused():
+    assert "expected a non-empty string" in check(Faulty(lambda es, n: [], name=""))[0]
+
+
+def task(gold: str | None, answer: Any, id: str) -> Task:
+    return Task((Message("user", "?"),), answer=answer, gold=gold, id=id)
+
+
+def test_gold_failures_name_the_task_and_what_was_read():
+    tasks = [task("so #### 4", 4, "good"), task("so #### 5", 4, "bad"), task("five", 4, "ugly"), task(None, 4, "none")]
+    failures = asyncio.run(check_gold(NumberVerifier(), tasks))
+    assert len(failures) == 2
+    assert "'bad'" in failures[0] and "parsed '5'" in failures[0]
+    assert "'ugly'" in failures[1] and "no ####" in failures[1]
+
+
+def test_no_gold_at_all_is_a_failure_and_not_a_pass():
+    assert len(asyncio.run(check_gold(NumberVerifier(), [task(None, 4, "none")]))) == 1
+
+
+def test_a_task_whose_answer_is_not_an_answer_raises():
+    with pytest.raises(RewardError, match="'broken'"):
+        asyncio.run(check_gold(NumberVerifier(), [task("#### 4", "four", "broken")]))

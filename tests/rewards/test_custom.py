@@ -1,0 +1,244 @@
+import asyncio
+import doctest
+import math
+import threading
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from posttrain.errors import RewardError, UserError
+from posttrain.rewards import check_reward, custom, from_function, load_reward
+from posttrain.types import Score
+from tests.rewards.episodes import episode, scores
+
+EPISODES = [
+    episode("a", 1, question="A?", id="0", level="easy", hint="x"),
+    episode("bb", 2, question="B?", id="1", level="hard"),
+]
+
+
+def values(function, episodes=EPISODES):
+    return [s.value for s in scores(from_function(function, "mine"), episodes, timeout_s=5)]
+
+
+def test_single_functions_get_what_they_name():
+    assert values(lambda completion, task: len(completion) + task.answer) == [2, 4]
+    assert values(lambda prompt, completion, answer, **metadata: (prompt == "A?") * answer) == [1, 0]
+    assert values(lambda completion, level: level == "hard") == [0, 1]
+    assert values(lambda episode: len(episode.messages)) == [3, 3]
+    assert values(lambda answer, completion: answer) == [1, 2]
+    assert values(lambda completion, hint="none": hint == "x") == [1, 0]
+    assert values(lambda completion, unknown=5: unknown) == [5, 5]
+
+
+def test_metadata_arrives_by_key_and_never_hides_what_the_interface_names():
+    seen = []
+
+    def reward(completion, **metadata):
+        seen.append((completion, metadata))
+        return 0
+
+    values(reward, [episode("real", 1, completion="from the data", level=3)])
+    assert seen == [("real", {"prompt": "What is it?", "answer": 1, "level": 3})]
+
+
+def test_batch_functions_get_lists_as_those_of_trl_do():
+    assert values(lambda prompts, completions, answers, **columns: answers) == [1, 2]
+    assert values(
+        lambda completions, answer, level, **kwargs: [a * (v == "hard") for a, v in zip(answer, level, strict=True)]
+    ) == [
+        0,
+        2,
+    ]
+    assert values(lambda completions, **kwargs: [len(kwargs["prompts"])] * 2) == [2, 2]
+    assert values(lambda completions, **kwargs: ["hint" in kwargs, "level" in kwargs]) == [
+        0,
+        1,
+    ]  # not every task has one
+    assert values(lambda tasks, completions: [t.answer for t in tasks]) == [1, 2]
+    assert values(lambda episodes: [len(e.completion) for e in episodes]) == [1, 2]
+    assert values(lambda completions: np.array([0.5, 1.5])) == [0.5, 1.5]
+    assert values(lambda completions: (len(c) for c in completions)) == [1, 2]
+
+
+def test_asynchronous_functions():
+    async def single(completion):
+        await asyncio.sleep(0)
+        return len(completion)
+
+    async def batch(completions):
+        await asyncio.sleep(0)
+        return [len(c) for c in completions]
+
+    assert values(single) == values(batch) == [1, 2]
+
+
+def test_asynchronous_single_functions_run_at_the_same_time():
+    async def main():
+        barrier = asyncio.Event()
+        arrived = []
+
+        async def meets(completion):
+            arrived.append(completion)
+            if len(arrived) == 2:
+                barrier.set()
+            await barrier.wait()
+            return 1
+
+        return await from_function(meets).score(EPISODES)
+
+    assert [s.value for s in asyncio.run(asyncio.wait_for(main(), 5))] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "returned, value", [(1, 1), (True, 1), (0.5, 0.5), (np.float32(0.25), 0.25), (Fraction(1, 4), 0.25)]
+)
+def test_numbers_of_every_kind(returned, value):
+    assert values(lambda completion: returned) == [value, value]
+
+
+def test_a_score_passes_unchanged():
+    kept = Score(0.0, explanation="why", unparsed=True)
+    assert scores(from_function(lambda completion: kept), EPISODES) == [kept, kept]
+
+
+@pytest.mark.parametrize("returned", [None, math.nan, math.inf, "1", [1.0], Score(math.nan)])
+def test_a_single_value_that_is_not_a_finite_number_names_the_task(returned):
+    with pytest.raises(RewardError, match=r"'mine' returned .* on task '1'; expected a finite number"):
+        values(lambda completion: 1.0 if completion == "a" else returned)
+
+
+@pytest.mark.parametrize(
+    "returned, said",
+    [
+        ([1.0], "1 values for 2"),
+        ([1.0] * 3, "3 values for 2"),
+        (1.0, "got float"),
+        (None, "got NoneType"),
+        ([1.0, None], "None on task '1'"),
+        ([1.0, math.nan], "nan on task '1'"),
+        ({"a": 1, "b": 2}, "'a' on task '0'"),
+    ],
+)
+def test_a_batch_that_is_not_one_finite_number_each(returned, said):
+    with pytest.raises(RewardError, match=said):
+        values(lambda completions: returned)
+
+
+def test_an_exception_names_the_task_and_the_line():
+    def reward(completion):
+        return 1 / (len(completion) - 2)
+
+    with pytest.raises(RewardError, match=r"'mine' raised ZeroDivisionError.*test_custom.py:\d+\) on task '1'"):
+        values(reward)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_hang_hits_the_time_limit(batch):
+    release = threading.Event()
+    hangs = (lambda completions: release.wait(20)) if batch else (lambda completion: release.wait(20))
+    with pytest.raises(RewardError, match=r"did not finish within 0\.1 s on task"):
+        scores(from_function(hangs, "mine"), EPISODES, timeout_s=0.1)
+    release.set()
+
+
+def test_a_key_that_a_task_lacks_names_task_key_and_the_nearest():
+    with pytest.raises(
+        RewardError, match=r"wants 'levle', which the metadata of task '0' does not have; did you mean 'level'"
+    ):
+        values(lambda completion, levle: 1)
+    with pytest.raises(RewardError, match=r"wants 'hint', which the metadata of task '1'"):
+        values(lambda completions, hint: [1, 1])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: 1,
+        lambda text: 1,
+        lambda *args: 1,
+        lambda **kwargs: 1,
+        lambda completion, *rest: 1,
+        lambda completion, /: 1,
+        lambda completion, completions: 1,
+        lambda prompt, answer: 1,
+    ],
+)
+def test_a_signature_that_is_not_understood_is_refused(function):
+    with pytest.raises(
+        UserError, match=r"cannot understand the parameters .* of reward 'mine'; expected \(completion, task\)"
+    ):
+        from_function(function, "mine")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rewards.py"
+    (tmp_path / "neighbour_of_rewards.py").write_text("BONUS = 2\n")
+    path.write_text("""
+import neighbour_of_rewards
+calls = []
+limit = 3
+def brief(completion):
+    calls.append(completion)
+    return neighbour_of_rewards.BONUS
+def count(completion):
+    return len(calls)
+""")
+    return path
+
+
+def test_a_function_of_a_file(file):
+    assert load_reward(f"{file}:brief").name == "brief"
+    assert [s.value for s in scores(load_reward(f"{file}:brief"), EPISODES)] == [2, 2]
+
+
+def test_two_functions_of_one_file_share_its_state_until_the_file_changes(file):
+    scores(load_reward(f"{file}:brief"), EPISODES)
+    assert scores(load_reward(f"{file}:count"), EPISODES[:1])[0].value == 2
+    file.write_text(file.read_text() + "\n")
+    assert scores(load_reward(f"{file}:count"), EPISODES[:1])[0].value == 0
+
+
+def test_mistakes_in_the_path_are_named(file):
+    for path, said in [
+        (f"{file}:breif", "has no function 'breif'; did you mean 'brief'\\? It has: brief, count"),
+        (f"{file}:limit", "'limit' in .* is a int, not a function"),
+        (f"{file.parent}/none.py:brief", "needs the file '.*none.py', which does not exist"),
+        (f"{file}", "expected path/to/file.py:function"),
+        (f"{file}:", "expected path/to/file.py:function"),
+        ("rewards.txt:brief", "expected path/to/file.py:function"),
+    ]:
+        with pytest.raises(UserError, match=said) as caught:
+            load_reward(path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source, said",
+    [
+        ("def f(:\n", "line 1: SyntaxError"),
+        ("\n1/0\n", "line 2: ZeroDivisionError"),
+        ("import no_such\n", "no_such"),
+        ("exit(3)", "SystemExit"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_named_with_the_line(tmp_path, source, said):
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    with pytest.raises(UserError, match=rf"broken.py' cannot be imported: .*{said}"):
+        load_reward(f"{path}:f")
+
+
+def test_conforms():
+    assert asyncio.run(check_reward(from_function(lambda completion: len(completion), "mine"), EPISODES)) == []
+    assert (
+        asyncio.run(check_reward(from_function(lambda completions: [len(c) for c in completions], "mine"), EPISODES))
+        == []
+    )
+
+
+def test_docstring_examples_run():
+    assert doctest.testmod(custom).failed == 0

@@ -1,0 +1,110 @@
+import asyncio
+import doctest
+import time
+
+import pytest
+
+from posttrain.errors import RewardError
+from posttrain.rewards import ChoiceVerifier, check_reward
+from posttrain.rewards.verifiers import choice
+from posttrain.rewards.verifiers.choice import read_letter
+from tests.rewards.episodes import episode, score, value
+
+CITIES = ["London", "Paris", "Rome", "Bern"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "B",
+        "b",
+        "(B)",
+        "(b)",
+        "B.",
+        "B)",
+        "**B**",
+        "`B`",
+        r"\text{B}",
+        r"\boxed{B}",
+        "Answer: B",
+        "answer: b",
+        "Option B",
+        "The answer is B.",
+        "the correct answer is (B)",
+        "B) Paris, of course",
+        "B. Paris", "The answer is B, I think",
+        "I choose... The answer is **B**!",
+    ],
+)
+def test_a_letter_is_read(text):
+    assert read_letter(text) == "B"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "A dog",
+        "Because",
+        "AB",
+        "A or B",
+        "The answer is A or B",
+        "The answer is (A), (B)",
+        "The answer is A. No, the answer is B.",
+        "A) but the answer is B",
+        "A's",
+        "42",
+    ],
+)
+def test_anything_else_is_not_a_letter(text):
+    assert read_letter(text) is None
+
+
+def test_the_text_of_a_choice_counts_as_its_letter():
+    assert read_letter(" paris. ", CITIES) == "B"
+    assert read_letter("Paris", []) is None
+    assert read_letter("Vienna", CITIES) is None
+
+
+@pytest.mark.parametrize("answer", ["B", "b", "(B)", 1, "Paris"])
+def test_right_wrong_and_unparsed(answer):
+    verifier = ChoiceVerifier()
+    right = score(verifier, "<answer>B</answer>", answer, choices=CITIES)
+    wrong = score(verifier, "<answer>(C) Rome</answer>", answer, choices=CITIES)
+    assert (right.value, right.parsed, right.unparsed) == (1.0, "B", False)
+    assert (wrong.value, wrong.parsed, wrong.unparsed, wrong.explanation) == (0.0, "C", False, "expected B")
+    for completion in ("B", "<answer>A or B</answer>", "<think><answer>B</answer></think>"):
+        assert score(verifier, completion, answer, choices=CITIES).unparsed
+
+
+def test_the_answer_is_found_after_the_reasoning():
+    assert value(ChoiceVerifier(answer_in="after_think"), "<think>A? B?</think>The answer is D.", "D") == 1.0
+
+
+@pytest.mark.parametrize("answer", [None, "", "Vienna", 4, -1, True, 1.0])
+def test_a_task_whose_answer_names_no_choice_raises(answer):
+    with pytest.raises(RewardError, match="task 't' has"):
+        score(ChoiceVerifier(), "<answer>B</answer>", answer, choices=CITIES)
+
+
+def test_a_hostile_completion_takes_no_time():
+    hostile = (
+        "answer" + " " * 100_000,
+        "." * 100_000,
+        "answer " * 20_000,
+        "\\text{" * 20_000,
+        "(" * 100_000 + "B",
+        "answer" + "*:" * 50_000,
+    )
+    start = time.monotonic()
+    assert [read_letter(text) for text in hostile] == [None, None, None, None, "B", None]
+    assert time.monotonic() - start < 2
+
+
+def test_conforms():
+    episodes = [episode(f"<answer>{c}</answer>", "B", id=c) for c in ("B", "C", "dunno")]
+    assert asyncio.run(check_reward(ChoiceVerifier(), episodes)) == []
+
+
+def test_docstring_examples_run():
+    assert doctest.testmod(choice).failed == 0

@@ -1,0 +1,32 @@
+import pytest
+
+from posttrain.errors import RewardError
+from posttrain.rewards import ExactVerifier
+from tests.rewards.episodes import score, value
+
+
+def test_white_space_is_forgiven_and_nothing_else():
+    exact = ExactVerifier()
+    assert value(exact, "<answer> New\n  York </answer>", "New York") == 1.0
+    for other in ("new york", "New York.", "New York City", "NewYork"):
+        got = score(exact, f"<answer>{other}</answer>", "New York")
+        assert (got.value, got.unparsed, got.explanation) == (0.0, False, "expected New York")
+
+
+def test_case_is_forgiven_when_asked():
+    assert value(ExactVerifier(ignore_case=True), "<answer>STRASSE</answer>", "straße") == 1.0
+
+
+def test_any_of_several_answers():
+    assert [value(ExactVerifier(), f"<answer>{a}</answer>", ["one", "1"]) for a in ("1", "one", "2")] == [1.0, 1.0, 0.0]
+    assert value(ExactVerifier(), "<answer>7</answer>", 7) == 1.0
+
+
+def test_no_answer_is_unparsed():
+    assert score(ExactVerifier(), "New York", "New York").unparsed
+
+
+@pytest.mark.parametrize("answer", [None, "", []])
+def test_a_task_without_answer_raises(answer):
+    with pytest.raises(RewardError, match=r"'exact' needs task\.answer; task 't'"):
+        score(ExactVerifier(), "<answer>x</answer>", answer)

@@ -1,0 +1,101 @@
+import asyncio
+import time
+from typing import Any
+
+import pytest
+import reasoning_gym
+
+from posttrain.data.gym import load_gym
+from posttrain.errors import RewardError
+from posttrain.rewards import GymVerifier, check_reward
+from posttrain.types import Episode, Message
+from tests.rewards.episodes import episode, score, scores, value
+
+# The scorers of these evaluate the answer as Python, directly or through sympy.
+EVALUATING = (
+    "string_insertion",
+    "spiral_matrix",
+    "binary_matrix",
+    "n_queens",
+    "simple_integration",
+    "intermediate_integration",
+)
+EVALUATING += ("polynomial_multiplication", "puzzle24", "countdown")
+
+
+def entry(name: str) -> dict[str, Any]:
+    return reasoning_gym.create_dataset(name, seed=1, size=2)[0]
+
+
+CHAIN = {"question": "2 + 3 =", "answer": "5", "metadata": {}}
+
+
+def judged(answer: str, verifier: GymVerifier | None = None, name: str = "chain_sum", row: Any = CHAIN):
+    return score(verifier or GymVerifier(), f"<think>hm</think><answer>{answer}</answer>", dataset=name, entry=row)
+
+
+def test_right_wrong_and_unparsed():
+    assert (judged("5").value, judged("5.0").value, judged("+05").value) == (1.0, 1.0, 1.0)
+    wrong = judged("6")
+    assert (wrong.value, wrong.unparsed, wrong.parsed) == (0.0, False, "6")
+    assert score(GymVerifier(), "5", dataset="chain_sum", entry=CHAIN).unparsed
+
+
+def test_a_part_is_paid_only_when_asked_for_but_always_explained():
+    assert judged("15").value == 0.0
+    assert "0.5" in judged("15").explanation
+    assert judged("15", GymVerifier(partial_credit=True)).value == 0.5
+
+
+@pytest.mark.parametrize("name", ["chain_sum", "letter_counting", "mini_sudoku", "knights_knaves", *EVALUATING])
+def test_gold_scores_1_and_an_attack_is_never_run(name, tmp_path):
+    row, mark = entry(name), tmp_path / "ran"
+    assert judged(row["answer"], name=name, row=row).value == 1.0
+    for attack in (f"__import__('os').mkdir('{mark}')", f"[__import__('os').mkdir('{mark}')]", f"open('{mark}', 'w')"):
+        assert judged(attack, name=name, row=row).value == 0.0
+        assert not mark.exists(), f"{name} ran {attack}"
+
+
+def test_tasks_of_the_data_room_are_judged():
+    tasks = load_gym("gym:chain_sum?min_terms=3&max_terms=4", size=4, seed=3)
+    episodes = [Episode(t, (*t.prompt, Message("assistant", f"<answer>{t.answer}</answer>"))) for t in tasks]
+    assert [s.value for s in scores(GymVerifier(), episodes)] == [1.0] * 4
+
+
+def test_the_options_of_the_task_reach_its_scorer():
+    row = {"question": "", "answer": "(10+2)*2*1", "metadata": {"numbers": [10, 2, 2, 1]}}
+    assert judged("(10+2)*2*1", name="puzzle24", row=row).value == 1.0  # numbers up to 10 by default
+    completion = "<answer>(10+2)*2*1</answer>"
+    assert score(GymVerifier(), completion, dataset="puzzle24", entry=row, options={"max_value": 9}).value == 0.0
+
+
+def test_an_answer_that_hangs_is_unparsed():
+    row = entry("countdown")
+    judged(row["answer"], name="countdown", row=row)  # start the process before the clock matters
+    start = time.monotonic()
+    got = judged("9**9**9**9", GymVerifier(timeout_s=0.5), "countdown", row)
+    assert (got.value, got.unparsed) == (0.0, True) and got.explanation.startswith("verifier timed out")
+    assert time.monotonic() - start < 5
+
+
+def test_a_scorer_that_fails_on_the_answer_alone_is_unparsed_but_on_its_own_answer_too_it_raises():
+    row = entry("needle_haystack") | {"answer": "Bob"}
+    assert judged("Bob", name="needle_haystack", row=row).value == 1.0
+    broken = {"question": "", "metadata": {}}  # no answer to compare with
+    with pytest.raises(RewardError, match="'gym' failed on task 't': KeyError"):
+        judged("5", row=broken)
+
+
+def test_missing_metadata_and_unknown_data_sets_raise():
+    with pytest.raises(RewardError, match="lacks 'dataset' and 'entry'"):
+        score(GymVerifier(), "<answer>5</answer>", "5")
+    with pytest.raises(RewardError, match="no_such_set"):
+        judged("5", name="no_such_set")
+
+
+def test_conforms():
+    episodes = [
+        episode(c, id=c, dataset="chain_sum", entry=CHAIN) for c in ("<answer>5</answer>", "<answer>6</answer>", "")
+    ]
+    assert asyncio.run(check_reward(GymVerifier(), episodes)) == []
+    assert value(GymVerifier(), "<answer>5</answer>", dataset="chain_sum", entry=CHAIN) == 1.0

@@ -1,0 +1,77 @@
+import doctest
+
+import pytest
+
+from posttrain.rewards.verifiers import untrusted
+from posttrain.rewards.verifiers.untrusted import literal, plain_expression
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "(4 + 8) * 3 / 2", "-x**3/3 + 2*x*y2", "sin(x) + sqrt(2)*E", " 3 ", "log(x, 2)", "w_1"]
+)
+def test_plain_expressions_pass_unchanged(text):
+    assert plain_expression(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os')",
+        "x.y",
+        "x[0]",
+        "lambda: 1",
+        "'text'",
+        "open(1)",
+        "exec(1)",
+        "sin(x=1)",
+        "sin.__class__",
+        "[1]",
+        "f'{x}'",
+        "x if y else z",
+        "(x := 1)",
+        "[x for x in y]",
+        "exit",
+        "eval",
+        "b'1'",
+        "1j",
+        "...",
+        "not x",
+        "x < y",
+        "sin(*x)",
+        "x_y",
+        "_",
+        "__",
+    ],
+)
+def test_anything_else_is_refused(text):
+    with pytest.raises(ValueError, match="plain"):
+        plain_expression(text)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("[1, [2, -3]]", [1, [2, -3]]),
+        ("('a', 'b')", ("a", "b")),
+        ("0x10 >> 2", 4),
+        ("~1 + 2**3", 6),
+        ("7 // 2 % 2 / 2", 0.5),
+        ("(6 & 3) | 8 ^ 1", 11),
+        ("1 << 3", 8),
+        ("+5 - 2 * 2", 1),
+    ],
+)
+def test_literals(text, expected):
+    assert literal(text) == expected == eval(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "f(1)", "[0] * 10", "'a' + 'b'", "[x for x in []]", "x.y", "{1: 2}", "not 1", "[] @ []", "f'{1}'"]
+)
+def test_nothing_else_is_evaluated(text):
+    with pytest.raises(ValueError, match="plain value"):
+        literal(text)
+
+
+def test_docstring_examples_run():
+    assert doctest.testmod(untrusted).failed == 0

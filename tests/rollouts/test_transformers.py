@@ -1,0 +1,120 @@
+import pytest
+import torch
+
+from posttrain.rollouts import transformers as module
+from posttrain.rollouts.engine import Subject, check_engine
+from posttrain.rollouts.kv_cache import KeyValueCache
+from posttrain.rollouts.sampling import draw
+from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.types import Request, Sampling, StopReason
+from tests.tiny import CONTEXT, STOP, plain_logits, tiny_llama
+
+PROMPTS = [(5, 9, 3), (7,), (4, 8, 15, 16, 23)]
+
+
+def own_logprobs(model):
+    """Of each token, by the slow reference, under the request's settings: `draw` is tested by hand elsewhere."""
+
+    def score(request, token_ids):
+        logits = plain_logits(model, [*request.token_ids, *token_ids])[len(request.token_ids) - 1 : -1]
+        s = request.sampling
+        if s.temperature == 0:
+            return logits.log_softmax(-1).gather(1, torch.tensor(token_ids)[:, None])[:, 0].tolist()
+        values = []
+        for row, token in zip(logits, token_ids, strict=True):
+            # walk the distribution until the token comes up: its logprob is then draw's
+            grid = torch.linspace(0, 1 - 1e-6, 4001)
+            drawn = draw(row.expand(len(grid), -1), grid, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
+            hits = drawn.logprobs[drawn.tokens == token]
+            values.append(hits[0].item() if len(hits) else (row / s.temperature).log_softmax(-1)[token].item())
+        return values
+
+    return score
+
+
+def subject(model, **options):
+    engine = TransformersEngine(model, STOP, **options)
+    return Subject(engine, own_logprobs(model), STOP, CONTEXT, PROMPTS)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5, 128])
+def test_conforms_whatever_is_decoded_together(slots):
+    assert check_engine(subject(tiny_llama(), max_sequences=slots)) == []
+
+
+def test_conforms_with_little_memory():
+    assert check_engine(subject(tiny_llama(), cache_gb=1e-9)) == []
+
+
+def test_a_prompt_is_computed_once_for_all_its_completions(monkeypatch):
+    lengths = []
+
+    class Counted(module.Prefill):
+        def __init__(self, parts, device="cpu"):
+            lengths.append(list(parts))
+            super().__init__(parts, device)
+
+    monkeypatch.setattr(module, "Prefill", Counted)
+    engine = TransformersEngine(tiny_llama(), STOP, max_sequences=3)
+    interleaved = [Request(p, Sampling(6), seed=i) for i in range(4) for p in PROMPTS]
+    engine.generate(interleaved)
+    assert sorted(n for parts in lengths for n in parts) == [1, 3, 5]
+
+
+def test_a_finished_sequence_costs_nothing_more_and_its_place_is_taken(monkeypatch):
+    model = tiny_llama()
+    batch_sizes = []
+    hidden = type(model).hidden
+
+    def watched(self, token_ids, positions, plan):
+        if isinstance(plan, KeyValueCache):
+            batch_sizes.append(len(token_ids))
+        return hidden(self, token_ids, positions, plan)
+
+    monkeypatch.setattr(type(model), "hidden", watched)
+    lengths = [2, 9, 3, 5, 2, 7]
+    requests = [Request(PROMPTS[0], Sampling(n), seed=n) for n in lengths]
+    found = TransformersEngine(model, frozenset(), max_sequences=2).generate(requests)
+    assert [len(c.token_ids) for c in found] == lengths
+    assert sum(batch_sizes) == sum(lengths) - len(lengths)  # the first token of each comes from its prefill
+    assert max(batch_sizes) == 2
+
+
+def test_what_lies_past_a_sequence_in_the_cache_cannot_poison_it(monkeypatch):
+    model = tiny_llama()
+    requests = [Request(p, Sampling(6), seed=i) for i, p in enumerate(PROMPTS)]
+    clean = TransformersEngine(model, STOP).generate(requests)
+    init = KeyValueCache.__init__
+
+    def poisoned(self, *args):
+        init(self, *args)
+        self._keys += 1e4
+        self._values -= 1e4
+
+    monkeypatch.setattr(KeyValueCache, "__init__", poisoned)
+    assert TransformersEngine(model, STOP).generate(requests) == clean
+
+
+def test_unwritten_cache_is_finite(monkeypatch):
+    """0 weight times an uninitialised nan would be nan."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(float("nan")))
+    cache = KeyValueCache(tiny_llama().network.config, 2, 4, torch.float32, torch.device("cpu"))
+    assert torch.isfinite(cache._keys).all() and torch.isfinite(cache._values).all()
+
+
+def test_a_weight_update_changes_what_is_sampled_next():
+    model = tiny_llama()
+    engine = TransformersEngine(model, STOP)
+    requests = [Request(PROMPTS[0], Sampling(8), seed=i) for i in range(8)]
+    before = engine.generate(requests)
+    with torch.no_grad():
+        model.network.model.layers[0].mlp.down_proj.weight.add_(0.5)
+    assert engine.generate(requests) != before
+
+
+def test_each_request_has_its_own_limit_and_settings():
+    requests = [Request(PROMPTS[0], Sampling(3)), Request(PROMPTS[0], Sampling(5, temperature=0.0))]
+    found = TransformersEngine(tiny_llama(), frozenset()).generate(requests)
+    assert [len(c.token_ids) for c in found] == [3, 5]
+    assert all(c.stop_reason is StopReason.LENGTH for c in found)

@@ -1,0 +1,250 @@
+"""The walls: which room may import which. Reads source with `ast`, so it needs no GPU and no optional extra.
+
+Lazy imports inside functions count too: a wall you can climb through a function body is not a wall.
+Imports under `if TYPE_CHECKING:` are allowed, because they do not run.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "posttrain"
+
+# room -> internal rooms it may import, or one module of a room. A room missing from this table fails the test.
+MAY_IMPORT: dict[str, set[str]] = {
+    "types": set(),
+    "errors": set(),
+    "objectives": set(),
+    "distributed": {"errors"},
+    "monitoring": {"types", "errors"},
+    "data": {"types", "errors"},
+    "memory": {"types", "errors"},
+    "rewards": {"types", "errors"},
+    "models": {"types", "errors"},
+    "algorithms": {"types", "errors", "objectives"},
+    "annotation": {"types", "errors", "data"},
+    "environments": {"types", "errors", "rewards"},
+    "rollouts": {"types", "errors", "data", "models", "environments"},
+    "evaluation": {"types", "errors", "data", "rewards", "environments", "rollouts"},
+    # The interface of an algorithm alone: a training step is handed an algorithm, and names none.
+    "training": {"types", "errors", "data", "models", "distributed", "objectives", "algorithms.algorithm"},
+    "export": {"types", "errors", "data", "models"},
+}
+# These may import every room above, and those before them here; no room above may import them.
+TOP = ("recipes", "cli", "__main__")
+
+# heavy package -> the only files that may name it
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "torch": (
+        "objectives/",
+        "algorithms/",
+        "models/",
+        "distributed/",
+        "training/",
+        "rollouts/",
+        "export/",
+        "recipes/",
+    ),
+    "torch.distributed": ("distributed/",),
+    "transformers": ("models/", "data/tokenizer.py", "export/"),
+    "peft": ("models/lora.py",),
+    "datasets": ("data/sources.py",),
+    "math_verify": ("rewards/verifiers/math.py",),
+    "reasoning_gym": ("data/gym.py", "rewards/verifiers/gym.py"),
+    "vllm": ("rollouts/vllm.py",),
+    "ray": ("distributed/ray.py",),
+    "matplotlib": ("monitoring/",),
+    "tensorboard": ("monitoring/",),
+    "torch.utils.tensorboard": ("monitoring/",),
+    "wandb": ("monitoring/wandb.py",),
+    "rich": ("monitoring/", "cli.py"),
+    "tyro": ("cli.py",),
+    "fastapi": ("annotation/app/", "export/serve.py"),
+}
+
+# Everything below the recipes returns values; only these talk to people.
+MAY_PRINT = ("recipes/", "cli.py", "__main__.py", "monitoring/")
+
+NO_ROOM = {"utils", "util", "common", "helpers", "helper", "misc"}
+HARD_STOP = 500  # lines
+
+
+def imported_names(package: Path, path: Path) -> list[tuple[int, str]]:
+    """Every absolute dotted name an import statement in `path` names, with its line."""
+    package_parts = path.relative_to(package.parent).with_suffix("").parts
+    found: list[tuple[int, str]] = []
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                for branch in child.orelse:
+                    visit(branch)
+                continue
+            if isinstance(child, ast.Import):
+                found.extend((child.lineno, alias.name) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = ".".join(package_parts[: -child.level]) if child.level else ""
+                stem = ".".join(part for part in (base, child.module) if part)
+                found.extend((child.lineno, f"{stem}.{alias.name}") for alias in child.names)
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def climbs(package: Path = PACKAGE) -> list[str]:
+    """One line per import that crosses a wall."""
+    broken: list[str] = []
+    for path in sorted(package.rglob("*.py")):
+        where = path.relative_to(package).as_posix()
+        room = where.split("/")[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        if room not in MAY_IMPORT and room not in TOP:
+            broken.append(f"{where}: room {room!r} has no row in MAY_IMPORT; decide what it may import")
+            continue
+        for line, name in imported_names(package, path):
+            fault = wrong_room(room, name, package.name) or wrong_home(where, name)
+            if fault:
+                broken.append(f"{where}:{line}: {fault}")
+    return broken
+
+
+def wrong_room(room: str, name: str, package: str) -> str | None:
+    """Why `room` may not import `name` of our own, if it may not."""
+    parts = name.split(".")
+    if parts[0] != package:
+        return None
+    target = parts[1] if len(parts) > 1 else "__init__"
+    if room == target == "recipes":
+        return f"a recipe imports a recipe ({name}); move the shared piece down"
+    if room == target:
+        return None
+    allowed = {*MAY_IMPORT, *TOP[: TOP.index(room)]} if room in TOP else MAY_IMPORT[room]
+    return None if allowed & {target, ".".join(parts[1:3])} else f"{room} may not import {target} ({name})"
+
+
+def wrong_home(where: str, name: str) -> str | None:
+    """Why the file `where` may not import the heavy package `name`, if it may not. The longest row decides."""
+    rows = [heavy for heavy in ONLY_IN if name == heavy or name.startswith(heavy + ".")]
+    if not rows:
+        return None
+    heavy = max(rows, key=len)
+    homes = ONLY_IN[heavy]
+    return None if where.startswith(homes) else f"{heavy} may only be imported in {', '.join(homes)}"
+
+
+def talkers(package: Path = PACKAGE) -> list[str]:
+    """One line per `print` call or import of `logging` below the recipes."""
+    found: list[str] = []
+    for path in sorted(package.rglob("*.py")):
+        where = path.relative_to(package).as_posix()
+        if where.startswith(MAY_PRINT):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                found.append(f"{where}:{node.lineno}: prints; return the value instead")
+        for line, name in imported_names(package, path):
+            if name.split(".")[0] == "logging":
+                found.append(f"{where}:{line}: logs; return the value instead")
+    return found
+
+
+def misnamed(package: Path = PACKAGE) -> list[str]:
+    """Every module or room whose name says nothing."""
+    paths = [path.relative_to(package) for path in sorted(package.rglob("*.py"))]
+    return [path.as_posix() for path in paths if NO_ROOM & {*path.with_suffix("").parts}]
+
+
+def too_long(package: Path = PACKAGE) -> list[str]:
+    """Every file over the hard stop, with its number of lines."""
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(package.rglob("*.py"))}
+    return [f"{path.relative_to(package).as_posix()}: {n}" for path, n in lengths.items() if n > HARD_STOP]
+
+
+def test_no_import_crosses_a_wall() -> None:
+    broken = climbs()
+    assert not broken, "\n" + "\n".join(broken)
+
+
+def test_nothing_below_the_recipes_prints_or_logs() -> None:
+    found = talkers()
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_no_room_is_called_utils() -> None:
+    assert misnamed() == []
+
+
+def test_no_file_is_over_the_hard_stop() -> None:
+    assert too_long() == []
+
+
+def house(folder: Path, **files: str) -> Path:
+    """A small package to find faults in; `rewards__judge` is the file rewards/judge.py."""
+    package = folder / "posttrain"
+    for name, text in files.items():
+        path = package / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return package
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "fault"),
+    [
+        ("objectives__kl", "from posttrain import errors", "objectives may not import errors"),
+        ("objectives__kl", "def f():\n    import posttrain.models.load", "objectives may not import models"),
+        ("rewards__judge", "from ..rollouts import engine", "rewards may not import rollouts"),
+        ("algorithms__grpo", "from posttrain.recipes import rl", "algorithms may not import recipes"),
+        ("training__step", "from posttrain.algorithms.grpo import GRPO", "training may not import algorithms"),
+        ("training__step", "from posttrain import algorithms", "training may not import algorithms"),
+        ("training__step", "from posttrain.algorithms import get", "training may not import algorithms"),
+        ("recipes__rl", "from posttrain.recipes.sft import run", "a recipe imports a recipe"),
+        ("recipes__rl", "from posttrain import cli", "recipes may not import cli"),
+        ("types", "import posttrain", "types may not import __init__"),
+        ("utils__things", "", "has no row in MAY_IMPORT"),
+        ("rewards__learned", "import torch", "torch may only be imported in"),
+        ("rewards__learned", "import torch.nn as nn", "torch may only be imported in"),
+        ("training__step", "import torch.distributed as dist", "torch.distributed may only be imported in"),
+        ("training__step", "from torch import distributed", "torch.distributed may only be imported in"),
+        ("models__load", "from peft import LoraConfig", "peft may only be imported in models/lora.py"),
+        ("data__chat", "import transformers", "transformers may only be imported in"),
+        ("recipes__rl", "import tyro", "tyro may only be imported in cli.py"),
+    ],
+)
+def test_a_climb_is_seen(tmp_path: Path, where: str, text: str, fault: str) -> None:
+    broken = climbs(house(tmp_path, **{where: text}))
+    assert len(broken) == 1 and fault in broken[0]
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("algorithms__grpo", "import torch\nfrom posttrain.objectives import kl\nfrom . import algorithm"),
+        ("rewards__judge", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("monitoring__tensorboard", "from torch.utils.tensorboard import SummaryWriter"),
+        ("recipes__rl", "from posttrain.training import step\nfrom posttrain import errors"),
+        ("training__step", "from posttrain.algorithms.algorithm import OnlineAlgorithm"),
+        ("cli", "import rich, tyro\nfrom posttrain.recipes import rl"),
+        ("rewards__richness", "import richness_of_language"),
+    ],
+)
+def test_what_is_allowed_is_not_called_a_climb(tmp_path: Path, where: str, text: str) -> None:
+    assert climbs(house(tmp_path, **{where: text})) == []
+
+
+def test_a_talker_a_bad_name_and_a_long_file_are_seen(tmp_path: Path) -> None:
+    package = house(
+        tmp_path,
+        rewards__judge="def f():\n    print('x')",
+        data__logs="from logging import getLogger",
+        recipes__rl="print('x')",
+        models__utils="",
+        models__load="x = 1\n" * 501,
+        models__lora="x = 1\n" * 500,
+    )
+    assert [line.split(":")[0] for line in talkers(package)] == ["data/logs.py", "rewards/judge.py"]
+    assert misnamed(package) == ["models/utils.py"]
+    assert too_long(package) == ["models/load.py: 501"]
