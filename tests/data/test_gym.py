@@ -48,8 +48,8 @@ def test_metadata_is_what_the_familys_own_scorer_needs():
     for spec in ("gym:chain_sum", "gym:countdown", "gym:simple_equations?min_terms=3"):
         for task in load_gym(spec, size=3):
             made = pickle.loads(pickle.dumps(task.metadata))  # the scorer runs in another process
-            assert (made["dataset"], made["config"]) == parse_gym(spec)
-            score = reasoning_gym.create_dataset(made["dataset"], **made["config"]).score_answer
+            assert (made["dataset"], made["options"]) == parse_gym(spec)
+            score = reasoning_gym.create_dataset(made["dataset"], **made["options"]).score_answer
             assert score(str(task.answer), made["entry"]) == 1.0
             assert score("no answer", made["entry"]) < 0.5
             assert task.prompt[0].content == made["entry"]["question"]

@@ -112,7 +112,7 @@ MUTATIONS = [
             ("seed_for(name, split, seed, chunk) % 2**31", "seed"),
             ("seed_for(name, split, seed, chunk) % 2**31", "seed_for(name, split, chunk) % 2**31"),
             ("size=size, **options)\n        except", "size=size)\n        except"),
-            ('"config": options', '"config": {}'),
+            ('"options": options', '"config": {}'),
             ("if option in _OURS:", "if False:"),
             ("(isinstance(value, bool) and bool not in wanted)", "False"),
             ("not isinstance(value, wanted) or", ""),

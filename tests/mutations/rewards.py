@@ -1,4 +1,4 @@
-"""Faults of the rewards: a bound, a sign, a denominator; a failure that becomes a 0; an answer that is run or misread."""
+"""Faults of the rewards: a bound, a sign, a denominator, a failure scored 0, an answer that is run or misread."""
 
 from tests.mutations import Mutation
 
@@ -19,8 +19,8 @@ MUTATIONS = [
             ("running.remove(entry)", "pass"),
             ("running.append(entry)", "running.insert(0, (0, episode)); running.append(entry)"),
             (
-                "except (RewardError, UserError):\n        raise\n    except Exception as error:\n        raise RewardError(f\"reward '{reward.name}'",
-                "except RewardError:\n        raise\n    except Exception as error:\n        raise RewardError(f\"reward '{reward.name}'",
+                "    except (RewardError, UserError):\n        raise\n    except Exception as error:\n        raise RewardError(f\"reward '{reward",
+                "    except Exception as error:\n        raise RewardError(f\"reward '{reward",
             ),
             ("names[:3]", "names[:2]"),
             ("len(names) - 3} more", "len(names)} more"),

@@ -26,7 +26,7 @@ _OURS = {"seed": "--seed", "size": "--limit"}
 def load_gym(spec: str, *, size: int, seed: int = 0, split: str = "train") -> list[Task]:
     """Tasks of a procedural family; the same ones for the same arguments.
 
-    `metadata` has what the family's own scorer needs: `dataset` (its name), `config` (the options) and `entry` (as it
+    `metadata` has what the family's own scorer needs: `dataset` (its name), `options` and `entry` (as it
     was made). The questions of "train" and "heldout" are disjoint by construction; those of "heldout" all differ.
 
     Args:
@@ -51,7 +51,7 @@ def load_gym(spec: str, *, size: int, seed: int = 0, split: str = "train") -> li
         if split_of(question) != split or (split == "heldout" and question in seen):
             continue
         seen.add(question)
-        metadata = {"dataset": name, "config": options, "entry": entry}
+        metadata = {"dataset": name, "options": options, "entry": entry}
         prompt = (Message("user", entry["question"]),)
         tasks.append(Task(prompt, answer=entry["answer"], metadata=metadata, id=f"{name}/{split}/{seed}/{number}"))
         if len(tasks) == size:

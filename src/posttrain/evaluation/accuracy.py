@@ -6,6 +6,7 @@ from statistics import fmean
 
 from posttrain.data.chat import ChatFormat
 from posttrain.environments.env import Environment
+from posttrain.errors import UserError
 from posttrain.evaluation.statistics import mean_interval, pass_at_k, wilson_interval
 from posttrain.rollouts.drive import OnTokens, sample_groups
 from posttrain.rollouts.measures import SOLVED
@@ -45,7 +46,12 @@ def evaluate(
 
     Temperature 0 is greedy and needs one sample. The task is the unit of the interval: samples of one task are not
     independent of each other.
+
+    Raises:
+        UserError: there are no tasks.
     """
+    if not tasks:
+        raise UserError("there are no tasks to evaluate; give a data set that has some, which are not in the training data")
     if temperature == 0 and samples_per_task != 1:
         raise ValueError(f"greedy answers do not vary: use 1 sample per task; got {samples_per_task}")
     groups = sample_groups(

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
 
 from posttrain.errors import ModelError
 from posttrain.models import lora, packaged
 from posttrain.models.language_model import LanguageModel, wrap
+
+logging.disable_progress_bar()  # nothing below the recipes writes to the terminal; loading takes a second
 
 
 def locate(name: str) -> str:

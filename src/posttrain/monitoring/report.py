@@ -86,7 +86,7 @@ def compare_report(runs: Sequence[Run], path: Path) -> Path:
         UserError: fewer than two runs.
     """
     if len(runs) < 2:
-        raise UserError(f"a comparison needs two runs or more; got {len(runs)}; type `posttrain report RUN1 RUN2`")
+        raise UserError(f"a comparison needs two runs or more; got {len(runs)}; type posttrain report RUN1 RUN2")
     names = _distinct(runs)
     rows = {name: run.metrics for name, run in zip(names, runs, strict=True)}
     findings = [f for name in names for f in _named(name, verdict(rows[name]), True)]
@@ -215,7 +215,8 @@ def _line(text: str) -> str:
 
 
 def _value(value: object) -> str:
-    return chart.number(value) if isinstance(value, int | float) else escape(value, 40)
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return chart.number(value) if numeric else escape(value, 40)
 
 
 def _details(title: str, content: Iterable[str]) -> str:
@@ -234,14 +235,14 @@ def _differing(title: str, names: Sequence[str], columns: Sequence[Mapping[str, 
     keys = list(dict.fromkeys(key for column in columns for key in column))
     if not keys:
         return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    head = "<th></th>" + "".join(f"<th>{escape(name)}</th>" for name in names)
     rows = ""
     for key in keys:
         cells = "".join(f"<td>{_value(column[key]) if key in column else '–'}</td>" for column in columns)
         rows += f'<tr><th scope="row">{escape(key)}</th>{cells}</tr>'
     shown = f'<p class="note">{escape(note)}</p>' if note else ""
     return (
-        f'<section><h2>{escape(title)}</h2><div class="scroll"><table class="dense"><thead><tr><th></th>{head}</tr></thead>'
+        f'<section><h2>{escape(title)}</h2><div class="scroll"><table class="dense"><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{shown}</section>"
     )
 

@@ -17,7 +17,7 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.data import disjoint, load_tasks, parse_columns
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments import SingleTurn
-from posttrain.errors import UserError
+from posttrain.errors import UserError, unknown
 from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.models.reference import reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
@@ -31,8 +31,8 @@ from posttrain.training import checkpoint
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import Reference, policy_batch, policy_step
-from posttrain.training.schedule import learning_rate
-from posttrain.training.state import restore, writer
+from posttrain.training.schedule import SCHEDULES, learning_rate
+from posttrain.training.state import restore_latest, writer
 from posttrain.types import Sampling, Task
 
 
@@ -110,7 +110,7 @@ class RLResult:
 
     run: Path
     steps: int
-    interrupted: bool
+    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
     before: Accuracy | None
     after: Accuracy | None
 
@@ -121,9 +121,11 @@ def run(
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm)
     policy, environment, optimizer = parts.policy, parts.environment, parts.optimizer
-    directory, step = _open(config, algorithm, parts, output, resume)
+    directory, step, notes = _open(config, algorithm, parts, output, resume)
     before = after = None
     with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
+        for note in notes:
+            progress.say(note)
         if config.eval_every and step == 0:
             before = after = _evaluate(config, parts, progress)
             directory.log_metrics(0, {"evaluation/accuracy": before.accuracy})
@@ -171,7 +173,7 @@ def run(
                 score = metrics.get("evaluation/accuracy")
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
     write_report(directory.read())
-    return RLResult(directory.path, step, step < config.steps, before, after)
+    return RLResult(directory.path, step, stop.cause if step < config.steps else "", before, after)
 
 
 @dataclass(frozen=True)
@@ -186,8 +188,11 @@ class _Parts:
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    if config.prompts_per_step < 1 or config.completions_per_prompt < 1 or config.steps < 1:
-        raise UserError("--steps, --prompts-per-step and --completions-per-prompt must be 1 or more")
+    for name in ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step", "save_every", "keep_last"):
+        if (value := getattr(config, name)) < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {value}")
+    if config.decay not in SCHEDULES:
+        raise unknown("decay", config.decay, SCHEDULES)
     if config.temperature <= 0:
         raise UserError(f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}")
     algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
@@ -240,19 +245,16 @@ def _tasks(config: RL) -> tuple[list[Task], list[Task]]:
 
 def _open(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, output: Path | None, resume: Path | None
-) -> tuple[RunDirectory, int]:
-    """The run directory, new or gone on with, and the step to go on from."""
+) -> tuple[RunDirectory, int, tuple[str, ...]]:
+    """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}  # type: ignore[call-overload]
     about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
     if resume is None:
-        return RunDirectory.create(output, "rl", settings, environment=about), 0
+        return RunDirectory.create(output, "rl", settings, environment=about), 0, ()
     directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
-    found = checkpoint.latest(directory.checkpoints)
-    if found is None:
-        raise UserError(f"{resume} has no checkpoint yet; start a new run")
-    restore(found.path, parts.optimizer)
+    found = restore_latest(directory.checkpoints, parts.optimizer)
     directory.rewind(found.step)
-    return directory, found.step
+    return directory, found.step, found.skipped
 
 
 def _evaluate(config: RL, parts: _Parts, progress: Progress) -> Accuracy:

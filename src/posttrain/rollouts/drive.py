@@ -5,15 +5,20 @@ shown and sampled, and a later turn only appends to them. Nothing sampled is eve
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, TypeVar
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.environments.env import Environment
+from posttrain.errors import RewardError
 from posttrain.types import Completion, Engine, Episode, Group, Message, Request, Sampling, Task, Trajectory, Turn
 
 OnTokens = Callable[[int], None]
+T = TypeVar("T")
 
 
 @dataclass
@@ -24,6 +29,7 @@ class _Batcher:
     live: int
     on_tokens: OnTokens | None
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(default_factory=list)
+    _failed: bool = False
 
     async def ask(self, request: Request) -> Completion:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -36,11 +42,20 @@ class _Batcher:
         self.live -= 1
         self._answer_if_all_wait()
 
+    def give_up(self) -> None:
+        """One episode has failed, and with it the batch: nothing more is sampled for those that wait."""
+        self._failed = True
+
     def _answer_if_all_wait(self) -> None:
-        if not self._waiting or len(self._waiting) < self.live:
+        if self._failed or not self._waiting or len(self._waiting) < self.live:
             return
         waiting, self._waiting = self._waiting, []
-        completions = self.engine.generate([request for request, _ in waiting], self.on_tokens)
+        try:
+            completions = self.engine.generate([request for request, _ in waiting], self.on_tokens)
+        except Exception as error:
+            for _, future in waiting:  # all of them, or an environment that swallows its own would leave the rest waiting
+                future.set_exception(error)
+            return
         for (_, future), completion in zip(waiting, completions, strict=True):
             future.set_result(completion)
 
@@ -87,8 +102,21 @@ def play(
     seeds: Sequence[int],
     on_tokens: OnTokens | None = None,
 ) -> list[Played]:
-    """Play one episode per task, all at once; `seeds[i]` decides every draw of episode i."""
-    return asyncio.run(_play_all(environment, tasks, _Batcher(engine, len(tasks), on_tokens), chat, sampling, seeds))
+    """Play one episode per task, all at once; `seeds[i]` decides every draw of episode i.
+
+    The first thing that an environment, a seat or the engine raises is raised here as it is, and ends all episodes.
+    """
+    return _finish(_play_all(environment, tasks, _Batcher(engine, len(tasks), on_tokens), chat, sampling, seeds))
+
+
+def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine; from a thread of its own where this one runs an event loop already, as notebooks do."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 async def _play_all(
@@ -103,23 +131,35 @@ async def _play_all(
         seats = {name: PolicySeat(batcher.ask, chat, sampling, seed_for(seed, name)) for name in environment.seats}
         try:
             episode = await environment.play(task, seats)
-        finally:
-            batcher.leave()
+        except BaseException:
+            batcher.give_up()
+            raise
+        batcher.leave()
         turns = tuple(seats[environment.seats[0]].turns)
+        if not turns:
+            raise ValueError(f"{type(environment).__name__} ended an episode without asking its seat '{environment.seats[0]}'")
         return Played(replace(episode, stop_reason=turns[-1].stop_reason), Trajectory(turns))
 
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(play_one(task, seed)) for task, seed in zip(tasks, seeds, strict=True)]
-    return [task.result() for task in running]
+    running = [asyncio.ensure_future(play_one(task, seed)) for task, seed in zip(tasks, seeds, strict=True)]
+    try:  # not a TaskGroup: it would wrap the one cause in a group of exceptions
+        return await asyncio.gather(*running)
+    except BaseException:
+        for other in running:
+            other.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
 
 
 def score(environment: Environment, tasks: Sequence[Task], played: Sequence[Sequence[Played]]) -> list[Group]:
     """Score all episodes of a batch together; `played[p]` are the episodes of `tasks[p]`."""
     episodes = [p.episode for group in played for p in group]
-    scores = iter(asyncio.run(environment.score(episodes)))
+    scores = _finish(environment.score(episodes))
+    if len(scores) != len(episodes):
+        raise RewardError(f"{type(environment).__name__} scored {len(scores)} of {len(episodes)} episodes")
+    in_order = iter(scores)
     groups: list[Group] = []
     for task, group in zip(tasks, played, strict=True):
-        parts = tuple(next(scores) for _ in group)
+        parts = tuple(islice(in_order, len(group)))
         rewards = tuple(environment.total(part) for part in parts)
         groups.append(Group(task, tuple(p.trajectory for p in group), rewards, parts))
     return groups

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 
+from posttrain.errors import unknown
+
 Schedule = Callable[[float], float]
 """Progress after warmup, 0 to 1, to a factor of the peak learning rate."""
 
@@ -28,10 +30,15 @@ def learning_rate(step: int, *, steps: int, peak: float, warmup: int, decay: str
     The first step is not 0 and the last not quite: step s of the warmup has (s + 1) / warmup of the peak, and the
     decay of the n steps after it is taken at 0, 1/n, ... (n - 1)/n.
 
+    Raises:
+        UserError: there is no such decay.
+
     Example:
         >>> [learning_rate(s, steps=6, peak=1.0, warmup=2, decay="linear") for s in range(6)]
         [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
+    if decay not in SCHEDULES:
+        raise unknown("decay", decay, SCHEDULES)
     if step < warmup:
         return peak * (step + 1) / warmup
     return peak * SCHEDULES[decay]((step - warmup) / max(1, steps - warmup))

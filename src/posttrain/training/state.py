@@ -5,9 +5,11 @@ Every random choice is a function of the seed and the step (data/order.py), so t
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from posttrain.training.checkpoint import Json, load_tensors, save_tensors
+from posttrain.errors import UserError
+from posttrain.training.checkpoint import Checkpoint, Json, latest, load_tensors, save_tensors
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
 
@@ -41,3 +43,20 @@ def restore(folder: Path, optimizer: MasterAdamW) -> None:
     optimizer.load_masters(load_tensors(folder / MASTERS))
     about: dict[str, Json] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     restore_optimizer(optimizer.adam, optimizer.named_masters(), load_tensors(folder / OPTIMIZER), about)
+
+
+def restore_latest(checkpoints: Path, optimizer: MasterAdamW) -> Checkpoint:
+    """Put weights and optimiser back as they were at the newest checkpoint that is whole, and return it.
+
+    Its `skipped` names newer ones that are damaged, which the user should be told.
+
+    Raises:
+        UserError: there is no checkpoint yet.
+        CheckpointError: every one is damaged, or belongs to another model or optimiser.
+    """
+    found = latest(checkpoints)
+    if found is None:
+        raise UserError(f"there is no checkpoint in {checkpoints} yet, so nothing to resume; start a new run")
+    restore(found.path, optimizer)
+    skipped = tuple(f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped)
+    return replace(found, skipped=skipped)

@@ -12,6 +12,7 @@ from tests.rewards.episodes import value
 
 def test_hand_counted_shares():
     assert value(Repetition(1), "a b a A") == -0.5  # 2 distinct of 4
+    assert value(Repetition(2), "a b a c") == 0.0  # ab ba ac: 3 distinct of 3
     assert value(Repetition(2), "a b a b a") == -0.5  # ab ba ab ba: 2 distinct of 4
     assert value(Repetition(4), "a b c d a b c d") == pytest.approx(-0.2)  # abcd bcda cdab dabc abcd: 4 distinct of 5
     assert value(Repetition(4), "wait " * 23) == pytest.approx(-0.95)  # 1 distinct of 20

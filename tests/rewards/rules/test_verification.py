@@ -26,8 +26,10 @@ def test_it_cannot_be_farmed():
 def test_phrases_are_whole_words_in_any_case():
     rule = VerificationPhrases(cap=1)
     assert value(rule, "the waiter has a checkbook and is actualised") == 0.0
+    assert value(rule, "await the paycheck") == 0.0
     assert value(rule, "ON SECOND THOUGHT it is 4") == 1.0
     assert value(VerificationPhrases(("hm+",), cap=1), "hmm it is 4") == 0.0  # text, not a pattern
+    assert value(VerificationPhrases(("Aha",), cap=1), "aha it is 4") == 1.0
     assert score(VerificationPhrases(("aha",), cap=2), "aha it is 4").explanation == "1 checking steps"
 
 

@@ -32,7 +32,8 @@ CITIES = ["London", "Paris", "Rome", "Bern"]
         "The answer is B.",
         "the correct answer is (B)",
         "B) Paris, of course",
-        "B. Paris", "The answer is B, I think",
+        "B. Paris",
+        "The answer is B, I think",
         "I choose... The answer is **B**!",
     ],
 )

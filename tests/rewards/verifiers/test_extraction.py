@@ -41,6 +41,9 @@ from posttrain.rewards.verifiers.extraction import ANSWER_IN, extract, not_found
         ("#### 1\n#### 2", "hashes", "2"),
         ("####", "hashes", None),
         ("### 42", "hashes", None),
+        ("<think>a</think> 4 ", "outside_think", "4"),
+        (" 4 ", "outside_think", "4"),
+        ("<think>a 4", "outside_think", None),
         (" a <think>b</think> ", "text", "a <think>b</think>"),
         ("  ", "text", None),
     ],
@@ -78,7 +81,7 @@ def test_reasoning_and_what_is_outside_it():
 
 
 def test_every_way_says_what_it_did_not_find():
-    assert len({not_found(answer_in) for answer_in in ANSWER_IN}) == len(ANSWER_IN) == 5
+    assert len({not_found(answer_in) for answer_in in ANSWER_IN}) == len(ANSWER_IN) == 6
 
 
 def test_docstring_examples_run():

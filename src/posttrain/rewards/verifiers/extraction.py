@@ -6,13 +6,14 @@ completion that opens `<think>` and never closes it has not answered yet. Of sev
 
 from typing import Literal, get_args
 
-AnswerIn = Literal["after_think", "answer", "boxed", "hashes", "text"]
+AnswerIn = Literal["after_think", "answer", "boxed", "hashes", "outside_think", "text"]
 r"""Where the answer is looked for:
 
 - `after_think`: everything after the last `</think>`
 - `answer`: inside the last `<answer>...</answer>`
 - `boxed`: inside the last `\boxed{...}`, braces balanced
 - `hashes`: after the last `####`, to the end of that line
+- `outside_think`: everything after the last `</think>`, or the whole completion if it does not think
 - `text`: the whole completion, reasoning included
 """
 
@@ -23,6 +24,7 @@ _NOT_FOUND: dict[AnswerIn, str] = {
     "answer": "no <answer>...</answer> outside the reasoning",
     "boxed": r"no \boxed{...} outside the reasoning",
     "hashes": "no #### outside the reasoning",
+    "outside_think": "nothing outside the reasoning",
     "text": "the completion is empty",
 }
 
@@ -46,7 +48,9 @@ def extract(completion: str, answer_in: AnswerIn) -> str | None:
         _, closed, after = completion.rpartition("</think>")
         return (after.strip() or None) if closed else None
     outside = outside_reasoning(completion)
-    if answer_in == "answer":
+    if answer_in == "outside_think":
+        found = outside
+    elif answer_in == "answer":
         found = _last_tagged(outside)
     elif answer_in == "boxed":
         found = _last_boxed(outside)

@@ -1,0 +1,65 @@
+"""A model read in the plainest way: transformers' own attention, one sequence at a time. The yardstick of the fast way.
+
+No plan, no packing, no chunks, no cache: nothing here is shared with `attention.py` and `logprobs.py`, which are
+measured against it.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from posttrain.models.language_model import LanguageModel
+
+
+def float64_copy(model: LanguageModel) -> PreTrainedModel:
+    """A copy of the network in float64, which takes its attention from transformers."""
+    network = copy.deepcopy(model.network)
+    network.set_attn_implementation("eager")
+    return network.double().eval()
+
+
+@torch.no_grad()
+def exact_logprobs(network: PreTrainedModel, token_ids: Sequence[int], temperature: float = 1.0) -> Tensor:
+    """Logprobs of `token_ids[1:]` [T - 1], in nats, from a float64 copy; no step of the way is in float32."""
+    ids = torch.tensor([list(token_ids)], device=network.device)
+    with Float64():
+        logits = _logits(network, input_ids=ids)[0, :-1] / temperature
+        return logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+
+
+@torch.no_grad()
+def padded_logprobs(
+    network: PreTrainedModel, sequences: Sequence[Sequence[int]], side: Literal["left", "right"], temperature: float = 1.0
+) -> list[Tensor]:
+    """The same of several sequences, from one padded batch with an attention mask."""
+    longest = max(map(len, sequences))
+    ids = torch.zeros(len(sequences), longest, dtype=torch.long, device=network.device)
+    mask = torch.zeros_like(ids)
+    spans = [slice(longest - len(s), longest) if side == "left" else slice(0, len(s)) for s in sequences]
+    for row, (span, sequence) in enumerate(zip(spans, sequences, strict=True)):
+        ids[row, span] = torch.tensor(list(sequence), device=network.device)
+        mask[row, span] = 1
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with Float64():
+        logits = _logits(network, input_ids=ids, attention_mask=mask, position_ids=positions) / temperature
+        logprobs = logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
+    return [logprobs[row, span.start : span.stop - 1] for row, span in enumerate(spans)]
+
+
+def _logits(network: Any, **inputs: Tensor) -> Tensor:
+    return network(**inputs, use_cache=False).logits
+
+
+class Float64(TorchDispatchMode):
+    """Gives float64 wherever float32 is asked for: models take norms, angles and softmax in float32 in any case."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if options.get("dtype") == torch.float32:
+            options["dtype"] = torch.float64
+        return func(*args, **options)

@@ -1,0 +1,300 @@
+"""Supervised fine-tuning: learn to say what the assistant says in demonstrations, and nothing else.
+
+    posttrain sft --dataset demonstrations.jsonl
+    posttrain sft --dataset train.jsonl --eval-share 0.05 --model OWNER/NAME --lora-rank 16 --lr 2e-4
+
+The loss of a step is the mean negative log-likelihood of all tokens in the batch that the assistant must produce, stop
+tokens included; prompts, system messages and results of tools are read and not learned. Many examples share one row
+without padding, and none sees another. Left out: learning the prompts too, and a loss that weighs examples alike.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from posttrain.data import Example, disjoint, load_demonstrations, parse_columns
+from posttrain.data.order import batch_indices, seed_for
+from posttrain.errors import UserError, unknown
+from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring.memory import peak_gb
+from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.training import checkpoint
+from posttrain.training.interrupt import stop_requests
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.schedule import SCHEDULES, learning_rate
+from posttrain.training.state import restore_latest, writer
+from posttrain.training.supervised import supervised_loss, supervised_step
+from posttrain.types import Message, Task
+
+Conversation = tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class SFT:
+    """Fine-tune a model on demonstrations."""
+
+    dataset: str = ""
+    """Demonstrations: a hub id, or a jsonl or parquet file or folder."""
+    model: str = "smollm2-135m-instruct"
+    """What to train: a hub id, a folder, an adapter's folder, or a packaged model."""
+    epochs: float = 1.0
+    """Passes over the demonstrations; less than one for a part of them."""
+    steps: int = 0
+    """Updates; 0: as many as --epochs takes."""
+    examples_per_step: int = 16
+    """Demonstrations in a batch."""
+    max_tokens: int = 1024
+    """The longest example; longer ones are left out, and counted."""
+    train_on: str = "all"
+    """Which of the assistant's turns are learned: all, or the last of each conversation."""
+    lr: float = 5e-5
+    """Peak learning rate; ten times as much with an adapter."""
+    warmup_steps: int = 10
+    """Steps until the peak."""
+    decay: str = "cosine"
+    """What comes after the warmup: constant, linear or cosine."""
+    weight_decay: float = 0.0
+    """Of AdamW."""
+    max_grad_norm: float = 1.0
+    """Longer gradients are scaled to this."""
+    lora_rank: int = 0
+    """Train an adapter of this rank instead of all weights; 0: all weights."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
+    microbatch_tokens: int = 4096
+    """Tokens of one forward and backward pass: bounds memory, never changes the result."""
+    columns: str = ""
+    """Which columns to read, such as "prompt=question completion=response"."""
+    limit: int | None = None
+    """Use only so many demonstrations, from the first."""
+    system: str | None = None
+    """A system message, in place of the data's own."""
+    prompt_template: str = "{prompt}"
+    """Text around each of the user's messages."""
+    eval_dataset: str = ""
+    """Held-out demonstrations, to compute the loss of; what is also in the training data is left out of them."""
+    eval_share: float = 0.0
+    """Hold out this share of the demonstrations instead; equal questions are held out together."""
+    eval_limit: int = 200
+    """Held-out demonstrations to use."""
+    eval_every: int = 0
+    """Compute the held-out loss every so many steps, besides before the first and after the last."""
+    save_every: int = 100
+    """Save a checkpoint every so many steps, besides after the last."""
+    keep_last: int = 2
+    """Checkpoints to keep, besides the best."""
+    seed: int = 0
+    """Decides every random choice of the run."""
+
+
+@dataclass(frozen=True)
+class SFTResult:
+    """Where a finished or interrupted run is, and what it found."""
+
+    run: Path
+    steps: int
+    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
+    examples: int
+    dropped: int  # examples that were too long
+    before: float | None  # held-out loss in nats per token, where there is something held out
+    after: float | None
+
+
+def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False) -> SFTResult:
+    """Fine-tune a model in a new run directory, or go on with the run in `resume`."""
+    parts = _prepare(config)
+    policy, optimizer = parts.policy, parts.optimizer
+    directory, step, notes = _open(config, parts, output, resume)
+    with directory, stop_requests() as stop, Progress("sft", parts.steps, start=step, quiet=quiet) as progress:
+        for note in notes:
+            progress.say(note)
+        if parts.heldout and step == 0:
+            directory.log_metrics(0, {"evaluation/loss": _heldout_loss(config, parts, progress)})
+
+        while step < parts.steps and not stop.requested:
+            began = time.perf_counter()
+            indices = batch_indices(len(parts.examples), config.examples_per_step, step, config.seed)
+            lr = learning_rate(
+                step, steps=parts.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
+            )
+            with progress.phase("update"):
+                metrics = supervised_step(
+                    policy.model,
+                    optimizer,
+                    [parts.examples[i] for i in indices],
+                    lr=lr,
+                    microbatch_tokens=config.microbatch_tokens,
+                )
+            metrics |= _cost(began, metrics["tokens"]) | {"lr": lr}
+            step += 1
+            last = step == parts.steps
+            if parts.heldout and (last or (config.eval_every and step % config.eval_every == 0)):
+                metrics["evaluation/loss"] = _heldout_loss(config, parts, progress)
+            directory.log_metrics(step, metrics)
+            progress.step(step, loss=metrics["loss"], lr=lr)
+            if step % config.save_every == 0 or last or stop.requested:
+                save = writer(policy.save, optimizer)
+                score = -metrics["evaluation/loss"] if "evaluation/loss" in metrics else None
+                checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
+    done = directory.read()
+    write_report(done)
+    losses = [row["evaluation/loss"] for row in done.metrics if "evaluation/loss" in row] or [None]
+    cause = stop.cause if step < parts.steps else ""
+    return SFTResult(directory.path, step, cause, len(parts.examples), parts.dropped, losses[0], losses[-1])
+
+
+@dataclass(frozen=True)
+class _Parts:
+    examples: list[Example]
+    heldout: list[Example]
+    dropped: int
+    steps: int
+    policy: Policy
+    optimizer: MasterAdamW
+
+
+def _prepare(config: SFT) -> _Parts:
+    """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    _check(config)
+    conversations, heldout = _conversations(config)
+    policy = load_policy(config.model, precision=config.precision, lora_rank=config.lora_rank, seed=config.seed)
+    longest = min(config.max_tokens, policy.model.context)
+    examples, dropped = _examples(policy, conversations, config.train_on, longest)
+    kept, _ = _examples(policy, heldout, config.train_on, longest)
+    if not examples or (heldout and not kept):
+        raise UserError(
+            f"all {dropped if not examples else len(heldout)} {'' if not examples else 'held-out '}examples are longer "
+            f"than {longest} tokens, the smaller of --max-tokens {config.max_tokens} and the model's context "
+            f"{policy.model.context}; shorten them, or raise what limits them"
+        )
+    if (most := max(len(example.continuation) for example in examples + kept)) > config.microbatch_tokens:
+        raise UserError(
+            f"the longest example has {most} tokens, but --microbatch-tokens is {config.microbatch_tokens}; "
+            f"type --microbatch-tokens {most} or more, or leave longer ones out with --max-tokens"
+        )
+    if len(examples) < config.examples_per_step:
+        raise UserError(
+            f"--examples-per-step {config.examples_per_step} is more than there are examples; "
+            f"type --examples-per-step {len(examples)} or less"
+        )
+    steps = config.steps or math.ceil(config.epochs * len(examples) / config.examples_per_step)
+    optimizer = MasterAdamW(
+        policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
+    )
+    return _Parts(examples, kept, dropped, steps, policy, optimizer)
+
+
+def _check(config: SFT) -> None:
+    for name in ("examples_per_step", "max_tokens", "microbatch_tokens", "eval_limit", "save_every", "keep_last"):
+        if (value := getattr(config, name)) < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {value}")
+    if config.steps < 0 or not 0 < config.epochs < math.inf:
+        raise UserError(
+            f"--epochs must be above 0 and --steps 0 or more; got {config.epochs} epochs and {config.steps} steps"
+        )
+    for kind, given, known in (("decay", config.decay, SCHEDULES), ("--train-on", config.train_on, ("all", "last"))):
+        if given not in known:
+            raise unknown(kind, given, known)
+    if not 0 <= config.eval_share < 1:
+        raise UserError(f"--eval-share is a share of the demonstrations, 0 to less than 1; got {config.eval_share}")
+    if config.eval_share and config.eval_dataset:
+        raise UserError("--eval-dataset and --eval-share both say what is held out; give one of them")
+    if config.eval_every and not (config.eval_share or config.eval_dataset):
+        raise UserError("--eval-every needs held-out demonstrations; give them with --eval-share or --eval-dataset")
+
+
+def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation]]:
+    """What to learn, and what to hold out."""
+    if not config.dataset:
+        raise UserError("say what to train on with --dataset: a hub id, or a jsonl or parquet file or folder")
+    columns = parse_columns(config.columns) if config.columns else None
+    words = {"system": config.system, "prompt_template": config.prompt_template}
+    learned = load_demonstrations(config.dataset, columns=columns, limit=config.limit, **words)
+    if config.eval_share:
+        learned, heldout = hold_out(learned, config.eval_share, config.seed)
+    elif config.eval_dataset:
+        offered = [_task(c) for c in load_demonstrations(config.eval_dataset, columns=columns, **words)]
+        heldout = [task.answer for task in disjoint([_task(c) for c in learned], offered).tasks]
+    else:
+        heldout = []
+    return learned, heldout[: config.eval_limit]
+
+
+def hold_out(
+    conversations: Sequence[Conversation], share: float, seed: int
+) -> tuple[list[Conversation], list[Conversation]]:
+    """Divide conversations into what is learned and about `share` of them that is held out.
+
+    The side depends on the seed and the text before the assistant's first turn, so that the same question never stands
+    on both, and a row that is added changes no other row's side.
+
+    Raises:
+        UserError: one of the two is empty.
+    """
+    sides: tuple[list[Conversation], list[Conversation]] = ([], [])
+    for conversation in conversations:
+        words = [" ".join(m.content.split()) for m in _task(conversation).prompt if m.role != "system"]
+        sides[seed_for(seed, "held out", *words) < share * 2**63].append(conversation)
+    if not all(sides):
+        raise UserError(
+            f"--eval-share {share} of {len(conversations)} demonstrations leaves nothing "
+            f"{'to hold out' if sides[0] else 'to train on'}; give another share, or --eval-dataset"
+        )
+    return sides
+
+
+def _task(conversation: Conversation) -> Task:
+    """A demonstration as a question: what stands before the assistant's first turn; all of it is the answer."""
+    roles = [message.role for message in conversation]
+    return Task(conversation[: roles.index("assistant")], answer=conversation)
+
+
+def _examples(
+    policy: Policy, conversations: Sequence[Conversation], train_on: str, longest: int
+) -> tuple[list[Example], int]:
+    """Conversations as tokens, and how many examples were left out for being longer than `longest`."""
+    chat = policy.chat
+    found = [
+        Example.whole(*ids)
+        for conversation in conversations
+        for ids in (
+            [chat.training_ids(conversation, train_on="last")]
+            if train_on == "last"
+            else chat.training_examples(conversation)
+        )
+    ]
+    kept = [example for example in found if len(example.continuation) <= longest]
+    return kept, len(found) - len(kept)
+
+
+def _open(
+    config: SFT, parts: _Parts, output: Path | None, resume: Path | None
+) -> tuple[RunDirectory, int, tuple[str, ...]]:
+    """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
+    notes = (f"{parts.dropped} examples are too long and were left out",) if parts.dropped else ()
+    model = parts.policy.model
+    about = {
+        "device": str(model.device),
+        "precision": str(model.dtype),
+        "examples": len(parts.examples),
+        "dropped": parts.dropped,
+        "heldout": len(parts.heldout),
+    }
+    if resume is None:
+        return RunDirectory.create(output, "sft", asdict(config), environment=about), 0, notes
+    directory = RunDirectory.resume(resume, asdict(config), may_differ=("steps", "epochs"), environment=about)
+    found = restore_latest(directory.checkpoints, parts.optimizer)
+    directory.rewind(found.step)
+    return directory, found.step, notes + found.skipped
+
+
+def _heldout_loss(config: SFT, parts: _Parts, progress: Progress) -> float:
+    with progress.phase("evaluation"):
+        return supervised_loss(parts.policy.model, parts.heldout, microbatch_tokens=config.microbatch_tokens)
+
+
+def _cost(began: float, tokens: float) -> dict[str, float]:
+    seconds = time.perf_counter() - began
+    return {"seconds/step": seconds, "tokens_per_second": tokens / seconds, "memory_gb": peak_gb()}

@@ -1,0 +1,58 @@
+"""From what people call a model to the folder it is in: a run stands for its best checkpoint, or for its latest."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.errors import ModelError
+from posttrain.training import checkpoint
+
+_MODEL_FILES = ("config.json", "adapter_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """A model to load.
+
+    Attributes:
+        where: a folder, a hub id, or the name of a packaged model.
+        title: the same for people; of a run, with the checkpoint that was taken.
+        run: the run that trained it, where it is a checkpoint of one.
+        skipped: one line for each damaged checkpoint that was passed over.
+    """
+
+    where: str
+    title: str
+    run: Path | None = None
+    skipped: tuple[str, ...] = ()
+
+
+def saved_model(name: str) -> SavedModel:
+    """Find the model that `name` means: a run folder, a checkpoint folder, or whatever `models.load` takes.
+
+    Every byte of a checkpoint is checked before it is used.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or every one of the run is.
+        ModelError: the run has no checkpoint.
+    """
+    path = Path(name).expanduser()
+    if (path / "checksums.json").is_file():
+        run = path.parent.parent
+        return SavedModel(str(checkpoint.load(path).path), name, run if _is_run(run) else None)
+    if not _is_run(path):
+        return SavedModel(str(path) if path.is_dir() else name, name)
+    root = path / "checkpoints"
+    found = checkpoint.best(root) or checkpoint.latest(root)
+    if found is None:
+        raise ModelError(f"the run {name} has no checkpoint; {_others(path)}")
+    return SavedModel(str(found.path), f"{name} ({found.path.name})", path, found.skipped)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file() and not any((path / file).exists() for file in _MODEL_FILES)
+
+
+def _others(run: Path) -> str:
+    """What to type instead: models that lie deeper in the run's folder, where there are some."""
+    inside = sorted({str(found.parent) for file in _MODEL_FILES for found in run.rglob(file)})
+    return f"there are models in it: {', '.join(inside)}" if inside else "wait until it has saved one, or name another"

@@ -1,0 +1,101 @@
+"""Counting what was solved: by hand, and through a scripted engine."""
+
+import pytest
+
+from posttrain.errors import UserError
+from posttrain.evaluation.accuracy import evaluate, summarize
+from posttrain.evaluation.statistics import mean_interval, wilson_interval
+from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
+from tests.rollouts.conversations import Quiz, chat_format, question
+
+CHAT = chat_format()
+
+
+def completion(length: int, reason: StopReason = StopReason.STOP) -> Trajectory:
+    return Trajectory((Turn((1, 2, 3), tuple(range(length)), (-1.0,) * length, reason, ""),))
+
+
+def group(*values: float, unparsed=(), cut=(), lengths=None) -> Group:
+    """A group whose outcome has these values; `format` is another reward that must not count."""
+    sizes = lengths or [4] * len(values)
+    trajectories = tuple(
+        completion(n, StopReason.LENGTH if i in cut else StopReason.STOP) for i, n in enumerate(sizes)
+    )
+    scores = tuple({"format": Score(1.0), "right": Score(v, unparsed=i in unparsed)} for i, v in enumerate(values))
+    return Group(Task(()), trajectories, tuple(v + 1 for v in values), scores)
+
+
+def test_by_hand():
+    groups = [group(1, 0, 1, 0), group(0, 0, 0, 0, unparsed=(0, 1)), group(1, 1, 1, 0.99, cut=(3,), lengths=[2, 2, 2, 14])]
+    found = summarize(groups, "right", greedy=False)
+    assert found.rates == (0.5, 0.0, 0.75)  # 0.99 is not solved
+    assert found.accuracy == pytest.approx(1.25 / 3)
+    assert (found.n, found.samples_per_task) == (3, 4)
+    # of 4 samples with c solved, pass@2 = 1 - C(4-c, 2)/6: 5/6 for 2, 0 for 0, 1 for 3
+    assert found.pass_at == pytest.approx({1: 1.25 / 3, 2: (5 / 6 + 0 + 1) / 3, 4: 2 / 3})
+    assert found.unparsed == pytest.approx(2 / 12)
+    assert found.truncated == pytest.approx(1 / 12)
+    assert found.mean_tokens == pytest.approx((8 * 4 + 2 + 2 + 2 + 14) / 12)
+    assert found.ci95 == mean_interval([0.5, 0.0, 0.75])  # over tasks: samples of one task are not independent
+    assert found.groups == tuple(groups)
+
+
+def test_one_answer_per_task_has_the_interval_of_a_rate():
+    found = summarize([group(1), group(0), group(1), group(1)], "right", greedy=True)
+    assert (found.accuracy, found.pass_at, found.greedy) == (0.75, {1: 0.75}, True)
+    assert found.ci95 == wilson_interval(3, 4)
+
+
+def test_pass_at_goes_up_to_the_number_of_samples():
+    assert list(summarize([group(*[0] * 6)], "right", greedy=False).pass_at) == [1, 2, 4]
+
+
+def test_a_completion_cut_by_the_context_is_truncated_too():
+    found = summarize([Group(Task(()), (completion(2, StopReason.CONTEXT),), (0.0,), ({"right": Score(0.0)},))], "right", greedy=False)
+    assert found.truncated == 1
+
+
+class Judged(Quiz):
+    """Solved where the reply is the question."""
+
+    outcome = "right"
+
+    async def score(self, episodes):
+        return [{"right": Score(float(e.completion == e.task.id))} for e in episodes]
+
+    def total(self, scores):
+        return -5.0
+
+
+def test_answers_of_every_task_are_sampled_with_the_settings_and_judged_by_the_outcome():
+    engine = ScriptedEngine(lambda request: (*CHAT.tokenizer.encode("b"), min(CHAT.stop_ids)), CHAT.stop_ids)
+    found = evaluate(
+        Judged(), [question(x) for x in "abc"], engine, CHAT, max_new_tokens=7, samples_per_task=2, temperature=0.6, seed=4
+    )
+    assert found.rates == (0.0, 1.0, 0.0) and not found.greedy
+    (asked,) = engine.asked
+    assert len(asked) == 6 and len({r.seed for r in asked}) == 6
+    assert {(r.sampling.max_new_tokens, r.sampling.temperature) for r in asked} == {(7, 0.6)}
+
+
+def test_the_seed_decides_the_draws():
+    def seeds(seed):
+        engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
+        evaluate(Judged(), [question("a")], engine, CHAT, max_new_tokens=7, samples_per_task=2, seed=seed)
+        return [r.seed for r in engine.asked[0]]
+
+    assert seeds(1) == seeds(1) != seeds(2)
+
+
+def test_temperature_0_is_greedy_and_takes_one_sample():
+    engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
+    assert evaluate(Judged(), [question("")], engine, CHAT, max_new_tokens=3, temperature=0).greedy
+    with pytest.raises(ValueError, match="use 1 sample per task; got 2"):
+        evaluate(Judged(), [question("a")], engine, CHAT, max_new_tokens=3, samples_per_task=2, temperature=0)
+
+
+def test_nothing_to_evaluate_is_said():
+    engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
+    with pytest.raises(UserError, match="no tasks to evaluate"):
+        evaluate(Judged(), [], engine, CHAT, max_new_tokens=3)

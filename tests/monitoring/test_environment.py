@@ -1,0 +1,45 @@
+import json
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from posttrain.monitoring import environment
+from posttrain.monitoring.environment import describe_environment
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(folder), *who, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_versions_hardware_and_seeds(tmp_path: Path) -> None:
+    config = {"seed": 3, "eval_seed": 4, "seeded": True, "steps": 5}
+    found = describe_environment(config, tmp_path)
+    assert found["seeds"] == {"seed": 3, "eval_seed": 4}
+    assert found["versions"]["numpy"] == metadata.version("numpy")
+    assert "vllm" in environment.PACKAGES and None not in found["versions"].values()
+    assert found["cores"] >= 1 and found["memory_gb"] > 0.1 and found["cpu"]
+    assert found["git"] is None
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    assert describe_environment({}, tmp_path)["git"] is None  # no commit yet
+    (tmp_path / "a").write_text("1")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-qm", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert describe_environment({}, tmp_path)["git"] == {"commit": commit, "changed": False}
+    (tmp_path / "b").write_text("not tracked, such as a run directory")
+    assert describe_environment({}, tmp_path)["git"] == {"commit": commit, "changed": False}
+    (tmp_path / "a").write_text("2")
+    assert describe_environment({}, tmp_path)["git"] == {"commit": commit, "changed": True}
+
+
+def test_a_machine_without_git_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe_environment({}, tmp_path)["git"] is None

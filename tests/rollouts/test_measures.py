@@ -1,0 +1,45 @@
+import pytest
+
+from posttrain.rollouts.measures import rollout_metrics
+from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
+
+
+def turn(token_ids, reason=StopReason.STOP) -> Turn:
+    return Turn((7, 7, 7, 7, 7, 7, 7), tuple(token_ids), (-1.0,) * len(token_ids), reason, "")
+
+
+def group(rewards, scores, *trajectories) -> Group:
+    return Group(Task(()), tuple(trajectories), tuple(rewards), tuple(scores))
+
+
+def test_by_hand():
+    first = group(
+        [1.5, 0.5],
+        [{"right": Score(1.0), "tags": Score(0.5)}, {"right": Score(0.0, unparsed=True), "tags": Score(0.5)}],
+        Trajectory((turn([1, 2, 3, 4, 1, 2, 3, 4]),)),  # 4-grams: 1234 2341 3412 4123 1234: one of five stood before
+        Trajectory((turn([1, 2, 3], StopReason.LENGTH),)),
+    )
+    second = group(
+        [0.0, 2.0],
+        [{"right": Score(0.9), "tags": Score(0.0)}, {"right": Score(1.0), "tags": Score(1.0)}],
+        Trajectory((turn([5, 5, 5, 5, 5, 5], StopReason.CONTEXT),)),  # 5555 three times: two of three stood before
+        Trajectory((turn([1, 2]), turn([3, 4, 5]))),
+    )
+    assert rollout_metrics([first, second], "right") == pytest.approx({
+        "reward/mean": 1.0,
+        "reward/std": (2 * (0.25 + 1) / 4) ** 0.5,
+        "reward/right": 2.9 / 4,
+        "reward/tags": 0.5,
+        "accuracy": 0.5,  # 0.9 is not solved
+        "unparsed": 0.25,
+        "length/mean": 22 / 4,  # what was sampled, not what was shown
+        "length/max": 8,
+        "length/truncated": 0.5,
+        "repetition": (1 / 5 + 0 + 2 / 3 + 0) / 4,
+        "tokens": 22,
+    })  # fmt: skip
+
+
+def test_repetition_is_within_a_completion_and_not_of_what_it_was_shown():
+    same = group([1.0], [{"right": Score(1.0)}], Trajectory((turn([1, 2, 3, 4, 5]),)))
+    assert rollout_metrics([same, same], "right")["repetition"] == 0
