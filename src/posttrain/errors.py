@@ -40,8 +40,8 @@ class TrainingError(PosttrainError):
     """Training cannot go on: a loss or gradient that is not finite."""
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
-    """The error for a name that does not exist: the nearest one that does, and all of them.
+def unknown(kind: str, given: str, known: Iterable[str], *, see: str = "") -> UserError:
+    """The error for a name that does not exist: the nearest one that does, and all of them or, if given, `see`.
 
     Example:
         >>> print(unknown("algorithm", "grop", ["grpo", "ppo"]))
@@ -50,4 +50,4 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {kind} '{given}'; {hint}There are: {', '.join(names)}")
+    return UserError(f"unknown {kind} '{given}'; {hint}{see or 'There are: ' + ', '.join(names)}")

@@ -149,6 +149,7 @@ def test_gaming_without_held_out_problems_goes_by_the_training_problems() -> Non
     assert gaming([], accuracy=(0.3, 0.5)) is None
     assert gaming([], accuracy=(0.97, 0.97)) is None
     assert gaming([0.3], accuracy=(0.3, 0.3)) is not None
+    assert gaming([0.3], accuracy=(0.3, 0.5)) is None  # one evaluation shows no change
     assert gaming([0.3, 0.4], accuracy=(0.3, 0.3)) is None  # held-out problems have the last word
     assert gaming([]) is None
 

@@ -48,12 +48,13 @@ def test_what_toml_cannot_hold_is_refused_by_its_key(value: object) -> None:
 
 
 def test_differences_say_was_and_now_key_by_key() -> None:
-    was = {"steps": 40, "lr": 1e-5, "same": 1, "lora": {"rank": 8, "on": True}, "gone": "x"}
-    now = {"steps": 50, "lr": 2e-5, "same": 1.0, "lora": {"rank": 16, "on": 1}, "new": [1]}
+    was = {"steps": 40, "lr": 1e-5, "same": 1, "lora": {"rank": 8, "on": True, "deep": {"x": 1}}, "gone": "x"}
+    now = {"steps": 50, "lr": 2e-5, "same": 1.0, "lora": {"rank": 16, "on": 1, "deep": {"x": 2}}, "new": [1]}
     assert config_file.differences(was, now, ignore={"steps"}) == [
         "lr was 1e-05, now 2e-05",
         "lora.rank was 8, now 16",
         "lora.on was true, now 1",
+        "lora.deep.x was 1, now 2",
         'gone was "x", now not set',
         "new was not set, now [1]",
     ]

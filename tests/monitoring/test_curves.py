@@ -16,7 +16,7 @@ def test_start_and_end_are_the_means_of_a_quarter() -> None:
 
 
 def test_windows_have_two_values_at_least() -> None:
-    assert curves(1.0, 3.0, 0.0, 0.0, 7.0, 9.0).start("x") == 2.0
+    assert curves(1.0, 3.0, 0.0, 7.0, 9.0).start("x") == 2.0
 
 
 def test_gain_is_counted_in_standard_errors() -> None:

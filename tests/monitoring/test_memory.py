@@ -1,3 +1,4 @@
+import resource
 import sys
 
 import pytest
@@ -19,4 +20,10 @@ def test_the_peak_is_in_gigabytes_and_stays_when_memory_is_given_back() -> None:
 def test_the_peak_is_what_the_system_says() -> None:
     with open("/proc/self/status", encoding="ascii") as file:
         kilobytes = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
-    assert peak_gb() == pytest.approx(kilobytes * 1024 / 1e9, rel=0.05)
+    assert peak_gb() == pytest.approx(kilobytes * 1024 / 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("platform, bytes_each", [("linux", 1024), ("darwin", 1)])
+def test_what_systems_count_in(monkeypatch: pytest.MonkeyPatch, platform: str, bytes_each: int) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert peak_gb() == pytest.approx(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_each / 1e9, rel=0.01)

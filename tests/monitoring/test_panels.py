@@ -2,7 +2,16 @@ from posttrain.monitoring.chart import Chart
 from posttrain.monitoring.panels import SECTIONS, charts, comparison
 
 ROWS = [
-    {"step": 1, "reward/mean": 0.1, "reward/exact": 0.2, "accuracy": 0.3, "seconds/train": 1.0, "mine": 5, "word": "x"},
+    {
+        "step": 1,
+        "reward/mean": 0.1,
+        "reward/std": 0.1,
+        "reward/exact": 0.2,
+        "accuracy": 0.3,
+        "seconds/train": 1.0,
+        "mine": 5,
+        "word": "x",
+    },
     {
         "step": 2,
         "reward/mean": 0.2,
@@ -25,7 +34,7 @@ def test_metrics_share_charts_and_none_is_hidden() -> None:
         "training": [(1, 0.3)],
         "held-out": [(2, 0.4)],
     }
-    assert [s.name for s in found["Reward"].series] == ["mean"]
+    assert [s.name for s in found["Reward"].series] == ["mean", "std"]
     assert [s.name for s in found["Reward by component"].series] == ["exact"]
     assert [s.name for s in found["Time by phase"].series] == ["rollout", "train"] and found["Time by phase"].stacked
     assert list(found["mine"].series[0].points) == [(1, 5.0)]

@@ -57,6 +57,18 @@ def test_a_resumed_run_counts_only_the_steps_it_made(clock: Clock) -> None:
     assert lines == ["rl 31/40  elapsed 0:10  left 1:30  reward 3.1"]
 
 
+def test_the_time_left_shrinks_within_a_step(clock: Clock) -> None:
+    file = io.StringIO()
+    with Progress("rl", 3, file=file, clock=clock, every_seconds=0) as progress:
+        clock.now += 30
+        progress.step(1)
+        for taken in (10, 60):
+            clock.now += taken
+            progress.tokens(1)
+    lefts = [line.partition("left ")[2] for line in file.getvalue().splitlines()]
+    assert lefts == ["1:00", "0:50", "0:00"]  # never below 0
+
+
 def test_tokens_are_counted_within_a_phase(clock: Clock) -> None:
     file = io.StringIO()
     with Progress("rl", 4, file=file, clock=clock, every_seconds=10) as progress:

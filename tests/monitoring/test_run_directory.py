@@ -31,6 +31,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert found.config == {key: value for key, value in CONFIG.items() if value is not None}
     assert found.environment["seeds"] == {"seed": 7} and found.environment["device"] == "cpu"
     assert found.metrics == [{"step": 1, "loss": 1.0, "tokens": 10}, {"step": 2, "loss": 0.5, "tokens": 20}]
+    assert '"tokens": 10}' in (run.path / "metrics.jsonl").read_text()  # a count stays a whole number
     assert found.samples[0] == {
         "step": 1,
         "prompt": "2+2?",
@@ -55,7 +56,7 @@ def test_the_default_directory_is_numbered(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_directory_that_is_not_empty_is_refused_and_untouched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(UserError, match="is not empty; give one that is new or empty$"):
+    with pytest.raises(UserError, match=r"is not empty; give one that is new or empty$"):
         RunDirectory.create(tmp_path, "rl", CONFIG)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -161,9 +162,10 @@ def test_resume_with_another_configuration_lists_the_differences(tmp_path: Path)
 def test_what_may_differ_is_kept_from_then_on_and_the_resumption_is_noted(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, "rl", CONFIG).close()
     RunDirectory.resume(tmp_path, CONFIG | {"steps": 9}, may_differ=("steps",), environment={"device": "cpu"}).close()
+    RunDirectory.resume(tmp_path, CONFIG | {"steps": 9}, environment={"device": "gpu"}).close()
     run = read_run(tmp_path)
     assert run.config["steps"] == 9
-    assert len(run.environment["resumed"]) == 1 and run.environment["resumed"][0]["device"] == "cpu"
+    assert [resumed["device"] for resumed in run.environment["resumed"]] == ["cpu", "gpu"]
     assert not list(tmp_path.glob(".*.new"))
 
 

@@ -19,8 +19,8 @@ MUTATIONS = [
             ("running.remove(entry)", "pass"),
             ("running.append(entry)", "running.insert(0, (0, episode)); running.append(entry)"),
             (
-                "    except (RewardError, UserError):\n        raise\n    except Exception as error:\n        raise RewardError(f\"reward '{reward",
-                "    except Exception as error:\n        raise RewardError(f\"reward '{reward",
+                "raise\n    except Exception as error:\n        raise RewardError(f\"reward '{reward.name}'",
+                "raise KeyError\n    except Exception as error:\n        raise RewardError(f\"reward '{reward.name}'",
             ),
             ("names[:3]", "names[:2]"),
             ("len(names) - 3} more", "len(names)} more"),
@@ -134,7 +134,7 @@ MUTATIONS = [
             ("number == right", "float(number) == float(right)"),
             ("numbers[-1] if numbers", "numbers[0] if numbers"),
             ("find_numbers(outside_reasoning(episode.completion))", "find_numbers(episode.completion)"),
-            ("if len(matches) != 1:", "if not matches:"),
+            ("    if not matches:\n", "    if False:\n"),
             ("if _ANY_DIGIT.search(", "if False and _ANY_DIGIT.search("),
             ('digits = (match["digits"] or "").replace(",", "")', 'digits = (match["digits"] or "").split(",")[0]'),
             ("{match['sign']}", ""),
@@ -184,7 +184,6 @@ MUTATIONS = [
             ("    _limit_memory()\n", ""),
             ("if expired.is_set():", "if True:"),
             ("            expired.set()\n", ""),
-            ("            self._process = None\n            if expired", "            if expired"),
             (
                 "with self._lock:\n            if self._process is None or",
                 "if True:\n            if self._process is None or",

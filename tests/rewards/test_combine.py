@@ -15,7 +15,7 @@ EPISODES = [episode("<think>2+2</think>#### 4", 4, id="a"), episode("#### 5", 4,
 
 
 def test_parts_are_kept_by_name_in_order_and_the_total_is_their_weighted_sum():
-    reward = Weighted(((NumberVerifier(), 1.0), (Tags(), 0.1), (from_function(lambda completion: 3, "three"), -0.5)))
+    reward = Weighted(((NumberVerifier(), 1.0), (Tags(), 0.1), (from_function(lambda completion: -3, "three"), 0.5)))
     parts = asyncio.run(reward.score_parts(EPISODES))
     assert [list(p) for p in parts] == [["numbers", "tags", "three"]] * 3
     assert [p["numbers"].value for p in parts] == [1.0, 0.0, 0.0]

@@ -10,7 +10,7 @@ import pytest
 
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import check_reward, custom, from_function, load_reward
-from posttrain.types import Score
+from posttrain.types import Episode, Message, Score, Task
 from tests.rewards.episodes import episode, scores
 
 EPISODES = [
@@ -97,6 +97,30 @@ def test_asynchronous_single_functions_run_at_the_same_time():
 )
 def test_numbers_of_every_kind(returned, value):
     assert values(lambda completion: returned) == [value, value]
+
+
+@pytest.mark.parametrize("function", [lambda completion: math.nan, lambda completions: [math.inf, 1.0]])
+def test_a_value_that_is_not_finite_is_refused_even_without_the_guard(function):
+    with pytest.raises(RewardError, match="expected a finite number"):
+        asyncio.run(from_function(function).score(EPISODES))
+
+
+def test_a_plain_function_does_not_block_the_event_loop_of_who_asks():
+    release = threading.Event()
+
+    async def main():
+        async def let_go():
+            release.set()
+
+        return await asyncio.gather(from_function(lambda completion: release.wait(5)).score(EPISODES), let_go())
+
+    assert [s.value for s in asyncio.run(main())[0]] == [1, 1]
+
+
+def test_the_prompt_is_the_last_thing_that_the_user_said():
+    prompt = (Message("user", "first"), Message("assistant", "yes"), Message("user", "last"), Message("system", "!"))
+    conversation = Episode(Task(prompt), (*prompt, Message("assistant", "done")))
+    assert values(lambda prompt, completion: prompt == "last" and completion == "done", [conversation]) == [1]
 
 
 def test_a_score_passes_unchanged():

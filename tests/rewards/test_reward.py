@@ -1,14 +1,17 @@
 import asyncio
 import doctest
 import math
+import os
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import posttrain
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import Reward, reward, score_all, score_each, scoring
 from posttrain.types import Score
@@ -135,7 +138,8 @@ try:
 except RewardError:
     print("stopped")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    env = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.returncode) == ("stopped\n", 0)
 
 

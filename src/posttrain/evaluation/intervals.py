@@ -31,6 +31,4 @@ def difference(before: Accuracy, after: Accuracy) -> Difference:
     ids = [[group.task.id for group in found.groups] for found in (before, after)]
     if ids[0] != ids[1] or before.greedy != after.greedy:
         raise ValueError("a paired difference needs the same tasks, in the same order, answered in the same way")
-    return Difference(
-        fmean(after.rates) - fmean(before.rates), paired_difference_interval(before.rates, after.rates)
-    )
+    return Difference(fmean(after.rates) - fmean(before.rates), paired_difference_interval(before.rates, after.rates))

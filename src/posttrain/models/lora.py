@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from posttrain.errors import ModelError, UserError
 from posttrain.models.language_model import LanguageModel
@@ -24,8 +25,19 @@ def is_adapter(folder: str | Path) -> bool:
 
 
 def base_of(folder: str | Path) -> str:
-    """The model that an adapter was trained on."""
-    return json.loads((Path(folder) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    """The model that an adapter was trained on.
+
+    Raises:
+        ModelError: the adapter's configuration does not say.
+    """
+    path = Path(folder) / "adapter_config.json"
+    try:
+        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        base = None
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"{path} does not say which model the adapter belongs to (base_model_name_or_path)")
+    return base
 
 
 def _peft() -> Any:
@@ -51,10 +63,21 @@ def add_lora(model: LanguageModel, rank: int, alpha: float | None = None, seed: 
 
 
 def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
-    """Put a saved adapter on its base, trainable."""
+    """Put a saved adapter on its base, trainable.
+
+    Raises:
+        ModelError: it cannot be read, or was made for another model.
+    """
     try:
         adapted = _peft().PeftModel.from_pretrained(model.network, str(folder), is_trainable=True)
-    except (OSError, ValueError, RuntimeError) as error:
+        saved = _peft().utils.load_peft_weights(str(folder), device="cpu").keys()
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load the adapter in '{folder}': {str(error).splitlines()[0]}") from error
+    placed = _peft().get_peft_model_state_dict(adapted).keys()
+    if saved != placed:  # peft itself only warns, and leaves out what does not fit
+        raise ModelError(
+            f"the adapter in '{folder}' was made for another model: {len(saved - placed)} of its weights have no place in "
+            f"'{model.name}', and {len(placed - saved)} places have no weight"
+        )
     adapted.eval()
     return replace(model, network=adapted.base_model.model, adapter=adapted)

@@ -241,9 +241,6 @@ def overfit(run: Curves, limits: Thresholds) -> Finding | None:
 
 Check = Callable[[Curves, Thresholds], Finding | None]
 
-ANY_LENGTH: tuple[Check, ...] = (not_finite, logprob_gap)
-"""What can be said of a run of one step."""
-
 CHECKS: tuple[Check, ...] = (
     not_finite,
     dead,

@@ -215,8 +215,9 @@ def _line(text: str) -> str:
 
 
 def _value(value: object) -> str:
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return chart.number(value) if numeric else escape(value, 40)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return chart.number(value)
+    return escape(value, 40)
 
 
 def _details(title: str, content: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ A run can look alive and learn nothing, or earn more reward and get worse. Each 
 of the field tell; its threshold and the reason for it are in `Thresholds`, and nowhere else.
 """
 
-from posttrain.monitoring.checks import ANY_LENGTH, CHECKS
+from posttrain.monitoring.checks import CHECKS
 from posttrain.monitoring.curves import Curves, Rows
 from posttrain.monitoring.finding import Finding, Severity, Thresholds
 
@@ -24,7 +24,7 @@ def verdict(rows: Rows, thresholds: Thresholds | None = None) -> list[Finding]:
     limits = thresholds or Thresholds()
     run, steps = Curves(rows, limits), len(rows)
     short = steps < limits.min_steps
-    found = [finding for check in (ANY_LENGTH if short else CHECKS) if (finding := check(run, limits)) is not None]
+    found = [finding for check in CHECKS if (finding := check(run, limits)) is not None]
     if short:
         found.append(Finding(Severity.NOTE, "Too short to judge", f"{steps} steps; {limits.min_steps} would say more"))
     elif all(finding.severity in (Severity.NOTE, Severity.GOOD) for finding in found):

@@ -28,9 +28,11 @@ from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.measures import rollout_metrics
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training import checkpoint
+from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import Reference, policy_batch, policy_step
+from posttrain.training.saved import saved_model
 from posttrain.training.schedule import SCHEDULES, learning_rate
 from posttrain.training.state import restore_latest, writer
 from posttrain.types import Sampling, Task
@@ -43,7 +45,7 @@ class RL:
     dataset: str = ""
     """What to train on: a hub id, a jsonl or parquet file or folder, or gym:NAME?option=value."""
     model: str = "smollm2-135m-instruct"
-    """The policy: a hub id, a folder, an adapter's folder, or a packaged model."""
+    """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     algorithm: str = "grpo"
     """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
     reward: str = ""
@@ -147,7 +149,7 @@ def run(
             sampled = time.perf_counter()
             batch, metrics = policy_batch(groups, algorithm)
             lr = learning_rate(step, steps=config.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
-            with progress.phase("update"):
+            with progress.phase("update"), kept_batch(step + 1, batch.examples, directory.path, directory.checkpoints):
                 metrics |= policy_step(
                     policy.model,
                     optimizer,
@@ -184,6 +186,7 @@ class _Parts:
     policy: Policy
     optimizer: MasterAdamW
     reference: Reference | None
+    notes: tuple[str, ...]  # what to tell the user
 
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
@@ -198,8 +201,9 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
     environment = SingleTurn(parse_rewards(_rewards(config)))
     tasks, heldout = _tasks(config)
+    saved = saved_model(config.model)
     policy = load_policy(
-        config.model, precision=config.precision, lora_rank=config.lora_rank, cache_gb=config.cache_gb, seed=config.seed
+        saved.where, precision=config.precision, lora_rank=config.lora_rank, cache_gb=config.cache_gb, seed=config.seed
     )
     fitting = [t for t in tasks if len(policy.chat.prompt_ids(t.prompt)) <= config.max_prompt_tokens]
     if not fitting:
@@ -210,7 +214,10 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
     reference = reference_for(policy.model) if algorithm.needs_reference else None
-    return _Parts(fitting, heldout, environment, policy, optimizer, reference)
+    notes = [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
+    if len(fitting) < len(tasks):
+        notes.append(f"{len(tasks) - len(fitting)} prompts are over --max-prompt-tokens and were left out")
+    return _Parts(fitting, heldout, environment, policy, optimizer, reference, tuple(notes))
 
 
 def _rewards(config: RL) -> str:
@@ -250,11 +257,11 @@ def _open(
     settings = asdict(config) | {"knobs": asdict(algorithm)}  # type: ignore[call-overload]
     about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
     if resume is None:
-        return RunDirectory.create(output, "rl", settings, environment=about), 0, ()
+        return RunDirectory.create(output, "rl", settings, environment=about), 0, parts.notes
     directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
     found = restore_latest(directory.checkpoints, parts.optimizer)
     directory.rewind(found.step)
-    return directory, found.step, found.skipped
+    return directory, found.step, parts.notes + found.skipped
 
 
 def _evaluate(config: RL, parts: _Parts, progress: Progress) -> Accuracy:

@@ -21,8 +21,10 @@ from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.memory import peak_gb
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training import checkpoint
+from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.saved import saved_model
 from posttrain.training.schedule import SCHEDULES, learning_rate
 from posttrain.training.state import restore_latest, writer
 from posttrain.training.supervised import supervised_loss, supervised_step
@@ -38,7 +40,7 @@ class SFT:
     dataset: str = ""
     """Demonstrations: a hub id, or a jsonl or parquet file or folder."""
     model: str = "smollm2-135m-instruct"
-    """What to train: a hub id, a folder, an adapter's folder, or a packaged model."""
+    """What to train: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     epochs: float = 1.0
     """Passes over the demonstrations; less than one for a part of them."""
     steps: int = 0
@@ -116,16 +118,11 @@ def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, 
         while step < parts.steps and not stop.requested:
             began = time.perf_counter()
             indices = batch_indices(len(parts.examples), config.examples_per_step, step, config.seed)
-            lr = learning_rate(
-                step, steps=parts.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
-            )
-            with progress.phase("update"):
+            examples = [parts.examples[i] for i in indices]
+            lr = learning_rate(step, steps=parts.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
+            with progress.phase("update"), kept_batch(step + 1, examples, directory.path, directory.checkpoints):
                 metrics = supervised_step(
-                    policy.model,
-                    optimizer,
-                    [parts.examples[i] for i in indices],
-                    lr=lr,
-                    microbatch_tokens=config.microbatch_tokens,
+                    policy.model, optimizer, examples, lr=lr, microbatch_tokens=config.microbatch_tokens
                 )
             metrics |= _cost(began, metrics["tokens"]) | {"lr": lr}
             step += 1
@@ -153,13 +150,15 @@ class _Parts:
     steps: int
     policy: Policy
     optimizer: MasterAdamW
+    notes: tuple[str, ...]  # what to tell the user
 
 
 def _prepare(config: SFT) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config)
     conversations, heldout = _conversations(config)
-    policy = load_policy(config.model, precision=config.precision, lora_rank=config.lora_rank, seed=config.seed)
+    saved = saved_model(config.model)
+    policy = load_policy(saved.where, precision=config.precision, lora_rank=config.lora_rank, seed=config.seed)
     longest = min(config.max_tokens, policy.model.context)
     examples, dropped = _examples(policy, conversations, config.train_on, longest)
     kept, _ = _examples(policy, heldout, config.train_on, longest)
@@ -183,7 +182,10 @@ def _prepare(config: SFT) -> _Parts:
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
-    return _Parts(examples, kept, dropped, steps, policy, optimizer)
+    notes = [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
+    if dropped:
+        notes.append(f"{dropped} of {dropped + len(examples)} examples are over {longest} tokens and were left out")
+    return _Parts(examples, kept, dropped, steps, policy, optimizer, tuple(notes))
 
 
 def _check(config: SFT) -> None:
@@ -273,7 +275,6 @@ def _open(
     config: SFT, parts: _Parts, output: Path | None, resume: Path | None
 ) -> tuple[RunDirectory, int, tuple[str, ...]]:
     """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
-    notes = (f"{parts.dropped} examples are too long and were left out",) if parts.dropped else ()
     model = parts.policy.model
     about = {
         "device": str(model.device),
@@ -283,11 +284,11 @@ def _open(
         "heldout": len(parts.heldout),
     }
     if resume is None:
-        return RunDirectory.create(output, "sft", asdict(config), environment=about), 0, notes
+        return RunDirectory.create(output, "sft", asdict(config), environment=about), 0, parts.notes
     directory = RunDirectory.resume(resume, asdict(config), may_differ=("steps", "epochs"), environment=about)
     found = restore_latest(directory.checkpoints, parts.optimizer)
     directory.rewind(found.step)
-    return directory, found.step, notes + found.skipped
+    return directory, found.step, parts.notes + found.skipped
 
 
 def _heldout_loss(config: SFT, parts: _Parts, progress: Progress) -> float:

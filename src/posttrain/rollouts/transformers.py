@@ -5,9 +5,9 @@ takes its place. How many are decoded together is bounded by the memory of their
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from posttrain.rollouts.kv_cache import KeyValueCache, Prefill, bytes_per_token
 from posttrain.rollouts.sampling import draw, uniforms
 from posttrain.types import Completion, Request, Sampling, StopReason
 
-PREFILL_TOKENS = 4096  # of different prompts computed in one forward pass
+PREFILL_TOKENS = 1024  # of different prompts computed in one forward pass, those of waiting sequences included
 
 
 @dataclass
@@ -135,7 +135,9 @@ class _Decoding:
     def _admit(self, places: int) -> int:
         """Start as many waiting sequences as there are places, and draw their first tokens."""
         new = [self._waiting.popleft() for _ in range(min(places, len(self._waiting)))]
-        self._prefill([r for r in dict.fromkeys(s.request.token_ids for s in new) if r not in self._prompts])
+        for sequence in new:
+            if sequence.request.token_ids not in self._prompts:
+                self._prefill(self._prompts_ahead(new))
         hidden: list[Tensor] = []
         for sequence in new:
             prompt_ids = sequence.request.token_ids
@@ -149,14 +151,20 @@ class _Decoding:
         self._extend(self._running[-len(new) :], torch.stack(hidden))
         return len(new)
 
+    def _prompts_ahead(self, new: Sequence[_Running]) -> list[tuple[int, ...]]:
+        """The next prompts to compute: at least one, and as many of the waiting ones as fill a forward pass."""
+        ahead = dict.fromkeys(s.request.token_ids for s in chain(new, self._waiting))
+        missing = [prompt for prompt in ahead if prompt not in self._prompts and self._wanted[prompt]]
+        ends = accumulate(len(prompt) for prompt in missing)
+        return [prompt for i, (prompt, end) in enumerate(zip(missing, ends, strict=True)) if not i or end <= PREFILL_TOKENS]
+
     def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> None:
-        for part in _parts(prompts, PREFILL_TOKENS):
-            prefill = Prefill([len(p) for p in part], self._model.device)
-            ids = self._tensor([t for p in part for t in p])
-            positions = self._tensor([i for p in part for i in range(len(p))])
-            hidden = self._model.hidden(ids[None], positions[None], prefill)[0]
-            for prompt, end in zip(part, accumulate(len(p) for p in part), strict=True):
-                self._prompts[prompt] = _Prompt(prefill, end - len(prompt), hidden[end - 1])
+        prefill = Prefill([len(p) for p in prompts], self._model.device)
+        ids = self._tensor([t for p in prompts for t in p])
+        positions = self._tensor([i for p in prompts for i in range(len(p))])
+        hidden = self._model.hidden(ids[None], positions[None], prefill)[0]
+        for prompt, end in zip(prompts, accumulate(len(p) for p in prompts), strict=True):
+            self._prompts[prompt] = _Prompt(prefill, end - len(prompt), hidden[end - 1])
 
     def _decode(self) -> int:
         """One step: feed the last token of every running sequence, draw the next."""
@@ -205,15 +213,3 @@ class _Decoding:
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self._model.device)
-
-
-def _parts(prompts: Sequence[tuple[int, ...]], tokens: int) -> Iterator[list[tuple[int, ...]]]:
-    """Cut a list of prompts into parts of about `tokens` tokens."""
-    part: list[tuple[int, ...]] = []
-    for prompt in prompts:
-        if part and sum(map(len, part)) + len(prompt) > tokens:
-            yield part
-            part = []
-        part.append(prompt)
-    if part:
-        yield part

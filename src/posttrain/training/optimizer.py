@@ -6,12 +6,12 @@ nothing is copied.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from posttrain.errors import TrainingError
+from posttrain.errors import CheckpointError, TrainingError
 
 
 class MasterAdamW:
@@ -63,10 +63,11 @@ class MasterAdamW:
         """Clip, update the masters, write them to the model; returns the gradient's length before clipping.
 
         Raises:
-            TrainingError: the gradient is not finite. Nothing has been changed then.
+            TrainingError: the gradient is not finite. Nothing has been changed then, and the gradient is forgotten.
         """
         norm = self.grad_norm()
         if not math.isfinite(norm):
+            self.discard()
             raise TrainingError(f"the gradient's norm is {norm}; the weights were not touched")
         if norm > self._max_grad_norm:
             for master in self.masters:
@@ -96,8 +97,19 @@ class MasterAdamW:
         return dict(zip(self.names, self.masters, strict=True))
 
     @torch.no_grad()
-    def load_masters(self, tensors: dict[str, Tensor]) -> None:
-        """Put a checkpoint's float32 weights in place and round them into the model."""
+    def load_masters(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put a checkpoint's float32 weights in place and round them into the model.
+
+        Raises:
+            CheckpointError: they have other names or shapes than the weights trained here. Nothing has been changed then.
+        """
+        here, there = ({name: list(t.shape) for name, t in part.items()} for part in (self.named_masters(), tensors))
+        if here != there:
+            name = min(n for n in here.keys() | there.keys() if here.get(n) != there.get(n))
+            raise CheckpointError(
+                f"the weights in the checkpoint are not those trained here: '{name}' is "
+                f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
+            )
         for name, master in zip(self.names, self.masters, strict=True):
             master.copy_(tensors[name])
         self.publish()

@@ -34,7 +34,7 @@ def test_a_hostile_completion_takes_no_time(name):
     start = time.monotonic()
     for text in ("<think>", "a", " ", "\n", "wait ", "1. ", ". ", "</think>", "- ", "step 1 "):
         asyncio.run(REWARDS[name]().score([episode(text * 20_000)]))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("name", RULES)

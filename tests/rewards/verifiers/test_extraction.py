@@ -58,7 +58,7 @@ def test_whatever_is_found_is_stripped_not_empty_and_from_the_completion(complet
     assert found is None or (found and found == found.strip() and found in completion)
 
 
-@given(st.text(max_size=20), st.text(alphabet="abc123 {}", max_size=20).filter(str.strip))
+@given(st.text(alphabet="ab<>/think \n", max_size=20), st.text(alphabet="abc123 {}", max_size=20).map("{}1".format))
 def test_a_well_formed_answer_is_found_whatever_stands_before_it(before, answer):
     completion = f"{before.replace('<think>', '')}</think><answer>{answer}</answer>"
     assert extract(completion, "answer") == answer.strip()

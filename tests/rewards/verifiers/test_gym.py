@@ -79,8 +79,9 @@ def test_an_answer_that_hangs_is_unparsed():
 
 
 def test_a_scorer_that_fails_on_the_answer_alone_is_unparsed_but_on_its_own_answer_too_it_raises():
-    row = entry("needle_haystack") | {"answer": "Bob"}
-    assert judged("Bob", name="needle_haystack", row=row).value == 1.0
+    row = entry("prime_factorization")  # its scorer raises on anything that is not numbers and signs
+    got = judged("two times two", name="prime_factorization", row=row)
+    assert (got.value, got.unparsed, got.explanation) == (0.0, True, "the scorer could not read it: ValueError")
     broken = {"question": "", "metadata": {}}  # no answer to compare with
     with pytest.raises(RewardError, match="'gym' failed on task 't': KeyError"):
         judged("5", row=broken)

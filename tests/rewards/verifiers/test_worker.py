@@ -3,9 +3,11 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import posttrain
 from posttrain.rewards.verifiers.worker import Worker, WorkerError, WorkerTimeout, worker_for
 
 HERE = __name__
@@ -113,12 +115,27 @@ from posttrain.rewards.verifiers.worker import Worker
 worker = Worker({f"{HERE}:work"!r})
 print(worker.ask(("pid", 0), 5), flush=True)
 """
-    pid = int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stdout)
+    env = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
+    pid = int(subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, timeout=60).stdout)
     for _ in range(100):
         if not os.path.exists(f"/proc/{pid}"):
             return
         time.sleep(0.02)
     pytest.fail(f"process {pid} outlived the program that started it")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_gets_a_process_of_its_own_and_leaves_the_first_alone(worker):
+    pid = worker.ask(("pid", 0), 5)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, str(worker.ask(("pid", 0), 5)).encode())
+        worker.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(read, 100)) != pid
+    assert worker.ask(("pid", 0), 5) == pid and worker.started == 1
 
 
 def test_one_worker_per_target():

@@ -18,7 +18,8 @@ _COMMAND = re.compile(r"\\(?:text|mathrm|mathbf|boxed) ?\{([^{}]*)\}")
 _ALONE = re.compile(r"(?:(?:option|choice|answer)[ *_`\"':(\[]*)?([a-z])", re.IGNORECASE)
 _LEADING = re.compile(r"[*_`\"' ]*\(?([A-Z])[).:](?=[ *_]|$)")
 _SAID = re.compile(
-    r"(?i:\b(?:answer|option|choice)\b(?: is)?)[ *_`\"':$(\[]*([A-Z])\b(?!['\u2019])(?![ )*]*(?:(?:or|and|/) ?\(?[A-Z]\b|, ?\([A-Z]\)))"
+    r"(?i:\b(?:answer|option|choice)\b(?: is)?)[ *_`\"':$(\[]*([A-Z])\b"
+    r"(?!['\u2019])(?![ )*]*(?:(?:or|and|/) ?\(?[A-Z]\b|, ?\([A-Z]\)))"
 )
 
 

@@ -77,7 +77,7 @@ def parse_number(text: str) -> Decimal | None:
     """
     text = _plain(text)
     matches = [match for match in _NUMBER.finditer(text) if _has_digits(match)]
-    if len(matches) != 1:
+    if not matches:
         return None
     outside = text[: matches[0].start()] + text[matches[0].end() :]
     # a digit left over is another number, unless it belongs to a unit such as m2

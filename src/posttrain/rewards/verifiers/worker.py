@@ -58,7 +58,7 @@ class Worker:
             WorkerError: the process could not start or died; or the function raised, with its error as text.
         """
         with self._lock:
-            if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
+            if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._start()
             pickled = base64.b64encode(pickle.dumps((question, timeout_s)))
             return self._exchange(pickled + b"\n", timeout_s)
@@ -66,8 +66,8 @@ class Worker:
     def close(self) -> None:
         """End the process, if there is one. The next question starts another."""
         with self._lock:
-            if self._process is not None and self._owner == os.getpid():
-                _end(self._process)
+            if self._process is not None:
+                _end(self._process, self._owner)
             self._process = None
 
     def _start(self) -> None:
@@ -88,7 +88,7 @@ class Worker:
         )
         self._process, self._owner = process, os.getpid()
         self.started += 1
-        weakref.finalize(self, _end, process)
+        weakref.finalize(self, _end, process, self._owner)
         try:
             self._exchange(b"", START_TIMEOUT_S)  # its first line says that the function was imported
         except WorkerTimeout:
@@ -98,11 +98,13 @@ class Worker:
         """Send a line, return what the next line says; the timer's kill ends the wait by closing the pipe."""
         process = cast("subprocess.Popen[bytes]", self._process)
         stdin, stdout = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
-        expired = threading.Event()
+        expired, answered, one_of_them = threading.Event(), threading.Event(), threading.Lock()
 
         def expire() -> None:
-            expired.set()
-            process.kill()
+            with one_of_them:  # an answer that came in time is not followed by a kill
+                if not answered.is_set():
+                    expired.set()
+                    process.kill()
 
         timer = threading.Timer(timeout_s, expire)
         timer.daemon = True
@@ -113,11 +115,11 @@ class Worker:
             reply = stdout.readline()
         except BrokenPipeError:
             reply = b""
-        finally:
-            timer.cancel()
-        if not reply.endswith(b"\n"):
-            _end(process)
-            self._process = None
+        with one_of_them:
+            answered.set()
+        timer.cancel()
+        if expired.is_set() or not reply.endswith(b"\n"):
+            _end(process, self._owner)
             if expired.is_set():
                 raise WorkerTimeout(f"no answer within {timeout_s:g} s")
             raise WorkerError(f"the worker process of {self.target} died (exit status {process.returncode})")
@@ -177,8 +179,10 @@ def _limit_memory() -> None:
         return
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill and collect. A process is only ever ended by the process that started it."""
+def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
+    """Kill and collect, in the process that started it: a fork of that one has it too, and must leave it alone."""
+    if os.getpid() != owner:
+        return
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -1,0 +1,178 @@
+"""The command line: `posttrain COMMAND [OPTIONS]`. It finds the command, reads its options, and shows what came out.
+
+Everything that is computed is computed by a recipe. Progress and errors go to standard error, answers to standard
+output; with `--json` its last line is one JSON value. Exit code 0: done. 1: our fault, or something failed. 2: the
+user's mistake. 130 and 143: stopped by Ctrl-C and SIGTERM, with everything saved that a line then says how to resume.
+"""
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from posttrain import __version__
+from posttrain.commands import COMMANDS, EXAMPLES, Command
+from posttrain.errors import PosttrainError, UserError, unknown
+from posttrain.monitoring import config_file
+from posttrain.monitoring.run import CONFIG, read_run
+from posttrain.options import Section, given, parse
+
+SHARED: Mapping[str, tuple[Any, Any, str]] = {
+    "config": (Path | None, None, "A TOML file of options, such as the config.toml of a run; flags come on top of it."),
+    "output": (Path | None, None, "Where to write; unless given, a new directory below runs/."),
+    "resume": (Path | None, None, "Go on with the run in this directory, as if it had never been interrupted."),
+    "quiet": (bool, False, "Show no progress."),
+    "json": (bool, False, "End the output with one line of JSON."),
+    "debug": (bool, False, "Show the traceback of an error."),
+}
+"""Options that are not a recipe's own: type, default, help. Each command says which it has; all have --debug."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Never raises."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # Libraries' own bars and notices would tear ours.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        return _dispatch(words)
+    except SystemExit as done:  # tyro has printed --help
+        return done.code if isinstance(done.code, int) else 2
+    except KeyboardInterrupt:
+        return _complain(
+            "interrupted; a run keeps its last checkpoint, and --resume RUN goes on from there", 130, words
+        )
+    except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+        return 0
+    except PosttrainError as error:
+        return _complain(str(error), error.exit_code, words)
+    except ModuleNotFoundError as error:
+        return _complain(f"the package '{error.name}' is not installed; type: pip install {error.name}", 2, words)
+    except Exception as error:
+        hint = "" if "--debug" in words else "; run again with --debug to see where"
+        return _complain(f"unexpected {type(error).__name__}: {error}{hint}", 1, words)
+
+
+def _complain(message: str, code: int, words: Sequence[str]) -> int:
+    if "--debug" in words:
+        traceback.print_exc()
+    print(f"posttrain: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"posttrain {__version__}")
+        return 0
+    if words[0].startswith("-"):
+        raise UserError(f"the command comes first, then its options; got '{words[0]}'; see posttrain --help")
+    pairs = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]  # such as `models pull`
+    if pairs and (len(words) == 1 or words[1].startswith("-")):
+        raise UserError(f"say which: {' or '.join(f'posttrain {name}' for name in pairs)}")
+    length = 2 if pairs else 1
+    name = " ".join(words[:length])
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    return _run(name, COMMANDS[name], words[length:])
+
+
+def overview() -> str:
+    """What `posttrain --help` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    examples = [f"  {example}" for example in EXAMPLES]
+    return "\n".join(
+        [
+            "usage: posttrain COMMAND [OPTIONS]",
+            "",
+            "The whole post-training loop of a language model.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "examples:",
+            *examples,
+            "",
+            "posttrain COMMAND --help says all about a command.",
+        ]
+    )
+
+
+def _run(name: str, command: Command, argv: list[str]) -> int:
+    """Read the options of a command, run it, show its result."""
+    program = f"posttrain {name}"
+    file, origin = _file(name, command, argv)
+    form, function = command.load()
+    sections = [Section(name, form, table="")]
+    if command.knobs is not None:
+        algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
+        sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs"))
+    sections.append(Section("general", _shared((*command.shared, "debug"))))
+    about = (form.__doc__ or "").strip()
+    *parts, shared = parse(argv, sections, program=program, about=about, file=file, origin=origin)
+    if getattr(shared, "resume", None) and getattr(shared, "output", None):
+        raise UserError("--resume goes on in the run's own directory; leave out --output")
+    passed = {key: getattr(shared, key) for key in ("output", "resume", "quiet") if key in command.shared}
+    result = function(*parts, **passed)
+    as_json = getattr(shared, "json", False)
+    if not as_json:
+        print("\n".join(command.show(result)))
+    code = _stopped(name, result) or command.code(result)
+    if as_json:
+        print(json.dumps(command.answer(result), default=str), flush=True)
+    return code
+
+
+def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str, Any], str]:
+    """What the file of --config says, or the configuration of the run of --resume; and what to call it in errors."""
+    config, resume = (given(argv, key) if key in command.shared else None for key in ("config", "resume"))
+    if config and resume:
+        raise UserError("--resume takes its configuration from the run; leave out --config, and give changes as flags")
+    if config:
+        return config_file.read(Path(config)), config
+    if not resume:
+        return {}, ""
+    run = read_run(Path(resume))
+    if run.command not in ("", name):
+        raise UserError(f"{resume} is a run of posttrain {run.command}, not of posttrain {name}")
+    return run.config, str(run.path / CONFIG)
+
+
+def _shared(names: Sequence[str]) -> type:
+    """A dataclass of the options that a command shares with others."""
+    fields: list[tuple[str, Any, Any]] = []
+    for name in names:
+        kind, default, text = SHARED[name]
+        fields.append((name, Annotated[kind, tyro.conf.arg(help=text)], default))
+    form = dataclasses.make_dataclass("Shared", fields, frozen=True)
+    form.__doc__ = ""
+    return form
+
+
+def _default(form: type, name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(form) if field.name == name)
+
+
+def _stopped(name: str, result: Any) -> int:
+    """For a run that a signal stopped: say how to go on. Returns the exit code that the signal means, else 0."""
+    cause = getattr(result, "interrupted", "")
+    if not cause:
+        return 0
+    if result.steps:
+        how = f"saved; go on with: posttrain {name} --resume {shlex.quote(str(result.run))}"
+    else:
+        how = "before the first, so there is nothing to go on with; start again"
+    print(f"posttrain: stopped by {cause} after step {result.steps}, {how}", file=sys.stderr)
+    return 128 + signal.Signals[cause]

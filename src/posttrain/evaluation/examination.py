@@ -1,0 +1,99 @@
+"""One model's answers to a set of tasks, sampled and greedy, and what sets it apart from another model's."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.evaluation.accuracy import Accuracy
+from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What one model did: sampled, greedy, or both. The headline is the sampled accuracy where there is one."""
+
+    model: str
+    sampled: Accuracy | None = None
+    greedy: Accuracy | None = None
+
+    def __post_init__(self) -> None:
+        if not self.answers:
+            raise ValueError("an examination needs sampled answers, greedy ones, or both; got neither")
+
+    @property
+    def answers(self) -> dict[str, Accuracy]:
+        """What there is, under `sampled` and `greedy`, the headline first."""
+        found = {"sampled": self.sampled, "greedy": self.greedy}
+        return {decoding: accuracy for decoding, accuracy in found.items() if accuracy is not None}
+
+    @property
+    def headline(self) -> Accuracy:
+        """The accuracy to be quoted alone."""
+        return next(iter(self.answers.values()))
+
+    def over(self, before: "Examination") -> dict[str, Difference]:
+        """How much more of the same tasks this model solves, under `sampled` and `greedy`.
+
+        Raises:
+            ValueError: `before` had other tasks, or was not asked in the same ways.
+        """
+        return {decoding: difference(before.answers[decoding], found) for decoding, found in self.answers.items()}
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers for a machine to read: those of `sampled` and of `greedy`."""
+        return {"model": self.model} | {decoding: numbers(found) for decoding, found in self.answers.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers by names such as `sampled/pass_at_8`, for `metrics.jsonl`."""
+        return {
+            f"{decoding}/{name}": value
+            for decoding, found in self.answers.items()
+            for name, value in {
+                "accuracy": found.accuracy,
+                **{f"pass_at_{k}": share for k, share in found.pass_at.items()},
+                "unparsed": found.unparsed,
+                "truncated": found.truncated,
+                "tokens": found.mean_tokens,
+            }.items()
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people, one line for each way of answering."""
+        return [f"  {decoding:<8} {_sentence(found)}" for decoding, found in self.answers.items()]
+
+
+def numbers(found: Accuracy) -> dict[str, Any]:
+    """An accuracy as plain numbers; shares are 0 to 1, and the keys of `pass_at` are k as text."""
+    ks = sorted(found.pass_at)
+    return {
+        "accuracy": found.accuracy,
+        "ci95": list(found.ci95),
+        "n": found.n,
+        "samples_per_task": found.samples_per_task,
+        "pass_at": {str(k): found.pass_at[k] for k in ks},
+        "pass_at_ci95": {str(k): list(pass_at_interval(found, k)) for k in ks},
+        "unparsed": found.unparsed,
+        "truncated": found.truncated,
+        "mean_tokens": found.mean_tokens,
+    }
+
+
+def _sentence(found: Accuracy) -> str:
+    size, most = found.samples_per_task, max(found.pass_at)
+    passes = [f"pass@1 {percent(found.accuracy, found.ci95)}"]
+    if most > 1:
+        passes.append(f"pass@{most} {percent(found.pass_at[most], pass_at_interval(found, most))}")
+    return (
+        f"{', '.join(passes)}; {found.n} tasks, {size} {'answer' if size == 1 else 'answers'} each; no answer found in "
+        f"{percent(found.unparsed)}, cut off {percent(found.truncated)}, {found.mean_tokens:.0f} tokens on average"
+    )
+
+
+def percent(share: float, interval: tuple[float, float] | None = None) -> str:
+    """A share as people write it, with its interval.
+
+    Example:
+        >>> percent(0.4756, (0.43, 0.5)), percent(0.0125)
+        ('47.6 % (43.0 to 50.0)', '1.2 %')
+    """
+    shown = f"{100 * share:.1f} %"
+    return shown if interval is None else f"{shown} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"

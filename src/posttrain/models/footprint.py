@@ -1,0 +1,148 @@
+"""What a model takes before it is loaded: parameters, and bytes of everything that training and sampling hold.
+
+Widths come from the configuration alone, so a plan for a model of 70 billion parameters costs nothing.
+
+The count of activations is that of autograd's saved tensors for one decoder layer of the Llama family (Llama, SmolLM2,
+Mistral, Qwen2) as `models/attention.py` runs it, which a test compares with autograd's own, byte for byte. Per token,
+with b bytes per number, D hidden units, A = query heads x width, K = key heads x width, I units of the MLP:
+
+    two RMS norms    2 (4 D + b D + 4)    their input in float32, its scaled copy, one number of float32
+    inputs of qkv and gate/up   2 b D
+    attention        b A + 2 b K + b A    queries, keys and values, the output that goes into the last projection
+                     and the weights: H T (4 + b) if they exist (softmax in float32, then b; H T 4 in float32), else
+                     what the fused kernel keeps: keys and values for every query head, its output, H sums, its bias
+    MLP              4 b I                gate, its activation, up, their product
+
+Layers with more norms (Gemma, Qwen3) or with experts keep somewhat more; treat their numbers as within a quarter.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from posttrain.errors import ModelError
+from posttrain.models import lora
+from posttrain.models.attention import MATERIALIZE
+from posttrain.models.load import locate
+from posttrain.models.logprobs import CHUNK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The widths of a decoder and what follows from them alone."""
+
+    name: str
+    context: int  # the most tokens a sequence may have
+    layers: int
+    hidden: int
+    heads: int
+    query_width: int  # query heads x head width
+    key_width: int  # key heads x head width
+    intermediate: int  # units of the MLP that one token uses
+    vocabulary: int
+    parameters: int  # all, a tied embedding once
+    active: int  # numbers that one token is multiplied with in the layers, so without embedding and head
+    linear_widths: int  # inputs + outputs of all linear layers but the head: an adapter has rank x this many
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Parameters of a low-rank adapter on every linear layer but the head."""
+        return rank * self.linear_widths
+
+
+def read_shape(name: str) -> Shape:
+    """The shape of a model by name, folder or hub id, from its configuration; of an adapter, that of its base.
+
+    Raises:
+        ModelError: there is no such model, or no causal language model is made from its configuration.
+    """
+    where = locate(name)
+    if lora.is_adapter(where):
+        return read_shape(lora.base_of(where))
+    try:
+        config = AutoConfig.from_pretrained(where)
+        with torch.device("meta"):  # tensors without memory
+            network = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read a language model's configuration from '{name}': {_line(error)}") from error
+    return shape_of(network, name)
+
+
+def shape_of(network: Any, name: str) -> Shape:
+    """The shape of a network, on whatever device it is."""
+    config = network.config.get_text_config()
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    head = network.get_output_embeddings().weight
+    experts, used = _experts(config)
+    ends = {id(head), id(network.get_input_embeddings().weight)}
+    body = [(n, p) for n, p in network.named_parameters() if p.dim() >= 2 and id(p) not in ends]
+    linear = [m for m in network.modules() if isinstance(m, nn.Linear) and m.weight is not head]
+    return Shape(
+        name=name,
+        context=config.max_position_embeddings,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=heads,
+        query_width=heads * width,
+        key_width=(getattr(config, "num_key_value_heads", None) or heads) * width,
+        intermediate=used * getattr(config, "moe_intermediate_size", config.intermediate_size)
+        if experts > 1
+        else config.intermediate_size,
+        vocabulary=head.shape[0],
+        parameters=sum(p.numel() for p in network.parameters()),
+        active=sum(p.numel() * used // experts if ".experts." in n else p.numel() for n, p in body),
+        linear_widths=sum(m.in_features + m.out_features for m in linear),
+    )
+
+
+def cache_bytes_per_token(shape: Shape, itemsize: int) -> int:
+    """Keys and values of one token of one sequence over all layers: 2 L K b."""
+    return 2 * shape.layers * shape.key_width * itemsize
+
+
+def family_bytes(shape: Shape, itemsize: int, *, prefix: int, branch: int, branches: int, fused: bool = False) -> int:
+    """Activations of a prefix and its branches (of one length) that autograd keeps for the backward pass, all layers.
+
+    `fused` says that attention always takes the fused kernel, as it does on a GPU.
+    """
+    b, tokens, fresh, seen = itemsize, prefix + branch * branches, branch * branches, prefix + branch
+    layer = tokens * (2 * (4 + 2 * b) * shape.hidden + 8 + 4 * b * shape.intermediate + b * shape.query_width)
+    layer += _attention_bytes(shape, b, 1, prefix, prefix, fused, row=tokens) if prefix else 0
+    layer += _attention_bytes(shape, b, branches, branch, seen, fused)
+    outside = tokens * (4 + 2 * b) * shape.hidden + fresh * 4 * seen  # the last norm, and the bias of attention
+    return shape.layers * layer + outside
+
+
+def _attention_bytes(
+    shape: Shape, b: int, rows: int, queries: int, keys: int, fused: bool, row: int | None = None
+) -> int:
+    """What one attention call keeps. `row` is the length of the row of which a prefix is a view, kept as a whole."""
+    scores = rows * shape.heads * queries * keys
+    if fused or scores > MATERIALIZE:
+        query = rows * queries if row is None else row
+        shared = b >= 4 and row is None  # a branch's bias in float32 is the one that all layers share
+        bias = 0 if shared else rows * queries * keys * b
+        expanded = rows * (2 * keys + queries)  # keys, values and output, for every query head
+        return (query + expanded) * b * shape.query_width + rows * queries * 4 * shape.heads + bias
+    wide = 4 if b >= 4 else 4 + b  # softmax in float32, and the same again in the format of the products
+    key = rows * keys if row is None else row
+    return rows * queries * b * shape.query_width + 2 * key * b * shape.key_width + scores * wide
+
+
+def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:
+    """The most that `token_logprobs` holds at once: three chunks of logits, and with `full` the head's own gradient."""
+    gradient = shape.vocabulary * shape.hidden * (4 + itemsize) if full else 0
+    return 3 * max(CHUNK_BYTES, 4 * shape.vocabulary) + gradient
+
+
+def _experts(config: Any) -> tuple[int, int]:
+    """How many experts a layer has, and how many of them a token uses; 1 and 1 where there are none."""
+    total = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 1
+    return total, min(total, getattr(config, "num_experts_per_tok", None) or 1)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,364 @@
+"""Held-out accuracy: how often a model solves tasks that it was not trained on, and how sure that is.
+
+    posttrain evaluate --model runs/rl-2026-01-31-1 --dataset gym:chain_sum
+    posttrain evaluate --model OWNER/NAME --dataset test.jsonl --reward numbers --baseline smollm2-135m-instruct
+
+Two accuracies tell different stories, so both are measured unless one is asked for: sampled pass@1 is what RL
+maximises, greedy what a user of the model sees. Where pass@1 is far below pass@k, the model can do what it seldom does.
+Left out: judging by anything but the outcome; the other rewards are kept with each sample and not averaged.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from posttrain.data import disjoint, load_tasks, parse_columns, seed_for
+from posttrain.environments import SingleTurn
+from posttrain.errors import DataError, UserError
+from posttrain.evaluation.accuracy import Accuracy, summarize
+from posttrain.evaluation.examination import Examination, numbers, percent
+from posttrain.evaluation.intervals import pass_at_interval
+from posttrain.monitoring import (
+    Estimate,
+    Finding,
+    Progress,
+    RunDirectory,
+    Sample,
+    Severity,
+    Table,
+    Thresholds,
+    read_run,
+    write_report,
+)
+from posttrain.monitoring.samples import samples_of
+from posttrain.rewards import parse_rewards
+from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.fitting import fitting
+from posttrain.rollouts.measures import SOLVED
+from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.training.saved import SavedModel, saved_model
+from posttrain.types import Group, Sampling, Task
+
+SAMPLES = 8  # of each task, where nothing else is asked for
+GYM_TASKS = 200  # that a gym: source makes, where nothing else is asked for
+AT_A_TIME = 256  # completions between two steps of the progress bar: more than the engine decodes together
+SHOWN = 4  # completions in the report
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure how often a model solves held-out tasks."""
+
+    dataset: str = ""
+    """Held-out tasks: a jsonl or parquet file or folder, a hub id, or gym:NAME?option=value (its held-out split)."""
+    model: str = "smollm2-135m-instruct"
+    """A hub id, a folder, a run (its best checkpoint, or its latest), a checkpoint, an adapter, or a packaged model."""
+    baseline: str = ""
+    """Another model, such as the one before training: it gets the same tasks, and the difference its interval."""
+    reward: str = ""
+    """Rewards, such as "numbers" or path/to/file.py:function; the first verifier decides. For gym: sources gym."""
+    greedy: bool = False
+    """One greedy answer to each task, without samples unless --samples is given too."""
+    samples: int | None = None
+    """Samples of each task, without a greedy answer unless --greedy is given too. With neither: 8, and a greedy one."""
+    temperature: float = 1.0
+    """Of sampling."""
+    max_new_tokens: int = 256
+    """The longest completion; what is cut off there is counted."""
+    max_prompt_tokens: int | None = None
+    """Leave out longer prompts, and count them; unless given, a prompt that the model cannot hold is an error."""
+    columns: str = ""
+    """Which columns to read, such as "prompt=question answer=final"."""
+    split: str = ""
+    """Which part of a folder or hub data set; "test" unless given."""
+    limit: int | None = None
+    """Use only so many tasks, from the first; of a gym: source, make so many instead of 200."""
+    exclude: str = ""
+    """A data set that the model was trained on: tasks that are also in it are left out, and counted."""
+    system: str | None = None
+    """A system message, in place of the data's own; give the one that the model was trained with."""
+    prompt_template: str = "{prompt}"
+    """Text around each question; give the one that the model was trained with."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster."""
+    cache_gb: float = 1.5
+    """Memory for keys and values while sampling."""
+    seed: int = 0
+    """Decides every draw, and which tasks a gym: source makes."""
+
+    def decodings(self) -> dict[str, tuple[int, float]]:
+        """The ways to answer, by name: how many answers to a task, and at which temperature."""
+        both = not self.greedy and self.samples is None
+        found: dict[str, tuple[int, float]] = {}
+        if both or self.samples is not None:
+            found["sampled"] = (SAMPLES if self.samples is None else self.samples, self.temperature)
+        if both or self.greedy:
+            found["greedy"] = (1, 0.0)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Sample):
+    """A completion as `samples.jsonl` keeps it: a `Sample`, who said it, how, and to which task."""
+
+    model: str = ""
+    decoding: str = ""
+    task: str = ""
+    tokens: int = 0
+    unparsed: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluateResult:
+    """What was found, and where all of it is."""
+
+    run: Path
+    report: Path
+    seconds: float
+    config: Evaluate
+    model: Examination
+    baseline: Examination | None
+    notes: tuple[str, ...]  # what was left out, and what may make the number mean something else
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers for a machine to read. The headline's are at the top: sampled, where there are samples."""
+        found = numbers(self.model.headline) | {"decoding": next(iter(self.model.answers))} | self.model.summary()
+        if self.baseline is not None:
+            over = self.model.over(self.baseline)
+            found["baseline"] = self.baseline.summary()
+            found["difference"] = {k: {"value": d.value, "ci95": list(d.ci95)} for k, d in over.items()}
+        about = {"dataset": self.config.dataset, "notes": list(self.notes)}
+        return found | about | {"seconds": self.seconds, "run": str(self.run), "report": str(self.report)}
+
+    def lines(self) -> list[str]:
+        """The same in words."""
+        found = [f"{self.model.model} on {self.config.dataset}", *self.model.lines()]
+        if self.baseline is not None:
+            found += [f"{self.baseline.model} on the same tasks", *self.baseline.lines()]
+            found += [f"  {finding.title}: {finding.evidence}" for finding in _differences(self)]
+        return [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]
+
+
+def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) -> EvaluateResult:
+    """Examine a model, and a baseline where there is one, into a new run directory."""
+    began = time.monotonic()
+    parts = _prepare(config)
+    models = [parts.model] + ([parts.baseline] if parts.baseline else [])
+    answers = len(parts.tasks) * sum(count for count, _ in config.decodings().values())  # of one model
+    policy = _load(config, parts.model)
+    about = {"device": str(policy.model.device), "precision": str(policy.model.dtype), "notes": list(parts.notes)}
+    directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
+    found: list[Examination] = []
+    with directory, Progress("evaluate", answers * len(models), quiet=quiet) as progress:
+        for saved in models:
+            if found:
+                del policy  # its memory is needed for the next one
+                policy = _load(config, saved)
+            found.append(_examine(config, parts, saved.title, policy, directory, progress, len(found) * answers))
+        metrics = found[0].metrics()
+        for baseline in found[1:]:
+            metrics |= {f"baseline/{name}": value for name, value in baseline.metrics().items()}
+        directory.log_metrics(0, metrics)
+    result = EvaluateResult(
+        run=directory.path,
+        report=directory.report,
+        seconds=time.monotonic() - began,
+        config=config,
+        model=found[0],
+        baseline=found[1] if parts.baseline else None,
+        notes=parts.notes,
+    )
+    _report(result)
+    return result
+
+
+def _examine(
+    config: Evaluate,
+    parts: "_Parts",
+    title: str,
+    policy: Policy,
+    directory: RunDirectory,
+    progress: Progress,
+    done: int,
+) -> Examination:
+    """Ask one model every task in every way; what it says is kept as it comes."""
+    found: dict[str, Accuracy] = {}
+    for decoding, (count, temperature) in config.decodings().items():
+        groups: list[Group] = []
+        while len(groups) < len(parts.tasks):
+            first = len(groups)
+            with progress.phase(decoding):
+                groups += sample_groups(
+                    parts.environment,
+                    parts.tasks[first : first + max(1, AT_A_TIME // count)],
+                    policy.engine,
+                    policy.chat,
+                    Sampling(config.max_new_tokens, temperature),
+                    completions_per_prompt=count,
+                    seed=seed_for(config.seed, "evaluation", first),
+                    on_tokens=progress.tokens,
+                )
+            directory.log_samples(0, _answers(groups[first:], title, decoding, parts.environment.outcome))
+            done += (len(groups) - first) * count
+            found[decoding] = summarize(groups, parts.environment.outcome, greedy=temperature == 0)
+            progress.step(done, accuracy=found[decoding].accuracy)
+    return Examination(title, **found)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    tasks: list[Task]
+    environment: SingleTurn
+    model: SavedModel
+    baseline: SavedModel | None
+    notes: tuple[str, ...]
+
+
+def _load(config: Evaluate, saved: SavedModel) -> Policy:
+    return load_policy(saved.where, precision=config.precision, cache_gb=config.cache_gb)
+
+
+def _prepare(config: Evaluate) -> _Parts:
+    """Find everything but the weights; whatever is wrong with the options shows here, before anything is written."""
+    answers, temperature = config.decodings().get("sampled", (1, 1.0))
+    if answers < 1 or config.max_new_tokens < 1:
+        raise UserError("--samples and --max-new-tokens must be 1 or more; greedy answers alone: --greedy")
+    if temperature <= 0:
+        raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
+    if not (config.reward or config.dataset.startswith("gym:")):
+        raise UserError(
+            'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
+        )
+    environment = SingleTurn(parse_rewards(config.reward or "gym"))
+    tasks, notes = _tasks(config)
+    model = saved_model(config.model)
+    baseline = saved_model(config.baseline) if config.baseline else None
+    models = [saved for saved in (model, baseline) if saved is not None]
+    for saved in models:
+        notes += [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
+        notes += _other_words(config, saved)
+    kept = tasks
+    for saved in models:
+        kept = fitting(kept, saved.where, max_prompt_tokens=config.max_prompt_tokens, title=saved.title)
+    if len(kept) < len(tasks):
+        notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
+    return _Parts(kept, environment, model, baseline, tuple(notes))
+
+
+def _tasks(config: Evaluate) -> tuple[list[Task], list[str]]:
+    """The tasks, and what is to be said about them."""
+    if not config.dataset:
+        raise UserError("say what to evaluate on with --dataset: a file or folder, a hub id, or gym:NAME")
+    gym, file = config.dataset.startswith("gym:"), Path(config.dataset).expanduser().is_file()
+    words: dict[str, Any] = {
+        "columns": parse_columns(config.columns) if config.columns else None,
+        "system": config.system,
+        "prompt_template": config.prompt_template,
+        "seed": config.seed,
+    }
+    try:
+        tasks = load_tasks(
+            config.dataset,
+            split=config.split or ("heldout" if gym else None if file else "test"),
+            limit=GYM_TASKS if gym and config.limit is None else config.limit,
+            **words,
+        )
+    except DataError as error:
+        if config.split or gym or file:
+            raise
+        raise DataError(f"{error}; evaluation reads the split 'test' unless --split names another") from error
+    if not config.exclude:
+        return tasks, []
+    kept = disjoint(load_tasks(config.exclude, **words), tasks)
+    return kept.tasks, [f"{kept.removed} tasks were left out: they are in {config.exclude}, or twice here"]
+
+
+def _other_words(config: Evaluate, saved: SavedModel) -> list[str]:
+    """A note for each way in which the model was spoken to otherwise in training, which it may not understand."""
+    trained = read_run(saved.run).config if saved.run is not None else {}
+    now = {"system": config.system, "prompt_template": config.prompt_template}
+    return [
+        f"{saved.title} was trained with --{key.replace('_', '-')} {trained.get(key)!r}, not with {value!r}"
+        for key, value in now.items()
+        if "prompt_template" in trained and trained.get(key) != value  # of a command that has these options
+    ]
+
+
+def _answers(groups: Sequence[Group], model: str, decoding: str, outcome: str) -> list[Answer]:
+    return [
+        Answer(
+            **asdict(sample),
+            model=model,
+            decoding=decoding,
+            task=group.task.id,
+            tokens=len(trajectory.logprobs),
+            unparsed=scores[outcome].unparsed,
+        )
+        for group in groups
+        for sample, trajectory, scores in zip(samples_of([group]), group.trajectories, group.scores, strict=True)
+    ]
+
+
+def _report(result: EvaluateResult) -> None:
+    """The page: what was found, the table, and a few completions, of other tasks each, right and wrong ones."""
+    read = read_run(result.run)
+    first = {(row["task"], row["model"] == result.model.model): row for row in reversed(read.samples)}
+    ours = [row for (_, is_model), row in reversed(first.items()) if is_model]
+    right, wrong = ([r for r in ours if (r["reward"] >= SOLVED) == solved] for solved in (True, False))
+    shown = [*right[: SHOWN // 2], *wrong[: SHOWN // 2]]
+    page = replace(read, metrics=[], samples=shown)
+    write_report(page, tables=[_table(result)], findings=[*_differences(result), *_findings(result)])
+
+
+def _table(result: EvaluateResult) -> Table:
+    rows = [
+        (
+            examination.model,
+            decoding,
+            Estimate(found.accuracy, *found.ci95),
+            Estimate(found.pass_at[most], *pass_at_interval(found, most)) if (most := max(found.pass_at)) > 1 else None,
+            percent(found.unparsed),
+            percent(found.truncated),
+            f"{found.mean_tokens:.0f}",
+        )
+        for examination in (result.model, result.baseline)
+        if examination is not None
+        for decoding, found in examination.answers.items()
+    ]
+    columns = ("model", "answers", "pass@1", "pass@k", "no answer found", "cut off", "tokens")
+    headline = result.model.headline
+    note = (
+        f"{headline.n} tasks. Ranges are 95 % intervals over tasks; k is {max(headline.pass_at)}; samples are "
+        f"drawn at temperature {result.config.temperature:g}."
+    )
+    return Table(f"Held-out tasks: {result.config.dataset}", columns, rows, note)
+
+
+def _differences(result: EvaluateResult) -> list[Finding]:
+    """Whether the model is better than the baseline, as far as the tasks can tell."""
+    found: list[Finding] = []
+    for decoding, (value, (low, high)) in result.model.over(result.baseline).items() if result.baseline else ():
+        severity, word = (
+            (Severity.GOOD, "better than") if low > 0 else (Severity.WARNING, "worse than") if high < 0 else (None, "")
+        )
+        title = f"{decoding}: {word or 'not to be told apart from'} the baseline"
+        evidence = f"{100 * value:+.1f} points of pass@1 on the same tasks ({100 * low:+.1f} to {100 * high:+.1f})"
+        found.append(Finding(severity or Severity.NOTE, title, evidence))
+    return found
+
+
+def _findings(result: EvaluateResult) -> list[Finding]:
+    """What to know before the number is trusted."""
+    headline, limits = result.model.headline, Thresholds()
+    found: list[Finding] = []
+    if headline.unparsed >= limits.unparsed:
+        evidence = f"no answer was found in {percent(headline.unparsed)} of the completions"
+        advice = "Look at the samples: say in the prompt how to answer, or use another verifier."
+        found.append(Finding(Severity.WARNING, "Many answers cannot be read", evidence, advice))
+    if headline.truncated >= limits.truncated:
+        evidence = f"{percent(headline.truncated)} of the completions were cut off"
+        found.append(Finding(Severity.WARNING, "Many answers are cut off", evidence, "Raise --max-new-tokens."))
+    found += [Finding(Severity.NOTE, "About these tasks", note) for note in result.notes]
+    return found

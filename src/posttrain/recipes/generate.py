@@ -1,0 +1,240 @@
+"""Try a model: one prompt, a file of them, or a conversation.
+
+    posttrain generate --model runs/rl-2026-01-31-1 --prompt "What is 17 - 9 + 4?" --n 4
+    echo "What is 17 - 9 + 4?" | posttrain generate --greedy
+    posttrain generate --prompts questions.txt
+    posttrain generate --chat
+
+In a conversation every token stays as it was sampled or shown: a turn is appended to them and nothing is encoded again.
+Left out: showing words as they come; the engine answers when a completion is whole.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.data import load_tasks, seed_for
+from posttrain.data.tasks import dress
+from posttrain.errors import UserError
+from posttrain.monitoring import Progress
+from posttrain.rollouts.drive import PolicySeat
+from posttrain.rollouts.fitting import fitting
+from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.training.saved import saved_model
+from posttrain.types import Completion, Message, Request, Sampling, StopReason, Task
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Ask a model something, and see what it says."""
+
+    model: str = "smollm2-135m-instruct"
+    """A hub id, a folder, a run (its best checkpoint, or its latest), a checkpoint, an adapter, or a packaged model."""
+    prompt: str = ""
+    """What to ask; unless given, it is read from standard input."""
+    prompts: str = ""
+    """A file of prompts instead: .txt with one a line, or what the other commands take as --dataset."""
+    n: int = 1
+    """Completions of each prompt."""
+    greedy: bool = False
+    """Take the most likely token every time; then there is one completion of each prompt."""
+    temperature: float = 1.0
+    """Of sampling; 1 is how the policy was trained."""
+    top_k: int = 0
+    """Sample from the so many most likely tokens alone; 0: from all."""
+    top_p: float = 1.0
+    """Sample from the fewest tokens that have this share of the probability; 1: from all."""
+    max_new_tokens: int = 256
+    """The longest completion."""
+    system: str | None = None
+    """A system message; give the one that the model was trained with."""
+    prompt_template: str = "{prompt}"
+    """Text around each prompt; give the one that the model was trained with."""
+    chat: bool = False
+    """Hold a conversation: each line of standard input is a turn, an empty line ends it."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster."""
+    cache_gb: float = 1.5
+    """Memory for keys and values while sampling."""
+    seed: int = 0
+    """Decides every draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One completion of one prompt."""
+
+    prompt: str
+    text: str
+    stop_reason: StopReason
+    tokens: int
+    logprob: float  # of the whole completion, in nats, under the sampling settings
+
+
+@dataclass(frozen=True)
+class GenerateResult:
+    """What the model said, prompt by prompt, and how fast."""
+
+    model: str
+    replies: tuple[Reply, ...]
+    seconds: float  # of sampling, without loading the model
+    notes: tuple[str, ...] = ()
+    shown: bool = False  # a conversation was on the terminal already
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Sampled tokens over the time that sampling took."""
+        return sum(reply.tokens for reply in self.replies) / self.seconds if self.seconds > 0 else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        replies = [
+            {
+                "prompt": reply.prompt,
+                "text": reply.text,
+                "stop_reason": str(reply.stop_reason),
+                "tokens": reply.tokens,
+                "logprob": reply.logprob,
+            }
+            for reply in self.replies
+        ]
+        speed = {"seconds": self.seconds, "tokens_per_second": self.tokens_per_second}
+        return {"model": self.model, "completions": replies} | speed | {"notes": list(self.notes)}
+
+    def lines(self) -> list[str]:
+        """The completions, each prompt once above its own; control characters are made visible."""
+        found: list[str] = [f"note: {note}" for note in self.notes]
+        several = len({reply.prompt for reply in self.replies}) > 1
+        for i, reply in enumerate(() if self.shown else self.replies):
+            if several and (i == 0 or reply.prompt != self.replies[i - 1].prompt):
+                found.append(f"> {printable(reply.prompt)}")
+            found += [printable(reply.text), f"  [{_ended(reply)}]"]
+        tokens = sum(reply.tokens for reply in self.replies)
+        return [*found, f"{tokens:,} tokens in {self.seconds:.1f} s, {self.tokens_per_second:,.0f} a second"]
+
+
+def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = None) -> GenerateResult:
+    """Answer the prompts, or hold a conversation; `lines` stands for standard input."""
+    _check(config)
+    said = sys.stdin if lines is None else lines
+    saved = saved_model(config.model)
+    notes = tuple(f"a damaged checkpoint was passed over: {line}" for line in saved.skipped)
+    tasks = [] if config.chat else _tasks(config, said)
+    if tasks:
+        fitting(tasks, saved.where, title=saved.title)  # an error before the weights are read
+    policy = load_policy(saved.where, precision=config.precision, cache_gb=config.cache_gb)
+    if config.chat:
+        return _chat(config, policy, saved.title, said, notes, show=(lambda text: None) if quiet else print)
+    requests = [
+        Request(tuple(policy.chat.prompt_ids(task.prompt)), _sampling(config), seed_for(config.seed, i, j))
+        for i, task in enumerate(tasks)
+        for j in range(config.n)
+    ]
+    began = time.perf_counter()
+    with Progress("generate", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
+        found = policy.engine.generate(requests, progress.tokens)
+    seconds = time.perf_counter() - began
+    asked = [task.prompt[-1].content for task in tasks for _ in range(config.n)]
+    replies = tuple(_reply(prompt, policy, done) for prompt, done in zip(asked, found, strict=True))
+    return GenerateResult(saved.title, replies, seconds, notes)
+
+
+def _check(config: Generate) -> None:
+    given = [name for name in ("prompt", "prompts", "chat") if getattr(config, name)]
+    if len(given) > 1:
+        raise UserError(f"--{given[0]} and --{given[1]} both say what to ask; give one of them")
+    if config.n < 1 or config.max_new_tokens < 1:
+        raise UserError("--n and --max-new-tokens must be 1 or more")
+    if config.n > 1 and (config.greedy or config.chat):
+        raise UserError(f"--n {config.n} needs sampling outside a conversation; leave out --greedy and --chat, or --n")
+    if not (config.temperature > 0 and config.top_k >= 0 and 0 < config.top_p <= 1):
+        raise UserError(
+            f"--temperature must be above 0 (else type --greedy), --top-k 0 or more and --top-p above 0 and at most 1; "
+            f"got {config.temperature}, {config.top_k} and {config.top_p}"
+        )
+
+
+def _sampling(config: Generate) -> Sampling:
+    if config.greedy:
+        return Sampling(config.max_new_tokens, 0.0)
+    return Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
+
+
+def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
+    """What to ask."""
+    words = {"system": config.system, "prompt_template": config.prompt_template}
+    if config.prompts and not config.prompts.endswith(".txt"):
+        return load_tasks(config.prompts, **words)  # type: ignore[arg-type]
+    if config.prompts:
+        try:
+            prompts = Path(config.prompts).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the prompts in '{config.prompts}': {error}; give a text file") from error
+    else:
+        prompts = [config.prompt or "".join(said)]
+    asked = [prompt.strip() for prompt in prompts if prompt.strip()]
+    if not asked:
+        raise UserError('there is nothing to ask; type --prompt "...", give a file with --prompts, or type --chat')
+    return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]  # type: ignore[arg-type]
+
+
+def _reply(prompt: str, policy: Policy, done: Completion) -> Reply:
+    text = policy.chat.decode(done.token_ids)
+    return Reply(prompt, text, done.stop_reason, len(done.token_ids), sum(done.logprobs))
+
+
+def _chat(
+    config: Generate,
+    policy: Policy,
+    title: str,
+    said: Iterable[str],
+    notes: Sequence[str],
+    *,
+    show: Callable[[str], object],
+) -> GenerateResult:
+    """One conversation: the seat that plays episodes in training keeps the tokens of all turns."""
+
+    def ask(request: Request) -> asyncio.Future[Completion]:
+        answered: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        answered.set_result(policy.engine.generate([request])[0])
+        return answered
+
+    seat = PolicySeat(ask, policy.chat, _sampling(config), seed_for(config.seed, "chat"))
+    replies: list[Reply] = []
+    seconds = 0.0
+    show(f"{title}: type a line; an empty one ends the conversation")
+    for line in said:
+        if not line.strip():
+            break
+        new = dress([Message("user", line.strip())], None if replies else config.system, config.prompt_template)
+        began = time.perf_counter()
+        answer = asyncio.run(seat.turn(new))
+        seconds += time.perf_counter() - began
+        turn = seat.turns[-1]
+        replies.append(Reply(line.strip(), answer.content, turn.stop_reason, len(turn.token_ids), sum(turn.logprobs)))
+        cut = "" if turn.stop_reason is StopReason.STOP else f"\n  [{_ended(replies[-1])}]"
+        show(f"{printable(answer.content)}{cut}")
+    return GenerateResult(title, tuple(replies), seconds, tuple(notes), shown=True)
+
+
+def _ended(reply: Reply) -> str:
+    why = {
+        StopReason.STOP: "it stopped by itself",
+        StopReason.LENGTH: "cut off by --max-new-tokens",
+        StopReason.CONTEXT: "cut off by the model's context",
+    }[reply.stop_reason]
+    return f"{reply.tokens} tokens, {why}"
+
+
+def printable(text: str) -> str:
+    r"""Text that cannot move the cursor, change colours or do worse to a terminal; line ends and tabs stay.
+
+    Example:
+        >>> printable("4\x1b[2J, \tso\n5")
+        '4\\x1b[2J, \tso\n5'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

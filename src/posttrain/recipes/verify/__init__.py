@@ -1,0 +1,108 @@
+"""The correctness contract on your own model and machine: what is usually wrong in silence, measured.
+
+    posttrain verify
+    posttrain verify --model OWNER/NAME --precision bfloat16
+
+Eight items, one file or function each, on short inputs: about two minutes for a model of 135M parameters on two CPU
+cores. `bounds.py` says how far each may be off, and why. Left out: several workers, for there are none yet.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from posttrain.errors import PosttrainError, UserError
+from posttrain.monitoring import Progress
+from posttrain.recipes.verify.failures import failures
+from posttrain.recipes.verify.gradients import gradients
+from posttrain.recipes.verify.item import Item
+from posttrain.recipes.verify.logprobs import logprobs
+from posttrain.recipes.verify.masks import loss_mask, same_tokens
+from posttrain.recipes.verify.ratios import first_update
+from posttrain.recipes.verify.resume import resume
+from posttrain.recipes.verify.subject import Subject
+from posttrain.recipes.verify.updates import weight_update
+from posttrain.rollouts.policy import load_policy
+
+__all__ = ["ITEMS", "Item", "Verify", "run"]
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check the correctness contract on your own model and machine."""
+
+    model: str = "smollm2-135m-instruct"
+    """A hub id, a folder, an adapter's folder, or a packaged model."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster, and so what would be trained in."""
+    temperature: float = 0.7
+    """A sampling temperature to check besides 1."""
+    prompts: int = 3
+    """Different prompts to sample from; there are at most 4."""
+    completions_per_prompt: int = 3
+    """Completions of each, 2 or more."""
+    max_new_tokens: int = 16
+    """The longest completion."""
+    lora_rank: int = 4
+    """Rank of the adapter whose updates are checked."""
+    resume_steps: int = 6
+    """Steps of the run that is killed and resumed, 4 or more."""
+    seed: int = 0
+    """Decides every draw, and when the run is killed."""
+
+
+ITEMS: Mapping[str, Callable[[Subject], Item]] = {
+    "logprobs": logprobs,
+    "gradients": gradients,
+    "loss mask": loss_mask,
+    "first update": first_update,
+    "same tokens": same_tokens,
+    "failures": failures,
+    "resume": resume,
+    "weight update": weight_update,  # the last, for it changes the weights
+}
+"""The items by name, in the order in which they are checked."""
+
+
+def run(config: Verify, *, quiet: bool = False) -> list[Item]:
+    """Check every item; one that fails does not keep the others from being checked.
+
+    Raises:
+        UserError: the options are wrong, or the model cannot be loaded.
+    """
+    if not 1 <= config.prompts <= 4 or config.completions_per_prompt < 2 or config.max_new_tokens < 2:
+        raise UserError("verify needs --prompts of 1 to 4, --completions-per-prompt and --max-new-tokens of 2 or more")
+    if config.temperature <= 0 or config.lora_rank < 1 or config.resume_steps < 4:
+        raise UserError("verify needs a --temperature above 0, a --lora-rank of 1 or more, --resume-steps of 4 or more")
+    items: list[Item] = []
+    with Progress("verify", len(ITEMS), quiet=quiet) as progress:
+        with progress.phase("loading"):
+            subject = _subject(config)
+        for name, check in ITEMS.items():
+            with progress.phase(name):
+                items.append(_checked(name, check, subject))
+            progress.step(len(items))
+    return items
+
+
+def _subject(config: Verify) -> Subject:
+    policy = load_policy(config.model, precision=config.precision)
+    exact = policy if policy.model.dtype.itemsize == 4 else load_policy(config.model, precision="float32")
+    return Subject(
+        policy=policy,
+        exact=exact,
+        name=config.model,
+        temperature=config.temperature,
+        prompts=config.prompts,
+        completions=config.completions_per_prompt,
+        max_new_tokens=config.max_new_tokens,
+        lora_rank=config.lora_rank,
+        resume_steps=config.resume_steps,
+        seed=config.seed,
+    )
+
+
+def _checked(name: str, check: Callable[[Subject], Item], subject: Subject) -> Item:
+    try:
+        return check(subject)
+    except PosttrainError as error:  # such as a chat template that cannot be trained on: the item does not hold
+        return Item(name, False, None, None, str(error))

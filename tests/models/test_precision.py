@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from posttrain.models import precision
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    precision.fastest_dtype.cache_clear()
+    yield
+    precision.fastest_dtype.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "chosen"),
+    [
+        (7.0, 1.0, torch.bfloat16),  # matrix units for bfloat16
+        (1.31, 1.0, torch.bfloat16),
+        (1.29, 1.0, torch.float32),  # so little is not worth the rounding
+        (1.0, 5.0, torch.float32),  # bfloat16 without instructions of its own
+    ],
+)
+def test_what_is_clearly_faster_is_chosen(monkeypatch, wide, narrow, chosen):
+    times = {torch.float32: wide, torch.bfloat16: narrow}
+    monkeypatch.setattr(precision, "product_seconds", lambda dtype: times[dtype])
+    assert precision.fastest_dtype("cpu") is chosen
+
+
+def test_it_is_measured_once(monkeypatch):
+    measured = []
+    monkeypatch.setattr(precision, "product_seconds", lambda dtype: measured.append(dtype) or 1.0)
+    precision.fastest_dtype("cpu")
+    precision.fastest_dtype("cpu")
+    assert measured == [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize(("supported", "chosen"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_gpu_says_itself_what_it_can(monkeypatch, supported, chosen):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    assert precision.fastest_dtype("cuda") is chosen
+
+
+def test_the_measure_is_the_median_after_a_warm_up(monkeypatch):
+    clock = iter([0.0, 9.0, 10.0, 12.0, 20.0, 21.0])  # 9, 2 and 1 seconds
+    products = []
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(precision.torch, "mm", lambda a, b: products.append((a.shape, a.dtype)))
+    assert precision.product_seconds(torch.bfloat16, size=16, repeats=3) == 2.0
+    assert products == [((16, 16), torch.bfloat16)] * 4

@@ -1,0 +1,156 @@
+"""AdamW on float32 masters: against torch, by hand, and where bfloat16 alone would stand still."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from posttrain.errors import TrainingError
+from posttrain.training.optimizer import MasterAdamW
+from tests.tiny import tiny_llama
+
+
+def parameters(dtype=torch.float32, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    shapes = {"matrix": (4, 3), "vector": (5,), "table": (2, 6)}
+    return [(name, nn.Parameter(torch.randn(shape, generator=g).to(dtype))) for name, shape in shapes.items()]
+
+
+def give(named, seed, scale=1.0):
+    """Random gradients, as a backward pass would leave them."""
+    g = torch.Generator().manual_seed(seed)
+    for _, p in named:
+        grad = scale * torch.randn(p.shape, generator=g).to(p.dtype)
+        p.grad = grad if p.grad is None else p.grad + grad
+
+
+def test_equals_torch_bit_for_bit_in_float32():
+    ours, theirs = parameters(), parameters()
+    optimizer = MasterAdamW(ours, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, max_grad_norm=math.inf)
+    matrices = [p for _, p in theirs if p.dim() > 1]
+    vectors = [p for _, p in theirs if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, lr=0.02, betas=(0.8, 0.95), eps=1e-6, fused=True)
+    for step in range(5):
+        give(ours, step)
+        give(theirs, step)
+        optimizer.collect()
+        optimizer.step(0.02)
+        adam.step()
+        adam.zero_grad()
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(ours, theirs, strict=True))
+
+
+def test_one_step_by_hand():
+    p = nn.Parameter(torch.tensor([[2.0, -1.0]]))
+    optimizer = MasterAdamW([("p", p)], weight_decay=0.5)
+    p.grad = torch.tensor([[0.3, -0.4]])  # length 0.5, below the clip
+    optimizer.collect()
+    assert optimizer.step(0.1) == pytest.approx(0.5)
+    # decay by lr * 0.5, then one step of Adam from 0, which is lr times the gradient's sign
+    assert p.tolist() == [pytest.approx([2.0 * 0.95 - 0.1, -1.0 * 0.95 + 0.1])]
+
+
+def test_only_matrices_decay():
+    named = parameters()
+    before = {name: p.detach().clone() for name, p in named}
+    optimizer = MasterAdamW(named, weight_decay=0.5)
+    for _, p in named:
+        p.grad = torch.zeros_like(p)
+    optimizer.step(0.1)
+    for name, p in named:
+        torch.testing.assert_close(p.detach(), before[name] * (1.0 if name == "vector" else 0.95), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("scale", "factor"), [(3.0, 1 / 15), (0.1, 1.0)])
+def test_gradients_longer_than_the_limit_are_scaled_to_it(scale, factor, monkeypatch):
+    a, b = nn.Parameter(torch.zeros(1, 1)), nn.Parameter(torch.zeros(1))
+    optimizer = MasterAdamW([("a", a), ("b", b)], max_grad_norm=1.0)
+    a.grad, b.grad = torch.full((1, 1), 3.0 * scale), torch.full((1,), 4.0 * scale)  # length 5 * scale
+    used = []
+    monkeypatch.setattr(optimizer.adam, "step", lambda: used.extend([a.grad.item(), b.grad.item()]))
+    assert optimizer.step(0.1) == pytest.approx(5 * scale)
+    assert used == pytest.approx([3.0 * scale * factor, 4.0 * scale * factor])
+
+
+def test_micro_batches_add_up_in_float32():
+    named = parameters(torch.bfloat16)
+    optimizer = MasterAdamW(named)
+    parts = []
+    for seed in range(8):
+        give(named, seed, scale=10.0 ** -(seed % 4))
+        parts.append({name: p.grad.float() for name, p in named})
+        optimizer.collect()
+        assert all(p.grad is None for _, p in named)
+    for name, master in optimizer.named_masters().items():
+        assert master.grad.dtype == torch.float32
+        torch.testing.assert_close(master.grad, sum(part[name] for part in parts), rtol=1e-6, atol=1e-6)
+
+
+def test_a_float32_model_is_its_own_master():
+    named = parameters()
+    optimizer = MasterAdamW(named)
+    assert all(master is p for master, (_, p) in zip(optimizer.masters, named, strict=True))
+
+
+def test_a_learning_rate_of_1e_6_moves_bfloat16_weights_in_the_end_where_plain_adamw_stands_still():
+    ours, naive = (nn.Parameter(torch.full((8, 8), 0.5, dtype=torch.bfloat16)) for _ in range(2))
+    optimizer = MasterAdamW([("p", ours)])
+    plain = torch.optim.AdamW([naive], lr=1e-6, weight_decay=0.0)
+    for step in range(1, 1301):
+        ours.grad, naive.grad = torch.ones_like(ours), torch.ones_like(naive)
+        optimizer.collect()
+        optimizer.step(1e-6)
+        plain.step()
+        if step == 1:
+            (master,) = optimizer.masters
+            assert (master < 0.5).all() and (ours == 0.5).all()  # held by the master, below what bfloat16 resolves
+    assert (naive == 0.5).all()
+    # 1300 steps of 1e-6: 0.4987 in the master, whose nearest neighbour below 0.5 in bfloat16 is 0.498046875
+    torch.testing.assert_close(optimizer.masters[0].detach(), torch.full((8, 8), 0.4987), rtol=0, atol=5e-5)
+    assert (ours == 0.498046875).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_touches_nothing_and_is_forgotten(poison, dtype):
+    named = parameters(dtype)
+    optimizer = MasterAdamW(named, weight_decay=0.1)
+    give(named, 0)
+    optimizer.collect()
+    optimizer.step(0.1)
+    before = {name: p.detach().clone() for name, p in named}
+    masters = [m.detach().clone() for m in optimizer.masters]
+    give(named, 1)
+    named[1][1].grad[2] = poison
+    optimizer.collect()
+    with pytest.raises(TrainingError, match=f"norm is {poison}; the weights were not touched"):
+        optimizer.step(0.1)
+    assert all(torch.equal(before[name], p) for name, p in named)
+    assert all(torch.equal(a, b) for a, b in zip(masters, optimizer.masters, strict=True))
+    give(named, 2)
+    optimizer.collect()
+    assert math.isfinite(optimizer.step(0.1))
+
+
+def test_masters_come_back_from_a_checkpoint_rounded_into_the_model():
+    named = parameters(torch.bfloat16)
+    optimizer = MasterAdamW(named)
+    kept = {name: torch.randn_like(m) for name, m in optimizer.named_masters().items()}
+    optimizer.load_masters(kept)
+    for name, p in named:
+        assert torch.equal(optimizer.named_masters()[name], kept[name])
+        assert torch.equal(p, kept[name].bfloat16())
+
+
+def test_a_model_that_shares_its_embedding_has_one_master_for_it():
+    model = tiny_llama(dtype=torch.bfloat16)
+    optimizer = MasterAdamW(model.trainable())
+    assert sum("embed" in name or "lm_head" in name for name in optimizer.names) == 1
+    assert all(m.dtype == torch.float32 for m in optimizer.masters)
+
+
+def test_nothing_to_train_is_an_error():
+    with pytest.raises(ValueError, match="nothing would be trained"):
+        MasterAdamW([("p", nn.Parameter(torch.zeros(2), requires_grad=False))])

@@ -1,0 +1,215 @@
+"""Arithmetic by hand, mostly for SmolLM2-135M in bfloat16; what is advised really helps."""
+
+from dataclasses import replace
+
+import pytest
+
+from posttrain.data.packing import Example, pack
+from posttrain.models.footprint import Shape, family_bytes, head_bytes
+from posttrain.training.plan import (
+    Load,
+    Phase,
+    Speed,
+    Training,
+    activation_bytes,
+    checkpoint_bytes,
+    decoded_together,
+    extend,
+    sampling_phase,
+    sampling_seconds,
+    speed_from_products,
+    update_phase,
+    update_seconds,
+    what_to_change,
+)
+
+P = 134_515_008
+SHAPE = Shape(
+    name="smollm2",
+    context=8192,
+    layers=30,
+    hidden=576,
+    heads=9,
+    query_width=576,
+    key_width=192,
+    intermediate=1536,
+    vocabulary=49152,
+    parameters=P,
+    active=30 * 3_538_944,
+    linear_widths=305_280,
+)
+FULL = Training(SHAPE, itemsize=2, reference=True)
+LOAD = Load(prompts=16, group=8, prompt_tokens=100, completion_tokens=256, microbatch_tokens=4096)
+
+
+def test_a_batch_is_prompts_times_completions():
+    assert LOAD.sequences == 128
+    assert LOAD.tokens == 16 * (100 + 8 * 256) == 34_368
+    assert LOAD.microbatches == 9  # 8.4
+    assert replace(LOAD, microbatch_tokens=34_368).microbatches == 1
+
+
+@pytest.mark.parametrize(
+    ("training", "held"),
+    [
+        (FULL, {"weights": 2 * P, "float32 masters": 4 * P, "reference": 2 * P, "Adam state": 8 * P}),
+        (Training(SHAPE, 2), {"weights": 2 * P, "float32 masters": 4 * P, "Adam state": 8 * P}),
+        (Training(SHAPE, 4), {"weights": 4 * P, "Adam state": 8 * P}),
+        (
+            Training(SHAPE, 2, lora_rank=16, reference=True),
+            {"weights": 2 * P, "adapter": 4 * 16 * 305_280, "Adam state": 8 * 16 * 305_280},
+        ),
+    ],
+    ids=["with reference", "bfloat16", "float32", "adapter"],
+)
+def test_what_is_held_all_the_time(training, held):
+    assert training.held() == held
+
+
+def test_an_update_holds_gradients_activations_and_a_chunk_of_logits():
+    phase = update_phase(FULL, LOAD)
+    assert phase.parts["gradients"] == 4 * P
+    assert phase.parts["logits of a chunk"] == head_bytes(SHAPE, 2, full=True)
+    assert phase.total == 16 * P + 4 * P + activation_bytes(FULL, LOAD) + head_bytes(SHAPE, 2, full=True)
+
+
+def test_gradients_in_the_weights_format_count_where_activations_are_few():
+    few = replace(LOAD, prompts=1, group=1, completion_tokens=1, prompt_tokens=0)
+    phase = update_phase(Training(SHAPE, 2), few)
+    rest = phase.parts["activations"] + phase.parts["logits of a chunk"]
+    assert rest > 2 * P and phase.parts["gradients"] == 4 * P  # the head alone is more
+    narrow = replace(SHAPE, vocabulary=64)
+    phase = update_phase(Training(narrow, 2), few)
+    rest = phase.parts["activations"] + phase.parts["logits of a chunk"]
+    assert rest < 2 * P and phase.parts["gradients"] + rest == 6 * P
+    assert update_phase(Training(narrow, 4), few).parts["gradients"] == 4 * P  # in place where nothing is copied
+    assert update_phase(Training(narrow, 2, lora_rank=1), few).parts["gradients"] == 4 * 305_280
+
+
+@pytest.mark.parametrize(
+    ("load", "families"),
+    [
+        (LOAD, [(100, 256, 8), 1948 / 2148]),  # 4096 tokens: one family of 8 completions, and most of a second
+        (replace(LOAD, microbatch_tokens=1200), [(100, 256, 4), 1200 / 1124 - 1]),  # 4 completions fit behind a prompt
+        (replace(LOAD, prompts=1, group=2), [(100, 256, 2), 0.0]),  # the whole batch is smaller than a micro-batch
+        (replace(LOAD, microbatch_tokens=100), [(100, 256, 1), 0.0]),  # less than a sequence: the run will refuse it
+        (Load(16, 1, 0, 512, 4096), [(0, 512, 8), 0.0]),  # examples without a common prefix are one family
+    ],
+)
+def test_activations_are_those_of_the_families_that_fit_a_microbatch(load, families):
+    (prefix, branch, branches), more = families
+    one = family_bytes(SHAPE, 2, prefix=prefix, branch=branch, branches=branches)
+    assert activation_bytes(FULL, load) == pytest.approx(one * (1 + more), rel=1e-6)
+
+
+@pytest.mark.parametrize("microbatch_tokens", [1200, 4096])
+def test_families_are_cut_as_packing_cuts_them(microbatch_tokens):
+    examples = [Example(tuple(range(100)), (1,) * 256, (True,) * 256)] * 8
+    first = pack(examples, microbatch_tokens)[0]
+    load = replace(LOAD, prompts=1, microbatch_tokens=microbatch_tokens)
+    one = family_bytes(SHAPE, 2, prefix=100, branch=256, branches=len(first.examples))
+    room = min(microbatch_tokens, load.tokens)
+    assert activation_bytes(FULL, load) == pytest.approx(one * max(1, room / len(first.token_ids)), rel=1e-6)
+
+
+def test_a_gpu_keeps_what_its_fused_kernel_keeps():
+    short = Load(1, 1, 0, 64, 4096)
+    on_gpu = replace(FULL, on_gpu=True)
+    assert activation_bytes(on_gpu, short) == family_bytes(SHAPE, 2, prefix=0, branch=64, branches=1, fused=True)
+
+
+def test_the_cache_decides_how_many_are_decoded_together():
+    per_sequence = 356 * 2 * 30 * 192 * 2  # tokens x keys and values x layers x width x bytes
+    assert decoded_together(FULL, LOAD, cache_bytes=10 * per_sequence) == 10
+    assert decoded_together(FULL, LOAD, cache_bytes=10 * per_sequence - 1) == 9
+    assert decoded_together(FULL, LOAD, cache_bytes=1) == 1
+    assert decoded_together(FULL, LOAD, cache_bytes=10**12) == 128
+    assert decoded_together(FULL, replace(LOAD, prompts=2), cache_bytes=10**12) == 16  # all there are
+    phase = sampling_phase(FULL, LOAD, cache_bytes=10 * per_sequence)
+    assert phase.parts["keys and values"] == 10 * per_sequence
+    assert phase.parts["logits"] == 3 * 4 * 10 * 49152
+    assert phase.total == 16 * P + 10 * per_sequence + 120 * 49152
+
+
+def test_a_context_bounds_the_cache():
+    small = replace(FULL, shape=replace(SHAPE, context=200))
+    assert sampling_phase(small, LOAD, cache_bytes=10**12).parts["keys and values"] == 128 * 200 * 2 * 30 * 192 * 2
+
+
+def test_a_checkpoint_is_model_masters_and_adam():
+    assert checkpoint_bytes(FULL) == (2 + 4 + 8) * P
+    assert checkpoint_bytes(Training(SHAPE, 4)) == (4 + 4 + 8) * P
+    assert checkpoint_bytes(Training(SHAPE, 2, lora_rank=16)) == (4 + 4 + 8) * 16 * 305_280
+
+
+def test_seconds_of_a_step():
+    speed = Speed(trained_token=3e-3, read_token=1e-3, decode_step=0.5, parameter=1e-8)
+    assert update_seconds(FULL, LOAD, speed) == pytest.approx(34_368 * 4e-3 + P * 1e-8)  # the reference reads too
+    assert update_seconds(FULL, LOAD, speed, updates=3) == pytest.approx(3 * (34_368 * 4e-3 + P * 1e-8))
+    assert update_seconds(Training(SHAPE, 2), LOAD, speed) == pytest.approx(34_368 * 3e-3 + P * 1e-8)
+    everything = sampling_seconds(FULL, LOAD, speed, cache_bytes=10**12)
+    assert everything == pytest.approx(16 * 100 * 1e-3 + 256 * 0.5)
+    half = 64 * 356 * 2 * 30 * 192 * 2
+    assert sampling_seconds(FULL, LOAD, speed, cache_bytes=half) == pytest.approx(1.6 + 2 * 256 * 0.5)
+
+
+def test_a_straight_line_through_one_and_two_layers():
+    one, two = Speed(3.0, 1.0, 5.0, 0.1), Speed(5.0, 0.9, 20.0, 0.2)
+    # slopes 2; not below 0 where noise says so; and not above the whole of the first
+    assert extend(one, two, 4) == Speed(9.0, 1.0, 20.0, 0.2)
+
+
+def test_speed_from_the_rate_of_products_alone():
+    numbers = 30 * 3_538_944 + 49152 * 576
+    forward = 2 * numbers / 0.5e12
+    found = speed_from_products(Training(SHAPE, 2), 128, 1e12)
+    assert found.trained_token == pytest.approx(3 * forward) and found.read_token == pytest.approx(forward)
+    assert found.decode_step == pytest.approx(128 * forward) and found.parameter == 30 / 1e10
+    assert speed_from_products(Training(SHAPE, 2), 1, 1e12).decode_step == pytest.approx(16 * forward)
+    assert speed_from_products(Training(SHAPE, 2, lora_rank=8), 1, 1e12).trained_token == pytest.approx(2 * forward)
+    assert speed_from_products(Training(SHAPE, 2, on_gpu=True), 1, 1e12).parameter == 30 / 1e12
+
+
+def test_what_fits_needs_no_advice():
+    phase = update_phase(FULL, LOAD)
+    assert what_to_change(FULL, LOAD, [phase], phase.total, cache_bytes=0) == []
+    assert len(what_to_change(FULL, LOAD, [phase], phase.total - 1, cache_bytes=0)) == 1
+
+
+def test_a_smaller_microbatch_is_advised_where_it_is_enough():
+    phase = update_phase(FULL, LOAD)
+    available = phase.total - 10**9
+    (line,) = what_to_change(FULL, LOAD, [phase], available, cache_bytes=0)
+    tokens = int(line.rpartition("--microbatch-tokens ")[2])
+    assert update_phase(FULL, replace(LOAD, microbatch_tokens=tokens)).total <= available
+    assert update_phase(FULL, replace(LOAD, microbatch_tokens=2 * tokens)).total > available
+    assert "activations" in line and "\n" not in line
+
+
+def test_an_adapter_is_advised_where_no_microbatch_is_small_enough():
+    phase = update_phase(FULL, LOAD)
+    (line,) = what_to_change(FULL, LOAD, [phase], 16 * P, cache_bytes=0)
+    assert "--lora-rank 16" in line
+    adapter = Training(SHAPE, 2, lora_rank=16)
+    (line,) = what_to_change(adapter, LOAD, [update_phase(adapter, LOAD)], P, cache_bytes=0)
+    assert "smaller model" in line
+
+
+def test_no_microbatch_shorter_than_a_sequence_is_advised():
+    long = replace(LOAD, completion_tokens=3000)
+    phase = update_phase(FULL, long)
+    assert "--microbatch-tokens 2048" not in what_to_change(FULL, long, [phase], phase.total - 1, cache_bytes=0)[0]
+
+
+def test_a_smaller_cache_is_advised_where_sampling_does_not_fit():
+    cache = 3 * 2**30
+    phase = sampling_phase(FULL, LOAD, cache_bytes=cache)
+    available = phase.total - phase.parts["keys and values"] // 2
+    (line,) = what_to_change(FULL, LOAD, [phase], available, cache_bytes=cache)
+    gigabytes = float(line.rpartition("--cache-gb ")[2])
+    assert gigabytes > 0.1
+    assert sampling_phase(FULL, LOAD, cache_bytes=int(gigabytes * 2**30)).total <= available
+
+
+def test_a_phase_is_the_sum_of_its_parts():
+    assert Phase("update", {"a": 3, "b": 4}).total == 7

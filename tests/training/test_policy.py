@@ -1,0 +1,309 @@
+"""A policy step against the paper in plain sequences, and everything that must not change it."""
+
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from posttrain.algorithms.grpo import GRPO
+from posttrain.errors import TrainingError
+from posttrain.models.attention import FamilyAttention
+from posttrain.models.lora import add_lora
+from posttrain.models.plain import Float64
+from posttrain.models.reference import AdapterOff, FrozenCopy
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.policy import example_of, policy_batch, policy_step
+from posttrain.types import Group, StopReason, Task, Trajectory, Turn
+from tests.references import grpo as reference_grpo
+from tests.tiny import tiny_llama
+
+NO_KL = GRPO(kl_coefficient=0.0)
+SPOKEN = [
+    [((5, 9, 3), (4, 8, 1)), ((5, 9, 3), (7, 1)), ((5, 9, 3), (6, 6, 12, 13, 1))],
+    [((7, 2), (11, 1)), ((7, 2), (30, 31, 32, 1)), ((7, 2), (21, 1))],
+]  # prompts and completions; every completion ends with the stop token 1
+REWARDS = [[1.0, 0.0, 0.5], [0.0, 2.0, 0.0]]
+
+
+def group(spoken, rewards) -> Group:
+    trajectories = tuple(
+        Trajectory((Turn(shown, said, tuple(-1.0 - 0.1 * i for i in range(len(said))), StopReason.STOP, ""),))
+        for shown, said in spoken
+    )
+    return Group(Task(()), trajectories, tuple(rewards), tuple({} for _ in rewards))
+
+
+def groups(rewards=REWARDS) -> list[Group]:
+    return [group(spoken, values) for spoken, values in zip(SPOKEN, rewards, strict=True)]
+
+
+class Gradients(MasterAdamW):
+    """Keeps each update's gradient instead of following it."""
+
+    def __init__(self, model):
+        super().__init__(model.trainable())
+        self.kept = []
+
+    def step(self, lr):
+        norm = self.grad_norm()
+        self.kept.append({n: m.grad.clone() for n, m in self.named_masters().items() if m.grad is not None})
+        self.discard()
+        return norm
+
+
+def gradient(model, algorithm, batch, *, tokens=1000, **options):
+    """The gradient of a float64 model, which would take its norms and angles in float32 if it were let."""
+    optimizer = Gradients(model)
+    with Float64() if model.dtype == torch.float64 else nullcontext():
+        metrics = policy_step(model, optimizer, algorithm, batch, lr=0.0, microbatch_tokens=tokens, **options)
+    return optimizer.kept[0], metrics
+
+
+def difference(a, b) -> float:
+    """Relative difference of two whole gradients."""
+    assert a.keys() == b.keys()
+    apart = sum((a[name] - b[name]).square().sum().item() for name in a)
+    return math.sqrt(apart / sum(g.square().sum().item() for g in b.values()))
+
+
+def distributions(model, shown, said, temperature=1.0):
+    """Log probabilities [T, V] at each token of what was said, from one plain sequence in a row of its own."""
+    ids = torch.tensor([[*shown, *said]])
+    hidden = model.hidden(ids, torch.arange(ids.shape[1])[None], FamilyAttention([(ids.shape[1], [])]))[0]
+    return (hidden @ model.head.T / temperature).log_softmax(-1)[len(shown) - 1 : -1]
+
+
+def alone(model, shown, said, temperature=1.0):
+    """Logprobs of what was said, with their gradient."""
+    return torch.stack([row[token] for row, token in zip(distributions(model, shown, said, temperature), said, strict=True)])
+
+
+def by_hand(model, old_model, reference_model, *, beta, temperature, rewards=REWARDS):
+    """GRPO, eq. 3 of 2402.03300, sequence by sequence with autograd: the loss as a tensor."""
+    total = 0.0
+    for spoken, values in zip(SPOKEN, rewards, strict=True):
+        mean = sum(values) / len(values)
+        std = math.sqrt(sum((r - mean) ** 2 for r in values) / (len(values) - 1))
+        for (shown, said), reward in zip(spoken, values, strict=True):
+            advantage = (reward - mean) / (std + 1e-4)
+            new = alone(model, shown, said, temperature)
+            old = alone(old_model, shown, said, temperature).detach()
+            ratio = torch.exp(new - old)
+            bounded = torch.where(ratio < 0.8, 0.8, torch.where(ratio > 1.2, 1.2, ratio))
+            gain = torch.minimum(ratio * advantage, bounded * advantage)
+            behind = alone(reference_model, shown, said, temperature).detach() - new
+            total = total - (gain - beta * (torch.exp(behind) - behind - 1)).mean() / len(values)
+    return total / len(SPOKEN)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_gradient_is_that_of_the_paper_sequence_by_sequence(beta, temperature):
+    model = tiny_llama(dtype=torch.float64)
+    reference = tiny_llama(seed=1, dtype=torch.float64)
+    algorithm = GRPO(kl_coefficient=beta)
+    batch, _ = policy_batch(groups(), algorithm)
+    found, metrics = gradient(
+        model, algorithm, batch, temperature=temperature, reference=FrozenCopy(reference) if beta else None
+    )
+    plain = tiny_llama(dtype=torch.float64)
+    with Float64():
+        loss = by_hand(plain, plain, reference, beta=beta, temperature=temperature)
+        loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-9, abs=1e-12)
+    assert difference(found, {name: p.grad for name, p in plain.trainable()}) < 1e-9
+
+
+def test_loss_is_that_of_the_reading_in_plain_floats():
+    model, reference = tiny_llama(dtype=torch.float64), tiny_llama(seed=1, dtype=torch.float64)
+    algorithm = GRPO(kl_coefficient=0.2)
+    batch, _ = policy_batch(groups(), algorithm)
+    _, metrics = gradient(model, algorithm, batch, reference=FrozenCopy(reference))
+    with Float64():
+        spoken = [
+            [
+                (reward, list(zip(*[alone(m, *words).tolist() for m in (model, model, reference)], strict=True)))
+                for words, reward in zip(members, rewards, strict=True)
+            ]
+            for members, rewards in zip(SPOKEN, REWARDS, strict=True)
+        ]
+    expected = reference_grpo.loss(spoken, epsilon_low=0.2, epsilon_high=0.2, beta=0.2, std_epsilon=1e-4)
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_the_first_update_the_ratio_is_exactly_1_in_every_micro_batch(dtype):
+    ratios = []
+
+    class Watched(GRPO):
+        def loss(self, logprobs_N, **options):
+            found = super().loss(logprobs_N, **options)
+            ratios.append(found.metrics["ratio"])
+            return found
+
+    model = tiny_llama(dtype=dtype)
+    batch, _ = policy_batch(groups(), NO_KL)
+    _, metrics = gradient(model, Watched(kl_coefficient=0.0), batch, tokens=9)
+    assert len(ratios) > 2 and all((ratio == 1).all() for ratio in ratios)
+    assert (metrics["ratio/mean"], metrics["ratio/max"], metrics["clip_fraction"]) == (1.0, 1.0, 0.0)
+
+
+def test_the_second_update_of_a_batch_is_measured_against_the_first_ones_start():
+    model = tiny_llama(dtype=torch.float64)
+    start, after_one = tiny_llama(dtype=torch.float64), tiny_llama(dtype=torch.float64)
+    batch, _ = policy_batch(groups(), NO_KL)
+    options = {"lr": 0.003, "microbatch_tokens": 9}
+    policy_step(after_one, MasterAdamW(after_one.trainable()), NO_KL, batch, **options)
+    metrics = policy_step(model, MasterAdamW(model.trainable()), NO_KL, batch, updates=2, **options)
+    expected = by_hand(after_one, start, start, beta=0.0, temperature=1.0).item()
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-9)
+    ratios = [
+        torch.exp(alone(after_one, *words) - alone(start, *words)) for members in SPOKEN for words in members
+    ]
+    assert metrics["ratio/mean"] == pytest.approx(torch.cat(ratios).mean().item(), rel=1e-9)
+    assert metrics["ratio/max"] == pytest.approx(torch.cat(ratios).max().item(), rel=1e-9) and metrics["ratio/max"] > 1.001
+
+
+def test_another_batch_has_old_logprobs_of_its_own():
+    model = tiny_llama(dtype=torch.float64)
+    optimizer = MasterAdamW(model.trainable())
+    batch, _ = policy_batch(groups(), NO_KL)
+    for _ in range(2):
+        metrics = policy_step(model, optimizer, NO_KL, batch, lr=0.01, microbatch_tokens=1000)
+    assert metrics["ratio/max"] == 1.0
+
+
+def test_a_group_without_a_signal_adds_nothing_but_counts():
+    model = tiny_llama(dtype=torch.float64)
+    dead = group(SPOKEN[1], [1.0, 1.0, 1.0])
+    first = groups()[0]
+    with_dead, counted = policy_batch([first, dead], NO_KL)
+    alone_, _ = policy_batch([first], NO_KL)
+    assert (len(with_dead.examples), with_dead.sequences, with_dead.tokens) == (3, 6, 18)
+    assert (counted["groups/kept"], counted["groups/zero_advantage"]) == (1, 0.5)
+    found, _ = gradient(model, NO_KL, with_dead)
+    single, _ = gradient(model, NO_KL, alone_)
+    assert difference({n: 2 * g for n, g in found.items()}, single) < 1e-12
+    kept = GRPO(kl_coefficient=0.1)
+    assert len(policy_batch([first, dead], kept)[0].examples) == 6  # with a KL term it does have a gradient
+
+
+def test_a_batch_without_any_signal_changes_no_weight():
+    model = tiny_llama()
+    before = {name: p.detach().clone() for name, p in model.trainable()}
+    batch, _ = policy_batch([group(SPOKEN[0], [0.0, 0.0, 0.0])], NO_KL)
+    optimizer = MasterAdamW(model.trainable(), weight_decay=0.1)
+    metrics = policy_step(model, optimizer, NO_KL, batch, lr=0.1, microbatch_tokens=100)
+    assert (metrics["loss"], metrics["grad_norm"]) == (0.0, 0.0)
+    assert all(torch.equal(before[name], p) for name, p in model.trainable())
+
+
+def test_only_sampled_tokens_of_later_turns_are_learned():
+    turns = (
+        Turn((5, 9), (4, 1), (-0.1, -0.2), StopReason.STOP, ""),
+        Turn((20, 21, 22), (8, 1), (-0.3, -0.4), StopReason.STOP, ""),
+    )
+    example = example_of(Trajectory(turns))
+    assert example.prefix == (5, 9)
+    assert example.continuation == (4, 1, 20, 21, 22, 8, 1)
+    assert example.learned == (True, True, False, False, False, True, True)
+
+
+def test_metrics_by_hand():
+    model = tiny_llama(dtype=torch.float64)
+    batch, _ = policy_batch(groups(), NO_KL)
+    _, metrics = gradient(model, NO_KL, batch, tokens=9, temperature=0.8)
+    with Float64():
+        own = [alone(model, *words, 0.8) for members in SPOKEN for words in members]
+        spread = torch.cat([distributions(model, *words, 0.8) for members in SPOKEN for words in members])
+    sampler = [-1.0 - 0.1 * i for members in SPOKEN for _, said in members for i in range(len(said))]
+    gap = (torch.cat(own) - torch.tensor(sampler, dtype=torch.float64)).abs()
+    assert metrics["logprob_gap/mean"] == pytest.approx(gap.mean().item(), rel=1e-6)
+    assert metrics["logprob_gap/max"] == pytest.approx(gap.max().item(), rel=1e-6)
+    assert metrics["entropy"] == pytest.approx(-(spread.exp() * spread).sum(1).mean().item(), rel=1e-9)
+    assert metrics["grad_norm"] > 0
+
+
+def test_kl_is_measured_to_the_reference_that_was_kept():
+    model = tiny_llama(dtype=torch.float64)
+    reference = FrozenCopy(model)
+    algorithm = GRPO(kl_coefficient=0.05)
+    batch, _ = policy_batch(groups(), algorithm)
+    optimizer = MasterAdamW(model.trainable())
+    options = {"lr": 0.01, "microbatch_tokens": 1000, "reference": reference}
+    assert policy_step(model, optimizer, algorithm, batch, **options)["kl"] == pytest.approx(0.0, abs=1e-12)
+    found = policy_step(model, optimizer, algorithm, batch, lr=0.0, microbatch_tokens=1000, reference=reference)["kl"]
+    start = tiny_llama(dtype=torch.float64)
+    behind = torch.cat([alone(start, *w) - alone(model, *w) for members in SPOKEN for w in members])
+    assert found == pytest.approx((behind.exp() - behind - 1).mean().item(), rel=1e-9) and found > 1e-4
+
+
+def test_the_base_under_an_adapter_is_a_reference_that_costs_nothing():
+    pytest.importorskip("peft")
+    base = tiny_llama()
+    frozen = FrozenCopy(base)
+    model = add_lora(base, rank=2)
+    algorithm = GRPO(kl_coefficient=0.05)
+    batch, _ = policy_batch(groups(), algorithm)
+    optimizer = MasterAdamW(model.trainable())
+    options = {"microbatch_tokens": 1000, "reference": AdapterOff(model)}
+    assert policy_step(model, optimizer, algorithm, batch, lr=0.05, **options)["kl"] == 0.0
+    found = policy_step(model, optimizer, algorithm, batch, lr=0.0, **options)["kl"]
+    options["reference"] = frozen
+    assert found == pytest.approx(
+        policy_step(model, optimizer, algorithm, batch, lr=0.0, **options)["kl"], rel=1e-5
+    )
+    assert found > 1e-5
+
+
+def test_a_loss_that_is_not_finite_names_its_examples_and_touches_nothing():
+    model = tiny_llama()
+    optimizer = MasterAdamW(model.trainable())
+    before = {name: p.detach().clone() for name, p in model.trainable()}
+
+    class Explodes(GRPO):
+        def loss(self, logprobs_N, *, row_N, **options):
+            found = super().loss(logprobs_N, row_N=row_N, **options)
+            return found._replace(loss_N=torch.where(row_N == 4, math.inf, found.loss_N))
+
+    batch, _ = policy_batch(groups(), NO_KL)
+    with pytest.raises(TrainingError, match=r"loss is inf for examples \[3, 4\] of the batch"):
+        policy_step(model, optimizer, Explodes(kl_coefficient=0.0), batch, lr=0.1, microbatch_tokens=8)
+    assert all(torch.equal(before[name], p) for name, p in model.trainable())
+    assert all(p.grad is None for _, p in model.trainable())
+
+
+@st.composite
+def batches(draw):
+    """Groups of random sizes with random rewards, some of several turns, and a micro-batch that may hold little."""
+    ids = st.integers(2, 39)
+    found = []
+    size = draw(st.integers(2, 4))
+    for _ in range(draw(st.integers(1, 3))):
+        shown = tuple(draw(st.lists(ids, min_size=1, max_size=4)))
+        trajectories = []
+        for _ in range(size):
+            turns = [Turn(shown, said := (*draw(st.lists(ids, max_size=4)), 1), (-1.0,) * len(said), StopReason.STOP, "")]
+            if draw(st.booleans()):
+                more = tuple(draw(st.lists(ids, min_size=1, max_size=3)))
+                turns.append(Turn(more, (7, 1), (-1.0, -1.0), StopReason.STOP, ""))
+            trajectories.append(Trajectory(tuple(turns)))
+        rewards = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=size, max_size=size))
+        found.append(Group(Task(()), tuple(trajectories), tuple(rewards), tuple({} for _ in rewards)))
+    return found
+
+
+MODEL, REFERENCE = tiny_llama(dtype=torch.float64), FrozenCopy(tiny_llama(seed=1, dtype=torch.float64))
+
+
+@settings(max_examples=20)
+@given(batches(), st.integers(14, 80), st.randoms(use_true_random=False))
+def test_the_gradient_does_not_depend_on_how_a_batch_is_cut_or_ordered(found, tokens, random):
+    algorithm = GRPO(kl_coefficient=0.1)
+    whole, _ = gradient(MODEL, algorithm, policy_batch(found, algorithm)[0], reference=REFERENCE)
+    random.shuffle(found)
+    cut, _ = gradient(MODEL, algorithm, policy_batch(found, algorithm)[0], tokens=tokens, reference=REFERENCE)
+    assert difference(cut, whole) < 1e-9
