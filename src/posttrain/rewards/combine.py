@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from posttrain.errors import UserError, unknown
 from posttrain.rewards.custom import load_reward
@@ -29,6 +30,7 @@ REWARDS: dict[str, Callable[[], Reward]] = {
     "choice": ChoiceVerifier,
     "exact": ExactVerifier,
     "gym": GymVerifier,
+    "gym_bare": partial(GymVerifier, answer_in="outside_think", name="gym_bare"),
     "tags": Tags,
     "language": LanguageConsistency,
     "length": SoftOverlong,

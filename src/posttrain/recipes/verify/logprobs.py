@@ -6,6 +6,7 @@ from torch import Tensor
 from posttrain.data.packing import pack
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.plain import exact_logprobs, float64_copy
+from posttrain.models.reference import AdapterOff
 from posttrain.recipes.verify.bounds import LOGPROB
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.subject import Subject, longest
@@ -36,11 +37,12 @@ def logprobs(subject: Subject) -> Item:
 
 
 @torch.no_grad()
-def packed_logprobs(model: LanguageModel, batch: PolicyBatch, temperature: float) -> Tensor:
+def packed_logprobs(model: LanguageModel | AdapterOff, batch: PolicyBatch, temperature: float) -> Tensor:
     """Logprobs of all learned tokens by the fast path, in the order of the examples; in several rows."""
     found: dict[int, list[Tensor]] = {}
     for row in pack(batch.examples, 2 * longest(batch)):
-        values = model.logprobs(row, temperature).logprobs
+        values = model.logprobs(row, temperature)
+        values = values if isinstance(values, Tensor) else values.logprobs
         for number, value in zip(row.rows, values, strict=True):
             found.setdefault(number, []).append(value)
     return torch.stack([value for number in sorted(found) for value in found[number]])

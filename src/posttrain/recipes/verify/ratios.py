@@ -1,6 +1,9 @@
 """Item 4: the first update of a batch is on-policy, and engine and trainer agree on what was likely."""
 
-import torch
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
 
 from posttrain.algorithms.algorithm import TokenLoss
 from posttrain.algorithms.grpo import GRPO
@@ -12,45 +15,42 @@ from posttrain.rollouts.policy import Policy
 from posttrain.training.policy import policy_step
 
 
-class _Watched(GRPO):
-    """GRPO that counts the tokens whose ratio is not exactly 1, or that are clipped."""
-
-    rows = off = 0
-
-    def loss(self, logprobs_N: torch.Tensor, **given: torch.Tensor | None) -> TokenLoss:  # type: ignore[override]
-        found = super().loss(logprobs_N, **given)  # type: ignore[arg-type]
-        _Watched.rows += 1
-        _Watched.off += int(((found.metrics["ratio"] != 1) | (found.metrics["clip_fraction"] != 0)).sum())
-        return found
-
-
 def first_update(subject: Subject) -> Item:
-    """One update of a batch in several micro-batches, in every format that is in use."""
+    """One update of a batch in several micro-batches, in every format that is in use; engine and trainer compared."""
     details: list[str] = []
-    holds = True
-    largest = 0.0
-    for policy in dict.fromkeys((subject.exact, subject.policy)):
+    holds, largest = True, 0.0
+    for policy in subject.policies:
         dtype = policy.model.dtype
-        mean, largest, rows, off = _measure(subject, policy)
-        holds = holds and off == 0 and rows > 1 and mean <= GAP_MEAN[dtype] and largest <= GAP_MAX[dtype]
+        seen, found = _update(subject, policy)
+        off = sum(int(((m["ratio"] != 1) | (m["clip_fraction"] != 0)).sum()) for m in seen)
+        mean, largest = found["logprob_gap/mean"], found["logprob_gap/max"]
+        holds = holds and off == 0 and len(seen) > 1 and mean <= GAP_MEAN[dtype] and largest <= GAP_MAX[dtype]
         details.append(
-            f"{format_name(dtype)}: ratio exactly 1 and nothing clipped but for {off} tokens in {rows} micro-batches, "
-            f"logprobs of engine and trainer apart by {mean:.1e} mean (bound {GAP_MEAN[dtype]:g}), {largest:.1e} max"
+            f"{format_name(dtype)}: {off} tokens with a ratio other than exactly 1 or clipped, in {len(seen)} "
+            f"micro-batches; logprobs of engine and trainer {mean:.1e} apart on average (bound {GAP_MEAN[dtype]:g}) and "
+            f"{largest:.1e} at most"
         )
     return within("first update", largest, GAP_MAX[subject.dtype], "; ".join(details), besides=holds)
 
 
-def _measure(subject: Subject, policy: Policy) -> tuple[float, float, int, int]:
-    """Mean and largest distance, micro-batches, and tokens that are off-policy."""
+def _update(subject: Subject, policy: Policy) -> tuple[list[Mapping[str, Tensor]], dict[str, float]]:
+    """The metrics per token of every micro-batch, and those of the update."""
+    seen: list[Mapping[str, Tensor]] = []
+
+    class Watched(GRPO):
+        def loss(self, logprobs_N: Tensor, **given: Any) -> TokenLoss:
+            found = super().loss(logprobs_N, **given)
+            seen.append(found.metrics)
+            return found
+
     batch = batch_of(subject.sample(policy, temperature=subject.temperature))
-    _Watched.rows = _Watched.off = 0
     found = policy_step(
         policy.model,
         Gradients(policy.model),
-        _Watched(kl_coefficient=0.0),
+        Watched(kl_coefficient=0.0),
         batch,
         lr=0.0,
         microbatch_tokens=2 * longest(batch),
         temperature=subject.temperature,
     )
-    return found["logprob_gap/mean"], found["logprob_gap/max"], _Watched.rows, _Watched.off
+    return seen, found

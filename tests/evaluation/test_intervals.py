@@ -1,0 +1,49 @@
+from dataclasses import replace
+
+import pytest
+
+from posttrain.evaluation.accuracy import Accuracy
+from posttrain.evaluation.intervals import difference, pass_at_interval
+from posttrain.evaluation.statistics import mean_interval, paired_difference_interval
+from posttrain.types import Group, Task
+
+
+def accuracy(rates, samples=4, greedy=False, ids="abcd") -> Accuracy:
+    groups = tuple(Group(Task((), id=name), (), (), ()) for name in ids[: len(rates)])
+    mean = sum(rates) / len(rates)
+    return Accuracy(mean, (0.1, 0.9), len(rates), samples, greedy, {}, 0.0, 0.0, 5.0, tuple(rates), groups)
+
+
+def test_pass_at_k_of_each_task_from_its_rate():
+    found = accuracy([0.25, 1.0, 0.0])
+    # of 4 samples 1, 4 and 0 are right; of their pairs 3 of 6, 6 of 6 and 0 of 6 hold a right one
+    assert pass_at_interval(found, 2) == pytest.approx(mean_interval([0.5, 1.0, 0.0]))
+    assert pass_at_interval(found, 4) == pytest.approx(mean_interval([1.0, 1.0, 0.0]))
+
+
+def test_rates_are_counts_again_whatever_rounding_did():
+    found = accuracy([count / 7 for count in range(8)], samples=7, ids="abcdefgh")
+    # k = 7: every task with a right sample is solved
+    assert pass_at_interval(found, 7) == pytest.approx(mean_interval([0.0] + [1.0] * 7))
+
+
+def test_pass_at_1_has_the_interval_of_the_accuracy():
+    assert pass_at_interval(accuracy([0.5, 0.5]), 1) == (0.1, 0.9)
+
+
+def test_the_difference_is_paired_and_signed():
+    before, after = accuracy([0.0, 0.5, 1.0, 0.25]), accuracy([0.5, 0.5, 1.0, 1.0])
+    found = difference(before, after)
+    assert found.value == pytest.approx((0.5 + 0.75) / 4)
+    assert found.ci95 == paired_difference_interval([0.0, 0.5, 1.0, 0.25], [0.5, 0.5, 1.0, 1.0])
+    assert difference(after, before).value == -found.value
+
+
+@pytest.mark.parametrize("other", [{"ids": "dcba"}, {"greedy": True, "samples": 1}])
+def test_other_tasks_or_other_ways_of_answering_cannot_be_paired(other):
+    with pytest.raises(ValueError, match="same tasks"):
+        difference(accuracy([0.0, 1.0]), accuracy([0.0, 1.0], **other))
+
+
+def test_the_numbers_of_samples_may_differ():
+    assert difference(accuracy([0.0, 1.0]), replace(accuracy([1.0, 1.0]), samples_per_task=8)).value == 0.5

@@ -1,0 +1,195 @@
+"""The plan's options are those of the runs; its numbers are the arithmetic's; what it says is what a run does."""
+
+import dataclasses
+import json
+
+import pytest
+
+from posttrain.data import ChatFormat
+from posttrain.errors import UserError
+from posttrain.recipes import plan as recipe
+from posttrain.recipes.plan import PlanRL, PlanSFT, run
+from posttrain.recipes.rl import RL
+from posttrain.recipes.sft import SFT
+from posttrain.training.plan import GB, Speed
+from posttrain.types import Message
+from tests.data.families import of_family
+from tests.recipes.folders import model_folder
+
+CHAT = ChatFormat(of_family("smollm2"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(model_folder(tmp_path_factory.mktemp("models") / "model"))
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """The same machine everywhere: 8 GB of memory."""
+    monkeypatch.setattr(recipe, "available_bytes", lambda: 8 * 10**9)
+    monkeypatch.setattr(recipe, "peak_gb", lambda: 0.5)
+    monkeypatch.setattr(recipe.torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("plan", "real", "own"), [(PlanRL, RL, {"prompt_tokens", "measure"}), (PlanSFT, SFT, {"measure"})]
+)
+def test_options_have_the_names_types_and_defaults_of_the_run(plan, real, own):
+    theirs = {field.name: field for field in dataclasses.fields(real)}
+    ours = {field.name: field for field in dataclasses.fields(plan)}
+    assert set(ours) - set(theirs) == own
+    for name in set(ours) - own:
+        assert (ours[name].default, ours[name].type) == (theirs[name].default, theirs[name].type), name
+
+
+def rl(folder, **others):
+    return PlanRL(**{"model": folder, "precision": "float32", "measure": False, "max_new_tokens": 64} | others)
+
+
+def sft(folder, **others):
+    return PlanSFT(**{"model": folder, "precision": "float32", "measure": False} | others)
+
+
+def test_the_batch_of_rl(folder):
+    found = run(rl(folder, prompt_tokens=20, max_new_tokens=30, updates_per_step=2, steps=5)).summary()
+    assert (found["batch"], found["steps"], found["updates"]) == (128, 5, 10)
+    assert found["tokens_per_step"] == 16 * (20 + 8 * 30) == 4160
+    assert found["microbatches"] == 2 and found["epochs"] is None
+    assert found["fits"] and found["warnings"] == [] and found["seconds"] is None
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_prompts_are_measured_and_passes_counted(folder, tmp_path):
+    data = write(tmp_path / "t.jsonl", [{"prompt": "x" * n, "answer": "1"} for n in (10, 20, 60, 500)])
+    around = len(CHAT.prompt_ids([Message("user", "")]))
+    limit = around + 60
+    found = run(rl(folder, dataset=data, steps=3, prompts_per_step=8, max_prompt_tokens=limit))
+    assert found.longest.prompt_tokens == around + 60  # the one of 500 is left out by the run
+    assert found.expected.prompt_tokens == around + 30
+    assert found.summary()["epochs"] == 3 * 8 / 4
+
+
+def test_memory_by_phase_is_what_is_held_and_what_comes_on_top(folder):
+    found = run(rl(folder)).summary()
+    p = found["parameters"]
+    sampling, update = found["memory"]["sampling"], found["memory"]["update"]
+    for parts in (sampling, update):
+        assert parts["Python and libraries"] == 0.5 * GB
+        assert (parts["weights"], parts["reference"], parts["Adam state"]) == (4 * p, 4 * p, 8 * p)
+    assert update["gradients"] == 4 * p and "gradients" not in sampling
+    assert found["peak_bytes"] == max(sum(sampling.values()), sum(update.values()))
+    assert found["available_bytes"] == 8.5 * GB
+    assert found["disk_bytes"] == (2 + 2) * 16 * p
+
+
+def test_an_adapter_needs_no_reference_of_its_own(folder):
+    found = run(rl(folder, lora_rank=4)).summary()
+    assert "reference" not in found["memory"]["update"]
+    # two layers of q, o (32 + 32), k, v (32 + 16), gate, up, down (32 + 48)
+    assert found["trainable"] == 4 * 2 * (2 * 64 + 2 * 48 + 3 * 80)
+
+
+def test_demonstrations_are_measured(folder, tmp_path):
+    rows = [{"prompt": "x" * n, "completion": "y"} for n in (5, 15, 400)]
+    found = run(sft(folder, dataset=write(tmp_path / "d.jsonl", rows), epochs=2, examples_per_step=2, max_tokens=200))
+    shortest = len(CHAT.training_ids([Message("user", "x" * 5), Message("assistant", "y")]).token_ids)
+    assert (found.longest.completion_tokens, found.expected.completion_tokens) == (shortest + 10, shortest + 5)
+    assert found.steps == 3 and found.summary()["epochs"] == 2.0
+    assert [phase.name for phase in found.phases] == ["update"]
+    assert run(sft(folder)).longest.completion_tokens == 256  # without data as long as the context allows
+
+
+def test_time_is_what_was_measured_times_what_is_done(folder, monkeypatch):
+    monkeypatch.setattr(recipe, "_speed", lambda *_: Speed(1e-3, 0.0, 0.5, 0.0))
+    found = run(rl(folder, measure=True, prompt_tokens=20, max_new_tokens=30, steps=10))
+    assert found.update_seconds == pytest.approx(4.16) and found.sampling_seconds == pytest.approx(15.0)
+    assert found.summary()["seconds"] == pytest.approx(191.6)
+    assert any("at most 19 s a step (sampling 15 s, update 4.2 s), 3 min in all" in line for line in found.lines())
+
+
+def test_the_measurement_itself(folder, monkeypatch):
+    """Seconds of one and two layers are measured on rows like those of the run, and extended to all."""
+    monkeypatch.setattr(recipe, "seconds_of", lambda work, device: (work(), 1.0)[1])
+    found = run(rl(folder, measure=True, prompt_tokens=20, max_new_tokens=30, prompts_per_step=2, steps=1))
+    # every work takes one second for one layer and for two, so more layers cost nothing: branches of 30 fill 1024
+    tokens = 20 + 16 * 30
+    assert found.update_seconds == pytest.approx(2 * (20 + 8 * 30) * 2 / tokens + 1.0)
+    assert found.sampling_seconds == pytest.approx(2 * 20 / tokens)  # a longer and a shorter decoding took the same
+
+
+def test_a_large_model_is_estimated_from_products(folder, monkeypatch):
+    monkeypatch.setattr(recipe, "MOST_PROBED", 0)
+    monkeypatch.setattr(recipe, "products_per_second", lambda dtype, device: 1e9)
+    monkeypatch.setattr(recipe, "probe", None)
+    found = run(sft(folder, measure=True))
+    shape = found.training.shape
+    forward = 2 * (shape.active + shape.vocabulary * shape.hidden) / 0.5e9
+    expected = 16 * 256 * 3 * forward + shape.parameters * 30 / 1e10
+    assert found.update_seconds == pytest.approx(expected)
+
+
+def test_what_does_not_fit_is_said_with_what_to_change(folder, monkeypatch):
+    monkeypatch.setattr(recipe, "available_bytes", lambda: 10**8)
+    found = run(rl(folder, max_new_tokens=200, microbatch_tokens=10**6, prompts_per_step=512))
+    assert not found.summary()["fits"]
+    warnings = "\n".join(found.warnings)
+    assert "update needs" in warnings and "--microbatch-tokens" in warnings and "GB are available" in warnings
+    assert any(line.startswith("WARNING") for line in found.lines()) and "It fits." not in found.lines()
+
+
+def test_sequences_longer_than_a_microbatch_or_the_context_are_said(folder):
+    (warning,) = run(rl(folder, prompt_tokens=100, max_new_tokens=150, microbatch_tokens=200)).warnings
+    assert "250 tokens" in warning and "--microbatch-tokens 250" in warning
+    (warning,) = run(rl(folder, prompt_tokens=100, max_new_tokens=200)).warnings
+    assert "300 tokens, but the model holds 256" in warning
+
+
+def test_a_full_disk_is_said(folder, monkeypatch):
+    usage = recipe.shutil.disk_usage("/")
+    monkeypatch.setattr(recipe.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    (warning,) = run(rl(folder)).warnings
+    assert "checkpoints take" in warning and "--keep-last 1" in warning
+
+
+def test_lines_and_summary_can_be_read(folder):
+    found = run(rl(folder))
+    assert found.lines()[0].startswith("rl: ") and "computed in float32" in found.lines()[0]
+    assert found.lines()[1] == "batch    16 prompts x 8 completions = 128 completions a step; 100 steps, 100 updates"
+    assert found.lines()[-1] == "It fits."
+    json.dumps(found.summary())
+    assert run(sft(folder, steps=1)).lines()[1] == "batch    16 examples a step; 1 step, 1 update"
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong", "message"),
+    [
+        (rl, {"completions_per_prompt": 1}, "2 or more"),
+        (rl, {"steps": 0}, "1 or more"),
+        (rl, {"algorithm": "grop"}, "did you mean 'grpo'"),
+        (rl, {"precision": "float8"}, "precision must be"),
+        (rl, {"model": "./nowhere"}, "no model"),
+        (rl, {"dataset": "nowhere.jsonl"}, "no file or folder"),
+        (rl, {"dataset": "gym:chain_sum", "limit": 3, "max_prompt_tokens": 2}, "all prompts are longer"),
+    ],
+)
+def test_mistakes_are_one_line(folder, make, wrong, message):
+    with pytest.raises(UserError, match=message) as raised:
+        run(make(folder, **wrong))
+    assert "\n" not in str(raised.value)
+
+
+def test_examples_that_are_all_too_long(folder, tmp_path):
+    data = write(tmp_path / "d.jsonl", [{"prompt": "x", "completion": "y" * 300}])
+    with pytest.raises(UserError, match="all examples are longer than 256"):
+        run(sft(folder, dataset=data))
+
+
+def test_no_weights_are_read(folder, tmp_path):
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / name).write_bytes((model_folder(tmp_path / "whole") / name).read_bytes())
+    assert run(rl(str(tmp_path), measure=True, max_new_tokens=8, steps=1)).update_seconds is not None

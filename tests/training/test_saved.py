@@ -1,0 +1,85 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from posttrain.errors import CheckpointError, ModelError
+from posttrain.training import checkpoint
+from posttrain.training.saved import saved_model
+
+
+def save(run: Path, step: int, score: float | None = None) -> Path:
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text(f'{{"step": {step}}}')
+
+    return checkpoint.save(run / "checkpoints", step, write, {}, keep_last=9, score=score)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "runs" / "rl-1"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("steps = 3\n")
+    return folder
+
+
+def test_a_name_or_a_model_folder_stays_what_it_is(tmp_path):
+    assert saved_model("OWNER/NAME").where == "OWNER/NAME"
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.toml").write_text("")  # whatever that is, this is a model
+    found = saved_model(str(tmp_path))
+    assert (found.where, found.title, found.run) == (str(tmp_path), str(tmp_path), None)
+
+
+def test_a_run_stands_for_its_latest_checkpoint(run):
+    save(run, 10)
+    expected = save(run, 20)
+    found = saved_model(str(run))
+    assert (found.where, found.run, found.title) == (str(expected), run, f"{run} (step-000020)")
+
+
+def test_or_for_its_best_where_some_were_scored(run):
+    expected = save(run, 10, score=0.5)
+    save(run, 20, score=0.25)
+    save(run, 30)
+    assert saved_model(str(run)).where == str(expected)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_named(run):
+    expected = save(run, 10)
+    (save(run, 20) / "config.json").write_text("torn")
+    found = saved_model(str(run))
+    assert found.where == str(expected)
+    assert len(found.skipped) == 1 and "step-000020" in found.skipped[0]
+
+
+def test_a_checkpoint_is_checked_and_knows_its_run(run):
+    folder = save(run, 10)
+    found = saved_model(str(folder))
+    assert (found.where, found.run) == (str(folder), run)
+    (folder / "config.json").write_text("torn")
+    with pytest.raises(CheckpointError, match="damaged"):
+        saved_model(str(folder))
+
+
+def test_a_checkpoint_that_was_copied_away_has_no_run(run, tmp_path):
+    folder = save(run, 10)
+    elsewhere = tmp_path / "kept" / "deep" / "step-000010"
+    elsewhere.parent.mkdir(parents=True)
+    folder.rename(elsewhere)
+    assert saved_model(str(elsewhere)).run is None
+
+
+def test_a_run_without_a_checkpoint_names_the_models_in_it(run):
+    with pytest.raises(ModelError, match="has no checkpoint; wait"):
+        saved_model(str(run))
+    (run / "rl" / "model").mkdir(parents=True)
+    (run / "rl" / "model" / "config.json").write_text(json.dumps({}))
+    with pytest.raises(ModelError, match=r"there are models in it: .*rl/model"):
+        saved_model(str(run))
+
+
+def test_a_home_folder_is_expanded(run, monkeypatch):
+    monkeypatch.setenv("HOME", str(run.parent))
+    expected = save(run, 10)
+    assert saved_model("~/rl-1").where == str(expected)
