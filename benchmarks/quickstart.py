@@ -36,16 +36,16 @@ def table(found: dict[int, dict]) -> list[str]:
         rows = list(found.values())
         means = [fmean(row[k] for row in rows) for k in (key, f"{key}_greedy", f"{key}_thinking", f"{key}_tokens")]
         best = fmean(row[f"{key}_pass_at"].get("8", float("nan")) for row in rows)
-        lines.append(
-            f"| **mean** | **{name}** | **{means[0]:.3f}** | **{best:.3f}** | **{means[1]:.3f}** | {means[2]:.0%} | {means[3]:.0f} |"
-        )
+        numbers = f"**{means[0]:.3f}** | **{best:.3f}** | **{means[1]:.3f}** | {means[2]:.0%} | {means[3]:.0f}"
+        lines.append(f"| **mean** | **{name}** | {numbers} |")
     for seed, row in found.items():
         for key, name in STAGES.items():
             sampled, greedy = (
                 f"{row[k]:.3f} ({row[k + '_ci95'][0]:.3f}-{row[k + '_ci95'][1]:.3f})" for k in (key, f"{key}_greedy")
             )
             thinks, tokens = f"{row[key + '_thinking']:.0%}", f"{row[key + '_tokens']:.0f}"
-            lines.append(f"| {seed} | {name} | {sampled} | {row[key + '_pass_at'].get('8', float('nan')):.3f} | {greedy} | {thinks} | {tokens} |")
+            best = row[f"{key}_pass_at"].get("8", float("nan"))
+            lines.append(f"| {seed} | {name} | {sampled} | {best:.3f} | {greedy} | {thinks} | {tokens} |")
     return [line.replace(" nan ", " - ").replace("**nan**", "-") for line in lines]
 
 

@@ -105,19 +105,20 @@ def climbs(package: Path = PACKAGE) -> list[str]:
             broken.append(f"{where}: room {room!r} has no row in MAY_IMPORT; decide what it may import")
             continue
         for line, name in imported_names(package, path):
-            fault = wrong_room(room, name, package.name) or wrong_home(where, name)
+            fault = wrong_room(where, name, package.name) or wrong_home(where, name)
             if fault:
                 broken.append(f"{where}:{line}: {fault}")
     return broken
 
 
-def wrong_room(room: str, name: str, package: str) -> str | None:
-    """Why `room` may not import `name` of our own, if it may not."""
-    parts = name.split(".")
+def wrong_room(where: str, name: str, package: str) -> str | None:
+    """Why the file `where` may not import `name` of our own, if it may not. A recipe may be a folder."""
+    parts, home = name.split("."), where.removesuffix(".py").split("/")
+    room = home[0]
     if parts[0] != package:
         return None
     target = parts[1] if len(parts) > 1 else "__init__"
-    if room == target == "recipes":
+    if room == target == "recipes" and parts[2:3] != home[1:2]:
         return f"a recipe imports a recipe ({name}); move the shared piece down"
     if room == target:
         return None

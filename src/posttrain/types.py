@@ -56,7 +56,9 @@ class Turn:
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
-            raise ValueError(f"a turn needs one logprob per sampled token; got {len(self.logprobs)} for {len(self.token_ids)}")
+            raise ValueError(
+                f"a turn needs one logprob per sampled token; got {len(self.logprobs)} for {len(self.token_ids)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,10 @@ class Trajectory:
     def sampled(self) -> tuple[bool, ...]:
         """True where the policy itself sampled the token, its stop token included: T of them."""
         return tuple(
-            mine for turn in self.turns for n, mine in ((len(turn.context_ids), False), (len(turn.token_ids), True)) for _ in range(n)
+            mine
+            for turn in self.turns
+            for n, mine in ((len(turn.context_ids), False), (len(turn.token_ids), True))
+            for _ in range(n)
         )
 
     @property
@@ -84,6 +89,7 @@ class Trajectory:
 
     @property
     def stop_reason(self) -> StopReason:
+        """Why the last turn ended."""
         return self.turns[-1].stop_reason
 
     @property
@@ -158,7 +164,7 @@ class Engine(Protocol):
     """Something that samples from the policy. `rollouts/engine.py` has the kit that every engine must pass."""
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """One completion per request, in order. `on_tokens` is told how many tokens were sampled since its last call."""
+        """One completion per request, in order; `on_tokens` is told how many tokens were just sampled."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Every family that the README names, tiny and random: packed with a shared prefix it computes what transformers does."""
+"""Every family that the README names, tiny and random: packed with a shared prefix it computes the same."""
 
 import copy
 

@@ -157,8 +157,14 @@ def test_an_adapter_that_does_not_fit_is_refused_and_not_half_used(tmp_path, kep
     model.save(tmp_path)
     path = tmp_path / "adapter_model.safetensors"
     tensors = dict(sorted(load_file(path).items())[:kept])
-    save_file(tensors | ({} if kept < 28 else {"base_model.model.model.layers.7.mlp.up_proj.lora_A.weight": torch.ones(4, 32)}), path)
-    counts = "0 of its weights have no place in 'tiny', and 8 places" if kept < 28 else "1 of its weights .* and 0 places"
+    save_file(
+        tensors
+        | ({} if kept < 28 else {"base_model.model.model.layers.7.mlp.up_proj.lora_A.weight": torch.ones(4, 32)}),
+        path,
+    )
+    counts = (
+        "0 of its weights have no place in 'tiny', and 8 places" if kept < 28 else "1 of its weights .* and 0 places"
+    )
     with pytest.raises(ModelError, match=f"made for another model: {counts} have no weight"):
         load_adapter(tiny_llama(), tmp_path)
 

@@ -33,7 +33,7 @@ def unstopped(requests, completions):
 
 
 def babbling(requests, completions):
-    return [replace(c, token_ids=c.token_ids + (5,), logprobs=c.logprobs + (-1.0,)) for c in completions]
+    return [replace(c, token_ids=(*c.token_ids, 5), logprobs=(*c.logprobs, -1.0)) for c in completions]
 
 
 def short(requests, completions):
@@ -91,5 +91,3 @@ def test_an_engine_that_does_not_report_its_tokens_is_named():
             return self.engine.generate(requests)
 
     assert any("reported 0 tokens" in line for line in check_engine(replace(good, engine=Silent(good.engine, None))))
-
-

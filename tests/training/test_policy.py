@@ -78,7 +78,9 @@ def distributions(model, shown, said, temperature=1.0):
 
 def alone(model, shown, said, temperature=1.0):
     """Logprobs of what was said, with their gradient."""
-    return torch.stack([row[token] for row, token in zip(distributions(model, shown, said, temperature), said, strict=True)])
+    return torch.stack(
+        [row[token] for row, token in zip(distributions(model, shown, said, temperature), said, strict=True)]
+    )
 
 
 def by_hand(model, old_model, reference_model, *, beta, temperature, rewards=REWARDS):
@@ -160,11 +162,11 @@ def test_the_second_update_of_a_batch_is_measured_against_the_first_ones_start()
     metrics = policy_step(model, MasterAdamW(model.trainable()), NO_KL, batch, updates=2, **options)
     expected = by_hand(after_one, start, start, beta=0.0, temperature=1.0).item()
     assert metrics["loss"] == pytest.approx(expected, rel=1e-9)
-    ratios = [
-        torch.exp(alone(after_one, *words) - alone(start, *words)) for members in SPOKEN for words in members
-    ]
+    ratios = [torch.exp(alone(after_one, *words) - alone(start, *words)) for members in SPOKEN for words in members]
     assert metrics["ratio/mean"] == pytest.approx(torch.cat(ratios).mean().item(), rel=1e-9)
-    assert metrics["ratio/max"] == pytest.approx(torch.cat(ratios).max().item(), rel=1e-9) and metrics["ratio/max"] > 1.001
+    assert (
+        metrics["ratio/max"] == pytest.approx(torch.cat(ratios).max().item(), rel=1e-9) and metrics["ratio/max"] > 1.001
+    )
 
 
 def test_another_batch_has_old_logprobs_of_its_own():
@@ -253,9 +255,7 @@ def test_the_base_under_an_adapter_is_a_reference_that_costs_nothing():
     assert policy_step(model, optimizer, algorithm, batch, lr=0.05, **options)["kl"] == 0.0
     found = policy_step(model, optimizer, algorithm, batch, lr=0.0, **options)["kl"]
     options["reference"] = frozen
-    assert found == pytest.approx(
-        policy_step(model, optimizer, algorithm, batch, lr=0.0, **options)["kl"], rel=1e-5
-    )
+    assert found == pytest.approx(policy_step(model, optimizer, algorithm, batch, lr=0.0, **options)["kl"], rel=1e-5)
     assert found > 1e-5
 
 
@@ -286,7 +286,9 @@ def batches(draw):
         shown = tuple(draw(st.lists(ids, min_size=1, max_size=4)))
         trajectories = []
         for _ in range(size):
-            turns = [Turn(shown, said := (*draw(st.lists(ids, max_size=4)), 1), (-1.0,) * len(said), StopReason.STOP, "")]
+            turns = [
+                Turn(shown, said := (*draw(st.lists(ids, max_size=4)), 1), (-1.0,) * len(said), StopReason.STOP, "")
+            ]
             if draw(st.booleans()):
                 more = tuple(draw(st.lists(ids, min_size=1, max_size=3)))
                 turns.append(Turn(more, (7, 1), (-1.0, -1.0), StopReason.STOP, ""))

@@ -15,7 +15,10 @@ from posttrain.training.supervised import supervised_step
 from tests.tiny import tiny_llama
 
 BATCHES = [
-    [Example.whole([5 + i, 9, 3, 4 + i, 8, 1], [False, False, False, True, True, True]), Example((7,), (2, i), (True, True))]
+    [
+        Example.whole([5 + i, 9, 3, 4 + i, 8, 1], [False, False, False, True, True, True]),
+        Example((7,), (2, i), (True, True)),
+    ]
     for i in range(6)
 ]
 

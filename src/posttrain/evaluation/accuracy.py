@@ -51,7 +51,7 @@ def evaluate(
         UserError: there are no tasks.
     """
     if not tasks:
-        raise UserError("there are no tasks to evaluate; give a data set that has some, which are not in the training data")
+        raise UserError("there are no tasks to evaluate; give a data set that has some outside the training data")
     if temperature == 0 and samples_per_task != 1:
         raise ValueError(f"greedy answers do not vary: use 1 sample per task; got {samples_per_task}")
     groups = sample_groups(

@@ -27,7 +27,7 @@ class AttentionPlan(Protocol):
     """Decides which keys and values each query sees."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
-        """query [B, H, N, E], key and value [B, K, N, E] -> [B, H, N, E]."""
+        """Attend: query [B, H, N, E], key and value [B, K, N, E] -> [B, H, N, E]."""
         ...
 
 
@@ -58,7 +58,7 @@ AttentionInterface.register(NAME, _attend_by_plan)
 
 
 def use_plans(model: PreTrainedModel) -> None:
-    """Make every attention layer of `model` ask its plan. Dropout in attention is not applied (as all peers do in RL)."""
+    """Make every attention layer of `model` ask its plan. Dropout in attention is not applied."""
     model.set_attn_implementation(NAME)
 
 
@@ -82,7 +82,9 @@ class FamilyAttention:
 
     def __init__(self, families: Sequence[tuple[int, Sequence[int]]], device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
-        self._families = [(prefix, self._branches(prefix, lengths) if lengths else None) for prefix, lengths in families]
+        self._families = [
+            (prefix, self._branches(prefix, lengths) if lengths else None) for prefix, lengths in families
+        ]
         self._sizes = [size for prefix, lengths in families for size in (prefix, sum(lengths))]
 
     def _branches(self, prefix: int, lengths: Sequence[int]) -> _Branches:
@@ -114,7 +116,9 @@ class FamilyAttention:
                 parts.append(_prefix_attention(queries[at], keys[at], values[at], scale, window))
             if branches is not None:
                 shared = (keys[at], values[at])
-                parts.append(_branch_attention(queries[after], keys[after], values[after], shared, branches, scale, window))
+                parts.append(
+                    _branch_attention(queries[after], keys[after], values[after], shared, branches, scale, window)
+                )
         return torch.cat(parts, dim=1)[None]
 
 

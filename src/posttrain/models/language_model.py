@@ -38,10 +38,12 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
+        """Where the weights are."""
         return self.network.device
 
     @property
     def dtype(self) -> torch.dtype:
+        """What it computes in."""
         return self.head.dtype
 
     @property
@@ -56,6 +58,7 @@ class LanguageModel:
         return frozenset([found] if isinstance(found, int) else found or ())
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that require a gradient, by name."""
         return [(name, p) for name, p in self.network.named_parameters() if p.requires_grad]
 
     def hidden(self, token_ids: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
@@ -96,4 +99,6 @@ def _refuse_unusual_heads(model: LanguageModel) -> None:
     theirs = model.network(input_ids=ids, position_ids=ids, **plan).logits
     ours = model.hidden(ids, ids, plan["plan"]) @ model.head.T
     if not torch.allclose(theirs.float(), ours.float(), rtol=2e-2, atol=2e-2 * theirs.abs().max().item()):
-        raise ModelError(f"the head of '{model.name}' does more than multiply by the output embedding; not supported yet")
+        raise ModelError(
+            f"the head of '{model.name}' does more than multiply by the output embedding; not supported yet"
+        )

@@ -42,9 +42,7 @@ def _chunk_rows(vocabulary: int) -> int:
 
 class _ChunkedHead(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         wide = wide_dtype(hidden.dtype)
         logprobs = torch.empty(len(targets), dtype=wide, device=hidden.device)
         entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) by peft; the base with the adapter off is the reference policy."""
+"""Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) by peft; the base, adapter off, is the reference policy."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def _peft() -> Any:
 
 
 def add_lora(model: LanguageModel, rank: int, alpha: float | None = None, seed: int = 0) -> LanguageModel:
-    """Freeze the model and add a trainable adapter to every linear layer but the head; B starts at 0, so nothing changes.
+    """Freeze the model and add a trainable adapter to every linear layer but the head; at first it changes nothing.
 
     `alpha` scales the update by alpha / rank and is 2 * rank unless given. The adapter's weights are float32 whatever
     the base computes in.

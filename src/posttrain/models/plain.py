@@ -34,7 +34,10 @@ def exact_logprobs(network: PreTrainedModel, token_ids: Sequence[int], temperatu
 
 @torch.no_grad()
 def padded_logprobs(
-    network: PreTrainedModel, sequences: Sequence[Sequence[int]], side: Literal["left", "right"], temperature: float = 1.0
+    network: PreTrainedModel,
+    sequences: Sequence[Sequence[int]],
+    side: Literal["left", "right"],
+    temperature: float = 1.0,
 ) -> list[Tensor]:
     """The same of several sequences, from one padded batch with an attention mask."""
     longest = max(map(len, sequences))

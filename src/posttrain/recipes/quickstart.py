@@ -6,7 +6,7 @@ What happens, in about ten minutes on two CPU cores:
 
 1. The packaged model is asked sums that it has never seen, such as 4 - 1 - 7 + 3. It cannot do them.
 2. Cold start: supervised fine-tuning on a few hundred worked demonstrations. Half answer at once, half think first, in
-   terse steps; one step in ten is a slip that is noticed and corrected. So the policy knows both ways, and neither well.
+   terse steps; one step in ten is a slip that is noticed and corrected. So it knows both ways, and neither well.
 3. GRPO with a verifier (1 for the right answer) and a format rule (0.1 for thinking in tags). Nobody tells the policy
    that thinking pays: it finds out.
 4. Base, cold start and RL are examined on held-out problems that no training stage has met: sampled (temperature 1)
@@ -100,7 +100,7 @@ class Examination:
     greedy: Accuracy
 
     def share(self, score: str) -> float:
-        """The mean of a score over sampled completions: `tags` for those that think, `last_number` for a lenient judge."""
+        """The mean of a score over sampled completions: `tags` for thinking, `last_number` for a lenient judge."""
         return fmean(part[score].value for group in self.sampled.groups for part in group.scores)
 
 
@@ -174,9 +174,7 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
         policy.save(directory.path / "rl" / "model")
         for exam in (base, cold_start, rl):
             directory.log_samples(0, samples_of(exam.greedy.groups[:8]))
-        result = QuickstartResult(
-            directory.path, directory.report, time.monotonic() - began, base, cold_start, rl
-        )
+        result = QuickstartResult(directory.path, directory.report, time.monotonic() - began, base, cold_start, rl)
         write_report(directory.read(), tables=[result.table()], parts=[cold_start_log.read(), rl_log.read()])
     return result
 

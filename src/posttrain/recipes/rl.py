@@ -118,7 +118,12 @@ class RLResult:
 
 
 def run(
-    config: RL, algorithm: OnlineAlgorithm, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False
+    config: RL,
+    algorithm: OnlineAlgorithm,
+    *,
+    output: Path | None = None,
+    resume: Path | None = None,
+    quiet: bool = False,
 ) -> RLResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm)
@@ -134,7 +139,9 @@ def run(
 
         while step < config.steps and not stop.requested:
             began = time.perf_counter()
-            batch_tasks = [parts.tasks[i] for i in batch_indices(len(parts.tasks), config.prompts_per_step, step, config.seed)]
+            batch_tasks = [
+                parts.tasks[i] for i in batch_indices(len(parts.tasks), config.prompts_per_step, step, config.seed)
+            ]
             with progress.phase("rollout"):
                 groups = sample_groups(
                     environment,
@@ -197,7 +204,9 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     if config.decay not in SCHEDULES:
         raise unknown("decay", config.decay, SCHEDULES)
     if config.temperature <= 0:
-        raise UserError(f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}")
+        raise UserError(
+            f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
+        )
     algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
     environment = SingleTurn(parse_rewards(_rewards(config)))
     tasks, heldout = _tasks(config)
@@ -208,7 +217,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     fitting = [t for t in tasks if len(policy.chat.prompt_ids(t.prompt)) <= config.max_prompt_tokens]
     if not fitting:
         raise UserError(
-            f"all {len(tasks)} prompts are longer than --max-prompt-tokens {config.max_prompt_tokens}; give a larger one"
+            f"all {len(tasks)} prompts exceed --max-prompt-tokens {config.max_prompt_tokens}; give a larger one"
         )
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
@@ -225,7 +234,9 @@ def _rewards(config: RL) -> str:
         return config.reward
     if config.dataset.startswith("gym:"):
         return "gym=1.0"
-    raise UserError('say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function')
+    raise UserError(
+        'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
+    )
 
 
 def _tasks(config: RL) -> tuple[list[Task], list[Task]]:

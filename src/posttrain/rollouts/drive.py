@@ -53,7 +53,10 @@ class _Batcher:
         try:
             completions = self.engine.generate([request for request, _ in waiting], self.on_tokens)
         except Exception as error:
-            for _, future in waiting:  # all of them, or an environment that swallows its own would leave the rest waiting
+            for (
+                _,
+                future,
+            ) in waiting:  # all of them, or an environment that swallows its own would leave the rest waiting
                 future.set_exception(error)
             return
         for (_, future), completion in zip(waiting, completions, strict=True):
@@ -63,7 +66,9 @@ class _Batcher:
 class PolicySeat:
     """The policy's side of one episode; keeps its tokens. Conforms to `environments.env.Seat`."""
 
-    def __init__(self, ask: Callable[[Request], "asyncio.Future[Completion]"], chat: ChatFormat, sampling: Sampling, seed: int) -> None:
+    def __init__(
+        self, ask: Callable[[Request], "asyncio.Future[Completion]"], chat: ChatFormat, sampling: Sampling, seed: int
+    ) -> None:
         self._ask, self._chat, self._sampling, self._seed = ask, chat, sampling, seed
         self._history: list[Message] = []
         self.turns: list[Turn] = []
@@ -110,7 +115,7 @@ def play(
 
 
 def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine; from a thread of its own where this one runs an event loop already, as notebooks do."""
+    """The result of a coroutine; from a thread of its own where this one runs an event loop, as notebooks do."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -137,7 +142,9 @@ async def _play_all(
         batcher.leave()
         turns = tuple(seats[environment.seats[0]].turns)
         if not turns:
-            raise ValueError(f"{type(environment).__name__} ended an episode without asking its seat '{environment.seats[0]}'")
+            raise ValueError(
+                f"{type(environment).__name__} ended an episode without asking its seat '{environment.seats[0]}'"
+            )
         return Played(replace(episode, stop_reason=turns[-1].stop_reason), Trajectory(turns))
 
     running = [asyncio.ensure_future(play_one(task, seed)) for task, seed in zip(tasks, seeds, strict=True)]

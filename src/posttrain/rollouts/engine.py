@@ -31,7 +31,9 @@ def check_engine(subject: Subject) -> list[str]:
     failures = _answers(subject)
     if failures:  # what is not an answer at all cannot be looked into
         return failures
-    return [line for check in (_logprobs, _seeds, _greedy, _full_context, _refusals, _progress) for line in check(subject)]
+    return [
+        line for check in (_logprobs, _seeds, _greedy, _full_context, _refusals, _progress) for line in check(subject)
+    ]
 
 
 SETTINGS = (
@@ -89,7 +91,9 @@ def _logprobs(subject: Subject) -> list[str]:
             own = subject.own_logprobs(request, completion.token_ids)
             gap = max(gap, *(abs(a - b) for a, b in zip(completion.logprobs, own, strict=True)))
         if gap > subject.tolerance:
-            failures.append(f"{sampling}: logprobs differ from the model's own by {gap:.2e}, bound {subject.tolerance:.0e}")
+            failures.append(
+                f"{sampling}: logprobs differ from the model's own by {gap:.2e}, bound {subject.tolerance:.0e}"
+            )
     return failures
 
 

@@ -26,6 +26,7 @@ class Prefill(FamilyAttention):
         self.values: dict[int, Tensor] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """As the base, and keep the keys and values."""
         self.keys[layer], self.values[layer] = key[0], value[0]
         return super().attend(layer, query, key, value, scale, window)
 
@@ -47,7 +48,9 @@ class KeyValueCache:
     As a plan it appends one token to each sequence in use and attends to all it holds. Set `positions` before a step.
     """
 
-    def __init__(self, config: "PreTrainedConfig", slots: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: "PreTrainedConfig", slots: int, length: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         heads, width = _shape(config)
         shape = (config.num_hidden_layers, slots, heads, length, width)
         # zeros, not empty: what lies past a sequence's end gets weight 0, and 0 times a stray nan would still be nan
@@ -78,7 +81,7 @@ class KeyValueCache:
         self._bias = torch.zeros(hidden.shape, device=self._device).masked_fill_(hidden, -torch.inf)[:, None, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
-        """query [B, H, 1, E], key and value [B, K, 1, E]: one new token per sequence."""
+        """One step: query [B, H, 1, E], key and value [B, K, 1, E]: one new token per sequence."""
         keys, values = self._keys[layer], self._values[layer]
         keys[self._rows_B, :, self._positions_B] = key[:, :, 0]
         values[self._rows_B, :, self._positions_B] = value[:, :, 0]

@@ -33,7 +33,13 @@ class Policy:
 
 
 def load_policy(
-    name: str, *, precision: str = "auto", lora_rank: int = 0, device: str = "auto", cache_gb: float = 1.5, seed: int = 0
+    name: str,
+    *,
+    precision: str = "auto",
+    lora_rank: int = 0,
+    device: str = "auto",
+    cache_gb: float = 1.5,
+    seed: int = 0,
 ) -> Policy:
     """Load a policy by hub id, folder, adapter folder, or the name of a packaged model.
 

@@ -59,8 +59,10 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, *, temperature: float, top_k: int
     mass = torch.cumsum(torch.exp(logits - peak), dim=1)
     total = mass[:, -1:]
     if not torch.isfinite(total).all():
-        raise TrainingError("the model's logits are not finite, so no token can be drawn; its weights may have diverged")
-    # rounding can leave the last bins equal; `right=True` passes over tokens of zero mass, and the last one with mass wins
+        raise TrainingError(
+            "the model's logits are not finite, so no token can be drawn; its weights may have diverged"
+        )
+    # rounding can leave the last bins equal; `right=True` passes over tokens of zero mass to the last one that has some
     point = torch.minimum(uniform_B[:, None].to(total.dtype) * total, torch.nextafter(total, torch.zeros_like(total)))
     tokens = torch.searchsorted(mass, point, right=True)
     logprobs = logits.gather(1, tokens) - peak - total.log()

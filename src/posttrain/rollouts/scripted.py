@@ -18,9 +18,7 @@ class ScriptedEngine:
     logprob: float = -1.0
     asked: list[list[Request]] = field(default_factory=list[list[Request]])
 
-    def generate(
-        self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
-    ) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
         """One scripted completion per request."""
         self.asked.append(list(requests))
         completions = [self._complete(request) for request in requests]

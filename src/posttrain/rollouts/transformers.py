@@ -56,9 +56,7 @@ class TransformersEngine:
         self._cache_bytes = int(cache_gb * 2**30)
 
     @torch.inference_mode()
-    def generate(
-        self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
-    ) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
         """One completion per request, in order.
 
         Raises:
@@ -81,7 +79,7 @@ class TransformersEngine:
             raise UserError(f"request {number} has an empty prompt; there is nothing to continue")
         if length >= self._model.context:
             raise UserError(
-                f"prompt {number} has {length} tokens, but {self._model.name} holds {self._model.context} with at least "
+                f"prompt {number} has {length} tokens, but {self._model.name} holds {self._model.context}, at least "
                 "one of them new; shorten the prompt or filter with --max-prompt-tokens"
             )
 
@@ -156,7 +154,9 @@ class _Decoding:
         ahead = dict.fromkeys(s.request.token_ids for s in chain(new, self._waiting))
         missing = [prompt for prompt in ahead if prompt not in self._prompts and self._wanted[prompt]]
         ends = accumulate(len(prompt) for prompt in missing)
-        return [prompt for i, (prompt, end) in enumerate(zip(missing, ends, strict=True)) if not i or end <= PREFILL_TOKENS]
+        return [
+            prompt for i, (prompt, end) in enumerate(zip(missing, ends, strict=True)) if not i or end <= PREFILL_TOKENS
+        ]
 
     def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> None:
         prefill = Prefill([len(p) for p in prompts], self._model.device)

@@ -35,7 +35,9 @@ def accumulate_gradients(
         value = loss.item()
         if not math.isfinite(value):
             optimizer.discard()
-            raise TrainingError(f"the loss is {value} for examples {row.examples} of the batch; the weights were not touched")
+            raise TrainingError(
+                f"the loss is {value} for examples {row.examples} of the batch; the weights were not touched"
+            )
         loss.backward()
         optimizer.collect()
         total += value

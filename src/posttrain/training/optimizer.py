@@ -57,7 +57,9 @@ class MasterAdamW:
     def grad_norm(self) -> float:
         """Length of the whole collected gradient; nan or inf where one of its numbers is."""
         grads = [m.grad for m in self.masters if m.grad is not None]
-        return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads])).item() if grads else 0.0
+        return (
+            torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads])).item() if grads else 0.0
+        )
 
     def step(self, lr: float) -> float:
         """Clip, update the masters, write them to the model; returns the gradient's length before clipping.
@@ -101,7 +103,7 @@ class MasterAdamW:
         """Put a checkpoint's float32 weights in place and round them into the model.
 
         Raises:
-            CheckpointError: they have other names or shapes than the weights trained here. Nothing has been changed then.
+            CheckpointError: their names or shapes are not those trained here. Nothing has been changed then.
         """
         here, there = ({name: list(t.shape) for name, t in part.items()} for part in (self.named_masters(), tensors))
         if here != there:

@@ -49,7 +49,9 @@ def policy_batch(groups: Sequence[Group], algorithm: OnlineAlgorithm) -> tuple[P
     rewards_PG = torch.tensor([group.rewards for group in groups], dtype=torch.float64)
     found = algorithm.advantages(rewards_PG)
     kept = [p for p in range(len(groups)) if algorithm.keep(rewards_PG[p])]
-    trajectories = [(t, a) for p in kept for t, a in zip(groups[p].trajectories, found.advantages_PG[p].tolist(), strict=True)]
+    trajectories = [
+        (t, a) for p in kept for t, a in zip(groups[p].trajectories, found.advantages_PG[p].tolist(), strict=True)
+    ]
     batch = PolicyBatch(
         examples=[example_of(t) for t, _ in trajectories],
         advantages=[a for _, a in trajectories],
@@ -89,7 +91,9 @@ def policy_step(
             loss_N, per_token = algorithm.loss(
                 found.logprobs,
                 old_N=old_N,
-                advantages_N=torch.tensor([batch.advantages[r] for r in row.rows], device=old_N.device, dtype=old_N.dtype),
+                advantages_N=torch.tensor(
+                    [batch.advantages[r] for r in row.rows], device=old_N.device, dtype=old_N.dtype
+                ),
                 row_N=row_N,
                 reference_N=reference.logprobs(row, temperature) if reference is not None else None,
             )
