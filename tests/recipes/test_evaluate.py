@@ -228,6 +228,16 @@ def test_or_left_out_and_counted(folder, engines, tmp_path):
     assert found.notes == ("1 prompts over 100 tokens were left out",)
 
 
+def test_a_task_that_one_of_two_models_cannot_hold_is_left_out_for_both(folder, engines, tmp_path):
+    small = model_folder(tmp_path / "small", context=120)
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps({"prompt": q, "answer": "7", "id": q}) + "\n" for q in ("a", "a" * 40)))
+    engines += [scripted(SCRIPT, GREEDY), scripted(SCRIPT, GREEDY)]
+    config = options(small, str(path), greedy=True, baseline=str(folder), max_prompt_tokens=200)
+    found = run(config, output=tmp_path / "run", quiet=True)
+    assert found.summary()["n"] == found.summary()["baseline"]["greedy"]["n"] == 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

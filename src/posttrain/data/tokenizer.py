@@ -28,6 +28,10 @@ class ChatTokenizer(Protocol):
         """Token ids to text."""
         ...
 
+    def save_pretrained(self, save_directory: Any, **options: Any) -> Any:
+        """Write its files into a folder."""
+        ...
+
 
 def load_tokenizer(name: str | Path) -> ChatTokenizer:
     """The tokenizer of a model folder or hub id. Whether it has a chat template is for `ChatFormat` to ask.

@@ -1,6 +1,7 @@
 """Loading a model: a hub id, a local folder, an adapter's folder, or the name of a packaged model."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -39,7 +40,7 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
         return lora.load_adapter(load_model(lora.base_of(where), dtype=dtype, device=device), where)
     try:
         config = AutoConfig.from_pretrained(where)
-        network = AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
+        network: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from '{name}': {str(error).splitlines()[0]}") from error
     return wrap(network.to(device), name=name, context=config.get_text_config().max_position_embeddings)

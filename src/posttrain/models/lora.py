@@ -76,7 +76,7 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
     placed = _peft().get_peft_model_state_dict(adapted).keys()
     if saved != placed:  # peft itself only warns, and leaves out what does not fit
         raise ModelError(
-            f"the adapter in '{folder}' was made for another model: {len(saved - placed)} of its weights have no place in "
+            f"the adapter in '{folder}' was made for another model: {len(saved - placed)} of its weights fit nowhere in "
             f"'{model.name}', and {len(placed - saved)} places have no weight"
         )
     adapted.eval()

@@ -5,7 +5,7 @@ shown and sampled, and a later turn only appends to them. Nothing sampled is eve
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -67,7 +67,7 @@ class PolicySeat:
     """The policy's side of one episode; keeps its tokens. Conforms to `environments.env.Seat`."""
 
     def __init__(
-        self, ask: Callable[[Request], "asyncio.Future[Completion]"], chat: ChatFormat, sampling: Sampling, seed: int
+        self, ask: Callable[[Request], Awaitable[Completion]], chat: ChatFormat, sampling: Sampling, seed: int
     ) -> None:
         self._ask, self._chat, self._sampling, self._seed = ask, chat, sampling, seed
         self._history: list[Message] = []

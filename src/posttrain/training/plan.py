@@ -219,12 +219,10 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
         return f"type --cache-gb {math.floor(10 * cache / 2**30) / 10:.1f}"
     longest = load.prompt_tokens + load.completion_tokens
     for tokens in (load.microbatch_tokens // 2**halvings for halvings in range(1, 8)):
+        if phase.name != "update" or tokens < longest:
+            break
         smaller = Load(load.prompts, load.group, load.prompt_tokens, load.completion_tokens, tokens)
-        if (
-            phase.name == "update"
-            and tokens >= longest
-            and update_phase(training, smaller).total <= phase.total - missing
-        ):
+        if update_phase(training, load).total - update_phase(training, smaller).total >= missing:
             return f"type --microbatch-tokens {tokens}"
     if not training.lora_rank:
         return "train an adapter: type --lora-rank 16 (and --microbatch-tokens lower, if it still does not fit)"

@@ -1,0 +1,66 @@
+"""Every example runs, with a model of a few thousand parameters, and does what its first lines say."""
+
+import asyncio
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from posttrain.environments import ScriptedSeat, check_environment
+from posttrain.rewards import parse_rewards
+from posttrain.types import Episode, Message, Task
+from tests.recipes.folders import model_folder
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(model_folder(tmp_path_factory.mktemp("models") / "model"))
+
+
+@pytest.mark.parametrize(("words", "value"), [(1, 1.0), (40, 1.0), (60, 0.5), (80, 0.0), (200, 0.0)])
+def test_the_reward_is_found_by_its_path_and_pays_for_short_answers(words, value):
+    reward = parse_rewards(f"{EXAMPLES / 'reward.py'}:brief=0.2")
+    episode = Episode(Task((Message("user", "Why?"),)), (Message("assistant", "word " * words),))
+    (scores,) = asyncio.run(reward.score_parts([episode]))
+    (score,) = scores.values()
+    assert score.value == value and reward.total(scores) == pytest.approx(0.2 * value)
+
+
+def test_ten_lines_train_and_evaluate(folder, tmp_path, capsys):
+    options = {"max_new_tokens": 3, "precision": "float32"}
+    accuracy = example("train").main(folder, steps=1, folder=tmp_path, **options)
+    assert 0 <= accuracy <= 1
+    assert (tmp_path / "train" / "checkpoints" / "step-000001" / "config.json").is_file()
+    assert "train (step-000001) on gym:chain_sum" in capsys.readouterr().out
+
+
+RETRY = example("environment")
+SUM = Task((Message("user", "2 + 3 ="),), answer="5", gold="It is 5.", id="sum")
+
+
+@pytest.mark.parametrize(
+    ("replies", "messages", "reward"),
+    [(["5"], 2, 1.0), (["4", "It is 5."], 4, 0.5), (["4", "6"], 4, 0.0), (["", "5"], 4, 0.5)],
+)
+def test_the_environment_gives_a_second_chance_that_is_worth_half(replies, messages, reward):
+    environment = RETRY.Retry()
+    seat = ScriptedSeat(replies)
+    episode = asyncio.run(environment.play(SUM, {"policy": seat}))
+    (scores,) = asyncio.run(environment.score([episode]))
+    assert len(episode.messages) == messages
+    assert environment.total(scores) == reward
+
+
+def test_the_environment_conforms_and_plays(folder, capsys):
+    assert asyncio.run(check_environment(RETRY.Retry(), [SUM])) == []
+    assert 0 <= RETRY.main(folder, prompts=2, max_new_tokens=3) <= 1
+    assert capsys.readouterr().out.startswith("the environment conforms\n")

@@ -1,0 +1,142 @@
+"""Faults of plans: a part that is forgotten, a byte too few, a bound on the wrong side, a measurement misread."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("models/footprint.py", old, new, "models/test_footprint.py")
+        for old, new in [
+            ("2 * (4 + 2 * b) * shape.hidden + 8", "2 * (4 + b) * shape.hidden + 8"),
+            ("shape.hidden + 8 + 4 * b", "shape.hidden + 4 * b"),
+            ("4 * b * shape.intermediate", "3 * b * shape.intermediate"),
+            ("shape.intermediate + b * shape.query_width)", "shape.intermediate)"),
+            ("prefix, prefix, fused, row=tokens) if prefix else 0", "prefix, prefix, fused) if prefix else 0"),
+            ("branches, branch, seen, fused)", "branches, branch, branch, fused)"),
+            ("if fused or scores > MATERIALIZE:", "if scores > MATERIALIZE:"),
+            ("if fused or scores > MATERIALIZE:", "if fused or scores < MATERIALIZE:"),
+            ("b >= 4 and row is None", "b >= 4"),
+            ("rows * (2 * keys + queries)", "rows * 2 * keys"),
+            ("rows * queries * 4 * shape.heads + bias", "bias"),
+            ("rows * queries * 4 * shape.heads + bias", "rows * queries * 4 * shape.heads"),
+            ("wide = 4 if b >= 4 else 4 + b", "wide = 4"),
+            ("+ 2 * key * b * shape.key_width", "+ key * b * shape.key_width"),
+            ("tokens * (4 + 2 * b) * shape.hidden +", "0 * shape.hidden +"),
+            ("shape.layers * layer + outside", "layer + outside"),
+            ("2 * shape.layers * shape.key_width", "shape.layers * shape.key_width"),
+            ("2 * shape.layers * shape.key_width", "2 * shape.layers * shape.query_width"),
+            ("(4 + itemsize) if full else 0", "4 if full else 0"),
+            ("(4 + itemsize) if full else 0", "(4 + itemsize)"),
+            ("3 * max(CHUNK_BYTES, 4 * shape.vocabulary)", "3 * CHUNK_BYTES"),
+            ("return rank * self.linear_widths", "return self.linear_widths"),
+            ("and m.weight is not head]", "]"),
+            ("and id(p) not in ends]", "]"),
+            ("p.dim() >= 2 and", ""),
+            ("p.numel() * used // experts", "p.numel()"),
+            ("if lora.is_adapter(where):", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("training/plan.py", old, new, "training/test_plan.py")
+        for old, new in [
+            ("self.prompt_tokens + self.group * self.completion_tokens", "self.group * self.completion_tokens"),
+            ("self.group * self.completion_tokens)", "self.completion_tokens)"),
+            ("math.ceil(self.tokens / self.microbatch_tokens)", "self.tokens // self.microbatch_tokens"),
+            ("not self.lora_rank and self.itemsize < 4", "self.itemsize < 4"),
+            ("not self.lora_rank and self.itemsize < 4", "not self.lora_rank"),
+            ("if self.reference and not self.lora_rank:", "if self.reference:"),
+            ('{"Adam state": 8 * self.trainable}', '{"Adam state": 4 * self.trainable}'),
+            ('kept["adapter"] = 4 * self.trainable', 'kept["adapter"] = 2 * self.trainable'),
+            ("full=not training.lora_rank", "full=True"),
+            ("extra = max(0, narrow - activations - head)", "extra = 0"),
+            ("training.trainable if training.copies_masters else 0", "training.trainable"),
+            ("min(load.microbatch_tokens, load.tokens)", "load.microbatch_tokens"),
+            ("load.group if load.prompt_tokens else load.sequences", "load.group"),
+            ("(room - load.prompt_tokens) //", "room //"),
+            ("max(1.0, room / family)", "1.0"),
+            ("max(1.0, room / family)", "room / family"),
+            ("fused=training.on_gpu", "fused=False"),
+            ("12 * slots", "4 * slots"),
+            ("max(1, min(DECODED_TOGETHER, load.sequences,", "max(0, min(DECODED_TOGETHER, load.sequences,"),
+            ("min(DECODED_TOGETHER, load.sequences,", "min(DECODED_TOGETHER,"),
+            ("min(DECODED_TOGETHER, load.sequences,", "min(load.sequences,"),
+            ("completion_tokens, training.shape.context)", "completion_tokens, 10**9)"),
+            ("model + 12 * training.trainable", "model + 8 * training.trainable"),
+            ("4 * training.trainable if training.lora_rank else", "training.trainable if training.lora_rank else"),
+            ("read = load.tokens * speed.read_token if training.reference", "read = 0.0 if training.reference"),
+            ("return updates * (", "return ("),
+            ("math.ceil(load.sequences / decoded", "int(load.sequences / decoded"),
+            ("load.prompts * load.prompt_tokens * speed", "load.sequences * load.prompt_tokens * speed"),
+            ("min(max(0.0, second - first), first)", "max(0.0, second - first)"),
+            ("min(max(0.0, second - first), first)", "min(second - first, first)"),
+            ("* (layers - 1)", "* layers"),
+            ("forward if training.lora_rank else 2 * forward", "2 * forward"),
+            ("max(slots, 16) * forward", "slots * forward"),
+            ("<= 0:\n            continue", "< 0:\n            continue"),
+            (" or tokens < longest:", ":"),
+            ("update_phase(training, smaller).total >= missing:", "update_phase(training, smaller).total > 0:"),
+            ('phase.parts["keys and values"] - missing', 'phase.parts["keys and values"]'),
+            ("if not training.lora_rank:\n        return", "if True:\n        return"),
+        ]
+    ),
+    *(
+        Mutation("training/plan_result.py", old, new, "recipes/test_plan.py")
+        for old, new in [
+            ("self.steps * self.longest.prompts / self.rows", "self.steps * self.longest.sequences / self.rows"),
+            ("(self.sampling_seconds or 0.0) + self.update_seconds", "self.update_seconds"),
+            ('"updates": self.steps * self.updates_per_step', '"updates": self.steps'),
+            ("None if step is None else step * self.steps", "step"),
+            ("max(phase.total for phase in self.phases)", "self.phases[0].total"),
+            ('"fits": not self.warnings', '"fits": True'),
+            ('*([] if self.warnings else ["It fits."])', '"It fits."'),
+        ]
+    ),
+    *(
+        Mutation("recipes/plan.py", old, new, "recipes/test_plan.py")
+        for old, new in [
+            ("get(config.algorithm)().needs_reference", "False"),
+            ("(config.keep_last + 2)", "config.keep_last"),
+            ("available_bytes() + libraries", "available_bytes()"),
+            ('{"Python and libraries": libraries} | dict(p.parts)', "dict(p.parts)"),
+            ("if length <= config.max_prompt_tokens]", "]"),
+            (
+                "load(max(lengths)), load(round(sum(lengths) / len(lengths))), rows, config.steps",
+                "load(max(lengths)), load(max(lengths)), rows, config.steps",
+            ),
+            ("get(config.algorithm)().advantages(torch.zeros(1, config.completions_per_prompt))", "pass"),
+            ("min(config.max_tokens, shape.context)", "config.max_tokens"),
+            (
+                "math.ceil(config.epochs * rows / config.examples_per_step)",
+                "int(config.epochs * rows / config.examples_per_step)",
+            ),
+            ("if longest > load.microbatch_tokens:", "if False:"),
+            ("if longest > context:", "if longest > 2 * context:"),
+            ("if disk > free:", "if False:"),
+            ("updates=updates) if speed", "updates=1) if speed and updates == 0"),
+            ("max(0.0, longer - shorter) / PROBE_STEPS", "longer / PROBE_STEPS"),
+            ("return Speed(trained / tokens,", "return Speed(trained,"),
+            ("updated / trainable)", "updated)"),
+            ("for layers in (1, 2))", "for layers in (2, 1))"),
+        ]
+    ),
+    *(
+        Mutation("models/probe.py", old, new, "models/test_probe.py")
+        for old, new in [
+            ("text.num_hidden_layers = layers", "pass"),
+            ("min(times[1:])", "min(times)"),
+            ("min(times[1:])", "max(times[1:])"),
+            ("2 * size**3", "size**3"),
+            ("range(repeats + 1)", "range(repeats)"),
+        ]
+    ),
+    *(
+        Mutation("monitoring/memory.py", old, new, "monitoring/test_memory.py")
+        for old, new in [
+            ('["MemAvailable"].split()[0]) * 1024', '["MemAvailable"].split()[0])'),
+            ('fields["MemAvailable"]', 'fields["MemFree"]'),
+            ("max(0, limit - used)", "limit"),
+            ("max(0, limit - used)", "limit - used"),
+            ("found = min(found, max(", "found = max(found, max("),
+            ('"SC_PAGE_SIZE") *', '"SC_PAGE_SIZE") +'),
+        ]
+    ),
+]

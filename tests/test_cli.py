@@ -1,0 +1,417 @@
+"""The command line as people meet it. What needs no model runs here in process; the surface is frozen in a file."""
+
+import ast
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain import commands, lookup
+from posttrain.algorithms import ALGORITHMS
+from posttrain.cli import SHARED, main
+from posttrain.commands import COMMANDS, EXAMPLES
+from posttrain.errors import RewardError, UserError
+from posttrain.models import packaged
+from posttrain.monitoring import Estimate, Table
+from posttrain.options import Section, flag, parse
+from tests.recipes.folders import model_folder
+
+SURFACE = Path(__file__).with_name("surface.txt")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs land in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSTTRAIN_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, standard output and standard error of one command."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(words)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(model_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def sft(model: str, here: Path) -> list[str]:
+    """A fine-tuning that takes no time."""
+    rows = [{"prompt": f"{i}", "completion": f"{i + 1}"} for i in range(4)]
+    (here / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return ["sft", "--dataset", "train.jsonl", "--model", model, "--examples-per-step", "2", "--precision", "float32"]
+
+
+@pytest.fixture
+def rl(model: str, here: Path) -> list[str]:
+    """Two prompts, two completions of each, three tokens long."""
+    rows = [{"prompt": f"{i}+{i}", "answer": str(2 * i)} for i in range(2)]
+    (here / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    size = ["--prompts-per-step", "2", "--completions-per-prompt", "2", "--max-new-tokens", "3", "--steps", "2"]
+    return ["rl", "--dataset", "tasks.jsonl", "--model", model, "--reward", "exact", *size, "--precision", "float32"]
+
+
+def flags(form: type) -> dict[str, str]:
+    """Each flag of a dataclass with its default."""
+    return {flag(field.name): repr(field.default) for field in dataclasses.fields(form)}
+
+
+def surface() -> str:
+    """Every flag of every command: what people's scripts rely on."""
+    lines: list[str] = []
+    for name, command in COMMANDS.items():
+        form, _ = command.load()
+        lines += [f"posttrain {name} {typed} = {default}" for typed, default in flags(form).items()]
+        lines += [f"posttrain {name} --{key}" for key in (*command.shared, "debug")]
+    for name in sorted(ALGORITHMS):
+        knobs = flags(type(ALGORITHMS[name]()))
+        lines += [f"posttrain rl --algorithm {name} {typed} = {default}" for typed, default in knobs.items()]
+    return "\n".join(lines) + "\n"
+
+
+def test_no_flag_changes_unnoticed():
+    assert surface() == SURFACE.read_text(encoding="utf-8"), (
+        "the command line has changed; if it was meant to, say so in CHANGELOG.md and type: python -m tests.test_cli"
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_that_names_all_its_flags(run, name):
+    code, out, err = run(*name.split(), "--help")
+    assert (code, err) == (0, "")
+    form, _ = COMMANDS[name].load()
+    hints = [field.name for field in dataclasses.fields(form) if field.name not in ("runs", "name")]
+    assert f"usage: posttrain {name}" in out and all(flag(hint) in out for hint in hints)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_whatever_may_be_nothing_is_nothing_unless_given(name):
+    """TOML has no null: an option that was None is left out of config.toml, and must be None again when it is read."""
+    form, _ = COMMANDS[name].load()
+    for field in dataclasses.fields(form):
+        assert "None" not in str(field.type) or field.default is None, field.name
+
+
+def test_every_option_of_a_recipe_has_help():
+    for name, command in COMMANDS.items():
+        form, _ = command.load()
+        tree = ast.parse(Path(sys.modules[form.__module__].__file__ or "").read_text(encoding="utf-8"))
+        body = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == form.__name__).body
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign):
+                assert isinstance(text, ast.Expr), f"{name}: {ast.unparse(field)} has no text under it"
+
+
+def test_no_knob_has_the_name_of_an_option_of_rl():
+    taken = {field.name for field in dataclasses.fields(COMMANDS["rl"].load()[0])} | SHARED.keys()
+    for name in ALGORITHMS:
+        assert not taken & {field.name for field in dataclasses.fields(type(ALGORITHMS[name]()))}, name
+
+
+def test_help_lists_all_commands_and_examples_that_parse(run):
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in out and command.summary in out
+    assert len(EXAMPLES) == 3
+    for example in EXAMPLES:
+        assert example in out
+        name, *argv = example.removeprefix("posttrain ").replace('"', "").split()
+        assert name in COMMANDS and all(word.lstrip("-") for word in argv)
+
+
+def test_help_imports_nothing_heavy():
+    script = "import sys; from posttrain.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "datasets", "reasoning_gym"} & set(done.stderr.split())
+
+
+def test_without_a_command_help_goes_to_standard_error(run):
+    code, out, err = run()
+    assert (code, out) == (2, "") and err.startswith("usage: posttrain COMMAND")
+
+
+def test_version(run):
+    assert run("--version")[1].startswith("posttrain 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("rll", "unknown command 'rll'; did you mean 'rl'? There are: algorithms,"),
+        ("models", "say which: posttrain models list or posttrain models pull"),
+        ("models --json", "say which: posttrain models list or posttrain models pull"),
+        ("models pul", "unknown command 'models pul'; did you mean 'models pull'?"),
+        ("models pull smollm", "unknown packaged model 'smollm'; did you mean 'smollm2-135m-instruct'?"),
+        ("--steps 3", "the command comes first, then its options; got '--steps'; see posttrain --help"),
+        ("explain", "say which algorithm: posttrain explain NAME, one of"),
+        ("explain grop", "unknown algorithm 'grop'; did you mean 'grpo'?"),
+        ("rl --algorithm grop --clip-low 3", "unknown algorithm 'grop'; did you mean 'grpo'?"),
+        ("rl --kl-coeficient 3", "unknown option '--kl-coeficient'; did you mean '--kl-coefficient'?"),
+        ("rl --clip-low -1", "clip_low must be a number of at least 0; got -1.0"),
+        ("sft --kl-coefficient 0", "unknown option '--kl-coefficient'"),
+        ("report", "say which run to report on: posttrain report RUN"),
+        ("report nowhere", "no run at nowhere; expected a run directory"),
+        ("sft --resume nowhere", "no run at nowhere; expected a run directory"),
+        ("sft --config nowhere.toml", "no configuration at nowhere.toml"),
+        ("sft --config a --resume b", "--resume takes its configuration from the run; leave out --config"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run, words, message):
+    code, out, err = run(*words.split())
+    assert (code, out) == (2, "")
+    assert err.startswith(f"posttrain: {message}") and err.count("\n") == 1
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Make `posttrain algorithms` raise."""
+
+    def failing(error: BaseException) -> None:
+        def fail(config: Any) -> None:
+            raise error
+
+        command = dataclasses.replace(COMMANDS["algorithms"], load=lambda: (lookup.Algorithms, fail))
+        monkeypatch.setitem(COMMANDS, "algorithms", command)
+
+    return failing
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UserError("two\nlines"), 2, "two lines"),
+        (RewardError("it hung"), 1, "it hung"),
+        (ValueError("odd"), 1, "unexpected ValueError: odd; run again with --debug to see where"),
+        (
+            ModuleNotFoundError("No module named 'x'", name="x"),
+            2,
+            "the package 'x' is not installed; type: pip install x",
+        ),
+        (
+            ModuleNotFoundError("no", name="posttrain.x"),
+            1,
+            "unexpected ModuleNotFoundError: no; run again with --debug",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_exit_codes(run, failing, error, code, line):
+    failing(error)
+    found, out, err = run("algorithms")
+    assert (found, out) == (code, "")
+    assert err.startswith(f"posttrain: {line}") and err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(run, failing):
+    failing(ValueError("odd"))
+    code, _, err = run("algorithms", "--debug")
+    assert code == 1 and "Traceback" in err and err.endswith("posttrain: unexpected ValueError: odd\n")
+
+
+def test_a_reader_that_has_heard_enough_is_no_error():
+    script = "import sys; from posttrain.cli import main; sys.exit(main(['explain', 'grpo']))"
+    done = subprocess.run(["bash", "-c", f'{sys.executable} -c "{script}" | head -1'], capture_output=True, text=True)
+    assert done.stderr == "" and done.stdout.startswith("GRPO")
+
+
+def test_algorithms_as_json(run):
+    code, out, _ = run("algorithms", "--json")
+    rows = json.loads(out)
+    assert code == 0 and {"name": "grpo", "family": "online", "paper": "2402.03300"}.items() <= rows[0].items()
+    assert [row["name"] for row in rows] == sorted(ALGORITHMS)
+
+
+def test_algorithms_and_explain_for_people(run):
+    assert "grpo" in run("algorithms")[1]
+    assert "--kl-coefficient 0.04" in run("explain", "grpo")[1]
+
+
+def test_models(run, monkeypatch):
+    assert "not here yet; type: posttrain models pull smollm2-135m-instruct" in run("models", "list")[1]
+    (row,) = json.loads(run("models", "list", "--json")[1])
+    assert (row["name"], row["path"]) == ("smollm2-135m-instruct", None)
+
+    def pull(name: str, on_progress: packaged.OnProgress) -> Path:
+        for fraction in (0.0, 0.5):
+            on_progress("downloading", fraction)
+        return Path("/there") / name
+
+    monkeypatch.setattr(packaged, "pull", pull)
+    code, out, err = run("models", "pull", "--json")
+    assert (code, json.loads(out)) == (0, {"path": "/there/smollm2-135m-instruct"})
+    assert err == "downloading\n"
+
+
+def test_sft_its_run_its_report_and_its_repetition(run, sft, here):
+    code, out, err = run(*sft, "--output", "first")
+    assert code == 0
+    assert "run     first" in out and "posttrain generate --model first" in out
+    assert "sft 2/2" in err
+    code, out, err = run("sft", "--config", "first/config.toml", "--output", "second", "--quiet", "--json")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert answer == {
+        "run": "second",
+        "steps": 2,
+        "interrupted": "",
+        "examples": 4,
+        "dropped": 0,
+        "before": None,
+        "after": None,
+    }
+    losses = [[json.loads(line)["loss"] for line in (here / r / "metrics.jsonl").open()] for r in ("first", "second")]
+    assert losses[0] == losses[1]
+    assert run("report", "first")[1] == "first/report.html\n"
+    assert run("report", "first", "second")[1] == "comparison.html\n" and (here / "comparison.html").is_file()
+
+
+def test_flags_come_before_the_file_and_the_file_before_defaults(run, sft, here):
+    (here / "my.toml").write_text("steps = 3\nseed = 5\n")
+    run(*sft, "--config", "my.toml", "--seed", "6", "--output", "a", "--quiet")
+    found = tomllib.loads((here / "a" / "config.toml").read_text())
+    assert (found["steps"], found["seed"], found["keep_last"]) == (3, 6, 2)
+
+
+def test_sft_resumed(run, sft, here):
+    run(*sft, "--steps", "1", "--output", "a", "--quiet")
+    code, out, _ = run("sft", "--resume", "a", "--steps", "2", "--json")
+    assert (code, json.loads(out)["steps"]) == (0, 2)
+    code, _, err = run("sft", "--resume", "a", "--output", "b")
+    assert code == 2 and "leave out --output" in err
+    code, _, err = run("rl", "--resume", "a")
+    assert (code, err) == (2, "posttrain: a is a run of posttrain sft, not of posttrain rl\n")
+
+
+def test_rl_its_knobs_and_its_repetition(run, rl, here):
+    code, out, _ = run(*rl, "--kl-coefficient", "0", "--output", "a", "--json")
+    assert (code, json.loads(out)["steps"]) == (0, 2)
+    found = tomllib.loads((here / "a" / "config.toml").read_text())
+    assert found["knobs"]["kl_coefficient"] == 0 and found["knobs"]["clip_low"] == 0.2
+    assert run("rl", "--config", "a/config.toml", "--clip-low", "0.1", "--output", "b", "--quiet")[0] == 0
+    again = tomllib.loads((here / "b" / "config.toml").read_text())
+    assert again == found | {"knobs": found["knobs"] | {"clip_low": 0.1}}
+    code, out, err = run("rl", "--resume", "a", "--steps", "3")
+    assert code == 0 and "rl 3/3" in err and "run     a" in out
+
+
+def test_rl_reports_accuracies_with_intervals(run, rl, here):
+    (here / "held.jsonl").write_text('{"prompt": "9", "answer": "9"}\n')
+    held = ["--eval-dataset", "held.jsonl", "--eval-every", "2", "--eval-samples", "2"]
+    code, out, _ = run(*rl, *held, "--output", "a", "--json")
+    answer = json.loads(out.splitlines()[-1])
+    assert code == 0 and {"before", "before_ci95", "after", "after_ci95"} <= answer.keys()
+    assert answer["after_ci95"][0] <= answer["after"] <= answer["after_ci95"][1]
+
+
+def test_json_is_the_last_line_of_standard_output(run, model, here):
+    (here / "held.jsonl").write_text('{"prompt": "9", "answer": "9"}\n')
+    words = ["evaluate", "--model", model, "--dataset", "held.jsonl", "--reward", "exact", "--max-new-tokens", "3"]
+    code, out, _ = run(*words, "--json")
+    answer = json.loads(out.splitlines()[-1])
+    assert code == 0 and {"accuracy", "n", "ci95", "unparsed"} <= answer.keys()
+    code, out, _ = run("generate", "--model", model, "--prompt", "1+1", "--max-new-tokens", "3", "--json")
+    assert code == 0 and len(json.loads(out.splitlines()[-1])["completions"]) == 1
+
+
+@pytest.mark.parametrize(("sent", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on(sft, here, sent, expected):
+    script = "import sys; from posttrain.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [*sft, "--steps", "100000", "--save-every", "100000", "--output", "a run"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stderr is not None
+    seen = process.stderr.readline()  # the first step is done
+    process.send_signal(sent)
+    rest = process.stderr.read()
+    assert process.wait() == expected, seen + rest
+    assert rest.endswith("saved; go on with: posttrain sft --resume 'a run'\n")
+    assert f"stopped by {sent.name} after step" in rest
+    assert list((here / "a run" / "checkpoints").glob("step-*"))
+
+
+def test_a_run_stopped_before_its_first_step_cannot_be_gone_on_with(run, monkeypatch):
+    @dataclasses.dataclass
+    class Result:
+        run: Path
+        steps: int
+        interrupted: str
+        before: None = None
+        after: None = None
+
+    def stopped(config: Any, **shared: Any) -> Result:
+        return Result(Path("a"), 0, "SIGTERM")
+
+    form = COMMANDS["sft"].load()[0]
+    monkeypatch.setitem(COMMANDS, "sft", dataclasses.replace(COMMANDS["sft"], load=lambda: (form, stopped)))
+    code, out, err = run("sft")
+    assert code == 143 and "--resume" not in err and "generate" not in out
+
+
+def test_verify_fails_where_an_item_does(run, monkeypatch):
+    @dataclasses.dataclass
+    class Item:
+        name: str
+        passed: bool
+        measured: float = 2.0
+        bound: float = 1.0
+
+        def line(self) -> str:
+            return f"{self.name} {self.passed}"
+
+    def verify(*items: Item) -> None:
+        command = dataclasses.replace(
+            COMMANDS["verify"], load=lambda: (lookup.Algorithms, lambda config, quiet: list(items)), fetches=False
+        )
+        monkeypatch.setitem(COMMANDS, "verify", command)
+
+    verify(Item("a", True), Item("b", False))
+    code, out, _ = run("verify", "--json")
+    assert code == 1 and [item["passed"] for item in json.loads(out)["items"]] == [True, False]
+    assert run("verify")[1] == "a True\nb False\n"
+    verify(Item("a", True))
+    assert run("verify", "--json")[0] == 0
+
+
+def test_a_table_as_text():
+    table = Table("T", ("model", "pass@1", "thinks"), [("base", Estimate(0.25, 0.2, 0.3), None)], note="n")
+    assert commands._table(table) == [
+        "model  pass@1                  thinks",
+        "base   0.250 (0.200 to 0.300)  -",
+        "",
+        "n",
+    ]
+
+
+def test_the_first_example_of_each_command_in_help_is_real():
+    form, _ = COMMANDS["rl"].load()
+    argv = ["--dataset", "gym:chain_sum", "--reward", "gym=1.0 tags=0.1", "--eval-every", "20"]
+    (config,) = parse(argv, [Section("rl", form, "")], program="", about="", file={}, origin="")
+    assert (config.reward, config.eval_every) == ("gym=1.0 tags=0.1", 20)
+
+
+if __name__ == "__main__":
+    SURFACE.write_text(surface(), encoding="utf-8")
