@@ -12,7 +12,7 @@ from posttrain.algorithms.grpo import GRPO
 from posttrain.recipes import evaluate, rl
 
 MODEL = "smollm2-135m-instruct"
-SUMS = "gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1"
+SUMS = "gym:chain_sum?min_terms=2&max_terms=3&min_digits=1&max_digits=1"
 
 
 def main(model: str = MODEL, steps: int = 10, folder: Path = Path("runs"), **options: object) -> float:

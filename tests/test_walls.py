@@ -203,6 +203,8 @@ def house(folder: Path, **files: str) -> Path:
         ("training__step", "from posttrain import algorithms", "training may not import algorithms"),
         ("training__step", "from posttrain.algorithms import get", "training may not import algorithms"),
         ("recipes__rl", "from posttrain.recipes.sft import run", "a recipe imports a recipe"),
+        ("recipes__verify__masks", "from posttrain.recipes.rl import run", "a recipe imports a recipe"),
+        ("recipes__rl", "from posttrain.recipes.verify.masks import mask", "a recipe imports a recipe"),
         ("recipes__rl", "from posttrain import cli", "recipes may not import cli"),
         ("types", "import posttrain", "types may not import __init__"),
         ("utils__things", "", "has no row in MAY_IMPORT"),
@@ -229,6 +231,8 @@ def test_a_climb_is_seen(tmp_path: Path, where: str, text: str, fault: str) -> N
         ("recipes__rl", "from posttrain.training import step\nfrom posttrain import errors"),
         ("training__step", "from posttrain.algorithms.algorithm import OnlineAlgorithm"),
         ("cli", "import rich, tyro\nfrom posttrain.recipes import rl"),
+        ("recipes__verify__masks", "from posttrain.recipes.verify.item import Item\nfrom . import bounds"),
+        ("recipes__verify____init__", "from posttrain.recipes.verify.item import Item"),
         ("rewards__richness", "import richness_of_language"),
     ],
 )

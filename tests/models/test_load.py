@@ -11,7 +11,7 @@ from posttrain.models import packaged
 from posttrain.models.load import load_model, locate
 from posttrain.models.lora import add_lora
 from posttrain.models.plain import exact_logprobs, float64_copy
-from tests.model_folder import CONTEXT, write_model
+from tests.recipes.folders import model_folder
 from tests.tiny import tiny_llama
 
 
@@ -38,7 +38,7 @@ def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path):
 
 
 def test_torn_weights_are_refused_in_one_line(tmp_path):
-    folder = write_model(tmp_path / "model")
+    folder = model_folder(tmp_path / "model")
     (folder / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(ModelError, match="cannot load a causal language model from") as caught:
         load_model(str(folder), dtype=torch.float32)
@@ -53,9 +53,9 @@ def test_a_model_that_is_no_language_model_is_refused(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_loads_in_the_format_asked_for_ready_to_be_trained(tmp_path, dtype):
-    folder = str(write_model(tmp_path / "model"))
+    folder = str(model_folder(tmp_path / "model"))
     model = load_model(folder, dtype=dtype)
-    assert (model.dtype, model.context, model.name) == (dtype, CONTEXT, folder)
+    assert (model.dtype, model.context, model.name) == (dtype, 256, folder)
     assert not model.network.training and all(p.requires_grad and p.dtype == dtype for _, p in model.trainable())
     stored = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
     found = model.network.state_dict()
@@ -71,7 +71,7 @@ def test_stop_tokens_are_those_of_the_generation_config():
 
 def test_an_adapters_folder_brings_its_base(tmp_path):
     pytest.importorskip("peft")
-    base = str(write_model(tmp_path / "base"))
+    base = str(model_folder(tmp_path / "base"))
     adapted = add_lora(load_model(base, dtype=torch.float32), rank=2)
     with torch.no_grad():
         for name, p in adapted.trainable():

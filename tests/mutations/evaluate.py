@@ -28,8 +28,6 @@ MUTATIONS = [
             ("kept = fitting(kept, saved.where,", "kept = fitting(tasks, saved.where,"),
             ("if low > 0 else", "if low < 0 else"),
             ("if high < 0 else", "if high < -9 else"),
-            ('"prompt_template" in trained and', ""),
-            ("trained.get(key) != value", "trained.get(key) == value"),
             ("if temperature <= 0:", "if temperature < 0:"),
             ("if answers < 1 or config.max_new_tokens < 1:", "if answers < 1:"),
         ]
@@ -74,6 +72,10 @@ MUTATIONS = [
             ("path, found.skipped)", "path)"),
             (".expanduser()", ""),
             ("run.rglob(file)", "run.glob(file)"),
+            ('if "prompt_template" not in trained:', "if False:"),
+            ("if trained.get(key) != value", "if trained.get(key) == value"),
+            ("contextlib.suppress(OSError, ValueError)", "contextlib.suppress(OSError)"),
+            ("contextlib.suppress(OSError, ValueError)", "contextlib.suppress(ValueError)"),
         ]
     ),
     *(

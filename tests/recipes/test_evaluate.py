@@ -1,9 +1,9 @@
 """Hand-counted accuracies from a scripted engine; one run with a real, random model."""
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +15,7 @@ from posttrain.recipes import evaluate as recipe
 from posttrain.recipes.evaluate import Evaluate, run
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.training import checkpoint
 from tests.data.families import of_family
 from tests.recipes.folders import model_folder
 
@@ -189,13 +190,15 @@ def test_a_real_model_end_to_end(folder, tmp_path):
         assert first[key] == second[key]
 
 
-def test_what_a_run_was_trained_with_is_compared(folder, tmp_path):
-    (tmp_path / "config.toml").write_text('system = "Think."\nprompt_template = "{prompt}"\n')
-    saved = recipe.SavedModel(str(folder), "a run", tmp_path)
-    assert recipe._other_words(Evaluate(system="Think."), saved) == []
-    assert recipe._other_words(Evaluate(), saved) == ["a run was trained with --system 'Think.', not with None"]
-    (tmp_path / "config.toml").write_text("problems = 3\n")  # a command without these options
-    assert recipe._other_words(Evaluate(), saved) == []
+def test_what_a_run_was_trained_with_is_noted(folder, tasks, engines, tmp_path):
+    trained = tmp_path / "rl-1"
+    checkpoint.save(trained / "checkpoints", 3, lambda new: shutil.copytree(folder, new, dirs_exist_ok=True), {})
+    (trained / "config.toml").write_text('system = "Think."\nprompt_template = "{prompt}"\n')
+    engines.append(scripted(SCRIPT, GREEDY))
+    found = run(options(trained, tasks, greedy=True), output=tmp_path / "run", quiet=True)
+    assert found.model.model == f"{trained} (step-000003)"
+    assert found.notes == (f"{trained} (step-000003) was trained with --system 'Think.', not with None",)
+    assert found.summary()["notes"] == list(found.notes) and "was trained with" in found.report.read_text()
 
 
 def test_tasks_that_were_trained_on_are_left_out(folder, tasks, engines, tmp_path):
@@ -273,4 +276,3 @@ def test_a_folder_is_read_by_its_test_split(folder, tmp_path):
 def test_a_gym_source_gives_its_held_out_split():
     tasks, _ = recipe._tasks(Evaluate(dataset="gym:chain_sum", limit=2))
     assert [task.id.split("/")[1] for task in tasks] == ["heldout", "heldout"]
-    assert Path(recipe.__file__).name == "evaluate.py"

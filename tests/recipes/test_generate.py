@@ -1,6 +1,7 @@
 """Prompts in, completions out; and a conversation whose tokens are never encoded again."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from posttrain.recipes import generate as recipe
 from posttrain.recipes.generate import Generate, printable, run
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.training import checkpoint
 from posttrain.types import Message, Sampling
 from tests.data.families import of_family
 from tests.recipes.folders import model_folder
@@ -66,6 +68,14 @@ def test_system_message_and_template_are_those_of_training(folder, engine):
     run(Generate(model=folder, prompt="2+2", system="Think.", prompt_template="{prompt} = ?"), quiet=True)
     expected = CHAT.prompt_ids([Message("system", "Think."), Message("user", "2+2 = ?")])
     assert asked(engine)[0].token_ids == tuple(expected)
+
+
+def test_other_words_than_those_of_training_are_noted(folder, engine, tmp_path):
+    checkpoint.save(tmp_path / "checkpoints", 3, lambda new: shutil.copytree(folder, new, dirs_exist_ok=True), {})
+    (tmp_path / "config.toml").write_text('system = "Think."\nprompt_template = "{prompt}"\n')
+    note = f"{tmp_path} (step-000003) was trained with --system 'Think.', not with None"
+    assert run(Generate(model=str(tmp_path), prompt="x"), quiet=True).lines()[0] == f"note: {note}"
+    assert run(Generate(model=str(tmp_path), prompt="x", system="Think."), quiet=True).notes == ()
 
 
 def test_speed_and_the_reason_of_the_end(folder, engine):

@@ -5,7 +5,7 @@ import pytest
 
 from posttrain.errors import CheckpointError, ModelError
 from posttrain.training import checkpoint
-from posttrain.training.saved import saved_model
+from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
 
 
 def save(run: Path, step: int, score: float | None = None) -> Path:
@@ -83,3 +83,22 @@ def test_a_home_folder_is_expanded(run, monkeypatch):
     monkeypatch.setenv("HOME", str(run.parent))
     expected = save(run, 10)
     assert saved_model("~/rl-1").where == str(expected)
+
+
+def test_other_words_than_in_training_are_named(run):
+    trained = SavedModel("x", "a run", run)
+    (run / "config.toml").write_text('system = "Think."\nprompt_template = "{prompt}"\n')
+    assert spoken_otherwise(trained, system="Think.", prompt_template="{prompt}") == []
+    assert spoken_otherwise(trained, system=None, prompt_template="{prompt}?") == [
+        "a run was trained with --system 'Think.', not with None",
+        "a run was trained with --prompt-template '{prompt}', not with '{prompt}?'",
+    ]
+
+
+@pytest.mark.parametrize("config", ["problems = 3\n", "torn = ", None])
+def test_a_run_without_such_options_says_nothing_about_them(run, config):
+    (run / "config.toml").unlink()
+    if config is not None:
+        (run / "config.toml").write_text(config)
+    assert spoken_otherwise(SavedModel("x", "a run", run), system="Think.", prompt_template="{prompt}") == []
+    assert spoken_otherwise(SavedModel("x", "a model"), system="Think.", prompt_template="{prompt}") == []

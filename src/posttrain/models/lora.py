@@ -76,8 +76,8 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
     placed = _peft().get_peft_model_state_dict(adapted).keys()
     if saved != placed:  # peft itself only warns, and leaves out what does not fit
         raise ModelError(
-            f"the adapter in '{folder}' was made for another model: {len(saved - placed)} of its weights fit nowhere in "
-            f"'{model.name}', and {len(placed - saved)} places have no weight"
+            f"the adapter in '{folder}' is another model's: {len(saved - placed)} of its weights fit nowhere in "
+            f"'{model.name}', and {len(placed - saved)} places lack one"
         )
     adapted.eval()
     return replace(model, network=adapted.base_model.model, adapter=adapted)

@@ -24,12 +24,16 @@ def float64_copy(model: LanguageModel) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def exact_logprobs(network: PreTrainedModel, token_ids: Sequence[int], temperature: float = 1.0) -> Tensor:
-    """Logprobs of `token_ids[1:]` [T - 1], in nats, from a float64 copy; no step of the way is in float32."""
-    ids = torch.tensor([list(token_ids)], device=network.device)
+def exact_logits(network: PreTrainedModel, token_ids: Sequence[int]) -> Tensor:
+    """Logits [T, V] of one sequence from a float64 copy; no step of the way is in float32."""
     with Float64():
-        logits = _logits(network, input_ids=ids)[0, :-1] / temperature
-        return logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        return _logits(network, input_ids=torch.tensor([list(token_ids)], device=network.device))[0]
+
+
+def exact_logprobs(network: PreTrainedModel, token_ids: Sequence[int], temperature: float = 1.0) -> Tensor:
+    """Logprobs of `token_ids[1:]` [T - 1], in nats, from a float64 copy."""
+    scaled = exact_logits(network, token_ids)[:-1] / temperature
+    return scaled.log_softmax(-1).gather(1, torch.tensor(token_ids[1:], device=network.device)[:, None])[:, 0]
 
 
 @torch.no_grad()
@@ -39,7 +43,7 @@ def padded_logprobs(
     side: Literal["left", "right"],
     temperature: float = 1.0,
 ) -> list[Tensor]:
-    """The same of several sequences, from one padded batch with an attention mask."""
+    """Logprobs of each sequence's tokens but the first, from one padded batch with an attention mask."""
     longest = max(map(len, sequences))
     ids = torch.zeros(len(sequences), longest, dtype=torch.long, device=network.device)
     mask = torch.zeros_like(ids)

@@ -38,7 +38,7 @@ from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.measures import SOLVED
 from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.training.saved import SavedModel, saved_model
+from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Group, Sampling, Task
 
 SAMPLES = 8  # of each task, where nothing else is asked for
@@ -238,7 +238,7 @@ def _prepare(config: Evaluate) -> _Parts:
     models = [saved for saved in (model, baseline) if saved is not None]
     for saved in models:
         notes += [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
-        notes += _other_words(config, saved)
+        notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
     kept = tasks
     for saved in models:
         kept = fitting(kept, saved.where, max_prompt_tokens=config.max_prompt_tokens, title=saved.title)
@@ -273,17 +273,6 @@ def _tasks(config: Evaluate) -> tuple[list[Task], list[str]]:
         return tasks, []
     kept = disjoint(load_tasks(config.exclude, **words), tasks)
     return kept.tasks, [f"{kept.removed} tasks were left out: they are in {config.exclude}, or twice here"]
-
-
-def _other_words(config: Evaluate, saved: SavedModel) -> list[str]:
-    """A note for each way in which the model was spoken to otherwise in training, which it may not understand."""
-    trained = read_run(saved.run).config if saved.run is not None else {}
-    now = {"system": config.system, "prompt_template": config.prompt_template}
-    return [
-        f"{saved.title} was trained with --{key.replace('_', '-')} {trained.get(key)!r}, not with {value!r}"
-        for key, value in now.items()
-        if "prompt_template" in trained and trained.get(key) != value  # of a command that has these options
-    ]
 
 
 def _answers(groups: Sequence[Group], model: str, decoding: str, outcome: str) -> list[Answer]:

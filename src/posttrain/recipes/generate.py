@@ -24,7 +24,7 @@ from posttrain.monitoring import Progress
 from posttrain.rollouts.drive import PolicySeat
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.training.saved import saved_model
+from posttrain.training.saved import saved_model, spoken_otherwise
 from posttrain.types import Completion, Message, Request, Sampling, StopReason, Task
 
 
@@ -122,7 +122,8 @@ def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = 
     _check(config)
     said = sys.stdin if lines is None else lines
     saved = saved_model(config.model)
-    notes = tuple(f"a damaged checkpoint was passed over: {line}" for line in saved.skipped)
+    notes = [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
+    notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
     tasks = [] if config.chat else _tasks(config, said)
     if tasks:
         fitting(tasks, saved.where, title=saved.title)  # an error before the weights are read
@@ -140,7 +141,7 @@ def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = 
     seconds = time.perf_counter() - began
     asked = [task.prompt[-1].content for task in tasks for _ in range(config.n)]
     replies = tuple(_reply(prompt, policy, done) for prompt, done in zip(asked, found, strict=True))
-    return GenerateResult(saved.title, replies, seconds, notes)
+    return GenerateResult(saved.title, replies, seconds, tuple(notes))
 
 
 def _check(config: Generate) -> None:

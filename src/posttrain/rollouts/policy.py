@@ -8,7 +8,6 @@ import torch
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import UserError
-from posttrain.models.host_memory import keep_freed_memory
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, locate
 from posttrain.models.lora import add_lora
@@ -52,7 +51,6 @@ def load_policy(
     """
     if precision not in ("auto", *PRECISIONS):
         raise UserError(f"precision must be auto, {' or '.join(PRECISIONS)}; got '{precision}'")
-    keep_freed_memory()
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = fastest_dtype(device) if precision == "auto" else PRECISIONS[precision]

@@ -1,5 +1,7 @@
 """From what people call a model to the folder it is in: a run stands for its best checkpoint, or for its latest."""
 
+import contextlib
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +48,22 @@ def saved_model(name: str) -> SavedModel:
     if found is None:
         raise ModelError(f"the run {name} has no checkpoint; {_others(path)}")
     return SavedModel(str(found.path), f"{name} ({found.path.name})", path, found.skipped)
+
+
+def spoken_otherwise(saved: SavedModel, *, system: str | None, prompt_template: str) -> list[str]:
+    """A line for each way in which the run that trained a model spoke to it otherwise: it may not understand this."""
+    trained: dict[str, object] = {}
+    if saved.run is not None:
+        with contextlib.suppress(OSError, ValueError):
+            trained = tomllib.loads((saved.run / "config.toml").read_text(encoding="utf-8"))
+    if "prompt_template" not in trained:  # a command that has no such options, or a model that no run trained
+        return []
+    now = {"system": system, "prompt_template": prompt_template}
+    return [
+        f"{saved.title} was trained with --{key.replace('_', '-')} {trained.get(key)!r}, not with {value!r}"
+        for key, value in now.items()
+        if trained.get(key) != value
+    ]
 
 
 def _is_run(path: Path) -> bool:

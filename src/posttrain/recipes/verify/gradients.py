@@ -77,8 +77,9 @@ def _apart(batch: PolicyBatch) -> PolicyBatch:
 
 
 def _padding(subject: Subject) -> float:
-    """The largest distance of our logprobs from those of padded batches."""
-    batch = subject.batch
+    """The largest distance of our logprobs from those of padded batches, over one completion of each prompt."""
+    kept = slice(None, None, subject.completions)
+    batch = replace(subject.batch, examples=subject.batch.examples[kept])
     network = float64_copy(subject.exact.model)
     ours = packed_logprobs(subject.exact.model, batch, subject.temperature).double()
     sequences = [[*e.prefix, *e.continuation] for e in batch.examples]

@@ -1,0 +1,262 @@
+"""What people get wrong, and what machines do to them: each is one line on standard error, and never a traceback.
+
+Everything goes through `main`, with a model folder that takes no time.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.cli import main
+from posttrain.training import checkpoint
+from tests.recipes.folders import model_folder
+
+Fails = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder(tmp_path_factory.mktemp("models") / "good")
+
+
+@pytest.fixture
+def here(tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, demonstrations and tasks, in which the command is typed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(saved)
+    rows = [{"prompt": f"{i}+{i}", "completion": str(2 * i), "answer": str(2 * i)} for i in range(4)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return tmp_path
+
+
+def words(command: str, more: str = "") -> list[str]:
+    """A command that works, with more options behind."""
+    fine = {
+        "sft": "sft --dataset rows.jsonl --model model --examples-per-step 2 --precision float32",
+        "rl": "rl --dataset rows.jsonl --model model --reward exact --steps 2 --prompts-per-step 2 "
+        "--completions-per-prompt 2 --max-new-tokens 3 --precision float32",
+        "evaluate": "evaluate --dataset rows.jsonl --model model --reward exact --max-new-tokens 3 --precision float32",
+    }
+    return f"{fine[command]} {more}".split()
+
+
+@pytest.fixture
+def fails(here: Path, capsys: pytest.CaptureFixture[str]) -> Fails:
+    """Run a command that must fail with one line, which is returned without the program's name."""
+
+    def fails(typed: list[str], code: int = 2) -> str:
+        capsys.readouterr()
+        found = main(typed)
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if line.startswith("posttrain: ")]
+        assert found == code, err
+        assert out == "" and "Traceback" not in err and len(lines) == 1, err
+        assert err.endswith(lines[0] + "\n")
+        return lines[0].removeprefix("posttrain: ")
+
+    return fails
+
+
+DATA = ["sft", "rl", "evaluate"]
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_missing_file(fails, command):
+    assert fails(words(command, "--dataset nowhere.jsonl")).startswith("there is no file or folder 'nowhere.jsonl'")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_empty_file(fails, here, command):
+    (here / "empty.jsonl").write_text("\n")
+    assert fails(words(command, "--dataset empty.jsonl")).startswith("'empty.jsonl' has no rows; expected at least one")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_malformed_row(fails, here, command):
+    (here / "torn.jsonl").write_text('{"prompt": "1", "completion": "1", "answer": "1"}\n{"prompt": "2", \n')
+    assert fails(words(command, "--dataset torn.jsonl")).startswith("torn.jsonl line 2: not JSON")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_row_without_a_field(fails, here, command):
+    (here / "other.jsonl").write_text('{"problem": "1", "completion": "1", "answer": "1"}\n')
+    found = fails(words(command, "--dataset other.jsonl"))
+    assert found.startswith("other.jsonl line 1: field 'prompt' is missing; this row has: problem, completion, answer")
+    assert found.endswith("map it with --columns prompt=problem")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_unknown_column(fails, command):
+    found = fails(words(command, "--columns prompt=promt"))
+    assert found == "unknown column 'promt'; did you mean 'prompt'? The data has: answer, completion, prompt"
+
+
+def test_unknown_algorithm(fails):
+    assert fails(words("rl", "--algorithm grop")).startswith("unknown algorithm 'grop'; did you mean 'grpo'?")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_unknown_option(fails, command):
+    found = fails(words(command, "--dataste x"))
+    assert found == (f"unknown option '--dataste'; did you mean '--dataset'? posttrain {command} --help lists all")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_unknown_key_in_the_configuration(fails, here, command):
+    (here / "my.toml").write_text("dataste = 'x'\n")
+    found = fails(words(command, "--config my.toml"))
+    assert found.startswith("unknown key in my.toml: 'dataste'; did you mean 'dataset'?")
+
+
+def test_unknown_knob_in_the_configuration(fails, here):
+    (here / "my.toml").write_text("[knobs]\nclip_lo = 1\n")
+    found = fails(words("rl", "--config my.toml"))
+    assert found.startswith("unknown key in my.toml, table [knobs]: 'clip_lo'; did you mean 'clip_low'?")
+
+
+def test_configuration_that_is_not_toml(fails, here):
+    (here / "my.toml").write_text("dataset: x\n")
+    assert fails(words("sft", "--config my.toml")).startswith("my.toml is not TOML: ")
+
+
+@pytest.fixture
+def copied(here: Path, saved: Path) -> Path:
+    """A model folder to break."""
+    return shutil.copytree(saved, here / "broken")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_model_folder_that_is_not_there(fails, command):
+    assert "no model folder './nowhere'" in fails(words(command, "--model ./nowhere"))
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_model_folder_without_tokenizer(fails, copied, command):
+    for path in [*copied.glob("tokenizer*"), *copied.glob("*.jinja")]:
+        path.unlink()
+    assert fails(words(command, "--model broken")).startswith("the model folder 'broken' has no tokenizer (none of ")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_tokenizer_without_chat_template(fails, copied, command):
+    (copied / "chat_template.jinja").unlink()
+    assert fails(words(command, "--model broken")).startswith("this tokenizer has no chat template")
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_weights_that_are_damaged(fails, copied, command):
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert "'broken'" in fails(words(command, "--model broken"))
+
+
+@pytest.fixture
+def long(here: Path) -> None:
+    """Prompts that the model, whose context is 256, cannot hold."""
+    row = {"prompt": "a" * 300, "completion": "b", "answer": "b"}
+    (here / "long.jsonl").write_text("\n".join([json.dumps(row)] * 4))
+
+
+@pytest.mark.parametrize("command", DATA)
+def test_prompt_over_the_context(fails, long, command):
+    assert "256" in fails(words(command, "--dataset long.jsonl"))
+
+
+def test_prompts_longer_than_allowed(fails):
+    found = fails(words("rl", "--max-prompt-tokens 10"))
+    assert found == "all 4 prompts are longer than --max-prompt-tokens 10; give a larger one"
+
+
+def test_examples_longer_than_allowed(fails):
+    assert fails(words("sft", "--max-tokens 10")).startswith(
+        "all 4 examples are longer than 10 tokens, the smaller of --max-tokens 10 and the model's context 256"
+    )
+
+
+def test_group_of_one(fails):
+    found = fails(words("rl", "--completions-per-prompt 1"))
+    assert "it needs 2 or more of them; got 1: type --completions-per-prompt 2 or more" in found
+
+
+def test_run_directory_that_is_not_empty(fails, here):
+    main(words("sft", "--output run --quiet"))
+    found = fails(words("sft", "--output run"))
+    assert found == (
+        "run directory run is not empty; give one that is new or empty, "
+        "or type --resume run to go on with the run in it"
+    )
+
+
+def checkpoints(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("command", ["sft", "rl"])
+def test_no_disk_space_at_a_checkpoint(fails, here, monkeypatch, command):
+    """Not the user's mistake, so exit code 1; the checkpoint before survives, and is gone on from."""
+    write, steps = checkpoint.save_file, [0]
+
+    def full(tensors: dict[str, Any], path: Path) -> None:
+        if "step" not in path.parent.name and path.name == "optimizer.safetensors":
+            steps[0] += 1
+            if steps[0] == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    found = fails(words(command, "--steps 3 --save-every 1 --output run"), code=1)
+    assert found.startswith("checkpoint of step 2 not saved in run/checkpoints: no space left; it needs at least ")
+    assert found.endswith("make room there, then resume (earlier checkpoints are as they were)")
+    assert checkpoints(here / "run") == ["step-000001"]
+    assert main([command, "--resume", "run", "--quiet"]) == 0
+    assert checkpoints(here / "run") == ["step-000002", "step-000003"]
+
+
+@pytest.mark.parametrize("command", ["sft", "rl"])
+def test_truncated_checkpoint(here, capsys, command):
+    """It is noticed, the one before is used, and the user is told."""
+    assert main(words(command, "--steps 2 --save-every 1 --output run --quiet")) == 0
+    torn = here / "run" / "checkpoints" / "step-000002" / "masters.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-1])
+    capsys.readouterr()
+    assert main([command, "--resume", "run", "--json"]) == 0
+    out, err = capsys.readouterr()
+    told = next(line for line in err.splitlines() if "step-000002" in line)
+    assert "masters.safetensors has" in told and "going on from step 1" in told
+    assert json.loads(out.splitlines()[-1])["steps"] == 2
+    assert [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").open()] == [1, 2]
+
+
+@pytest.mark.parametrize("command", ["sft", "rl"])
+def test_every_checkpoint_is_damaged(fails, here, command):
+    main(words(command, "--steps 1 --output run --quiet"))
+    (here / "run" / "checkpoints" / "step-000001" / "state.json").unlink()
+    assert fails([command, "--resume", "run"], code=1).startswith("every checkpoint in run/checkpoints is damaged")
+
+
+@pytest.mark.parametrize("command", ["sft", "rl"])
+def test_a_run_without_a_checkpoint_cannot_be_resumed(fails, here, command):
+    main(words(command, "--steps 1 --output run --quiet"))
+    shutil.rmtree(here / "run" / "checkpoints")
+    assert fails([command, "--resume", "run"]).startswith("there is no checkpoint in run/checkpoints yet")
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "differences"),
+    [
+        ("sft", "--lr 0.5 --seed 7", "lr was 5e-05, now 0.5; seed was 0, now 7"),
+        ("rl", "--lr 0.5 --clip-low 0.1", "lr was 1e-05, now 0.5; knobs.clip_low was 0.2, now 0.1"),
+    ],
+)
+def test_resume_with_another_configuration(fails, command, more, differences):
+    main(words(command, "--steps 1 --output run --quiet"))
+    assert fails([command, "--resume", "run", *more.split()]) == (
+        f"run was started with another configuration: {differences}; resume with the options it was started with, "
+        "or start a new run"
+    )
