@@ -25,9 +25,11 @@ def example(n=7, d=5, v=11, dtype=torch.float64, seed=0):
     return hidden, weight, torch.randint(v, (n,), generator=g)
 
 
-@pytest.fixture(params=[1, 3, 100], ids=["chunks of 1", "chunks of 3", "one chunk"])
+@pytest.fixture(params=[(1, 1), (3, 2), (100, 3), (100, 100)], ids=str)
 def chunk_rows(request, monkeypatch):
-    monkeypatch.setattr(module, "_chunk_rows", lambda vocabulary: request.param)
+    """Rows of a chunk, and of a block of it."""
+    monkeypatch.setattr(module, "CHUNK_BYTES", request.param[0] * 4 * 11)
+    monkeypatch.setattr(module, "BLOCK_BYTES", request.param[1] * 4 * 11)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
@@ -84,7 +86,7 @@ def test_large_logits_do_not_overflow():
 
 
 def test_no_logits_of_the_whole_batch_are_held(monkeypatch):
-    monkeypatch.setattr(module, "_chunk_rows", lambda vocabulary: 2)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 2 * 4 * 11)
     sizes = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

@@ -4,6 +4,7 @@ The full [B, T, V] logits never exist: only tokens that are learned are projecte
 backward. Shape letters: N tokens, D hidden width, V vocabulary, C tokens of a chunk.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from posttrain.models.attention import wide_dtype
 
-CHUNK_BYTES = 64 * 2**20  # of float32 logits in one chunk
+CHUNK_BYTES = 64 * 2**20  # of float32 logits: what one product makes
+BLOCK_BYTES = 4 * 2**20  # of a chunk: what is worked on at a time, small enough for a processor's cache
 
 
 class TokenLogprobs(NamedTuple):
@@ -36,28 +38,32 @@ def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
     return TokenLogprobs(logprobs, entropy)
 
 
-def _chunk_rows(vocabulary: int) -> int:
-    return max(1, CHUNK_BYTES // (4 * vocabulary))
+def _parts(start: int, stop: int, vocabulary: int, size: int) -> Iterator[slice]:
+    """Cut rows of float32 logits into parts of about `size` bytes."""
+    rows = max(1, size // (4 * vocabulary))
+    return (slice(i, min(i + rows, stop)) for i in range(start, stop, rows))
 
 
 class _ChunkedHead(torch.autograd.Function):
+    """Products run on chunks, which are large; everything elementwise runs on blocks of them, which stay in the cache."""
+
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        wide = wide_dtype(hidden.dtype)
+        wide, vocabulary = wide_dtype(hidden.dtype), weight.shape[0]
         logprobs = torch.empty(len(targets), dtype=wide, device=hidden.device)
         entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)
-        rows = _chunk_rows(weight.shape[0])
-        for start in range(0, len(targets), rows):
-            part = slice(start, start + rows)
-            logits = (hidden[part] @ weight.T).to(wide).div_(temperature)
-            chosen = logits.gather(1, targets[part, None])[:, 0]
-            peak = logits.amax(dim=1, keepdim=True)
-            weights = torch.exp(logits - peak)
-            total = weights.sum(dim=1)
-            log_total = peak[:, 0] + total.log()
-            logprobs[part] = chosen - log_total
-            entropy[part] = log_total - weights.mul_(logits).sum(dim=1) / total
-            normalizer[part] = log_total
+        for chunk in _parts(0, len(targets), vocabulary, CHUNK_BYTES):
+            product = hidden[chunk] @ weight.T
+            for block in _parts(chunk.start, chunk.stop, vocabulary, BLOCK_BYTES):
+                logits = product[block.start - chunk.start : block.stop - chunk.start].to(wide).div_(temperature)
+                chosen = logits.gather(1, targets[block, None])[:, 0]
+                peak = logits.amax(dim=1, keepdim=True)
+                weights = torch.exp(logits - peak)
+                total = weights.sum(dim=1)
+                log_total = peak[:, 0] + total.log()
+                logprobs[block] = chosen - log_total
+                entropy[block] = log_total - weights.mul_(logits).sum(dim=1) / total
+                normalizer[block] = log_total
         ctx.save_for_backward(hidden, weight, targets, normalizer)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
@@ -66,22 +72,20 @@ class _ChunkedHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         hidden, weight, targets, normalizer = ctx.saved_tensors
-        grad = grads[0]
-        wide = wide_dtype(hidden.dtype)
+        wide, vocabulary = wide_dtype(hidden.dtype), weight.shape[0]
+        scale = grads[0] / ctx.temperature
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if ctx.needs_input_grad[1] else None
-        rows = _chunk_rows(weight.shape[0])
-        for start in range(0, len(targets), rows):
-            part = slice(start, start + rows)
-            logits = (hidden[part] @ weight.T).to(wide).div_(ctx.temperature)
-            # d logprob / d logits = (onehot - softmax) / temperature
-            probs = torch.exp_(logits.sub_(normalizer[part, None]))
-            scale = grad[part, None] / ctx.temperature
-            grad_logits = probs.mul_(-scale)
-            grad_logits.scatter_add_(1, targets[part, None], scale)
-            small = grad_logits.to(hidden.dtype)
+        for chunk in _parts(0, len(targets), vocabulary, CHUNK_BYTES):
+            product = hidden[chunk] @ weight.T
+            for block in _parts(chunk.start, chunk.stop, vocabulary, BLOCK_BYTES):
+                logits = product[block.start - chunk.start : block.stop - chunk.start]
+                probs = logits.to(wide).div_(ctx.temperature).sub_(normalizer[block, None]).exp_()
+                # d logprob / d logits = (onehot - softmax) / temperature, written over the logits themselves
+                grad_logits = probs.mul_(-scale[block, None])
+                logits.copy_(grad_logits.scatter_add_(1, targets[block, None], scale[block, None]))
             if grad_hidden is not None:
-                grad_hidden[part] = small @ weight
+                grad_hidden[chunk] = product @ weight
             if grad_weight is not None:
-                grad_weight += small.T @ hidden[part]
+                grad_weight += product.T @ hidden[chunk]
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None

@@ -47,8 +47,8 @@ from posttrain.training.supervised import supervised_step
 from posttrain.types import Message, Sampling, Task
 
 SYSTEM = "Solve the problem."
-MAX_NEW_TOKENS = 64
-MICROBATCH_TOKENS = 1536
+MAX_NEW_TOKENS = 48
+MICROBATCH_TOKENS = 1024
 LENIENT = NumberVerifier(last_number=True, name="last_number")  # only logged: the last number of whatever was said
 ENVIRONMENT = SingleTurn(Weighted(((GymVerifier(answer_in="outside_think"), 1.0), (Tags(), 0.1), (LENIENT, 0.0))))
 
@@ -73,7 +73,7 @@ class Quickstart:
     """Demonstrations in a batch."""
     sft_lr: float = 3e-5
     """Peak learning rate of the cold start."""
-    rl_steps: int = 40
+    rl_steps: int = 28
     """Updates by reinforcement learning."""
     prompts_per_step: int = 16
     """Different problems in a batch."""

@@ -36,7 +36,7 @@ class Verify:
     """float32, bfloat16, or auto: what this machine computes faster, and so what would be trained in."""
     temperature: float = 0.7
     """A sampling temperature to check besides 1."""
-    prompts: int = 3
+    prompts: int = 2
     """Different prompts to sample from; there are at most 4."""
     completions_per_prompt: int = 3
     """Completions of each, 2 or more."""
@@ -76,7 +76,7 @@ def run(config: Verify, *, quiet: bool = False) -> list[Item]:
     items: list[Item] = []
     with Progress("verify", len(ITEMS), quiet=quiet) as progress:
         with progress.phase("loading"):
-            subject = _subject(config)
+            subject = subject_of(config)
         for name, check in ITEMS.items():
             with progress.phase(name):
                 items.append(_checked(name, check, subject))
@@ -84,7 +84,8 @@ def run(config: Verify, *, quiet: bool = False) -> list[Item]:
     return items
 
 
-def _subject(config: Verify) -> Subject:
+def subject_of(config: Verify) -> Subject:
+    """Load what is to be verified."""
     policy = load_policy(config.model, precision=config.precision)
     exact = policy if policy.model.dtype.itemsize == 4 else load_policy(config.model, precision="float32")
     return Subject(

@@ -67,7 +67,7 @@ class Worker:
         """End the process, if there is one. The next question starts another."""
         with self._lock:
             if self._process is not None:
-                _end(self._process, self._owner)
+                _end(self._process)
             self._process = None
 
     def _start(self) -> None:
@@ -88,7 +88,7 @@ class Worker:
         )
         self._process, self._owner = process, os.getpid()
         self.started += 1
-        weakref.finalize(self, _end, process, self._owner)
+        weakref.finalize(self, _end, process)
         try:
             self._exchange(b"", START_TIMEOUT_S)  # its first line says that the function was imported
         except WorkerTimeout:
@@ -119,7 +119,7 @@ class Worker:
             answered.set()
         timer.cancel()
         if expired.is_set() or not reply.endswith(b"\n"):
-            _end(process, self._owner)
+            _end(process)
             if expired.is_set():
                 raise WorkerTimeout(f"no answer within {timeout_s:g} s")
             raise WorkerError(f"the worker process of {self.target} died (exit status {process.returncode})")
@@ -179,10 +179,8 @@ def _limit_memory() -> None:
         return
 
 
-def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
-    """Kill and collect, in the process that started it: a fork of that one has it too, and must leave it alone."""
-    if os.getpid() != owner:
-        return
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill and collect. A fork of the process that started it does nothing here: Popen signals only its own child."""
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -1,0 +1,330 @@
+"""The correctness contract on a tiny model; and for every item, faults that it has to find.
+
+The items are those of `posttrain verify`, which runs them on the user's model. Here each is also shown what it is
+there for: a fault of the kind that other tools have had is planted, and the item must not pass.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.packing import Example
+from posttrain.errors import UserError
+from posttrain.models import lora, reference
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.logprobs import TokenLogprobs
+from posttrain.objectives import reduce
+from posttrain.recipes.verify import ITEMS, Item, Verify, run, subject_of
+from posttrain.recipes.verify.resume import compare
+from posttrain.rewards import combine
+from posttrain.rollouts import drive
+from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.training import policy
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.types import Score
+from tests.recipes.folders import model_folder
+
+QUICK = [name for name in ITEMS if name != "resume"]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return str(model_folder(tmp_path_factory.mktemp("verify") / "model"))
+
+
+def checked(folder, name, precision="float32") -> Item:
+    return ITEMS[name](subject_of(Verify(model=folder, precision=precision, max_new_tokens=6)))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", QUICK)
+def test_a_right_trainer_passes(folder, name, precision):
+    if name == "weight update":
+        pytest.importorskip("peft")
+    item = checked(folder, name, precision)
+    assert item.passed, item.detail
+    assert item.measured <= item.bound and item.name == name
+
+
+def without_temperature(monkeypatch):
+    right = LanguageModel.logprobs
+    monkeypatch.setattr(LanguageModel, "logprobs", lambda self, row, temperature=1.0: right(self, row))
+
+
+def without_shared_prefix(monkeypatch):
+    """Completions that do not see their prompt."""
+    right = LanguageModel.logprobs
+
+    def blind(self, row, temperature=1.0):
+        lengths = [(0, [prefix, *branches]) for prefix, branches in row.families]
+        return right(self, dataclasses.replace(row, families=lengths), temperature)
+
+    monkeypatch.setattr(LanguageModel, "logprobs", blind)
+
+
+def rounded_weights(monkeypatch):
+    right = LanguageModel.logprobs
+
+    def rounded(self, row, temperature=1.0):
+        found = right(self, row, temperature)
+        return TokenLogprobs(found.logprobs.bfloat16().float(), found.entropy)
+
+    monkeypatch.setattr(LanguageModel, "logprobs", rounded)
+
+
+def mean_of_the_micro_batch(monkeypatch):
+    """The error of naive gradient accumulation: every micro-batch is averaged for itself."""
+    right = reduce.sequence_mean
+    monkeypatch.setattr(reduce, "sequence_mean", lambda v, row, denominator: right(v, row, len(set(row.tolist()))))
+
+
+def lost_stop_token(monkeypatch):
+    right = policy.example_of
+
+    def without(trajectory):
+        example = right(trajectory)
+        return Example(example.prefix, example.continuation, (*example.learned[:-1], False))
+
+    monkeypatch.setattr(policy, "example_of", without)
+
+
+def learned_tool_results(monkeypatch):
+    right = policy.example_of
+
+    def everything(trajectory):
+        example = right(trajectory)
+        return Example(example.prefix, example.continuation, (True,) * len(example.continuation))
+
+    monkeypatch.setattr(policy, "example_of", everything)
+
+
+def mask_one_too_late(monkeypatch):
+    right = ChatFormat.training_ids
+
+    def shifted(self, messages, **options):
+        found = right(self, messages, **options)
+        return found._replace(mask=[False, *found.mask[:-1]])
+
+    monkeypatch.setattr(ChatFormat, "training_ids", shifted)
+
+
+def encoded_again(monkeypatch):
+    """The turn's text is encoded in place of the ids that were sampled."""
+    right = drive.PolicySeat.turn
+
+    async def turn(self, messages):
+        reply = await right(self, messages)
+        last = self.turns[-1]
+        again = tuple(self._chat.tokenizer.encode(last.text, add_special_tokens=False))
+        self.turns[-1] = dataclasses.replace(last, token_ids=again, logprobs=(-1.0,) * len(again))
+        return reply
+
+    monkeypatch.setattr(drive.PolicySeat, "turn", turn)
+
+
+def sampler_logprobs_as_old(monkeypatch):
+    """The ratio's denominator comes from the sampler, which is never the trainer to the last bit."""
+    right = policy.policy_step
+
+    def step(model, optimizer, algorithm, batch, **options):
+        class Other(type(algorithm)):
+            def loss(self, logprobs_N, *, old_N, **given):
+                return super().loss(logprobs_N, old_N=old_N + 1e-6, **given)
+
+        return right(model, optimizer, Other(kl_coefficient=0.0), batch, **options)
+
+    monkeypatch.setattr("posttrain.recipes.verify.ratios.policy_step", step)
+
+
+def engine_at_another_temperature(monkeypatch):
+    right = TransformersEngine.generate
+
+    def generate(self, requests, on_tokens=None):
+        hot = [dataclasses.replace(r, sampling=dataclasses.replace(r.sampling, temperature=1.5)) for r in requests]
+        return right(self, hot, on_tokens)
+
+    monkeypatch.setattr(TransformersEngine, "generate", generate)
+
+
+def failures_scored_0(monkeypatch):
+    right = combine.score_all
+
+    async def forgiving(reward, episodes, *, timeout_s):
+        try:
+            return await right(reward, episodes, timeout_s=timeout_s)
+        except Exception:
+            return [Score(0.0)] * len(episodes)
+
+    monkeypatch.setattr(combine, "score_all", forgiving)
+
+
+def wrapped_causes(monkeypatch):
+    right = drive.play
+
+    def grouped(*given, **named):
+        try:
+            return right(*given, **named)
+        except Exception as error:
+            raise ExceptionGroup("unhandled errors in a TaskGroup", [error]) from error
+
+    monkeypatch.setattr(drive, "play", grouped)
+
+
+def stale_sampler(monkeypatch):
+    """The sampler goes on with the weights that it was given at first."""
+    import copy
+
+    right = TransformersEngine.__init__
+    monkeypatch.setattr(
+        TransformersEngine, "__init__", lambda self, model, *given, **named: right(self, copy.deepcopy(model), *given, **named)
+    )
+
+
+def lost_small_updates(monkeypatch):
+    """Masters that are rounded to bfloat16 after each step."""
+    right = MasterAdamW.step
+
+    def step(self, lr):
+        norm = right(self, lr)
+        with torch.no_grad():
+            for master in self.masters:
+                master.copy_(master.bfloat16())
+        return norm
+
+    monkeypatch.setattr(MasterAdamW, "step", step)
+
+
+def adapter_that_stays_on(monkeypatch):
+    monkeypatch.setattr(
+        reference.AdapterOff, "logprobs", lambda self, row, temperature: self._model.logprobs(row, temperature).logprobs
+    )
+
+
+def adapter_that_is_not_the_identity(monkeypatch):
+    right = lora.add_lora
+
+    def random(model, *given, **named):
+        adapted = right(model, *given, **named)
+        with torch.no_grad():
+            for _, p in adapted.trainable():
+                p.add_(0.05)
+        return adapted
+
+    monkeypatch.setattr("posttrain.recipes.verify.updates.add_lora", random)
+
+
+FAULTS = [
+    ("logprobs", without_temperature),
+    ("logprobs", without_shared_prefix),
+    ("logprobs", rounded_weights),
+    ("gradients", mean_of_the_micro_batch),
+    ("gradients", without_shared_prefix),
+    ("gradients", without_temperature),
+    ("loss mask", lost_stop_token),
+    ("loss mask", learned_tool_results),
+    ("loss mask", mask_one_too_late),
+    ("first update", sampler_logprobs_as_old),
+    ("first update", engine_at_another_temperature),
+    ("first update", without_temperature),
+    ("same tokens", encoded_again),
+    ("same tokens", learned_tool_results),
+    ("failures", failures_scored_0),
+    ("failures", wrapped_causes),
+    ("weight update", stale_sampler),
+    ("weight update", lost_small_updates),
+    ("weight update", adapter_that_stays_on),
+    ("weight update", adapter_that_is_not_the_identity),
+]
+
+
+@pytest.mark.parametrize(("name", "fault"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_fault_is_found(folder, name, fault, monkeypatch):
+    if name == "weight update":
+        pytest.importorskip("peft")
+    fault(monkeypatch)
+    item = checked(folder, name)
+    assert not item.passed, item.detail
+
+
+def test_every_item_has_a_fault_that_it_finds():
+    assert {name for name, _ in FAULTS} == set(QUICK)
+
+
+def test_without_peft_the_item_says_what_it_did_not_check(folder, monkeypatch):
+    monkeypatch.setattr(lora, "peft", None)
+    item = checked(folder, "weight update")
+    assert item.passed and "an adapter's updates were not checked: adapters need peft; type: pip install" in item.detail
+
+
+def finished_run(path, *, loss=0.5, bit="00", steps=(1, 2), grad_norm=1.0):
+    """The two files of a finished run that are compared."""
+    import json
+
+    last = path / "checkpoints" / "step-000002"
+    last.mkdir(parents=True)
+    rows = [{"step": s, "loss": loss, "grad_norm": grad_norm, "seconds/step": hash(str(path))} for s in steps]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sums = {"masters.safetensors": {"sha256": bit}, "optimizer.safetensors": {"sha256": "11"}}
+    (last / "checksums.json").write_text(json.dumps(sums))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"loss": 0.5000001}, "metrics differ at step 1"),
+        ({"bit": "01"}, "masters.safetensors differs"),
+        ({"steps": (1, 1, 2)}, "the resumed run has the steps [1, 1, 2]"),
+        ({"steps": (1,)}, "the resumed run has the steps [1]"),
+    ],
+)
+def test_runs_that_differ_are_told_apart(tmp_path, options, complaint):
+    through = finished_run(tmp_path / "through")
+    assert compare(through, finished_run(tmp_path / "same"), 2) == []
+    assert complaint in compare(through, finished_run(tmp_path / "killed", **options), 2)
+
+
+def test_two_runs_that_learned_nothing_prove_nothing(tmp_path):
+    idle = [finished_run(tmp_path / name, grad_norm=0.0) for name in ("through", "killed")]
+    assert compare(*idle, 2) == ["the run learned nothing, so nothing could differ"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"prompts": 0}, {"prompts": 5}, {"completions_per_prompt": 1}, {"temperature": 0.0}, {"resume_steps": 3}],
+)
+def test_options_that_check_nothing_are_refused(folder, options):
+    with pytest.raises(UserError, match="verify needs"):
+        run(Verify(model=folder, **options))
+
+
+def test_an_item_that_cannot_be_checked_does_not_pass_and_the_others_are_checked(folder, monkeypatch):
+    def refuses(subject):
+        raise UserError("the template refuses this")
+
+    def fine(subject):
+        return Item("b", True, 0.0, 1.0, "all is well")
+
+    monkeypatch.setattr("posttrain.recipes.verify.ITEMS", {"a": refuses, "b": fine})
+    first, second = run(Verify(model=folder), quiet=True)
+    assert first == Item("a", False, None, None, "the template refuses this") and second.passed
+    assert first.line() == "FAILED  a: not measured; the template refuses this"
+    assert second.line() == "passed  b: 0 (bound 1); all is well"
+
+
+@pytest.mark.slow
+def test_verify_whole(folder):
+    pytest.importorskip("peft")
+    items = run(Verify(model=folder, precision="float32", max_new_tokens=6), quiet=True)
+    assert [item.name for item in items] == list(ITEMS)
+    assert all(item.passed for item in items), [item.line() for item in items if not item.passed]
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_the_packaged_model_keeps_the_contract():
+    pytest.importorskip("peft")
+    items = run(Verify(), quiet=True)
+    assert all(item.passed for item in items), [item.line() for item in items if not item.passed]
