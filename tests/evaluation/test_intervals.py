@@ -22,9 +22,9 @@ def test_pass_at_k_of_each_task_from_its_rate():
 
 
 def test_rates_are_counts_again_whatever_rounding_did():
-    found = accuracy([count / 7 for count in range(8)], samples=7, ids="abcdefgh")
-    # k = 7: every task with a right sample is solved
-    assert pass_at_interval(found, 7) == pytest.approx(mean_interval([0.0] + [1.0] * 7))
+    assert 1 / 49 * 49 < 1
+    found = accuracy([0.0, 1 / 49], samples=49)
+    assert pass_at_interval(found, 49) == pytest.approx(mean_interval([0.0, 1.0]))
 
 
 def test_pass_at_1_has_the_interval_of_the_accuracy():

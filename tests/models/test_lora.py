@@ -163,9 +163,9 @@ def test_an_adapter_that_does_not_fit_is_refused_and_not_half_used(tmp_path, kep
         path,
     )
     counts = (
-        "0 of its weights have no place in 'tiny', and 8 places" if kept < 28 else "1 of its weights .* and 0 places"
+        "0 of its weights fit nowhere in 'tiny', and 8 places" if kept < 28 else "1 of its weights .* and 0 places"
     )
-    with pytest.raises(ModelError, match=f"made for another model: {counts} have no weight"):
+    with pytest.raises(ModelError, match=f"is another model's: {counts} lack one"):
         load_adapter(tiny_llama(), tmp_path)
 
 

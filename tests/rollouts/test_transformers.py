@@ -1,10 +1,11 @@
+import math
+
 import pytest
 import torch
 
 from posttrain.rollouts import transformers as module
 from posttrain.rollouts.engine import Subject, check_engine
 from posttrain.rollouts.kv_cache import KeyValueCache
-from posttrain.rollouts.sampling import draw
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling, StopReason
 from tests.tiny import CONTEXT, STOP, plain_logits, tiny_llama
@@ -12,22 +13,26 @@ from tests.tiny import CONTEXT, STOP, plain_logits, tiny_llama
 PROMPTS = [(5, 9, 3), (7,), (4, 8, 15, 16, 23)]
 
 
+def under(settings, logits, token):
+    """The token's logprob under sampling settings, one float at a time."""
+    if settings.temperature == 0:
+        settings = Sampling(1)
+    weights = {i: math.exp(z / settings.temperature) for i, z in enumerate(logits)}
+    kept = sorted(weights, key=lambda i: -weights[i])[: settings.top_k or None]
+    total, reached, nucleus = sum(weights[i] for i in kept), 0.0, []
+    for i in kept:
+        if reached < settings.top_p * total:
+            nucleus.append(i)
+        reached += weights[i]
+    return math.log(weights[token] / sum(weights[i] for i in nucleus)) if token in nucleus else -math.inf
+
+
 def own_logprobs(model):
-    """Of each token, by the slow reference, under the request's settings: `draw` is tested by hand elsewhere."""
+    """Of each token, by the slow reference, under the request's settings."""
 
     def score(request, token_ids):
         logits = plain_logits(model, [*request.token_ids, *token_ids])[len(request.token_ids) - 1 : -1]
-        s = request.sampling
-        if s.temperature == 0:
-            return logits.log_softmax(-1).gather(1, torch.tensor(token_ids)[:, None])[:, 0].tolist()
-        values = []
-        for row, token in zip(logits, token_ids, strict=True):
-            # walk the distribution until the token comes up: its logprob is then draw's
-            grid = torch.linspace(0, 1 - 1e-6, 4001)
-            drawn = draw(row.expand(len(grid), -1), grid, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
-            hits = drawn.logprobs[drawn.tokens == token]
-            values.append(hits[0].item() if len(hits) else (row / s.temperature).log_softmax(-1)[token].item())
-        return values
+        return [under(request.sampling, row.tolist(), token) for row, token in zip(logits, token_ids, strict=True)]
 
     return score
 

@@ -17,7 +17,7 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.data import disjoint, load_tasks, parse_columns
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments import SingleTurn
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.models.reference import reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
@@ -33,7 +33,8 @@ from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import Reference, policy_batch, policy_step
 from posttrain.training.saved import saved_model
-from posttrain.training.schedule import SCHEDULES, learning_rate
+from posttrain.training.schedule import learning_rate
+from posttrain.training.settings import check_settings
 from posttrain.training.state import restore_latest, writer
 from posttrain.types import Sampling, Task
 
@@ -198,11 +199,7 @@ class _Parts:
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    for name in ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step", "save_every", "keep_last"):
-        if (value := getattr(config, name)) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {value}")
-    if config.decay not in SCHEDULES:
-        raise unknown("decay", config.decay, SCHEDULES)
+    check_settings(config, counts=("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step"))
     if config.temperature <= 0:
         raise UserError(
             f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
@@ -245,6 +242,8 @@ def _tasks(config: RL) -> tuple[list[Task], list[Task]]:
     words = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
+    if config.eval_dataset and not config.eval_every:
+        raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
     if not config.eval_every:
         return tasks, []
     gym = config.dataset.startswith("gym:")

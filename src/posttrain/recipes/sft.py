@@ -25,7 +25,8 @@ from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.saved import saved_model
-from posttrain.training.schedule import SCHEDULES, learning_rate
+from posttrain.training.schedule import learning_rate
+from posttrain.training.settings import check_settings
 from posttrain.training.state import restore_latest, writer
 from posttrain.training.supervised import supervised_loss, supervised_step
 from posttrain.types import Message, Task
@@ -189,16 +190,13 @@ def _prepare(config: SFT) -> _Parts:
 
 
 def _check(config: SFT) -> None:
-    for name in ("examples_per_step", "max_tokens", "microbatch_tokens", "eval_limit", "save_every", "keep_last"):
-        if (value := getattr(config, name)) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {value}")
+    check_settings(config, counts=("examples_per_step", "max_tokens", "eval_limit"))
     if config.steps < 0 or not 0 < config.epochs < math.inf:
         raise UserError(
             f"--epochs must be above 0 and --steps 0 or more; got {config.epochs} epochs and {config.steps} steps"
         )
-    for kind, given, known in (("decay", config.decay, SCHEDULES), ("--train-on", config.train_on, ("all", "last"))):
-        if given not in known:
-            raise unknown(kind, given, known)
+    if config.train_on not in ("all", "last"):
+        raise unknown("--train-on", config.train_on, ("all", "last"))
     if not 0 <= config.eval_share < 1:
         raise UserError(f"--eval-share is a share of the demonstrations, 0 to less than 1; got {config.eval_share}")
     if config.eval_share and config.eval_dataset:

@@ -1,0 +1,56 @@
+"""What every recipe that trains is told, and what of it cannot be right."""
+
+import math
+from typing import Protocol
+
+from posttrain.errors import UserError, unknown
+from posttrain.training.schedule import SCHEDULES
+
+
+class Settings(Protocol):
+    """The options that recipes have in common, by the same names."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def warmup_steps(self) -> int: ...
+    @property
+    def decay(self) -> str: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float: ...
+    @property
+    def lora_rank(self) -> int: ...
+    @property
+    def microbatch_tokens(self) -> int: ...
+    @property
+    def save_every(self) -> int: ...
+    @property
+    def keep_last(self) -> int: ...
+
+
+def check_settings(settings: Settings, *, counts: tuple[str, ...] = ()) -> None:
+    """Refuse what cannot be trained with.
+
+    Args:
+        settings: a recipe's configuration.
+        counts: further options of it that must be 1 or more.
+
+    Raises:
+        UserError: names the option, and what it must be.
+    """
+    for name in ("microbatch_tokens", "save_every", "keep_last", *counts):
+        _at_least(settings, name, 1)
+    for name in ("lr", "warmup_steps", "weight_decay", "lora_rank"):
+        _at_least(settings, name, 0)
+    if not settings.max_grad_norm > 0:  # nan as well; inf is for no clipping
+        raise UserError(f"--max-grad-norm must be above 0; got {settings.max_grad_norm}")
+    if settings.decay not in SCHEDULES:
+        raise unknown("decay", settings.decay, SCHEDULES)
+
+
+def _at_least(settings: Settings, name: str, least: int) -> None:
+    value = getattr(settings, name)
+    if not least <= value < math.inf:
+        raise UserError(f"--{name.replace('_', '-')} must be {least} or more; got {value}")
