@@ -45,7 +45,7 @@ def _parts(start: int, stop: int, vocabulary: int, size: int) -> Iterator[slice]
 
 
 class _ChunkedHead(torch.autograd.Function):
-    """Products run on chunks, which are large; everything elementwise runs on blocks of them, which stay in the cache."""
+    """Products run on large chunks; everything elementwise runs on blocks of them, which stay in the cache."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

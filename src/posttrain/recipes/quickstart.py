@@ -48,7 +48,7 @@ from posttrain.types import Message, Sampling, Task
 
 SYSTEM = "Solve the problem."
 MAX_NEW_TOKENS = 48
-MICROBATCH_TOKENS = 1024
+MICROBATCH_TOKENS = 768
 LENIENT = NumberVerifier(last_number=True, name="last_number")  # only logged: the last number of whatever was said
 ENVIRONMENT = SingleTurn(Weighted(((GymVerifier(answer_in="outside_think"), 1.0), (Tags(), 0.1), (LENIENT, 0.0))))
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import UserError
+from posttrain.models.host_memory import release_freed_memory
 from posttrain.models.language_model import LanguageModel
 from posttrain.rollouts.kv_cache import KeyValueCache, Prefill, bytes_per_token
 from posttrain.rollouts.sampling import draw, uniforms
@@ -71,6 +72,7 @@ class TransformersEngine:
             by_settings.setdefault((s.temperature, s.top_k, s.top_p), []).append(index)
         for indices in by_settings.values():
             done |= _Decoding(self._model, self._stop_ids, self._slots(requests), requests, indices).run(on_tokens)
+        release_freed_memory()
         return [done[index] for index in range(len(requests))]
 
     def _check(self, number: int, request: Request) -> None:

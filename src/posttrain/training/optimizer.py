@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.errors import CheckpointError, TrainingError
+from posttrain.models.host_memory import release_freed_memory
 
 
 class MasterAdamW:
@@ -80,6 +81,7 @@ class MasterAdamW:
         self.adam.step()
         self.discard()
         self.publish()
+        release_freed_memory()
         return norm
 
     def discard(self) -> None:

@@ -1,0 +1,133 @@
+"""Faults of fine-tuning and of the command line: what is learned, held out, resumed, read in which order, and said."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("recipes/sft.py", old, new, "recipes/test_sft.py")
+        for old, new in [
+            ("if parts.heldout and step == 0:", "if parts.heldout and step == 1:"),
+            ("step, steps=parts.steps, peak", "step + 1, steps=parts.steps, peak"),
+            ("config.examples_per_step, step, config.seed)", "config.examples_per_step, 0, config.seed)"),
+            ("config.examples_per_step, step, config.seed)", "config.examples_per_step, step, 0)"),
+            ("(last or (config.eval_every", "(config.eval_every and last or (config.eval_every"),
+            ("step % config.eval_every == 0)", "step % config.eval_every == 1)"),
+            ('score = -metrics["evaluation/loss"]', 'score = metrics["evaluation/loss"]'),
+            ("or last or stop.requested:", "or last:"),
+            ("losses[0], losses[-1])", "losses[-1], losses[0])"),
+            ('stop.cause if step < parts.steps else ""', "stop.cause"),
+            ("min(config.max_tokens, policy.model.context)", "config.max_tokens"),
+            ("math.ceil(config.epochs", "math.floor(config.epochs"),
+            ("if len(examples) < config.examples_per_step:", "if len(examples) <= config.examples_per_step:"),
+            ("< share * 2**63]", "> share * 2**63]"),
+            ('seed_for(seed, "held out", *words)', 'seed_for("held out", *words)'),
+            ('seed_for(seed, "held out", *words)', "seed_for(seed, str(conversation))"),
+            (
+                "[task.answer for task in disjoint([_task(c) for c in learned], offered).tasks]",
+                "[t.answer for t in offered]",
+            ),
+            ("if len(example.continuation) <= longest]", "if len(example.continuation) < longest]"),
+            ("len(found) - len(kept)", "len(kept)"),
+            ('if train_on == "last"', 'if train_on == "all"'),
+            ("directory.rewind(found.step)", "directory.rewind(-1)"),
+            ("return directory, found.step, parts.notes", "return directory, 0, parts.notes"),
+            ('"tokens_per_second": tokens / seconds', '"tokens_per_second": seconds / tokens'),
+        ]
+    ),
+    *(
+        Mutation("training/settings.py", old, new, "training/test_settings.py")
+        for old, new in [
+            ("if not least <= value", "if not least < value"),
+            ("value < math.inf:", "value <= math.inf:"),
+            ("if not settings.max_grad_norm > 0:", "if settings.max_grad_norm <= 0:"),
+            ("if not settings.max_grad_norm > 0:", "if not settings.max_grad_norm >= 0:"),
+            ('"keep_last", *counts)', '"keep_last")'),
+            ("if settings.decay not in SCHEDULES:", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("training/failure.py", old, new, "training/test_failure.py")
+        for old, new in [
+            ("[*example.prefix, *example.continuation]", "[*example.continuation]"),
+            ("except TrainingError as error:", "except Exception as error:"),
+            (
+                "    except CheckpointError as error:\n        return str(error)",
+                "    except CheckpointError:\n        raise",
+            ),
+        ]
+    ),
+    *(
+        Mutation("options.py", old, new, "test_options.py")
+        for old, new in [
+            ("return [section.form(**_values(part))", "return [part"),
+            ("found.append({})", "found.append(dict(file))"),
+            ("{k: v for k, v in file.items() if k not in tables}", "file"),
+            ("not isinstance(value, bool):\n            return float(value)", "True:\n            return float(value)"),
+            ("return float(value)", "return value"),
+            ("return Path(value)", "return value"),
+            ("type(value) is option:", "isinstance(value, option):"),
+            ("if get_origin(option) is Literal and value in inner:", "if get_origin(option) is Literal:"),
+            ('name.removeprefix("no_") in switches:', "name in options:"),
+            ("            if equals:\n", "            if False:\n"),
+            ('or waiting[0].startswith("--"):', "or False:"),
+            ("if option is types.NoneType:", "if False:"),
+            ("found = text if equals else following", "found = following"),
+            ('if flag == f"--{name}":', 'if flag.startswith(f"--{name}"):'),
+        ]
+    ),
+    *(
+        Mutation("cli.py", old, new, " ".join(f"test_cli.py::test_{name}" for name in tests.split()))
+        for old, new, tests in [
+            ("error.exit_code, words)", "1, words)", "exit_codes"),
+            ("' '.join(message.split())", "message", "exit_codes"),
+            ('startswith("posttrain"):', 'startswith("x"):', "exit_codes"),
+            ("traceback.print_exc()", "pass", "debug_shows_the_traceback"),
+            ("except BrokenPipeError:", "except ZeroDivisionError:", "a_reader_that_has_heard_enough_is_no_error"),
+            (
+                'given(argv, "algorithm") or file.get("algorithm")',
+                'file.get("algorithm")',
+                "a_mistake_is_one_line_and_exit_code_2",
+            ),
+            ('table="knobs"', "table=None", "rl_its_knobs_and_its_repetition"),
+            ("if config and resume:", "if False:", "a_mistake_is_one_line_and_exit_code_2"),
+            ('if run.command not in ("", name):', "if False:", "sft_resumed"),
+            ('if getattr(shared, "resume", None) and', "if False and", "sft_resumed"),
+            ("    return run.config, ", "    return {}, ", "sft_resumed"),
+            (
+                'for key in ("output", "resume", "quiet") if',
+                'for key in ("output", "resume") if',
+                "sft_its_run_its_report_and_its_repetition",
+            ),
+            (
+                "return 128 + signal.Signals[cause]",
+                "return 1",
+                "a_run_stopped_before_its_first_step_cannot_be_gone_on_with",
+            ),
+            ("if result.steps:", "if True:", "a_run_stopped_before_its_first_step_cannot_be_gone_on_with"),
+            ("shlex.quote(str(result.run))", "result.run", "a_stopped_run_says_how_to_go_on"),
+            (
+                "_stopped(name, result) or command.code(result)",
+                "_stopped(name, result)",
+                "verify_fails_where_an_item_does",
+            ),
+        ]
+    ),
+    *(
+        Mutation("commands.py", old, new, f"test_cli.py::test_{tests}")
+        for old, new, tests in [
+            (
+                "all(item.passed for item in items)",
+                "any(item.passed for item in items)",
+                "verify_fails_where_an_item_does",
+            ),
+            ("if result.steps else found", "", "a_run_stopped_before_its_first_step_cannot_be_gone_on_with"),
+            ('f"{field.name}_ci95": value.ci95', "", "rl_reports_accuracies_with_intervals"),
+        ]
+    ),
+    Mutation(
+        "training/state.py",
+        "return replace(found, skipped=skipped)",
+        "return replace(found, skipped=())",
+        "test_bad_input.py::test_truncated_checkpoint",
+    ),
+]
