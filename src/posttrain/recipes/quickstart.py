@@ -2,7 +2,8 @@
 
     posttrain quickstart
 
-What happens, in about ten minutes on two CPU cores:
+What happens, in about ten minutes on two CPU cores (one seed measured: held-out sampled pass@1 0.16 after the cold
+start, 0.47 after RL):
 
 1. The packaged model is asked sums that it has never seen, such as 4 - 1 - 7 + 3. It cannot do them.
 2. Cold start: supervised fine-tuning on a few hundred worked demonstrations. Half answer at once, half think first, in
@@ -172,8 +173,8 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
         rl_log = _reinforce(config, policy, practised, directory.path / "rl", quiet)
         rl = examine("RL", config.samples)
         policy.save(directory.path / "rl" / "model")
-        for exam in (base, cold_start, rl):
-            directory.log_samples(0, samples_of(exam.greedy.groups[:8]))
+        for stage, exam in enumerate((base, cold_start, rl)):
+            directory.log_samples(stage, samples_of(exam.greedy.groups[:8]))
         result = QuickstartResult(directory.path, directory.report, time.monotonic() - began, base, cold_start, rl)
         write_report(directory.read(), tables=[result.table()], parts=[cold_start_log.read(), rl_log.read()])
     return result
