@@ -178,7 +178,9 @@ def stale_sampler(monkeypatch):
 
     right = TransformersEngine.__init__
     monkeypatch.setattr(
-        TransformersEngine, "__init__", lambda self, model, *given, **named: right(self, copy.deepcopy(model), *given, **named)
+        TransformersEngine,
+        "__init__",
+        lambda self, model, *given, **named: right(self, copy.deepcopy(model), *given, **named),
     )
 
 

@@ -162,9 +162,7 @@ def test_an_adapter_that_does_not_fit_is_refused_and_not_half_used(tmp_path, kep
         | ({} if kept < 28 else {"base_model.model.model.layers.7.mlp.up_proj.lora_A.weight": torch.ones(4, 32)}),
         path,
     )
-    counts = (
-        "0 of its weights fit nowhere in 'tiny', and 8 places" if kept < 28 else "1 of its weights .* and 0 places"
-    )
+    counts = "0 of its weights fit nowhere in 'tiny', and 8 places" if kept < 28 else "1 of its weights .* and 0 places"
     with pytest.raises(ModelError, match=f"is another model's: {counts} lack one"):
         load_adapter(tiny_llama(), tmp_path)
 

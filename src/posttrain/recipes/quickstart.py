@@ -8,8 +8,8 @@ start, 0.47 after RL):
 1. The packaged model is asked sums that it has never seen, such as 4 - 1 - 7 + 3. It cannot do them.
 2. Cold start: supervised fine-tuning on a few hundred worked demonstrations. Half answer at once, half think first, in
    terse steps; one step in ten is a slip that is noticed and corrected. So it knows both ways, and neither well.
-3. GRPO with a verifier (1 for the right answer) and a format rule (0.1 for thinking in tags). Nobody tells the policy
-   that thinking pays: it finds out.
+3. GRPO with a verifier (1 for the right answer) and a format rule (0.1 for thinking in tags). The rule speeds up what
+   the verifier alone teaches too: that thinking pays.
 4. Base, cold start and RL are examined on held-out problems that no training stage has met: sampled (temperature 1)
    and greedy, and pass@8, which says how much of the gain is sharpening of what it could already do.
 

@@ -22,9 +22,7 @@ class _Unplugged(PosttrainError):
 
 
 class _Failing:
-    def generate(
-        self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
-    ) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
         raise _Unplugged("the engine is unplugged")
 
 

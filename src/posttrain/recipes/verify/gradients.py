@@ -72,7 +72,9 @@ def _reversed(batch: PolicyBatch) -> PolicyBatch:
 
 def _apart(batch: PolicyBatch) -> PolicyBatch:
     """The same sequences, each with a prompt of its own."""
-    whole = [Example.whole((*e.prefix, *e.continuation), (*[False] * len(e.prefix), *e.learned)) for e in batch.examples]
+    whole = [
+        Example.whole((*e.prefix, *e.continuation), (*[False] * len(e.prefix), *e.learned)) for e in batch.examples
+    ]
     return replace(batch, examples=whole)
 
 

@@ -17,7 +17,9 @@ def logprobs(subject: Subject) -> Item:
     """Packed rows against float64, one sequence at a time, at two temperatures."""
     batch, network = subject.batch, float64_copy(subject.exact.model)
     # logits once for all temperatures: this is most of the time that the item takes
-    logits = torch.cat([exact_logits(network, [*e.prefix, *e.continuation])[len(e.prefix) - 1 : -1] for e in batch.examples])
+    logits = torch.cat(
+        [exact_logits(network, [*e.prefix, *e.continuation])[len(e.prefix) - 1 : -1] for e in batch.examples]
+    )
     targets = torch.tensor([t for e in batch.examples for t in e.continuation], device=logits.device)
     details: list[str] = []
     worst = 0.0
@@ -28,7 +30,9 @@ def logprobs(subject: Subject) -> Item:
         details.append(f"float32 {gap.max().item():.1e} at temperature {temperature:g}")
         if subject.dtype != torch.float32:
             coarse = (packed_logprobs(subject.policy.model, batch, temperature).double() - exact).abs()
-            details.append(f"{format_name(subject.dtype)} {coarse.mean().item():.3f} mean, {coarse.max().item():.2f} max")
+            details.append(
+                f"{format_name(subject.dtype)} {coarse.mean().item():.3f} mean, {coarse.max().item():.2f} max"
+            )
     detail = f"largest distance from float64 over {len(targets)} tokens, in nats: {', '.join(details)}"
     return within("logprobs", worst, LOGPROB, detail)
 

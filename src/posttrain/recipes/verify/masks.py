@@ -77,7 +77,9 @@ def differences(batch: PolicyBatch, said: Sequence[tuple[Request, Completion]]) 
                 found.append(f"sequence {number} is not one that the engine was shown and said")
             expected = {(seen, token) for seen, token in sampled if (*seen, token) == sequence[: len(seen) + 1]}
             if sorted(learned) != sorted(expected):
-                found.append(f"sequence {number} learns {len(learned)} tokens where {len(expected)} were sampled, or others")
+                found.append(
+                    f"sequence {number} learns {len(learned)} tokens where {len(expected)} were sampled, or others"
+                )
     return found
 
 

@@ -47,7 +47,9 @@ def resume(subject: Subject) -> Item:
                 process.wait()
         _finish(_start(folder / "killed", ["--resume", "."]), folder / "killed")
         found = compare(folder / "through", folder / "killed", subject.resume_steps)
-    steps = f"{subject.resume_steps} steps of rl on one random layer of this architecture in {format_name(subject.dtype)}"
+    steps = (
+        f"{subject.resume_steps} steps of rl on one random layer of this architecture in {format_name(subject.dtype)}"
+    )
     return violations(
         "resume", found, f"{steps}, killed after step {killed_at} and resumed: same metrics, and the same weights and "
         "optimiser bit for bit"
@@ -57,7 +59,10 @@ def resume(subject: Subject) -> Item:
 def compare(through: Path, killed: Path, steps: int) -> list[str]:
     """What differs between two finished runs; a run that learned nothing would prove nothing."""
     rows = [_metrics(run) for run in (through, killed)]
-    sums = [json.loads((run / "checkpoints" / f"step-{steps:06d}" / "checksums.json").read_text()) for run in (through, killed)]
+    sums = [
+        json.loads((run / "checkpoints" / f"step-{steps:06d}" / "checksums.json").read_text())
+        for run in (through, killed)
+    ]
     found = [f"metrics differ at step {a['step']}" for a, b in zip(*rows, strict=False) if a != b]
     if [row["step"] for row in rows[1]] != list(range(1, steps + 1)):
         found.append(f"the resumed run has the steps {[row['step'] for row in rows[1]]}")

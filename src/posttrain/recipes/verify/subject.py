@@ -53,9 +53,7 @@ class Recording:
     engine: Engine
     said: list[tuple[Request, Completion]]
 
-    def generate(
-        self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
-    ) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
         """What the engine says."""
         completions = self.engine.generate(requests, on_tokens)
         self.said += zip(requests, completions, strict=True)
@@ -97,7 +95,9 @@ class Subject:
         """A batch that the float32 policy sampled at temperature 1."""
         return batch_of(self.sample(self.exact))
 
-    def sample(self, policy: Policy, *, engine: Engine | None = None, temperature: float = 1.0, turns: int = 1) -> list[Group]:
+    def sample(
+        self, policy: Policy, *, engine: Engine | None = None, temperature: float = 1.0, turns: int = 1
+    ) -> list[Group]:
         """Groups of scored dialogues, through the driver that training uses."""
         return sample_groups(
             Dialogue(turns),

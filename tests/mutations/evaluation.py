@@ -1,0 +1,24 @@
+"""Faults of counting: a wrong share, a wrong unit of the interval, a reward that counts as the outcome."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    Mutation("evaluation/accuracy.py", old, new, "evaluation/test_accuracy.py")
+    for old, new in [
+        (">= SOLVED", "> 0"),
+        ("rates = [count / size for count in solved]", "rates = [float(count > 0) for count in solved]"),
+        ("scores[outcome] for scores", "next(iter(scores.values())) for scores"),
+        ("if size == 1 else mean_interval(rates)", "if True else mean_interval(rates)"),
+        ("if size == 1 else mean_interval(rates)", "if False else mean_interval(rates)"),
+        ("is not StopReason.STOP", "is StopReason.LENGTH"),
+        ("len(t.logprobs) for t", "len(t.token_ids) for t"),
+        ("range(most.bit_length()) if 2**i <= most", "range(1, most.bit_length()) if 2**i <= most"),
+        ("pass_at_k(size, count, k)", "1 - (1 - count / size) ** k"),
+        ("score.unparsed for scores", "score.value == 0 for scores"),
+        ("greedy=temperature == 0)", "greedy=temperature == 1)"),
+        ("Sampling(max_new_tokens, temperature)", "Sampling(max_new_tokens)"),
+        ("        seed=seed,\n", "        seed=0,\n"),
+        ("if temperature == 0 and samples_per_task != 1:", "if False:"),
+        ("    if not tasks:\n", "    if False:\n"),
+    ]
+]

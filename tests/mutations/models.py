@@ -1,0 +1,146 @@
+"""Faults of models: a mask, a window, a temperature, an adapter that is not what it seems, a head that is not refused."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("models/attention.py", old, new, "models/test_attention.py")
+        for old, new in [
+            ("<= prefix + offset_L[:, None]", "< prefix + offset_L[:, None]"),
+            ("<= prefix + offset_L[:, None]", "<= prefix + longest + 0 * offset_L[:, None]"),
+            (
+                "allowed = seen_LT & (real_RT[:, None, :] | ~real_RL[:, :, None])",
+                "allowed = seen_LT & real_RT[:, None, :]",
+            ),
+            ("first_R[:, None] + offset_L, 0)", "offset_L + 0 * first_R[:, None], 0)"),
+            ("first_R = torch.cumsum(length_R, 0) - length_R", "first_R = torch.cumsum(length_R, 0)"),
+            ("allowed = (distance >= 0) & (", "allowed = (distance > 0) & ("),
+            ("(distance < (window or len(position) + 1))", "(distance <= (window or len(position) + 1))"),
+            ("(distance < (window or len(position) + 1))", "(distance < len(position) + 1)"),
+            ("position[prefix:, None] - position < window", "position[prefix:, None] - position <= window"),
+            ("if window is not None and bias.shape[-1] > window:", "if False:"),
+            ("position[prefix:, None]", "position[: len(position) - prefix, None]"),
+            ("(q * scale).reshape", "q.reshape"),
+            ("attn_mask=bias.to(q.dtype), scale=scale", "attn_mask=bias.to(q.dtype), scale=1.0"),
+            ("attn_mask=bias.to(q.dtype), scale=scale", "scale=scale"),
+            ("scores + bias.to(scores.dtype)", "scores"),
+            ("x.repeat_interleave(repeats, dim=1)", "x.repeat(1, repeats, 1, 1)"),
+            ("flat.index_select(0, branches.order)", "flat[: len(branches.order)]"),
+            ("    if plan is None:\n", "    if False:\n"),
+            ("shared = (keys[at], values[at])", "shared = (keys[at], keys[at])"),
+            ("dtype=wide_dtype(scores.dtype)", "dtype=torch.float32"),
+        ]
+    ),
+    Mutation("models/attention.py", "others.get(name) is not None", "False", "models/test_load.py"),
+    *(
+        Mutation("models/logprobs.py", old, new, "models/test_logprobs.py")
+        for old, new in [
+            (".to(wide).div_(temperature)", ".to(wide)"),
+            (".to(wide).div_(ctx.temperature)", ".to(wide)"),
+            ("weights = torch.exp(logits - peak)", "weights = torch.exp(logits)"),
+            ("log_total = peak[:, 0] + total.log()", "log_total = total.log()"),
+            ("logprobs[part] = chosen - log_total", "logprobs[part] = log_total - chosen"),
+            ("entropy[part] = log_total - ", "entropy[part] = log_total + "),
+            (".sum(dim=1) / total", ".sum(dim=1)"),
+            ("ctx.mark_non_differentiable(entropy)", "pass"),
+            ("scale = grad[part, None] / ctx.temperature", "scale = grad[part, None]"),
+            ("grad_logits = probs.mul_(-scale)", "grad_logits = probs.mul_(scale)"),
+            ("targets[part, None], scale)", "targets[part, None], -scale)"),
+            ("grad_hidden[part] = small @ weight", "grad_hidden[part] += small @ weight"),
+            ("grad_weight += small.T @ hidden[part]", "grad_weight = small.T @ hidden[part]"),
+            ("if temperature <= 0:", "if temperature < 0:"),
+            (
+                "range(0, len(targets), rows):\n            part = slice(start, start + rows)\n            logits = (hidden[part] @ weight.T).to(wide).div_(temperature)",
+                "range(0, len(targets), len(targets)):\n            part = slice(start, start + len(targets))\n            logits = (hidden[part] @ weight.T).to(wide).div_(temperature)",
+            ),  # noqa: E501
+        ]
+    ),
+    *(
+        Mutation("models/plain.py", old, new, "models/test_plain.py")
+        for old, new in [
+            ('options["dtype"] = torch.float64', "pass"),
+            ('network.set_attn_implementation("eager")', "pass"),
+            ("[:-1] / temperature", "[1:] / temperature"),
+            (
+                "    scaled = exact_logits(network, token_ids)[:-1] / temperature",
+                "    scaled = exact_logits(network, token_ids)[:-1]",
+            ),
+            ("copy.deepcopy(model.network)", "model.network"),
+            (", attention_mask=mask", ""),
+            (", position_ids=positions", ""),
+            ("[row, span.start : span.stop - 1]", "[row, : span.stop - span.start - 1]"),
+        ]
+    ),
+    *(
+        Mutation("models/lora.py", old, new, "models/test_lora.py")
+        for old, new in [
+            ("else 2 * rank", "else rank"),
+            ("        torch.manual_seed(seed)\n", ""),
+            ("    with torch.random.fork_rng(devices=[]):\n", "    if True:\n"),
+            (
+                "network=adapted.base_model.model, adapter=adapted)\n\n\ndef",
+                "network=adapted.base_model.model)\n\n\ndef",
+            ),
+            ("is_trainable=True", "is_trainable=False"),
+            ("RuntimeError, SafetensorError)", "RuntimeError)"),
+            ("if saved != placed:", "if False:"),
+            ("if saved != placed:", "if saved - placed:"),
+            ("if saved != placed:", "if placed - saved:"),
+            ("if not isinstance(base, str) or not base:", "if False:"),
+            ("    if peft is None:\n", "    if False:\n"),
+        ]
+    ),
+    *(
+        Mutation("models/reference.py", old, new, "models/test_lora.py")
+        for old, new in [
+            ("with self._model.adapter.disable_adapter():", "if True:"),
+            ("copy.deepcopy(model)", "model"),
+            ("FrozenCopy(model) if model.adapter is None else AdapterOff(model)", "FrozenCopy(model)"),
+            ("if model.adapter is None:\n            raise", "if False:\n            raise"),
+        ]
+    ),
+    *(
+        Mutation("models/load.py", old, new, "models/test_load.py")
+        for old, new in [
+            ("if name and Path(name).is_dir():", "if Path(name).is_dir():"),
+            ('or name.count("/") != 1', ""),
+            ('name.startswith((".", "/", "~")) or', ""),
+            ("ValueError, SafetensorError)", "ValueError)"),
+            ("from_pretrained(where, dtype=dtype)", "from_pretrained(where, dtype=torch.float32)"),
+            ("if lora.is_adapter(where):", "if False:"),
+            (".splitlines()[0]", ""),
+        ]
+    ),
+    *(
+        Mutation("models/language_model.py", old, new, "models/test_load.py")
+        for old, new in [
+            ("    _refuse_unusual_heads(model)\n", ""),
+            (
+                "frozenset([found] if isinstance(found, int) else found or ())",
+                "frozenset([found] if isinstance(found, int) else ())",
+            ),
+            (
+                "frozenset([found] if isinstance(found, int) else found or ())",
+                "frozenset([] if isinstance(found, int) else found or ())",
+            ),
+            ("    network.eval()\n", "    network.train()\n"),
+            ("self.head, self._ids(row.targets), temperature)", "self.head, self._ids(row.targets))"),
+            ("self._ids(row.positions)[None]", "torch.arange(len(row.positions))[None]"),
+        ]
+    ),
+    *(
+        Mutation("models/precision.py", old, new, "models/test_precision.py")
+        for old, new in [
+            ("WORTH_IT = 1.3", "WORTH_IT = 1.0"),
+            ("torch.bfloat16 if speedup > WORTH_IT", "torch.bfloat16 if speedup < WORTH_IT"),
+            (
+                "product_seconds(torch.float32) / product_seconds(torch.bfloat16)",
+                "product_seconds(torch.bfloat16) / product_seconds(torch.float32)",
+            ),
+            ("@cache\n", ""),
+            ("return median(times)", "return min(times)"),
+            ("    torch.mm(a, b)  # the", "    # the"),
+            ("torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32", "torch.bfloat16"),
+        ]
+    ),
+]

@@ -1,0 +1,126 @@
+"""Faults of rollouts: a seed shared, a token encoded again, a cache read past its end, a failure that is swallowed."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("rollouts/drive.py", old, new, "rollouts/test_drive.py")
+        for old, new in [
+            ("len(self._waiting) < self.live:", "len(self._waiting) > self.live:"),
+            ("or len(self._waiting) < self.live:", "or False:"),
+            ("if self._failed or not", "if not"),
+            ("        self.live -= 1\n", "        pass\n"),
+            (
+                "                future.set_exception(error)\n            return\n",
+                "                break\n            raise error\n",
+            ),
+            ("zip(waiting, completions, strict=True)", "zip(waiting, completions[::-1], strict=True)"),
+            ("for request, _ in waiting], self.on_tokens)", "for request, _ in waiting])"),
+            ("self.turns[-1].token_ids[-1] in self._chat.stop_ids", "True"),
+            (
+                "self._chat.followup_ids(self._history, messages, stopped=stopped)",
+                "self._chat.prompt_ids([*self._history, *messages])",
+            ),
+            ("Request(so_far + tuple(context_ids)", "Request(tuple(context_ids)"),
+            ('seed_for(self._seed, "turn", len(self.turns))', "self._seed"),
+            ("[*messages, reply]", "[reply]"),
+            ("text = self._chat.decode(done.token_ids)", "text = self._chat.decode(done.token_ids[:-2])"),
+            (
+                "Turn(tuple(context_ids), done.token_ids, done.logprobs",
+                "Turn(tuple(context_ids), tuple(self._chat.tokenizer.encode(text)), done.logprobs",
+            ),
+            ("sampling, seed_for(seed, name))", "sampling, seed)"),
+            ("            batcher.give_up()\n", ""),
+            ("        batcher.leave()\n", ""),
+            ("stop_reason=turns[-1].stop_reason", "stop_reason=turns[0].stop_reason"),
+            ("        if not turns:\n", "        if False:\n"),
+            ("    if len(scores) != len(episodes):\n", "    if False:\n"),
+            ("environment.total(part) for part in parts", "0.0 for part in parts"),
+            ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", g)'),
+            ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", p)'),
+            ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", len(tasks), p, g)'),
+            ("played[p * completions_per_prompt : (p + 1)", "played[p : (p + 1)"),
+            (
+                "        return asyncio.run(coroutine)\n    with",
+                "        pass\n    return asyncio.run(coroutine)\n    with",
+            ),
+        ]
+    ),
+    *(
+        Mutation("rollouts/measures.py", old, new, "rollouts/test_measures.py")
+        for old, new in [
+            ("pstdev(rewards)", "stdev(rewards)"),
+            ("import fmean, pstdev", "import fmean, stdev as pstdev"),
+            (">= SOLVED", "> 0"),
+            ("part[outcome].unparsed", "part[outcome].value == 0"),
+            ("lengths = [len(t.logprobs)", "lengths = [len(t.token_ids)"),
+            ("is not StopReason.STOP", "is StopReason.LENGTH"),
+            (
+                "for turn in t.turns for i in turn.token_ids]",
+                "for turn in t.turns for i in turn.context_ids + turn.token_ids]",
+            ),
+            ("1 - len(set(grams)) / len(grams)", "len(set(grams)) / len(grams)"),
+            ("n: int = 4", "n: int = 3"),
+            ('"tokens": sum(lengths)', '"tokens": len(lengths)'),
+        ]
+    ),
+    *(
+        Mutation("rollouts/sampling.py", old, new, "rollouts/test_sampling.py")
+        for old, new in [
+            ("logits = logits / temperature", "logits = logits * temperature"),
+            ("right=True)", "right=False)"),
+            ("- peak - total.log()", "- peak"),
+            ("- peak - total.log()", "- peak + total.log()"),
+            ("dropped[:, top_k:] = True", "dropped[:, top_k + 1 :] = True"),
+            ("probs.cumsum(dim=1) - probs >= top_p", "probs.cumsum(dim=1) >= top_p"),
+            ("probs.cumsum(dim=1) - probs >= top_p", "probs.cumsum(dim=1) - probs > top_p + 0.05"),
+            ("scatter(1, order, dropped)", "scatter(1, order, ~dropped)"),
+            ("if not torch.isfinite(total).all():", "if False:"),
+            ("torch.nextafter(total, torch.zeros_like(total))", "2 * total"),
+            ("(salt + np.uint64(1)) * _GAMMA", "np.uint64(1) * _GAMMA"),
+            ("            x = x ^ (x >> np.uint64(31))\n", "            x = x & np.uint64(0xFFFFFFFF)\n"),
+            ("tokens = logits.argmax(dim=1)", "tokens = logits.argmin(dim=1)"),
+            ("- torch.logsumexp(logits, dim=1)", ""),
+        ]
+    ),
+    *(
+        Mutation("rollouts/kv_cache.py", old, new, "rollouts/test_transformers.py")
+        for old, new in [
+            ("self._keys = torch.zeros(shape", "self._keys = torch.empty(shape"),
+            ("self._values = torch.zeros(shape", "self._values = torch.empty(shape"),
+            ("part = slice(start, start + length)", "part = slice(0, length)"),
+            ("self._keys[:, target, :, :length] = self._keys[:, source, :, :length]", "pass"),
+            ("hidden = self._distance_BT < 0", "hidden = self._distance_BT < -1"),
+            ("hidden = self._distance_BT < 0", "hidden = self._distance_BT <= 0"),
+            ("weights = softmax(scores + bias", "weights = softmax(scores"),
+            ("grouped = (query * scale)", "grouped = query"),
+            ("self._longest = max(positions, default=-1) + 1", "self._longest = max(positions, default=-1)"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/transformers.py", old, new, "rollouts/test_transformers.py rollouts/test_engine.py")
+        for old, new in [
+            ("if sequence.token_ids[-1] in self._stop_ids:", "if False:"),
+            (">= sequence.request.sampling.max_new_tokens", "> sequence.request.sampling.max_new_tokens"),
+            (
+                "if sequence.length >= self._model.context else None",
+                "if sequence.length > self._model.context else None",
+            ),
+            ("if length >= self._model.context:", "if length > self._model.context:"),
+            ("        if not length:\n", "        if False:\n"),
+            ("[len(s.token_ids) for s in sequences]", "[0 for s in sequences]"),
+            ("[s.request.seed for s in sequences]", "[i for i, s in enumerate(sequences)]"),
+            ("hidden[end - 1]", "hidden[end - 2]"),
+            ("positions = [s.length - 1 for s in self._running]", "positions = [s.length for s in self._running]"),
+            ("self._cache.move(len(self._running), slot, last.length - 1)", "pass"),
+            ("temperature=settings.temperature", "temperature=1.0"),
+            ("top_p=settings.top_p", "top_p=1.0"),
+            ("            if on_tokens is not None:\n                on_tokens(sampled)\n", ""),
+            ("setdefault((s.temperature, s.top_k, s.top_p), [])", "setdefault((s.top_k, s.top_p), [])"),
+            (
+                "            if not self._wanted[prompt_ids]:\n                del self._prompts[prompt_ids]\n",
+                "            del self._prompts[prompt_ids]\n",
+            ),
+        ]
+    ),
+]
