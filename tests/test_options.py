@@ -138,6 +138,11 @@ def test_a_section_without_a_table_is_not_in_files():
         parse([], sections, program="", about="", file={"clip": 0.1}, origin="my.toml")
 
 
+def test_a_file_is_for_the_sections_that_have_a_place_in_it():
+    sections = [Section("more", Knobs), Section("part", Recipe, "")]
+    assert parse([], sections, program="", about="", file={"steps": 4}, origin="") == [Knobs(), Recipe(steps=4)]
+
+
 def test_help_says_what_the_fields_say(capsys):
     with pytest.raises(SystemExit) as done:
         read("--help", file={"steps": 8})

@@ -45,13 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
     except SystemExit as done:  # tyro has printed --help
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
         return _complain("interrupted; what was saved before is whole, and --resume RUN goes on from it", 130, words)
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0
     except PosttrainError as error:
         return _complain(str(error), error.exit_code, words)
@@ -82,6 +84,12 @@ def _dispatch(words: list[str]) -> int:
     if words[0] == "--version":
         print(f"posttrain {version('posttrain')}")
         return 0
+    name, argv = find(words)
+    return _run(name, COMMANDS[name], argv)
+
+
+def find(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The command that is typed, and what follows it."""
     if words[0].startswith("-"):
         raise UserError(f"the command comes first, then its options; got '{words[0]}'; see posttrain --help")
     pairs = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]  # such as `models pull`
@@ -91,7 +99,7 @@ def _dispatch(words: list[str]) -> int:
     name = " ".join(words[:length])
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    return _run(name, COMMANDS[name], words[length:])
+    return name, list(words[length:])
 
 
 def overview() -> str:
@@ -116,23 +124,15 @@ def overview() -> str:
     )
 
 
-def _run(name: str, command: Command, argv: list[str]) -> int:
-    """Read the options of a command, run it, show its result."""
-    program = f"posttrain {name}"
-    file, origin = _file(name, command, argv)
-    form, function = command.load()
-    sections = [Section(name, form, table="")]
-    if command.knobs is not None:
-        algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
-        sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs"))
-    sections.append(Section("general", _shared((*command.shared, "debug"))))
-    about = (form.__doc__ or "").strip()
-    *parts, shared = parse(argv, sections, program=program, about=about, file=file, origin=origin)
+def _run(name: str, command: Command, argv: Sequence[str]) -> int:
+    """Run a command and show its result."""
+    *parts, shared = read(name, argv)
     if getattr(shared, "resume", None) and getattr(shared, "output", None):
         raise UserError("--resume goes on in the run's own directory; leave out --output")
     passed = {key: getattr(shared, key) for key in ("output", "resume", "quiet") if key in command.shared}
     if command.fetches:
         fetch(parts[0].model)
+    _, function = command.load()
     result = function(*parts, **passed)
     as_json = getattr(shared, "json", False)
     if not as_json:
@@ -141,6 +141,20 @@ def _run(name: str, command: Command, argv: list[str]) -> int:
     if as_json:
         print(json.dumps(command.answer(result), default=str), flush=True)
     return code
+
+
+def read(name: str, argv: Sequence[str]) -> list[Any]:
+    """The options of a command: its own, its algorithm's knobs where it has one, and those it shares with others."""
+    command = COMMANDS[name]
+    file, origin = _file(name, command, argv)
+    form, _ = command.load()
+    sections = [Section(name, form, table="")]
+    if command.knobs is not None:
+        algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
+        sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs"))
+    sections.append(Section("general", _shared((*command.shared, "debug"))))
+    about = (form.__doc__ or "").strip()
+    return parse(argv, sections, program=f"posttrain {name}", about=about, file=file, origin=origin)
 
 
 def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str, Any], str]:

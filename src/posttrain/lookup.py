@@ -1,6 +1,5 @@
 """Commands that look something up or fetch it, and compute nothing: report, models, algorithms, explain."""
 
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import tyro
 
 from posttrain.errors import UserError
 from posttrain.monitoring import compare_report, read_run, write_report
-from posttrain.monitoring.run import CONFIG
+from posttrain.monitoring.run import CONFIG, REPORT
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,16 @@ def report(config: Report) -> Path:
     if len(runs) > 1:
         return compare_report(runs, config.output or Path("comparison.html"))
     (run,) = runs
-    if not run.metrics:
-        parts = [str(path.parent) for path in sorted(run.path.glob(f"*/{CONFIG}"))]
-        hint = (
-            f"type posttrain report {shlex.join(parts)} for its parts" if parts else "wait until it has logged a step"
+    written = run.path / REPORT
+    if run.command in ("quickstart", "evaluate") and config.output is None and written.exists():
+        raise UserError(
+            f"posttrain {run.command} has written {written}, with a table that is not in the run's files; "
+            "give --output to write a report without it elsewhere"
         )
-        raise UserError(f"{run.path} has logged no steps of its own; {hint}")
-    return write_report(run, path=config.output)
+    parts = [read_run(path.parent) for path in sorted(run.path.glob(f"*/{CONFIG}"))]
+    if not any(part.metrics for part in (run, *parts)):
+        raise UserError(f"{run.path} has logged nothing yet; wait until its first step is done")
+    return write_report(run, parts=parts, path=config.output)
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ def folder(tmp_path_factory):
 
 
 def checked(folder, name, precision="float32") -> Item:
-    return ITEMS[name](subject_of(Verify(model=folder, precision=precision, max_new_tokens=6)))
+    return ITEMS[name](subject_of(Verify(model=folder, precision=precision, max_new_tokens=4)))
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", QUICK)
 def test_a_right_trainer_passes(folder, name, precision):
     if name == "weight update":
@@ -241,6 +241,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_fault_is_found(folder, name, fault, monkeypatch):
     if name == "weight update":

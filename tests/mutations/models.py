@@ -1,4 +1,4 @@
-"""Faults of models: a mask, a window, a temperature, an adapter that is not what it seems, a head that is not refused."""
+"""Faults of models: a mask, a window, a temperature, an adapter that is no adapter, a head that is not refused."""
 
 from tests.mutations import Mutation
 
@@ -39,20 +39,16 @@ MUTATIONS = [
             (".to(wide).div_(ctx.temperature)", ".to(wide)"),
             ("weights = torch.exp(logits - peak)", "weights = torch.exp(logits)"),
             ("log_total = peak[:, 0] + total.log()", "log_total = total.log()"),
-            ("logprobs[part] = chosen - log_total", "logprobs[part] = log_total - chosen"),
-            ("entropy[part] = log_total - ", "entropy[part] = log_total + "),
+            ("logprobs[block] = chosen - log_total", "logprobs[block] = log_total - chosen"),
+            ("entropy[block] = log_total - ", "entropy[block] = log_total + "),
             (".sum(dim=1) / total", ".sum(dim=1)"),
             ("ctx.mark_non_differentiable(entropy)", "pass"),
-            ("scale = grad[part, None] / ctx.temperature", "scale = grad[part, None]"),
-            ("grad_logits = probs.mul_(-scale)", "grad_logits = probs.mul_(scale)"),
-            ("targets[part, None], scale)", "targets[part, None], -scale)"),
-            ("grad_hidden[part] = small @ weight", "grad_hidden[part] += small @ weight"),
-            ("grad_weight += small.T @ hidden[part]", "grad_weight = small.T @ hidden[part]"),
+            ("scale = grads[0] / ctx.temperature", "scale = grads[0]"),
+            ("probs.mul_(-scale[block, None])", "probs.mul_(scale[block, None])"),
+            ("targets[block, None], scale[block, None])", "targets[block, None], -scale[block, None])"),
+            ("grad_hidden[chunk] = product @ weight", "grad_hidden[chunk] += product @ weight"),
+            ("grad_weight += product.T @ hidden[chunk]", "grad_weight = product.T @ hidden[chunk]"),
             ("if temperature <= 0:", "if temperature < 0:"),
-            (
-                "range(0, len(targets), rows):\n            part = slice(start, start + rows)\n            logits = (hidden[part] @ weight.T).to(wide).div_(temperature)",
-                "range(0, len(targets), len(targets)):\n            part = slice(start, start + len(targets))\n            logits = (hidden[part] @ weight.T).to(wide).div_(temperature)",
-            ),  # noqa: E501
         ]
     ),
     *(

@@ -1,4 +1,4 @@
-"""Faults of the training step: a gradient that is lost, doubled or clipped wrongly, a ratio against the wrong policy."""
+"""Faults of the training step: a gradient lost, doubled or clipped wrongly, a ratio against the wrong policy."""
 
 from tests.mutations import Mutation
 

@@ -20,7 +20,7 @@ def test_a_coroutine_that_blocks_is_given_up_and_the_next_call_is_served():
         start = time.monotonic()
         with pytest.raises(DidNotFinish):
             await run_apart("blocking", blocks(), 0.1)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 60  # a busy machine; the hang would never end
         return await run_apart("blocking", fine(), 5)
 
     assert asyncio.run(main()) == 7

@@ -20,7 +20,7 @@ def question(text: str = "2+2?", turns: int = 1) -> Task:
 
 @dataclass
 class Quiz:
-    """Asks the policy as often as the task says; what is said between its turns is `again`. Scores how long it talked."""
+    """Asks the policy as often as the task says, with `again` between its turns. Scores how long it talked."""
 
     again: str = "And now?"
     seats: ClassVar[tuple[str, ...]] = ("policy",)

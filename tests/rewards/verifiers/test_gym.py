@@ -75,7 +75,7 @@ def test_an_answer_that_hangs_is_unparsed():
     start = time.monotonic()
     got = judged("9**9**9**9", GymVerifier(timeout_s=0.5), "countdown", row)
     assert (got.value, got.unparsed) == (0.0, True) and got.explanation.startswith("verifier timed out")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60  # a busy machine; the hang would never end
 
 
 def test_a_scorer_that_fails_on_the_answer_alone_is_unparsed_but_on_its_own_answer_too_it_raises():

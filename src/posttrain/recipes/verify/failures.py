@@ -44,7 +44,7 @@ def _too_few(completions: list[str]) -> list[float]:
 
 
 def failures(subject: Subject) -> Item:
-    """Rewards that raise, hang, return NaN or lose a value, and an engine that fails, through the driver of training."""
+    """Rewards that raise, hang, return NaN or lose a value, and an engine that fails, through training's driver."""
     stop = min(subject.policy.chat.stop_ids)
     fine = ScriptedEngine(lambda request: (stop,), subject.policy.chat.stop_ids)
     cases: list[tuple[Callable[..., object], Engine, type[PosttrainError], str]] = [
@@ -66,8 +66,8 @@ def failures(subject: Subject) -> Item:
             found.append(f"{what}: came out as {type(error).__name__}: {error}")
         else:
             found.append(f"{what}: was given a score")
-    return violations("failures", found, f"{len(cases)} ways to fail are errors with one cause: rewards that raise, hang, "
-                      "return NaN or lose a value, and an engine that fails")  # fmt: skip
+    kinds = "rewards that raise, hang, return NaN or lose a value, and an engine that fails"
+    return violations("failures", found, f"{len(cases)} ways to fail are errors with one cause: {kinds}")
 
 
 def _attempt(subject: Subject, reward: Callable[..., object], engine: Engine) -> None:

@@ -37,8 +37,8 @@ def loss_mask(subject: Subject) -> Item:
     return violations(
         "loss mask",
         found,
-        f"exactly {sum(sum(e.mask) for e in examples)} tokens of 2 assistant turns are learned ({whole}), their stop tokens "
-        f"included, and of dialogues with a tool the {sampled} sampled tokens alone",
+        f"exactly {sum(sum(e.mask) for e in examples)} tokens of 2 assistant turns are learned ({whole}), their stop "
+        f"tokens included, and of dialogues with a tool the {sampled} sampled tokens alone",
     )
 
 

@@ -27,8 +27,8 @@ def first_update(subject: Subject) -> Item:
         holds = holds and off == 0 and len(seen) > 1 and mean <= GAP_MEAN[dtype] and largest <= GAP_MAX[dtype]
         details.append(
             f"{format_name(dtype)}: {off} tokens with a ratio other than exactly 1 or clipped, in {len(seen)} "
-            f"micro-batches; logprobs of engine and trainer {mean:.1e} apart on average (bound {GAP_MEAN[dtype]:g}) and "
-            f"{largest:.1e} at most"
+            f"micro-batches; logprobs of engine and trainer {mean:.1e} apart on average (bound {GAP_MEAN[dtype]:g}) "
+            f"and {largest:.1e} at most"
         )
     return within("first update", largest, GAP_MAX[subject.dtype], "; ".join(details), besides=holds)
 

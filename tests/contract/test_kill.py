@@ -1,0 +1,90 @@
+"""A run of the real command, killed with SIGKILL at a random step and resumed, equals one that was never interrupted."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.recipes.folders import model_folder
+
+STEPS = 6
+OF_THE_MACHINE = ("seconds/", "tokens_per_second", "memory_gb")
+QUESTIONS = ["2+2?", "Name a colour.", "Why?", "And then?", "Who said so?"]
+
+
+@pytest.fixture
+def options(tmp_path):
+    model_folder(tmp_path / "model")
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps({"prompt": q, "answer": ""}) + "\n" for q in QUESTIONS))
+    (tmp_path / "reward.py").write_text("def varied(completion):\n    return float(len(completion) % 3)\n")
+    settings = {
+        "dataset": tmp_path / "tasks.jsonl", "model": tmp_path / "model", "reward": f"{tmp_path / 'reward.py'}:varied",
+        "steps": STEPS, "save-every": 2, "prompts-per-step": 2, "completions-per-prompt": 3, "max-new-tokens": 6,
+        "updates-per-step": 2, "lr": 1e-3, "weight-decay": 0.1, "decay": "cosine", "microbatch-tokens": 120,
+    }  # fmt: skip
+    return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+
+
+def start(*words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "posttrain", "rl", "--quiet", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def finish(process):
+    said, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+
+
+def rows(run):
+    lines = (run / "metrics.jsonl").read_bytes().split(b"\n")[:-1] if (run / "metrics.jsonl").is_file() else []
+    return [
+        {key: value for key, value in json.loads(line).items() if not key.startswith(OF_THE_MACHINE)} for line in lines
+    ]
+
+
+def without_times(run):
+    samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    return rows(run), samples
+
+
+def contents(checkpoint):
+    return {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [["--precision", "bfloat16"], ["--precision", "float32", "--lora-rank", "2"]],
+    ids=["all weights in bfloat16", "adapter in float32"],
+)
+def test_a_killed_and_resumed_run_equals_one_that_was_not(tmp_path, options, more):
+    if "--lora-rank" in more:
+        pytest.importorskip("peft")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(start(*options, *more, "--output", str(whole)))
+
+    process = start(*options, *more, "--output", str(killed))
+    last = random.Random(str(more)).randrange(3, STEPS)  # the first checkpoint is that of step 2
+    while len(rows(killed)) < last:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+    finish(start("--resume", str(killed)))
+    assert without_times(killed) == without_times(whole)
+    assert [row["step"] for row in rows(killed)] == list(range(1, STEPS + 1))
+    assert any(row["grad_norm"] > 0 for row in rows(killed)), "a run that learns nothing shows nothing"
+    final = f"checkpoints/step-{STEPS:06d}"
+    assert contents(killed / final) == contents(whole / final)
