@@ -1,4 +1,4 @@
-"""A run of the real command, killed with SIGKILL at a random step and resumed, equals one that was never interrupted."""
+"""A run of the real command, killed with SIGKILL at a random step and resumed, equals one that never was."""
 
 import json
 import os

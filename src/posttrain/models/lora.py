@@ -58,8 +58,7 @@ def add_lora(model: LanguageModel, rank: int, alpha: float | None = None, seed: 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapted = _peft().get_peft_model(model.network, config)
-    adapted.eval()
-    return replace(model, network=adapted.base_model.model, adapter=adapted)
+    return _around(model, adapted)
 
 
 def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
@@ -79,5 +78,12 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
             f"the adapter in '{folder}' is another model's: {len(saved - placed)} of its weights fit nowhere in "
             f"'{model.name}', and {len(placed - saved)} places lack one"
         )
+    return _around(model, adapted)
+
+
+def _around(model: LanguageModel, adapted: Any) -> LanguageModel:
+    """The model under an adapter. peft keeps the layers' names in a set: in order, equal adapters are equal files."""
+    for config in adapted.peft_config.values():
+        config.target_modules = sorted(config.target_modules)
     adapted.eval()
     return replace(model, network=adapted.base_model.model, adapter=adapted)

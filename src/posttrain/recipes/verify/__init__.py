@@ -4,7 +4,8 @@
     posttrain verify --model OWNER/NAME --precision bfloat16
 
 Eight items, one file or function each, on short inputs: about two minutes for a model of 135M parameters on two CPU
-cores. `bounds.py` says how far each may be off, and why. Left out: several workers, for there are none yet.
+cores, and up to 24 bytes of memory per parameter. `bounds.py` says how far each may be off, and why. Left out: several
+workers, for there are none yet.
 """
 
 from collections.abc import Callable, Mapping
