@@ -1,5 +1,7 @@
 """Adapters: nothing at first, then all that is trained; the base under them stays what it was."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -171,3 +173,10 @@ def test_without_peft_the_error_says_what_to_type(monkeypatch):
     monkeypatch.setattr(lora, "peft", None)
     with pytest.raises(UserError, match=r"pip install 'posttrain\[lora\]'"):
         add_lora(tiny_llama(), rank=4)
+
+
+def test_the_layers_of_a_saved_adapter_are_in_order(tmp_path):
+    """A set of names has another order in every process."""
+    add_lora(tiny_llama(), rank=4).save(tmp_path)
+    names = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
+    assert len(names) == 7 and names == sorted(names)

@@ -73,10 +73,8 @@ MUTATIONS = [
             ("else 2 * rank", "else rank"),
             ("        torch.manual_seed(seed)\n", ""),
             ("    with torch.random.fork_rng(devices=[]):\n", "    if True:\n"),
-            (
-                "network=adapted.base_model.model, adapter=adapted)\n\n\ndef",
-                "network=adapted.base_model.model)\n\n\ndef",
-            ),
+            ("network=adapted.base_model.model, adapter=adapted)", "network=adapted.base_model.model)"),
+            ("sorted(config.target_modules)", "list(config.target_modules)"),
             ("is_trainable=True", "is_trainable=False"),
             ("RuntimeError, SafetensorError)", "RuntimeError)"),
             ("if saved != placed:", "if False:"),

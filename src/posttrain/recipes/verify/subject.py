@@ -26,7 +26,11 @@ class Dialogue:
 
     turns: int = 1
     seats: ClassVar[tuple[str, ...]] = ("policy",)
-    outcome: ClassVar[str] = "reward"
+
+    @property
+    def outcome(self) -> str:
+        """The one reward there is."""
+        return "reward"
 
     async def play(self, task: Task, seats: Mapping[str, Seat]) -> Episode:
         """Alternate between the policy and the tool."""
