@@ -75,6 +75,11 @@ def rl(model: str, here: Path) -> list[str]:
     return ["rl", "--dataset", "tasks.jsonl", "--model", model, "--reward", "exact", *size, "--precision", "float32"]
 
 
+def environment() -> dict[str, str]:
+    """For another Python that imports the same source as this one."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+
 def flags(form: type) -> dict[str, str]:
     """Each flag of a dataclass with its default."""
     return {flag(field.name): repr(field.default) for field in dataclasses.fields(form)}
@@ -143,7 +148,7 @@ def test_help_lists_all_commands_and_examples(run):
 
 def test_help_imports_nothing_heavy():
     script = "import sys; from posttrain.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
     assert not {"torch", "transformers", "datasets", "reasoning_gym"} & set(done.stderr.split())
 
 
@@ -234,7 +239,7 @@ def test_a_reader_that_has_heard_enough_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)
     script = "import sys; from posttrain.cli import main; sys.exit(main(['--help']))"
-    done = subprocess.run([sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run([sys.executable, "-c", script], stdout=writer, stderr=subprocess.PIPE, env=environment())
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -346,9 +351,8 @@ def test_a_stopped_run_says_how_to_go_on(sft, here, sent, expected):
         "from posttrain.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     words = [*sft, "--steps", "100000", "--save-every", "100000", "--output", "a run"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, env=environment()
     )
     assert process.stderr is not None
     seen = process.stderr.readline()  # the first step is done

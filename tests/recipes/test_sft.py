@@ -162,7 +162,9 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_interrupted(config, tmp_p
 
 
 @pytest.mark.parametrize("cause", ["SIGINT", "SIGTERM"])
-def test_a_signal_lets_the_step_end_and_saves(config, tmp_path, monkeypatch, cause):
+def test_a_signal_lets_the_step_end_and_saves(config, tmp_path, monkeypatch, request, cause):
+    ours = signal.signal(signal.Signals[cause], signal.default_int_handler)  # in the background Ctrl-C is ignored
+    request.addfinalizer(lambda: signal.signal(signal.Signals[cause], ours))
     step = sft.supervised_step
     calls: list[int] = []
 

@@ -27,7 +27,7 @@ from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.attention import MATERIALIZE
 from posttrain.models.load import locate
-from posttrain.models.logprobs import CHUNK_BYTES
+from posttrain.models.logprobs import BLOCK_BYTES, CHUNK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,14 @@ def _attention_bytes(
 
 
 def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:
-    """The most that `token_logprobs` holds at once: three chunks of logits, and with `full` the head's own gradient."""
+    """The most that `token_logprobs` holds at once.
+
+    A chunk of logits in the format of the products, three blocks of it in float32, and with `full` the head's own
+    gradient: its sum in float32, and what is added to it.
+    """
+    row = 4 * shape.vocabulary
     gradient = shape.vocabulary * shape.hidden * (4 + itemsize) if full else 0
-    return 3 * max(CHUNK_BYTES, 4 * shape.vocabulary) + gradient
+    return max(CHUNK_BYTES, row) * itemsize // 4 + 3 * max(BLOCK_BYTES, row) + gradient
 
 
 def _experts(config: Any) -> tuple[int, int]:
