@@ -25,11 +25,11 @@ def example(n=7, d=5, v=11, dtype=torch.float64, seed=0):
     return hidden, weight, torch.randint(v, (n,), generator=g)
 
 
-@pytest.fixture(params=[(1, 1), (3, 2), (100, 3), (100, 100)], ids=str)
+@pytest.fixture(params=[(1, 1), (3, 2), (7, 3), (100, 3), (100, 100)], ids=str)
 def chunk_rows(request, monkeypatch):
-    """Rows of a chunk, and of a block of it."""
-    monkeypatch.setattr(module, "CHUNK_BYTES", request.param[0] * 4 * 11)
-    monkeypatch.setattr(module, "BLOCK_BYTES", request.param[1] * 4 * 11)
+    """Rows of a chunk, and of a block of it, in float64."""
+    monkeypatch.setattr(module, "CHUNK_BYTES", request.param[0] * 8 * 11)
+    monkeypatch.setattr(module, "BLOCK_BYTES", request.param[1] * 8 * 11)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
@@ -59,6 +59,23 @@ def test_gradients_equal_those_of_log_softmax(chunk_rows, temperature):
     torch.testing.assert_close(grads[0][1], grads[1][1], rtol=1e-10, atol=1e-12)
 
 
+def test_the_gradient_can_be_taken_again(chunk_rows):
+    """Logits that are kept for the backward pass are read, not overwritten."""
+    hidden, weight, targets = example()
+    total = token_logprobs(hidden.requires_grad_(), weight.requires_grad_(), targets).logprobs.sum()
+    first, second = (torch.autograd.grad(total, (hidden, weight), retain_graph=True) for _ in range(2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_the_gradients_of_chunks_are_summed_in_float32(monkeypatch):
+    """512 equal parts of a bfloat16 gradient: added up in bfloat16, the sum would stop growing at 256 of them."""
+    monkeypatch.setattr(module, "CHUNK_BYTES", 1)
+    hidden, targets = torch.ones(512, 1, dtype=torch.bfloat16), torch.zeros(512, dtype=torch.long)
+    weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
+    token_logprobs(hidden, weight, targets).logprobs.sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [[256.0], [-256.0]]  # 512 times 1 - 1/2
+
+
 def test_gradient_passes_the_numerical_check():
     hidden, weight, targets = example(3, 4, 6)
     hidden.requires_grad_()
@@ -86,7 +103,7 @@ def test_large_logits_do_not_overflow():
 
 
 def test_no_logits_of_the_whole_batch_are_held(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_BYTES", 2 * 4 * 11)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 2 * 8 * 11)
     sizes = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

@@ -35,8 +35,8 @@ MUTATIONS = [
     *(
         Mutation("models/logprobs.py", old, new, "models/test_logprobs.py")
         for old, new in [
-            (".to(wide).div_(temperature)", ".to(wide)"),
-            (".to(wide).div_(ctx.temperature)", ".to(wide)"),
+            (".to(wide) / temperature", ".to(wide)"),
+            ("(product[rows].to(wide) / ctx.temperature)", "product[rows].to(wide)"),
             ("weights = torch.exp(logits - peak)", "weights = torch.exp(logits)"),
             ("log_total = peak[:, 0] + total.log()", "log_total = total.log()"),
             ("logprobs[block] = chosen - log_total", "logprobs[block] = log_total - chosen"),
@@ -46,9 +46,24 @@ MUTATIONS = [
             ("scale = grads[0] / ctx.temperature", "scale = grads[0]"),
             ("probs.mul_(-scale[block, None])", "probs.mul_(scale[block, None])"),
             ("targets[block, None], scale[block, None])", "targets[block, None], -scale[block, None])"),
-            ("grad_hidden[chunk] = product @ weight", "grad_hidden[chunk] += product @ weight"),
-            ("grad_weight += product.T @ hidden[chunk]", "grad_weight = product.T @ hidden[chunk]"),
+            ("grad_hidden[chunk] = grad_product @ weight", "grad_hidden[chunk] += grad_product @ weight"),
+            ("                    add_(grad_weight, part)", "                    grad_weight = part"),
+            ("part if chunk.stop == len(targets) else part.to(wide)", "part"),
+            ("product if len(chunks) == 1 else None", "product"),
+            ("grad_product = torch.empty_like(product)", "grad_product = product"),
             ("if temperature <= 0:", "if temperature < 0:"),
+        ]
+    ),
+    *(
+        Mutation("models/wide.py", old, new, "models/test_wide.py")
+        for old, new in [
+            ("if dtype == torch.float64 else", "if dtype != torch.bfloat16 else"),
+            ("torch.float64 if dtype", "torch.float32 if dtype"),
+            ("        some += more", "        some.copy_(more)"),
+            ("        some += more", "        some += more\n        break"),
+            ("BLOCK * len(total) //", "BLOCK //"),
+            ("max(1, BLOCK", "max(0, BLOCK"),
+            ("not total.dim() or ", ""),
         ]
     ),
     *(

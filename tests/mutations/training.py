@@ -15,7 +15,7 @@ MUTATIONS = [
                 "master.grad = weight.grad.bfloat16().to(master.dtype) * 1.01",
             ),
             (
-                "                master.grad += weight.grad\n",
+                "                add_(master.grad, weight.grad)\n",
                 "                master.grad = weight.grad.to(master.dtype)\n",
             ),
             ("            weight.grad = None\n", "            pass\n"),

@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
 from posttrain.errors import ModelError
+from posttrain.models.wide import wide_dtype
 
 NAME = "posttrain"
 UNSUPPORTED = ("softcap", "s_aux")  # changes to the attention's own arithmetic which no plan applies
@@ -177,8 +178,3 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> T
     scores = torch.matmul(grouped, k.transpose(2, 3)).view(rows, heads, length, -1)
     weights = torch.softmax(scores + bias.to(scores.dtype), dim=-1, dtype=wide_dtype(scores.dtype)).to(v.dtype)
     return torch.matmul(weights.view(rows, k.shape[1], repeats * length, -1), v).view(rows, heads, length, width)
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Where sums are taken: float64 for float64, float32 for everything else."""
-    return torch.float64 if dtype == torch.float64 else torch.float32

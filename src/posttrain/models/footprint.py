@@ -135,12 +135,12 @@ def _attention_bytes(
 def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:
     """The most that `token_logprobs` holds at once.
 
-    A chunk of logits in the format of the products, three blocks of it in float32, and with `full` the head's own
-    gradient: its sum in float32, and what is added to it.
+    A chunk of logits and its gradient in the format of the products, three blocks of it in float32, and with `full` the
+    head's own gradient: its sum in float32, and what is added to it.
     """
-    row = 4 * shape.vocabulary
+    chunk, block = max(CHUNK_BYTES, itemsize * shape.vocabulary), max(BLOCK_BYTES, 4 * shape.vocabulary)
     gradient = shape.vocabulary * shape.hidden * (4 + itemsize) if full else 0
-    return max(CHUNK_BYTES, row) * itemsize // 4 + 3 * max(BLOCK_BYTES, row) + gradient
+    return 2 * chunk + 3 * block + gradient
 
 
 def _experts(config: Any) -> tuple[int, int]:

@@ -4,16 +4,15 @@ The full [B, T, V] logits never exist: only tokens that are learned are projecte
 backward. Shape letters: N tokens, D hidden width, V vocabulary, C tokens of a chunk.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from posttrain.models.attention import wide_dtype
+from posttrain.models.wide import add_, wide_dtype
 
-CHUNK_BYTES = 64 * 2**20  # of float32 logits: what one product makes
-BLOCK_BYTES = 4 * 2**20  # of a chunk: what is worked on at a time, small enough for a processor's cache
+CHUNK_BYTES = 64 * 2**20  # of logits in the format of the products: what one product makes
+BLOCK_BYTES = 4 * 2**20  # of float32 logits: what is worked on at a time, small enough for a processor's cache
 
 
 class TokenLogprobs(NamedTuple):
@@ -38,24 +37,29 @@ def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
     return TokenLogprobs(logprobs, entropy)
 
 
-def _parts(start: int, stop: int, vocabulary: int, size: int) -> Iterator[slice]:
-    """Cut rows of float32 logits into parts of about `size` bytes."""
-    rows = max(1, size // (4 * vocabulary))
-    return (slice(i, min(i + rows, stop)) for i in range(start, stop, rows))
+def _parts(start: int, stop: int, row_bytes: int, size: int) -> list[slice]:
+    """Cut rows into parts of about `size` bytes."""
+    rows = max(1, size // row_bytes)
+    return [slice(i, min(i + rows, stop)) for i in range(start, stop, rows)]
 
 
 class _ChunkedHead(torch.autograd.Function):
-    """Products run on large chunks; everything elementwise runs on blocks of them, which stay in the cache."""
+    """Products run on large chunks; everything elementwise runs on blocks of them, which stay in the cache.
+
+    Where all rows fit one chunk, its logits are kept for the backward pass and not computed again.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         wide, vocabulary = wide_dtype(hidden.dtype), weight.shape[0]
         logprobs = torch.empty(len(targets), dtype=wide, device=hidden.device)
         entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)
-        for chunk in _parts(0, len(targets), vocabulary, CHUNK_BYTES):
+        chunks = _parts(0, len(targets), vocabulary * hidden.itemsize, CHUNK_BYTES)
+        product = None
+        for chunk in chunks:
             product = hidden[chunk] @ weight.T
-            for block in _parts(chunk.start, chunk.stop, vocabulary, BLOCK_BYTES):
-                logits = product[block.start - chunk.start : block.stop - chunk.start].to(wide).div_(temperature)
+            for block in _parts(chunk.start, chunk.stop, vocabulary * wide.itemsize, BLOCK_BYTES):
+                logits = product[block.start - chunk.start : block.stop - chunk.start].to(wide) / temperature
                 chosen = logits.gather(1, targets[block, None])[:, 0]
                 peak = logits.amax(dim=1, keepdim=True)
                 weights = torch.exp(logits - peak)
@@ -64,28 +68,33 @@ class _ChunkedHead(torch.autograd.Function):
                 logprobs[block] = chosen - log_total
                 entropy[block] = log_total - weights.mul_(logits).sum(dim=1) / total
                 normalizer[block] = log_total
-        ctx.save_for_backward(hidden, weight, targets, normalizer)
+        ctx.save_for_backward(hidden, weight, targets, normalizer, product if len(chunks) == 1 else None)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden, weight, targets, normalizer = ctx.saved_tensors
+        hidden, weight, targets, normalizer, kept = ctx.saved_tensors
         wide, vocabulary = wide_dtype(hidden.dtype), weight.shape[0]
         scale = grads[0] / ctx.temperature
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if ctx.needs_input_grad[1] else None
-        for chunk in _parts(0, len(targets), vocabulary, CHUNK_BYTES):
-            product = hidden[chunk] @ weight.T
-            for block in _parts(chunk.start, chunk.stop, vocabulary, BLOCK_BYTES):
-                logits = product[block.start - chunk.start : block.stop - chunk.start]
-                probs = logits.to(wide).div_(ctx.temperature).sub_(normalizer[block, None]).exp_()
-                # d logprob / d logits = (onehot - softmax) / temperature, written over the logits themselves
+        grad_weight = None
+        for chunk in _parts(0, len(targets), vocabulary * hidden.itemsize, CHUNK_BYTES):
+            product = hidden[chunk] @ weight.T if kept is None else kept
+            grad_product = torch.empty_like(product)
+            for block in _parts(chunk.start, chunk.stop, vocabulary * wide.itemsize, BLOCK_BYTES):
+                rows = slice(block.start - chunk.start, block.stop - chunk.start)
+                probs = (product[rows].to(wide) / ctx.temperature).sub_(normalizer[block, None]).exp_()
+                # d logprob / d logits = (onehot - softmax) / temperature
                 grad_logits = probs.mul_(-scale[block, None])
-                logits.copy_(grad_logits.scatter_add_(1, targets[block, None], scale[block, None]))
+                grad_product[rows] = grad_logits.scatter_add_(1, targets[block, None], scale[block, None])
             if grad_hidden is not None:
-                grad_hidden[chunk] = product @ weight
-            if grad_weight is not None:
-                grad_weight += product.T @ hidden[chunk]
+                grad_hidden[chunk] = grad_product @ weight
+            if ctx.needs_input_grad[1]:
+                part = grad_product.T @ hidden[chunk]
+                if grad_weight is None:
+                    grad_weight = part if chunk.stop == len(targets) else part.to(wide)  # the sum of several is wide
+                else:
+                    add_(grad_weight, part)
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None

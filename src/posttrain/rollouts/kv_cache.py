@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softmax
 
-from posttrain.models.attention import FamilyAttention, wide_dtype
+from posttrain.models.attention import FamilyAttention
+from posttrain.models.wide import wide_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.models.host_memory import release_freed_memory
+from posttrain.models.wide import add_
 
 
 class MasterAdamW:
@@ -52,7 +53,7 @@ class MasterAdamW:
             if master.grad is None:
                 master.grad = weight.grad.to(master.dtype)
             else:
-                master.grad += weight.grad
+                add_(master.grad, weight.grad)
             weight.grad = None
 
     def grad_norm(self) -> float:
