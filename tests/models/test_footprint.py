@@ -12,7 +12,8 @@ from posttrain.errors import ModelError
 from posttrain.models import attention, footprint
 from posttrain.models.footprint import Shape, cache_bytes_per_token, family_bytes, head_bytes, read_shape, shape_of
 from posttrain.models.language_model import LanguageModel, wrap
-from posttrain.models.logprobs import BLOCK_BYTES, CHUNK_BYTES
+from posttrain.models.logprobs import CHUNK_BYTES
+from posttrain.models.wide import BLOCK
 from posttrain.rollouts.kv_cache import bytes_per_token
 
 SMOLLM2 = LlamaConfig(
@@ -77,12 +78,12 @@ def test_the_cache_takes_what_the_engine_counts():
 
 
 def test_the_head_holds_two_chunks_three_blocks_and_its_gradient():
-    chunks = 2 * CHUNK_BYTES + 3 * BLOCK_BYTES
+    chunks = 2 * CHUNK_BYTES + 3 * 4 * BLOCK
     assert head_bytes(on_paper(), 2, full=False) == head_bytes(on_paper(), 4, full=False) == chunks
     # 49152 x 576 numbers, in float32 and once more in bfloat16
     assert head_bytes(on_paper(), 2, full=True) == chunks + 49152 * 576 * 6
-    wide = replace(on_paper(), vocabulary=2**25)  # one row of logits is more than a chunk or a block
-    assert head_bytes(wide, 2, full=False) == 2 * 2 * 2**25 + 3 * 4 * 2**25
+    wide = replace(on_paper(), vocabulary=2**26)  # one row of logits is more than a chunk or a block
+    assert head_bytes(wide, 2, full=False) == 2 * 2 * 2**26 + 3 * 4 * 2**26
 
 
 def small(layers: int, dtype: torch.dtype) -> LanguageModel:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from posttrain.models import logprobs as module
+from posttrain.models import wide
 from posttrain.models.logprobs import token_logprobs
 
 
@@ -27,9 +28,9 @@ def example(n=7, d=5, v=11, dtype=torch.float64, seed=0):
 
 @pytest.fixture(params=[(1, 1), (3, 2), (7, 3), (100, 3), (100, 100)], ids=str)
 def chunk_rows(request, monkeypatch):
-    """Rows of a chunk, and of a block of it, in float64."""
+    """Rows of a chunk in float64, and of a block of it."""
     monkeypatch.setattr(module, "CHUNK_BYTES", request.param[0] * 8 * 11)
-    monkeypatch.setattr(module, "BLOCK_BYTES", request.param[1] * 8 * 11)
+    monkeypatch.setattr(wide, "BLOCK", request.param[1] * 11)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])

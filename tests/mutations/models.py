@@ -61,8 +61,9 @@ MUTATIONS = [
             ("torch.float64 if dtype", "torch.float32 if dtype"),
             ("        some += more", "        some.copy_(more)"),
             ("        some += more", "        some += more\n        break"),
-            ("BLOCK * len(total) //", "BLOCK //"),
             ("max(1, BLOCK", "max(0, BLOCK"),
+            ("else 64) // width", "else 64)"),
+            ("total.numel() // max(1, len(total))", "1"),
             ("not total.dim() or ", ""),
         ]
     ),

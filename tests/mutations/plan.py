@@ -27,7 +27,7 @@ MUTATIONS = [
             ("(4 + itemsize) if full else 0", "4 if full else 0"),
             ("(4 + itemsize) if full else 0", "(4 + itemsize)"),
             ("max(CHUNK_BYTES, itemsize * shape.vocabulary)", "CHUNK_BYTES"),
-            ("max(BLOCK_BYTES, 4 * shape.vocabulary)", "BLOCK_BYTES"),
+            ("max(BLOCK, shape.vocabulary)", "BLOCK"),
             ("return 2 * chunk +", "return chunk +"),
             ("return rank * self.linear_widths", "return self.linear_widths"),
             ("and m.weight is not head]", "]"),

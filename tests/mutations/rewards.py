@@ -70,6 +70,7 @@ MUTATIONS = [
             ("parts[name].value for", "abs(parts[name].value) for"),
             ("other.cancel()", "pass"),
             ("if names.count(name) > 1", "if names.count(name) > 2"),
+            ('("mean", "std")', '("mean",)'),
             ("if not math.isfinite(weight):", "if math.isnan(weight):"),
             ("if not self.timeout_s > 0:", "if self.timeout_s <= 0:"),
             ("timeout_s=self.timeout_s)", "timeout_s=60)"),

@@ -68,6 +68,9 @@ MUTATIONS = [
         Mutation("rollouts/sampling.py", old, new, "rollouts/test_sampling.py")
         for old, new in [
             ("logits = logits / temperature", "logits = logits * temperature"),
+            ("torch.cat([d.tokens for d in drawn])", "torch.cat([d.tokens for d in reversed(drawn)])"),
+            ("torch.cat([d.logprobs for d in drawn])", "torch.cat([d.logprobs for d in reversed(drawn)])"),
+            ("uniform_B.split(rows), strict=True", "[uniform_B[:rows]] * len(uniform_B), strict=False"),
             ("right=True)", "right=False)"),
             ("- peak - total.log()", "- peak"),
             ("- peak - total.log()", "- peak + total.log()"),

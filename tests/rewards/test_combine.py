@@ -99,6 +99,13 @@ def test_parsing_a_function_with_its_weight(tmp_path):
         assert parse_rewards(f"tags '{word}'").weights == {"tags": 1.0, "brief": weight}
 
 
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_a_reward_cannot_be_called_like_a_measure_of_the_sum(name):
+    """Its metric would be overwritten, or overwrite, without a word."""
+    with pytest.raises(UserError, match=f"cannot be called '{name}'"):
+        Weighted(((Tags(), 1.0), (from_function(lambda completion: 1.0, name=name), 1.0)))
+
+
 @pytest.mark.parametrize(
     "spec, said",
     [

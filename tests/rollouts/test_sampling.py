@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.errors import TrainingError
+from posttrain.models import wide
 from posttrain.rollouts.sampling import draw, uniforms
 
 PROBS = [0.05, 0.4, 0.0, 0.3, 0.25]
@@ -34,7 +35,7 @@ def test_temperature_divides_the_logits():
 
 
 def test_temperature_0_is_greedy_with_the_logprob_of_temperature_1():
-    found = draw(LOGITS, torch.tensor([0.99]), temperature=0)
+    found = draw(LOGITS + 3, torch.tensor([0.99]), temperature=0)
     assert found.tokens.item() == 1
     assert found.logprobs.item() == pytest.approx(math.log(0.4), abs=1e-5)
 
@@ -58,6 +59,18 @@ def test_frequencies_are_the_probabilities():
     counts = Counter(draw(LOGITS.expand(n, -1), noise, temperature=1.0).tokens.tolist())
     chi2 = sum((counts[i] - n * p) ** 2 / (n * p) for i, p in enumerate(PROBS) if p)
     assert counts[2] == 0 and chi2 < 16.3  # the 0.1% point of chi-square with 3 degrees of freedom
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"top_k": 3}, {"top_p": 0.7}], ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_drawing_in_blocks_is_drawing(monkeypatch, rows, settings):
+    logits = torch.randn(7, 11, generator=torch.Generator().manual_seed(0))
+    settings = {"temperature": 0.8, **settings}
+    whole = draw(logits, torch.linspace(0, 0.99, 7), **settings)
+    assert len(set(whole.tokens.tolist())) > 3
+    monkeypatch.setattr(wide, "BLOCK", 11 * rows)
+    blocks = draw(logits, torch.linspace(0, 0.99, 7), **settings)
+    torch.testing.assert_close(tuple(blocks), tuple(whole), rtol=0, atol=0)
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 5000))

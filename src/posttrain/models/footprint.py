@@ -27,7 +27,8 @@ from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.attention import MATERIALIZE
 from posttrain.models.load import locate
-from posttrain.models.logprobs import BLOCK_BYTES, CHUNK_BYTES
+from posttrain.models.logprobs import CHUNK_BYTES
+from posttrain.models.wide import BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:
     A chunk of logits and its gradient in the format of the products, three blocks of it in float32, and with `full` the
     head's own gradient: its sum in float32, and what is added to it.
     """
-    chunk, block = max(CHUNK_BYTES, itemsize * shape.vocabulary), max(BLOCK_BYTES, 4 * shape.vocabulary)
+    chunk, block = max(CHUNK_BYTES, itemsize * shape.vocabulary), 4 * max(BLOCK, shape.vocabulary)
     gradient = shape.vocabulary * shape.hidden * (4 + itemsize) if full else 0
     return 2 * chunk + 3 * block + gradient
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from posttrain.models.wide import add_, wide_dtype
+from posttrain.models.wide import add_, block_rows, wide_dtype
 
 CHUNK_BYTES = 64 * 2**20  # of logits in the format of the products: what one product makes
-BLOCK_BYTES = 4 * 2**20  # of float32 logits: what is worked on at a time, small enough for a processor's cache
 
 
 class TokenLogprobs(NamedTuple):
@@ -37,10 +36,17 @@ def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
     return TokenLogprobs(logprobs, entropy)
 
 
-def _parts(start: int, stop: int, row_bytes: int, size: int) -> list[slice]:
-    """Cut rows into parts of about `size` bytes."""
-    rows = max(1, size // row_bytes)
+def _parts(start: int, stop: int, rows: int) -> list[slice]:
+    """Cut into parts of `rows` rows."""
     return [slice(i, min(i + rows, stop)) for i in range(start, stop, rows)]
+
+
+def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
+    return _parts(0, len(hidden), max(1, CHUNK_BYTES // (len(weight) * hidden.itemsize)))
+
+
+def _blocks(chunk: slice, weight: Tensor) -> list[slice]:
+    return _parts(chunk.start, chunk.stop, block_rows(len(weight), weight.device))
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -51,14 +57,14 @@ class _ChunkedHead(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        wide, vocabulary = wide_dtype(hidden.dtype), weight.shape[0]
+        wide = wide_dtype(hidden.dtype)
         logprobs = torch.empty(len(targets), dtype=wide, device=hidden.device)
         entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)
-        chunks = _parts(0, len(targets), vocabulary * hidden.itemsize, CHUNK_BYTES)
+        chunks = _chunks(hidden, weight)
         product = None
         for chunk in chunks:
             product = hidden[chunk] @ weight.T
-            for block in _parts(chunk.start, chunk.stop, vocabulary * wide.itemsize, BLOCK_BYTES):
+            for block in _blocks(chunk, weight):
                 logits = product[block.start - chunk.start : block.stop - chunk.start].to(wide) / temperature
                 chosen = logits.gather(1, targets[block, None])[:, 0]
                 peak = logits.amax(dim=1, keepdim=True)
@@ -76,14 +82,14 @@ class _ChunkedHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         hidden, weight, targets, normalizer, kept = ctx.saved_tensors
-        wide, vocabulary = wide_dtype(hidden.dtype), weight.shape[0]
+        wide = wide_dtype(hidden.dtype)
         scale = grads[0] / ctx.temperature
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = None
-        for chunk in _parts(0, len(targets), vocabulary * hidden.itemsize, CHUNK_BYTES):
+        for chunk in _chunks(hidden, weight):
             product = hidden[chunk] @ weight.T if kept is None else kept
             grad_product = torch.empty_like(product)
-            for block in _parts(chunk.start, chunk.stop, vocabulary * wide.itemsize, BLOCK_BYTES):
+            for block in _blocks(chunk, weight):
                 rows = slice(block.start - chunk.start, block.stop - chunk.start)
                 probs = (product[rows].to(wide) / ctx.temperature).sub_(normalizer[block, None]).exp_()
                 # d logprob / d logits = (onehot - softmax) / temperature

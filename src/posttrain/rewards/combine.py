@@ -41,6 +41,8 @@ REWARDS: dict[str, Callable[[], Reward]] = {
 }
 """Every reward that has a name. One line registers another."""
 
+RESERVED = ("mean", "std")  # reward/mean and reward/std are logged of the sum, beside reward/NAME of each
+
 DEFAULT_TIMEOUT_S = 300.0
 
 
@@ -62,6 +64,8 @@ class Weighted:
             raise UserError("a combination of rewards needs at least one; for example gym=1.0 tags=0.1")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UserError(f"two rewards are called '{twice[0]}'; give one of them another name")
+        if taken := [name for name in names if name in RESERVED]:
+            raise UserError(f"a reward cannot be called '{taken[0]}', which names a measure of their sum; rename it")
         for reward, weight in self.parts:
             if not math.isfinite(weight):
                 raise UserError(f"the weight of reward '{reward.name}' must be a finite number; got {weight}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import TrainingError
+from posttrain.models.wide import block_rows
 
 _GAMMA, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -47,6 +48,14 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, *, temperature: float, top_k: int
     Raises:
         TrainingError: a logit is nan or infinite.
     """
+    rows = block_rows(logits_BV.shape[1], logits_BV.device)
+    blocks = zip(logits_BV.split(rows), uniform_B.split(rows), strict=True)
+    drawn = [_draw(logits, uniform, temperature, top_k, top_p) for logits, uniform in blocks]
+    return Draw(torch.cat([d.tokens for d in drawn]), torch.cat([d.logprobs for d in drawn]))
+
+
+def _draw(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_k: int, top_p: float) -> Draw:
+    """As `draw`, for rows that are few enough to stay in the cache from one operation to the next."""
     logits = logits_BV.float()
     if temperature == 0:
         tokens = logits.argmax(dim=1)
