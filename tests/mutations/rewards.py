@@ -71,6 +71,7 @@ MUTATIONS = [
             ("other.cancel()", "pass"),
             ("if names.count(name) > 1", "if names.count(name) > 2"),
             ('("mean", "std")', '("mean",)'),
+            ("partial(NumberVerifier, last_number=True,", "partial(NumberVerifier, last_number=False,"),
             ("if not math.isfinite(weight):", "if math.isnan(weight):"),
             ("if not self.timeout_s > 0:", "if self.timeout_s <= 0:"),
             ("timeout_s=self.timeout_s)", "timeout_s=60)"),

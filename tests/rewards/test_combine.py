@@ -136,7 +136,14 @@ def test_a_time_limit_that_is_none_is_refused():
 
 def test_every_registered_reward_is_called_what_it_is_registered_as():
     assert {name: make().name for name, make in combine.REWARDS.items()} == {name: name for name in combine.REWARDS}
-    assert len(combine.REWARDS) == 13
+    assert len(combine.REWARDS) == 14
+
+
+@pytest.mark.parametrize(("name", "values"), [("numbers", [1.0, 0.0]), ("last_number", [1.0, 1.0])])
+def test_numbers_wants_the_form_and_last_number_does_not(name, values):
+    episodes = [episode("#### 12", 12), episode("3 times 4, so it is 12.", 12)]
+    scores = asyncio.run(parse_rewards(name).score_parts(episodes))
+    assert [part[name].value for part in scores] == values
 
 
 def test_docstring_examples_run():

@@ -27,6 +27,7 @@ from posttrain.types import Episode, Score
 REWARDS: dict[str, Callable[[], Reward]] = {
     "math": MathVerifier,
     "numbers": NumberVerifier,
+    "last_number": partial(NumberVerifier, last_number=True, name="last_number"),
     "choice": ChoiceVerifier,
     "exact": ExactVerifier,
     "gym": GymVerifier,
