@@ -36,6 +36,12 @@ def body(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("</head>")[2]
 
 
+def test_samples_of_several_models_are_headed_by_their_names(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", steps=3)
+    run.samples[:] = [row | {"model": name} for row, name in zip(run.samples, ("base", "base", "after"), strict=False)]
+    assert re.findall(r"<h3>(base|after|Step.*?)</h3>", body(write_report(run))) == ["base", "after"]
+
+
 def test_a_report_has_verdict_numbers_curves_samples_and_configuration(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     table = Table(
@@ -72,7 +78,15 @@ def test_hostile_text_stays_text_wherever_it_comes_from(tmp_path: Path, text: st
     clean = make(tmp_path / "clean", steps=2, config={"seed": "x", "k": 1}, **{"mine": 1.0})
     name = text.replace("\ud800", "")[:200]
     hostile = make(tmp_path / "hostile", steps=2, config={"seed": name, name: 1}, text=text, **{name: 1.0})
-    hostile.samples[0] |= {"prompt": text, "answer": text, "stop_reason": text, "rewards": {text: text}, "reward": text}
+    hostile.samples[0] |= {
+        "prompt": text,
+        "answer": text,
+        "stop_reason": text,
+        "rewards": {text: text},
+        "reward": text,
+    }
+    for run, said in ((clean, "x"), (hostile, text)):
+        run.samples[:] = [row | {"model": said} for row in run.samples]
     finding = Finding(Severity.WARNING, text, text, text)
     pages = []
     for run, words in ((clean, "x"), (hostile, text)):

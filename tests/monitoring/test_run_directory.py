@@ -40,6 +40,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         "reward": 0.5,
         "answer": "4",
         "stop_reason": "",
+        "model": "",
     }
     assert found.samples[3]["completion"] == "\ud800" and found.samples[3]["step"] == 2
 

@@ -178,14 +178,15 @@ def _curves(sections: Sequence[tuple[str, Sequence[chart.Chart]]]) -> list[str]:
 
 
 def _samples(samples: Sequence[Mapping[str, Any]]) -> str:
-    """Completions of the first, the middle and the last step that kept some."""
-    steps = [(step, list(rows)) for step, rows in groupby(samples, key=lambda row: row.get("step"))]
+    """Completions of the first, the middle and the last step, or model, that kept some."""
+    named = groupby(samples, key=lambda row: row.get("model") or f"Step {row.get('step')}")
+    steps = [(name, list(rows)) for name, rows in named]
     if not steps:
         return ""
     chosen = [steps[i] for i in sorted({0, (len(steps) - 1) // 2, len(steps) - 1})]
     out = []
-    for step, rows in chosen:
-        out.append(f"<h3>Step {escape(step)}</h3>{''.join(map(_sample, rows[:SAMPLES_PER_STEP]))}")
+    for name, rows in chosen:
+        out.append(f"<h3>{escape(name, 200)}</h3>{''.join(map(_sample, rows[:SAMPLES_PER_STEP]))}")
     return f"<section><h2>What the model said</h2>{''.join(out)}</section>"
 
 

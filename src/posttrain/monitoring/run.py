@@ -24,6 +24,7 @@ class Sample:
         reward: what the completion earned in all.
         answer: what would have been right, where that is known.
         stop_reason: why the completion ended.
+        model: who said it, in runs that ask several.
     """
 
     prompt: str
@@ -32,6 +33,7 @@ class Sample:
     reward: float | None = None
     answer: str = ""
     stop_reason: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from posttrain.monitoring.run import Sample
 from posttrain.types import Group
 
 
-def samples_of(groups: Sequence[Group], *, per_group: int | None = None) -> Iterator[Sample]:
+def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: str = "") -> Iterator[Sample]:
     """One sample per completion, or the first `per_group` of each group."""
     for group in groups:
         prompt = "\n".join(f"{m.role}: {m.content}" for m in group.task.prompt)
@@ -19,4 +19,5 @@ def samples_of(groups: Sequence[Group], *, per_group: int | None = None) -> Iter
                 reward=reward,
                 answer="" if group.task.answer is None else str(group.task.answer),
                 stop_reason=str(trajectory.stop_reason),
+                model=model,
             )

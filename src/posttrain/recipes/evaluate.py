@@ -101,9 +101,8 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Answer(Sample):
-    """A completion as `samples.jsonl` keeps it: a `Sample`, who said it, how, and to which task."""
+    """A completion as `samples.jsonl` keeps it: a `Sample`, how it was decoded, and of which task."""
 
-    model: str = ""
     decoding: str = ""
     task: str = ""
     tokens: int = 0
@@ -279,14 +278,15 @@ def _answers(groups: Sequence[Group], model: str, decoding: str, outcome: str) -
     return [
         Answer(
             **asdict(sample),
-            model=model,
             decoding=decoding,
             task=group.task.id,
             tokens=len(trajectory.logprobs),
             unparsed=scores[outcome].unparsed,
         )
         for group in groups
-        for sample, trajectory, scores in zip(samples_of([group]), group.trajectories, group.scores, strict=True)
+        for sample, trajectory, scores in zip(
+            samples_of([group], model=model), group.trajectories, group.scores, strict=True
+        )
     ]
 
 

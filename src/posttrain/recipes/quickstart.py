@@ -174,7 +174,7 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
         rl = examine("RL", config.samples)
         policy.save(directory.path / "rl" / "model")
         for stage, exam in enumerate((base, cold_start, rl)):
-            directory.log_samples(stage, samples_of(exam.greedy.groups[:8]))
+            directory.log_samples(stage, samples_of(exam.greedy.groups[:8], model=exam.name))
         result = QuickstartResult(directory.path, directory.report, time.monotonic() - began, base, cold_start, rl)
         write_report(directory.read(), tables=[result.table()], parts=[cold_start_log.read(), rl_log.read()])
     return result
