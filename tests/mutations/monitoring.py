@@ -244,6 +244,8 @@ MUTATIONS = [
     *_of(
         "report",
         [
+            ('row.get("model") or f"Step', 'f"Step'),
+            ("escape(name, 200)", "name"),
             ("escape(prompt, MAX_CHARACTERS)", "prompt"),
             ("escape(completion, MAX_CHARACTERS)", "completion"),
             ("escape(completion, MAX_CHARACTERS)", "escape(completion)"),
