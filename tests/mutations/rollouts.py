@@ -97,7 +97,11 @@ MUTATIONS = [
             ("hidden = self._distance_BT < 0", "hidden = self._distance_BT <= 0"),
             ("weights = softmax(scores + bias", "weights = softmax(scores"),
             ("grouped = (query * scale)", "grouped = query"),
-            ("self._longest = max(positions, default=-1) + 1", "self._longest = max(positions, default=-1)"),
+            ("longest, room = max(positions, default=-1) + 1,", "longest, room = max(positions, default=-1),"),
+            (
+                "self._seen = room if 2 * longest > room else longest",
+                "self._seen = room // 2 if 2 * longest > room else longest",
+            ),
         ]
     ),
     *(
