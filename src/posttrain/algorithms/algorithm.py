@@ -15,7 +15,8 @@ advantage, another reduction) is a small class that overrides just that, never a
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import Field
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -38,6 +39,8 @@ class TokenLoss(NamedTuple):
 @runtime_checkable
 class OnlineAlgorithm(Protocol):
     """An algorithm that learns from what the policy itself has just sampled."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # its knobs are the fields of a dataclass
 
     family: ClassVar[str]
     """`online`: learns from its own samples."""

@@ -32,7 +32,7 @@ def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
     """
     if temperature <= 0:
         raise ValueError(f"token_logprobs needs a temperature above 0; got {temperature}. Greedy text is scored at 1.")
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature)  # type: ignore[misc]
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature)
     return TokenLogprobs(logprobs, entropy)
 
 

@@ -167,9 +167,9 @@ def _sampling(config: Generate) -> Sampling:
 
 def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
     """What to ask."""
-    words = {"system": config.system, "prompt_template": config.prompt_template}
+    words: dict[str, Any] = {"system": config.system, "prompt_template": config.prompt_template}
     if config.prompts and not config.prompts.endswith(".txt"):
-        return load_tasks(config.prompts, **words)  # type: ignore[arg-type]
+        return load_tasks(config.prompts, **words)
     if config.prompts:
         try:
             prompts = Path(config.prompts).expanduser().read_text(encoding="utf-8").splitlines()
@@ -180,7 +180,7 @@ def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
     asked = [prompt.strip() for prompt in prompts if prompt.strip()]
     if not asked:
         raise UserError('there is nothing to ask; type --prompt "...", give a file with --prompts, or type --chat')
-    return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]  # type: ignore[arg-type]
+    return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]
 
 
 def _reply(prompt: str, policy: Policy, done: Completion) -> Reply:

@@ -264,7 +264,7 @@ def _open(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, output: Path | None, resume: Path | None
 ) -> tuple[RunDirectory, int, tuple[str, ...]]:
     """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
-    settings = asdict(config) | {"knobs": asdict(algorithm)}  # type: ignore[call-overload]
+    settings = asdict(config) | {"knobs": asdict(algorithm)}
     about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
     if resume is None:
         return RunDirectory.create(output, "rl", settings, environment=about), 0, parts.notes

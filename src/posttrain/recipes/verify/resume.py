@@ -76,7 +76,7 @@ def _prepare(subject: Subject, folder: Path) -> list[str]:
     """Write model, tasks and reward; returns the command's options."""
     model = probe(subject.name, 1, dtype=torch.float32)
     model.network.save_pretrained(folder / "model")
-    subject.policy.chat.tokenizer.save_pretrained(str(folder / "model"))  # type: ignore[attr-defined]
+    subject.policy.chat.tokenizer.save_pretrained(str(folder / "model"))
     (folder / "reward.py").write_text(REWARD)
     tasks = [json.dumps({"prompt": question, "answer": ""}) for question in QUESTIONS]
     (folder / "tasks.jsonl").write_text("\n".join(tasks))
