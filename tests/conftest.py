@@ -1,6 +1,7 @@
 """What all tests share: reproducible hypothesis examples, no network, and what happens to `gpu` tests without one."""
 
 import os
+import signal
 
 import pytest
 import torch
@@ -12,6 +13,10 @@ settings.load_profile("posttrain")
 
 # A test that would reach for a model hub fails at once instead of waiting for it.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# A suite that is started in the background ignores Ctrl-C, and so would the processes that it sends one to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
