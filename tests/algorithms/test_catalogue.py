@@ -30,7 +30,8 @@ def test_every_knob_of_every_algorithm_is_explained_with_its_default(name):
         assert knob.help, f"{name}.{knob.name} has no docstring under it"
         assert f"{catalogue.flag(knob.name)} {knob.default}\n" in text
     assert catalogue.describe(name).paper in text
-    assert f"posttrain rl --algorithm {name}" in text
+    command = {"online": "rl", "preference": "preference"}[catalogue.describe(name).family]
+    assert f"posttrain {command} --algorithm {name}" in text
 
 
 def test_explain_grpo_has_the_equation_and_what_seven_tools_call_by_that_name():

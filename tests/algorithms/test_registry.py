@@ -4,7 +4,7 @@ import doctest
 import pytest
 
 from posttrain import algorithms
-from posttrain.algorithms.algorithm import OnlineAlgorithm
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm
 from posttrain.errors import UserError
 
 
@@ -13,10 +13,21 @@ def test_an_unknown_name_gives_the_nearest_one():
         algorithms.get("grop")
 
 
+def test_an_algorithm_of_another_command_names_that_command():
+    with pytest.raises(UserError, match="posttrain preference --algorithm dpo"):
+        algorithms.online("dpo")
+    with pytest.raises(UserError, match="posttrain rl --algorithm grpo"):
+        algorithms.preference("grpo")
+    with pytest.raises(UserError, match=r"did you mean 'dpo'\? There are: dpo$"):
+        algorithms.preference("dop")
+
+
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_every_algorithm_is_a_frozen_dataclass_with_the_whole_interface(name):
     algorithm = algorithms.get(name)()
-    assert isinstance(algorithm, OnlineAlgorithm)
+    kinds = {"online": OnlineAlgorithm, "preference": PreferenceAlgorithm}
+    assert isinstance(algorithm, kinds[algorithm.family])
+    assert getattr(algorithms, algorithm.family)(name)() == algorithm
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(algorithm, dataclasses.fields(algorithm)[0].name, 0.5)
 

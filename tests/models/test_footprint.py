@@ -77,13 +77,13 @@ def test_the_cache_takes_what_the_engine_counts():
     assert cache_bytes_per_token(on_paper(), 2) == 2 * 30 * 192 * 2 == bytes_per_token(SMOLLM2, torch.bfloat16)
 
 
-def test_the_head_holds_two_chunks_three_blocks_and_its_gradient():
-    chunks = 2 * CHUNK_BYTES + 3 * 4 * BLOCK
+def test_the_head_holds_a_chunk_three_blocks_and_its_gradient():
+    chunks = CHUNK_BYTES + 3 * 4 * BLOCK
     assert head_bytes(on_paper(), 2, full=False) == head_bytes(on_paper(), 4, full=False) == chunks
     # 49152 x 576 numbers, in float32 and once more in bfloat16
     assert head_bytes(on_paper(), 2, full=True) == chunks + 49152 * 576 * 6
     wide = replace(on_paper(), vocabulary=2**26)  # one row of logits is more than a chunk or a block
-    assert head_bytes(wide, 2, full=False) == 2 * 2 * 2**26 + 3 * 4 * 2**26
+    assert head_bytes(wide, 2, full=False) == 2 * 2**26 + 3 * 4 * 2**26
 
 
 def small(layers: int, dtype: torch.dtype) -> LanguageModel:

@@ -1,5 +1,6 @@
 """AdamW on float32 masters: against torch, by hand, and where bfloat16 alone would stand still."""
 
+import contextlib
 import math
 
 import pytest
@@ -17,12 +18,17 @@ def parameters(dtype=torch.float32, seed=0):
     return [(name, nn.Parameter(torch.randn(shape, generator=g).to(dtype))) for name, shape in shapes.items()]
 
 
-def give(named, seed, scale=1.0):
-    """Random gradients, as a backward pass would leave them."""
+def give(named, seed, scale=1.0, optimizer=None):
+    """Random gradients by a backward pass, which an optimiser collects if there is one; returns them by name."""
     g = torch.Generator().manual_seed(seed)
-    for _, p in named:
-        grad = scale * torch.randn(p.shape, generator=g).to(p.dtype)
-        p.grad = grad if p.grad is None else p.grad + grad
+    grads = {name: scale * torch.randn(p.shape, generator=g).to(p.dtype) for name, p in named}
+    back(sum((p * grads[name]).sum() for name, p in named), optimizer)
+    return grads
+
+
+def back(loss, optimizer=None):
+    with optimizer.collecting() if optimizer else contextlib.nullcontext():
+        loss.backward()
 
 
 def test_equals_torch_bit_for_bit_in_float32():
@@ -33,9 +39,8 @@ def test_equals_torch_bit_for_bit_in_float32():
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     adam = torch.optim.AdamW(groups, lr=0.02, betas=(0.8, 0.95), eps=1e-6, fused=True)
     for step in range(5):
-        give(ours, step)
+        give(ours, step, optimizer=optimizer)
         give(theirs, step)
-        optimizer.collect()
         optimizer.step(0.02)
         adam.step()
         adam.zero_grad()
@@ -45,8 +50,7 @@ def test_equals_torch_bit_for_bit_in_float32():
 def test_one_step_by_hand():
     p = nn.Parameter(torch.tensor([[2.0, -1.0]]))
     optimizer = MasterAdamW([("p", p)], weight_decay=0.5)
-    p.grad = torch.tensor([[0.3, -0.4]])  # length 0.5, below the clip
-    optimizer.collect()
+    back((p * torch.tensor([[0.3, -0.4]])).sum(), optimizer)  # length 0.5, below the clip
     assert optimizer.step(0.1) == pytest.approx(0.5)
     # decay by lr * 0.5, then one step of Adam from 0, which is lr times the gradient's sign
     assert p.tolist() == [pytest.approx([2.0 * 0.95 - 0.1, -1.0 * 0.95 + 0.1])]
@@ -79,13 +83,11 @@ def test_micro_batches_add_up_in_float32():
     optimizer = MasterAdamW(named)
     parts = []
     for seed in range(8):
-        give(named, seed, scale=10.0 ** -(seed % 4))
-        parts.append({name: p.grad.float() for name, p in named})
-        optimizer.collect()
+        parts.append(give(named, seed, scale=10.0 ** -(seed % 4), optimizer=optimizer))
         assert all(p.grad is None for _, p in named)
     for name, master in optimizer.named_masters().items():
         assert master.grad.dtype == torch.float32
-        torch.testing.assert_close(master.grad, sum(part[name] for part in parts), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(master.grad, sum(part[name].float() for part in parts), rtol=1e-6, atol=1e-6)
 
 
 def test_a_float32_model_is_its_own_master():
@@ -99,8 +101,8 @@ def test_a_learning_rate_of_1e_6_moves_bfloat16_weights_in_the_end_where_plain_a
     optimizer = MasterAdamW([("p", ours)])
     plain = torch.optim.AdamW([naive], lr=1e-6, weight_decay=0.0)
     for step in range(1, 1301):
-        ours.grad, naive.grad = torch.ones_like(ours), torch.ones_like(naive)
-        optimizer.collect()
+        naive.grad = torch.ones_like(naive)
+        back(ours.sum(), optimizer)
         optimizer.step(1e-6)
         plain.step()
         if step == 1:
@@ -117,20 +119,18 @@ def test_a_learning_rate_of_1e_6_moves_bfloat16_weights_in_the_end_where_plain_a
 def test_a_gradient_that_is_not_finite_touches_nothing_and_is_forgotten(poison, dtype):
     named = parameters(dtype)
     optimizer = MasterAdamW(named, weight_decay=0.1)
-    give(named, 0)
-    optimizer.collect()
+    give(named, 0, optimizer=optimizer)
     optimizer.step(0.1)
     before = {name: p.detach().clone() for name, p in named}
     masters = [m.detach().clone() for m in optimizer.masters]
-    give(named, 1)
-    named[1][1].grad[2] = poison
-    optimizer.collect()
+    worst = torch.zeros(5)
+    worst[2] = poison
+    back((named[1][1] * worst).sum(), optimizer)
     with pytest.raises(TrainingError, match=f"norm is {poison}; the weights were not touched"):
         optimizer.step(0.1)
     assert all(torch.equal(before[name], p) for name, p in named)
     assert all(torch.equal(a, b) for a, b in zip(masters, optimizer.masters, strict=True))
-    give(named, 2)
-    optimizer.collect()
+    give(named, 2, optimizer=optimizer)
     assert math.isfinite(optimizer.step(0.1))
 
 
@@ -154,3 +154,37 @@ def test_a_model_that_shares_its_embedding_has_one_master_for_it():
 def test_nothing_to_train_is_an_error():
     with pytest.raises(ValueError, match="nothing would be trained"):
         MasterAdamW([("p", nn.Parameter(torch.zeros(2), requires_grad=False))])
+
+
+def test_a_gradient_with_a_row_per_token_is_added_like_any_other():
+    table = nn.Parameter(torch.randn(6, 3).bfloat16())
+    ids = torch.tensor([4, 1, 4])
+    optimizer = MasterAdamW([("table", table)])
+    for _ in range(2):
+        back(nn.functional.embedding(ids, table, sparse=True).sum(), optimizer)
+    expected = torch.tensor([0.0, 1.0, 0.0, 0.0, 2.0, 0.0])[:, None].expand(6, 3)
+    assert torch.equal(optimizer.masters[0].grad, 2 * expected)
+    plain = nn.Parameter(torch.randn(6, 3))  # its own master
+    optimizer = MasterAdamW([("plain", plain)])
+    back(nn.functional.embedding(ids, plain, sparse=True).sum(), optimizer)
+    assert torch.equal(plain.grad, expected)
+
+
+def test_what_was_collected_before_is_gone_after_a_step():
+    named = parameters(torch.bfloat16)
+    optimizer = MasterAdamW(named)
+    give(named, 0, optimizer=optimizer)
+    optimizer.step(0.1)
+    grads = give(named, 1, optimizer=optimizer)
+    for name, master in optimizer.named_masters().items():
+        assert torch.equal(master.grad, grads[name].float())
+
+
+def test_gradients_are_collected_inside_the_block_and_nowhere_else():
+    named = parameters(torch.bfloat16)
+    optimizer = MasterAdamW(named)
+    give(named, 0, optimizer=optimizer)
+    kept = {name: m.grad.clone() for name, m in optimizer.named_masters().items()}
+    give(named, 1)
+    assert all(p.grad is not None for _, p in named)
+    assert all(torch.equal(kept[name], m.grad) for name, m in optimizer.named_masters().items())

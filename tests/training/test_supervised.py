@@ -75,8 +75,9 @@ def logits_with_gradient(model, example):
     return hidden @ model.head.T
 
 
-def test_steps_learn_the_examples():
-    model = tiny_llama()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_steps_learn_the_examples(dtype):
+    model = tiny_llama(dtype=dtype)
     optimizer = MasterAdamW(model.trainable())
     losses = [supervised_step(model, optimizer, EXAMPLES, lr=0.01, microbatch_tokens=20)["loss"] for _ in range(20)]
     assert losses[0] > 3 and losses[-1] < 0.3

@@ -1,14 +1,19 @@
-"""What an online algorithm is: its knobs, and the few pure functions in which it differs from its neighbours.
+"""What an algorithm is: its knobs, and the few pure functions in which it differs from its neighbours.
 
-Shape legend: P prompts, G completions per prompt, N completion tokens, flat and without padding.
+Shape legend: P prompts, G completions per prompt, N completion tokens, flat and without padding, B pairs.
 
 An algorithm is a frozen dataclass. It composes `objectives/` and states its defaults; it knows nothing of models,
-rollouts, data, workers or configurations, so five tensors are enough to test it. A recipe calls, for each update,
+rollouts, data, workers or configurations, so five tensors are enough to test it. Of an online algorithm, which learns
+from what the policy itself samples, a recipe calls, for each update,
 
     advantages   once per batch of groups: what was better than expected
     keep         once per group: whether computing its tokens can change anything
     loss         once per micro-batch: one value per token
     reduce       once per micro-batch: a scalar, by denominators that were counted over the whole batch
+
+and of a preference algorithm, which learns from pairs that are there already,
+
+    loss         once per micro-batch: one value per pair, of which the batch's loss is the mean
 
 To add one: write its file, register it in one line of `__init__.py`. A special case (other defaults, another
 advantage, another reduction) is a small class that overrides just that, never a branch on a name.
@@ -29,6 +34,20 @@ class Advantages(NamedTuple):
     metrics: Mapping[str, float]
 
 
+class Responses(NamedTuple):
+    """One response of each pair, as a policy sees it."""
+
+    logprob_B: Float[Tensor, "B"]  # the sum over its tokens, in nats
+    length_B: Float[Tensor, "B"]  # tokens
+
+
+class PairLoss(NamedTuple):
+    """One loss value per pair, with the per-pair numbers worth logging (detached; a recipe averages them)."""
+
+    loss_B: Float[Tensor, "B"]
+    metrics: Mapping[str, Float[Tensor, "B"]]
+
+
 class TokenLoss(NamedTuple):
     """One loss value per token, with the per-token numbers worth logging (detached; a recipe reduces them)."""
 
@@ -36,14 +55,13 @@ class TokenLoss(NamedTuple):
     metrics: Mapping[str, Float[Tensor, "N"]]
 
 
-@runtime_checkable
-class OnlineAlgorithm(Protocol):
-    """An algorithm that learns from what the policy itself has just sampled."""
+class Algorithm(Protocol):
+    """What all algorithms have."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # its knobs are the fields of a dataclass
 
     family: ClassVar[str]
-    """`online`: learns from its own samples."""
+    """`online`: learns from its own samples, by `posttrain rl`; `preference`: from pairs, by `posttrain preference`."""
 
     paper: ClassVar[str]
     """The arXiv identifier of the paper whose objective this is."""
@@ -52,6 +70,26 @@ class OnlineAlgorithm(Protocol):
     def needs_reference(self) -> bool:
         """Whether `loss` needs the reference policy's logprobs."""
         ...
+
+
+@runtime_checkable
+class PreferenceAlgorithm(Algorithm, Protocol):
+    """An algorithm that learns from pairs of a chosen and a rejected response."""
+
+    def loss(
+        self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
+    ) -> PairLoss:
+        """One loss value per pair.
+
+        The logprobs of `chosen` and `rejected` are the trained policy's and carry the gradient; `reference` has the
+        reference policy's of the same two responses.
+        """
+        ...
+
+
+@runtime_checkable
+class OnlineAlgorithm(Algorithm, Protocol):
+    """An algorithm that learns from what the policy itself has just sampled."""
 
     def advantages(self, rewards_PG: Float[Tensor, "*P G"]) -> Advantages:
         """One advantage per completion, from the total reward of each; one group `[G]` or several `[P, G]`."""

@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from typing import NamedTuple
 
-from posttrain.algorithms import ALGORITHMS, get
+from posttrain.algorithms import ALGORITHMS, COMMANDS, get
 
 
 class Row(NamedTuple):
@@ -66,7 +66,7 @@ def explain(name: str) -> str:
     for knob in knobs(algorithm):
         lines.append(f"    {flag(knob.name)} {knob.default}")
         lines.extend(textwrap.wrap(knob.help, 110, initial_indent=" " * 8, subsequent_indent=" " * 8))
-    lines += ["", "Run it:", "", f"    posttrain rl --algorithm {name}", ""]
+    lines += ["", "Run it:", "", f"    posttrain {COMMANDS[algorithm.family]} --algorithm {name}", ""]
     return "\n".join(lines)
 
 

@@ -3,15 +3,16 @@
 Widths come from the configuration alone, so a plan for a model of 70 billion parameters costs nothing.
 
 The count of activations is that of autograd's saved tensors for one decoder layer of the Llama family (Llama, SmolLM2,
-Mistral, Qwen2) as `models/attention.py` runs it, which a test compares with autograd's own, byte for byte. Per token,
+Mistral, Qwen2) as `models/attention.py` and `models/fused.py` run it, which a test compares with autograd's own, byte
+for byte. Per token,
 with b bytes per number, D hidden units, A = query heads x width, K = key heads x width, I units of the MLP:
 
-    two RMS norms    2 (4 D + b D + 4)    their input in float32, its scaled copy, one number of float32
+    two RMS norms    2 (b D + 4)          their input, and one number of float32
     inputs of qkv and gate/up   2 b D
     attention        b A + 2 b K + b A    queries, keys and values, the output that goes into the last projection
                      and the weights: H T (4 + b) if they exist (softmax in float32, then b; H T 4 in float32), else
                      what the fused kernel keeps: keys and values for every query head, its output, H sums, its bias
-    MLP              4 b I                gate, its activation, up, their product
+    MLP              3 b I                gate, up, and what goes into the last projection
 
 Layers with more norms (Gemma, Qwen3) or with experts keep somewhat more; treat their numbers as within a quarter.
 """
@@ -110,10 +111,11 @@ def family_bytes(shape: Shape, itemsize: int, *, prefix: int, branch: int, branc
     `fused` says that attention always takes the fused kernel, as it does on a GPU.
     """
     b, tokens, fresh, seen = itemsize, prefix + branch * branches, branch * branches, prefix + branch
-    layer = tokens * (2 * (4 + 2 * b) * shape.hidden + 8 + 4 * b * shape.intermediate + b * shape.query_width)
+    layer = tokens * (4 * b * shape.hidden + 8 + 3 * b * shape.intermediate + b * shape.query_width)
     layer += _attention_bytes(shape, b, 1, prefix, prefix, fused, row=tokens) if prefix else 0
     layer += _attention_bytes(shape, b, branches, branch, seen, fused)
-    outside = tokens * (4 + 2 * b) * shape.hidden + fresh * 4 * seen  # the last norm, and the bias of attention
+    outside = tokens * (2 * b * shape.hidden + 4)  # the last norm
+    outside += fresh * (b * shape.hidden + 4 * seen)  # what goes into the head, and the bias of attention
     return shape.layers * layer + outside
 
 
@@ -136,12 +138,12 @@ def _attention_bytes(
 def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:
     """The most that `token_logprobs` holds at once.
 
-    A chunk of logits and its gradient in the format of the products, three blocks of it in float32, and with `full` the
-    head's own gradient: its sum in float32, and what is added to it.
+    A chunk of logits in the format of the products, three blocks of it in float32, and with `full` the head's own
+    gradient: its sum in float32, and what is added to it.
     """
     chunk, block = max(CHUNK_BYTES, itemsize * shape.vocabulary), 4 * max(BLOCK, shape.vocabulary)
     gradient = shape.vocabulary * shape.hidden * (4 + itemsize) if full else 0
-    return 2 * chunk + 3 * block + gradient
+    return chunk + 3 * block + gradient
 
 
 def _experts(config: Any) -> tuple[int, int]:

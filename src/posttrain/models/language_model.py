@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from posttrain.errors import ModelError
 from posttrain.models.attention import AttentionPlan, FamilyAttention, use_plans
+from posttrain.models.fused import use_lean_forms
 from posttrain.models.logprobs import TokenLogprobs, token_logprobs
 
 
@@ -25,6 +26,7 @@ class Packed(Protocol):
     families: list[tuple[int, list[int]]]
     sources: list[int]
     targets: list[int]
+    ends: list[int]
 
 
 @dataclass
@@ -44,7 +46,7 @@ class LanguageModel:
     @property
     def dtype(self) -> torch.dtype:
         """What it computes in."""
-        return self.head.dtype
+        return self.network.dtype
 
     @property
     def head(self) -> Tensor:
@@ -54,7 +56,8 @@ class LanguageModel:
     @property
     def stop_ids(self) -> frozenset[int]:
         """The tokens that end a turn according to the model's generation config."""
-        found: Any = getattr(self.network.generation_config, "eos_token_id", None)
+        settings: Any = getattr(self.network, "generation_config", None)
+        found: Any = getattr(settings, "eos_token_id", None)
         return frozenset([found] if isinstance(found, int) else found or ())
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
@@ -66,29 +69,43 @@ class LanguageModel:
         body: Any = self.network.base_model
         return body(input_ids=token_ids, position_ids=positions, plan=plan, use_cache=False).last_hidden_state
 
+    def states(self, row: Packed) -> Tensor:
+        """Last hidden states [N, D] of a packed row."""
+        plan = FamilyAttention(row.families, self.device)
+        return self.hidden(self.ids(row.token_ids)[None], self.ids(row.positions)[None], plan)[0]
+
     def logprobs(self, row: Packed, temperature: float = 1.0) -> TokenLogprobs:
         """Logprob and entropy of each learned token of a packed row, [M] each."""
-        plan = FamilyAttention(row.families, self.device)
-        hidden = self.hidden(self._ids(row.token_ids)[None], self._ids(row.positions)[None], plan)[0]
-        return token_logprobs(hidden[self._ids(row.sources)], self.head, self._ids(row.targets), temperature)
+        learned = self.states(row)[self.ids(row.sources)]
+        return token_logprobs(learned, self.head, self.ids(row.targets), temperature)
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: the adapter alone where there is one, else the whole model."""
         (self.network if self.adapter is None else self.adapter).save_pretrained(str(folder))
 
-    def _ids(self, numbers: Sequence[int]) -> Tensor:
+    def ids(self, numbers: Sequence[int]) -> Tensor:
+        """Numbers as a tensor beside the weights."""
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
 
 def wrap(network: PreTrainedModel, *, name: str, context: int) -> LanguageModel:
     """Make a Hugging Face model run by plan; dropout is off for good, so that training computes what sampling did."""
+    model = LanguageModel(ready(network), context, name)
+    embedding: Any = network.get_input_embeddings()
+    # Its gradient has a row per token then, not per word of the vocabulary; the head's, to which it is added, has all.
+    embedding.sparse = embedding.weight is model.head
+    _refuse_unusual_heads(model)
+    return model
+
+
+def ready(network: PreTrainedModel) -> PreTrainedModel:
+    """A network that runs by plan and in lean forms, all of it trainable, dropout off."""
     use_plans(network)
+    use_lean_forms(network)
     network.eval()
     for parameter in network.parameters():
         parameter.requires_grad_(True)
-    model = LanguageModel(network, context, name)
-    _refuse_unusual_heads(model)
-    return model
+    return network
 
 
 @torch.no_grad()

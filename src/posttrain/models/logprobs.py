@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posttrain.models.wide import add_, block_rows, wide_dtype
 
-CHUNK_BYTES = 64 * 2**20  # of logits in the format of the products: what one product makes
+CHUNK_BYTES = 128 * 2**20  # of logits in the format of the products: what one product makes
 
 
 class TokenLogprobs(NamedTuple):
@@ -52,7 +52,9 @@ def _blocks(chunk: slice, weight: Tensor) -> list[slice]:
 class _ChunkedHead(torch.autograd.Function):
     """Products run on large chunks; everything elementwise runs on blocks of them, which stay in the cache.
 
-    Where all rows fit one chunk, its logits are kept for the backward pass and not computed again.
+    What the backward pass needs of a chunk are its residuals, softmax - onehot, for d logprob / d logits is minus them
+    over the temperature. They take the place of the logits. Where all rows fit one chunk, they are made in the forward
+    pass, which has the exponentials at hand, and kept; else the backward pass makes them again, chunk by chunk.
     """
 
     @staticmethod
@@ -61,20 +63,25 @@ class _ChunkedHead(torch.autograd.Function):
         logprobs = torch.empty(len(targets), dtype=wide, device=hidden.device)
         entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)
         chunks = _chunks(hidden, weight)
+        keep = len(chunks) == 1 and any(ctx.needs_input_grad[:2])
         product = None
         for chunk in chunks:
             product = hidden[chunk] @ weight.T
             for block in _blocks(chunk, weight):
-                logits = product[block.start - chunk.start : block.stop - chunk.start].to(wide) / temperature
-                chosen = logits.gather(1, targets[block, None])[:, 0]
+                rows = product[block.start - chunk.start : block.stop - chunk.start]
+                target = targets[block, None]
+                logits = _scaled(rows, temperature)
                 peak = logits.amax(dim=1, keepdim=True)
-                weights = torch.exp(logits - peak)
+                chosen = logits.sub_(peak).gather(1, target)[:, 0]
+                weights = torch.exp(logits)
                 total = weights.sum(dim=1)
-                log_total = peak[:, 0] + total.log()
+                log_total = total.log()
                 logprobs[block] = chosen - log_total
-                entropy[block] = log_total - weights.mul_(logits).sum(dim=1) / total
-                normalizer[block] = log_total
-        ctx.save_for_backward(hidden, weight, targets, normalizer, product if len(chunks) == 1 else None)
+                entropy[block] = log_total - logits.mul_(weights).sum(dim=1) / total
+                normalizer[block] = log_total + peak[:, 0]
+                if keep:
+                    rows.copy_(_minus_onehot(weights.mul_(total.reciprocal()[:, None]), target))
+        ctx.save_for_backward(hidden, weight, targets, normalizer, product if keep else None)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
@@ -83,24 +90,34 @@ class _ChunkedHead(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         hidden, weight, targets, normalizer, kept = ctx.saved_tensors
         wide = wide_dtype(hidden.dtype)
-        scale = grads[0] / ctx.temperature
+        scale = (grads[0] / -ctx.temperature)[:, None]
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = None
         for chunk in _chunks(hidden, weight):
-            product = hidden[chunk] @ weight.T if kept is None else kept
-            grad_product = torch.empty_like(product)
-            for block in _blocks(chunk, weight):
-                rows = slice(block.start - chunk.start, block.stop - chunk.start)
-                probs = (product[rows].to(wide) / ctx.temperature).sub_(normalizer[block, None]).exp_()
-                # d logprob / d logits = (onehot - softmax) / temperature
-                grad_logits = probs.mul_(-scale[block, None])
-                grad_product[rows] = grad_logits.scatter_add_(1, targets[block, None], scale[block, None])
+            residuals = kept
+            if residuals is None:
+                residuals = hidden[chunk] @ weight.T
+                for block in _blocks(chunk, weight):
+                    rows = residuals[block.start - chunk.start : block.stop - chunk.start]
+                    probs = _scaled(rows, ctx.temperature).sub_(normalizer[block, None]).exp_()
+                    rows.copy_(_minus_onehot(probs, targets[block, None]))
             if grad_hidden is not None:
-                grad_hidden[chunk] = grad_product @ weight
+                grad_hidden[chunk] = (residuals @ weight).to(wide).mul_(scale[chunk])
             if ctx.needs_input_grad[1]:
-                part = grad_product.T @ hidden[chunk]
+                part = residuals.T @ (hidden[chunk].to(wide) * scale[chunk]).to(hidden.dtype)
                 if grad_weight is None:
                     grad_weight = part if chunk.stop == len(targets) else part.to(wide)  # the sum of several is wide
                 else:
                     add_(grad_weight, part)
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None
+
+
+def _scaled(product: Tensor, temperature: float) -> Tensor:
+    """A wide copy of logits, over the temperature."""
+    logits = product.to(wide_dtype(product.dtype), copy=True)
+    return logits if temperature == 1 else logits.div_(temperature)
+
+
+def _minus_onehot(probs: Tensor, targets: Tensor) -> Tensor:
+    """`probs` less 1 at each row's target, in place. They are wide: a probability near 1 must not be rounded first."""
+    return probs.scatter_add_(1, targets, probs.new_full((), -1.0).expand_as(targets))

@@ -6,7 +6,22 @@ from statistics import median
 
 import torch
 
+from posttrain.errors import UserError
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WORTH_IT = 1.3  # bfloat16 must be this much faster than float32 to be chosen: below that its rounding buys nothing
+
+
+def default_device() -> str:
+    """`cuda` where there is one, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def dtype_of(precision: str, device: str = "cpu") -> torch.dtype:
+    """What `float32`, `bfloat16` or `auto`, whatever is faster on `device`, means; raises `UserError` for others."""
+    if precision not in ("auto", *PRECISIONS):
+        raise UserError(f"precision must be auto, {' or '.join(PRECISIONS)}; got '{precision}'")
+    return fastest_dtype(device) if precision == "auto" else PRECISIONS[precision]
 
 
 def product_seconds(dtype: torch.dtype, size: int = 768, repeats: int = 5) -> float:

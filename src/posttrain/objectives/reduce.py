@@ -53,6 +53,36 @@ def sequence_mean(values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], denomin
     return (values_N / length_B[row_N]).sum() / _positive(denominator)
 
 
+def sequence_sum(values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], sequences: int) -> Float[Tensor, "B"]:
+    """Add up the tokens of each sequence: one value for each of `sequences`, 0 for one that has no token here.
+
+        s_b = sum_{n in o_b} values_n
+
+    Of logprobs it is the logprob of the whole sequence, in nats. `row_N[n]` is the number of token n's sequence, below
+    `sequences`, in any order.
+
+    Example:
+        >>> sequence_sum(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 2]), sequences=3)
+        tensor([4., 0., 5.])
+    """
+    require_one_shape("sequence_sum", values_N=values_N, row_N=row_N)
+    return values_N.new_zeros(sequences).index_add(0, row_N, values_N)
+
+
+def pair_mean(values_B: Float[Tensor, "B"], denominator: float) -> Float[Tensor, ""]:
+    """Add up all pairs and divide by `denominator`, the batch's number of pairs: every pair weighs the same.
+
+        L = 1/denominator sum_b values_b
+
+    Raises `ValueError` for a denominator that is not above 0.
+
+    Example:
+        >>> pair_mean(torch.tensor([1.0, 2.0]), denominator=4)  # the other two are in another micro-batch
+        tensor(0.7500)
+    """
+    return values_B.sum() / _positive(denominator)
+
+
 def rows(mask_BT: Bool[Tensor, "B T"]) -> Int[Tensor, "N"]:
     """Name the sequence of each chosen token of a padded batch, in the order of `values_BT[mask_BT]`.
 

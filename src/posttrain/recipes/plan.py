@@ -18,16 +18,15 @@ from typing import Any
 
 import torch
 
-from posttrain.algorithms import get
+from posttrain.algorithms import online
 from posttrain.data import ChatFormat, Example, load_demonstrations, load_tasks, load_tokenizer, pack, parse_columns
 from posttrain.errors import UserError
 from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.load import locate
 from posttrain.models.lora import add_lora
-from posttrain.models.precision import fastest_dtype
+from posttrain.models.precision import default_device, dtype_of
 from posttrain.models.probe import probe, products_per_second, seconds_of
 from posttrain.monitoring.memory import available_bytes, peak_gb
-from posttrain.rollouts.policy import PRECISIONS
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training import plan
 from posttrain.training.optimizer import MasterAdamW
@@ -128,10 +127,8 @@ def run(config: PlanRL | PlanSFT) -> PlanResult:
     """Work out what a run with these options will take."""
     libraries = int(peak_gb() * GB)  # what Python, torch and the rest take before any model
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if config.precision not in ("auto", *PRECISIONS):
-        raise UserError(f"precision must be auto, {' or '.join(PRECISIONS)}; got '{config.precision}'")
-    dtype = fastest_dtype(device) if config.precision == "auto" else PRECISIONS[config.precision]
+    device = default_device()
+    dtype = dtype_of(config.precision, device)
     shape = read_shape(config.model)
     training = Training(shape, dtype.itemsize, config.lora_rank, _needs_reference(config), device == "cuda")
     longest, expected, rows, steps = _rl_load(config) if isinstance(config, PlanRL) else _sft_load(config, shape)
@@ -170,14 +167,14 @@ def run(config: PlanRL | PlanSFT) -> PlanResult:
 
 
 def _needs_reference(config: PlanRL | PlanSFT) -> bool:
-    return isinstance(config, PlanRL) and get(config.algorithm)().needs_reference
+    return isinstance(config, PlanRL) and online(config.algorithm)().needs_reference
 
 
 def _rl_load(config: PlanRL) -> tuple[Load, Load, int | None, int]:
     """The load with the longest prompts, that with average ones, the number of tasks, and the steps."""
     if min(config.steps, config.prompts_per_step, config.completions_per_prompt, config.updates_per_step) < 1:
         raise UserError("--steps, --prompts-per-step, --completions-per-prompt, --updates-per-step must be 1 or more")
-    get(config.algorithm)().advantages(torch.zeros(1, config.completions_per_prompt))  # refuses too small a group
+    online(config.algorithm)().advantages(torch.zeros(1, config.completions_per_prompt))  # refuses too small a group
     lengths, rows = [config.prompt_tokens], None
     if config.dataset:
         tasks = load_tasks(
@@ -288,13 +285,17 @@ def _probed(training: Training, load: Load, dtype: torch.dtype, device: str, lay
     tokens = len(row.token_ids)
 
     def train() -> None:
-        (-model.logprobs(row).logprobs.mean()).backward()
-
-    def update() -> None:
-        optimizer.collect()
-        optimizer.step(0.0)
+        with optimizer.collecting():
+            (-model.logprobs(row).logprobs.mean()).backward()
 
     trained = seconds_of(train, device)
+    gradients = [master.grad for master in optimizer.masters]
+
+    def update() -> None:
+        for master, gradient in zip(optimizer.masters, gradients, strict=True):
+            master.grad = gradient
+        optimizer.step(0.0)
+
     updated = seconds_of(update, device)
     with torch.no_grad():
         read = seconds_of(lambda: model.logprobs(row), device)

@@ -95,6 +95,6 @@ class KeyValueCache:
         bias = self._bias
         if window is not None and self._seen > window:
             bias = bias.masked_fill((self._distance_BT >= window)[:, None, None], -torch.inf)
-        scores = torch.matmul(grouped, seen_keys.transpose(2, 3))
+        scores = torch.matmul(grouped, seen_keys.contiguous().transpose(2, 3))
         weights = softmax(scores + bias, dim=-1, dtype=wide_dtype(query.dtype)).to(query.dtype)
         return torch.matmul(weights, seen_values).view(batch, heads, 1, width)

@@ -3,18 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
-from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, locate
 from posttrain.models.lora import add_lora
-from posttrain.models.precision import fastest_dtype
+from posttrain.models.precision import default_device, dtype_of
 from posttrain.rollouts.transformers import TransformersEngine
-
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -49,11 +44,8 @@ def load_policy(
         ModelError: there is no such model, or it has no tokenizer.
         TemplateError: its tokenizer has no chat template.
     """
-    if precision not in ("auto", *PRECISIONS):
-        raise UserError(f"precision must be auto, {' or '.join(PRECISIONS)}; got '{precision}'")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = fastest_dtype(device) if precision == "auto" else PRECISIONS[precision]
+    device = default_device() if device == "auto" else device
+    dtype = dtype_of(precision, device)
     tokenizer = load_tokenizer(locate(name))
     model = load_model(name, dtype=dtype, device=device)
     if lora_rank:

@@ -5,8 +5,11 @@ it; the model's own weights are their rounding. Where the model computes in floa
 nothing is copied.
 """
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +22,7 @@ from posttrain.models.wide import add_
 class MasterAdamW:
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101) on float32 copies of the trainable parameters.
 
-    Usage: for each micro-batch `loss.backward()` then `collect()`; then `step(lr)` once.
+    Usage: `with optimizer.collecting():` call `loss.backward()` for each micro-batch; then `step(lr)` once.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class MasterAdamW:
         self._weights = [p for _, p in named]
         wide = (torch.float32, torch.float64)
         self.masters = [p if p.dtype in wide else nn.Parameter(p.detach().float()) for p in self._weights]
+        self._sums: list[Any] = [None] * len(named)  # where gradients are added up; kept, for new memory costs time
         self._max_grad_norm = max_grad_norm
         groups = [
             {"params": [m for m in self.masters if m.dim() >= 2], "weight_decay": weight_decay},
@@ -45,16 +49,40 @@ class MasterAdamW:
         ]
         self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=eps, fused=True)
 
-    def collect(self) -> None:
-        """Add the gradients of one micro-batch to the masters', in float32."""
-        for master, weight in zip(self.masters, self._weights, strict=True):
-            if master is weight or weight.grad is None:
-                continue
-            if master.grad is None:
-                master.grad = weight.grad.to(master.dtype)
-            else:
-                add_(master.grad, weight.grad)
-            weight.grad = None
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """While the block runs, every gradient is added to its master's in float32 as soon as there is one.
+
+        A weight's own gradient is let go at once: those of one layer at a time exist, in memory that the next layer
+        takes over, not those of the whole model.
+        """
+        handles = [
+            weight.register_post_accumulate_grad_hook(partial(self._take, number))
+            for number, (master, weight) in enumerate(zip(self.masters, self._weights, strict=True))
+            if master is not weight
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for master in self.masters:
+                if master.grad is not None and master.grad.is_sparse:  # of an embedding that is no head
+                    master.grad = master.grad.to_dense()
+
+    @torch.no_grad()
+    def _take(self, number: int, weight: Tensor) -> None:
+        master, part = self.masters[number], weight.grad
+        weight.grad = None
+        assert part is not None
+        part = part.to(master.dtype) if part.is_sparse else part
+        if master.grad is not None:
+            add_(master.grad, part)
+            return
+        if self._sums[number] is None:
+            self._sums[number] = torch.empty_like(master)
+        kept = self._sums[number]
+        master.grad = kept.zero_().add_(part) if part.is_sparse else kept.copy_(part)
 
     def grad_norm(self) -> float:
         """Length of the whole collected gradient; nan or inf where one of its numbers is."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.data.packing import Example, PackedRow
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.logprobs import TokenLogprobs
+from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Group, Trajectory
@@ -83,9 +83,10 @@ def policy_step(
     old: dict[int, Tensor] = {}  # by the first example of a row: rows are cut alike in every update
     metrics: dict[str, float] = {}
     for _ in range(updates):
-        seen = _Seen()
+        seen = Means(extremes=("ratio", "logprob_gap"))
 
-        def loss_of(row: PackedRow, found: TokenLogprobs, seen: _Seen = seen) -> Tensor:
+        def loss_of(row: PackedRow, seen: Means = seen) -> Tensor:
+            found = model.logprobs(row, temperature)
             row_N = torch.tensor(row.rows, device=found.logprobs.device)
             old_N = old.setdefault(row.examples[0], found.logprobs.detach())
             loss_N, per_token = algorithm.loss(
@@ -102,31 +103,7 @@ def policy_step(
             seen.add({**per_token, "entropy": found.entropy, "logprob_gap": gap_N})
             return algorithm.reduce(loss_N, row_N, sequences=batch.sequences, tokens=batch.tokens)
 
-        loss = accumulate_gradients(
-            model, optimizer, batch.examples, loss_of, microbatch_tokens=microbatch_tokens, temperature=temperature
-        )
+        loss = accumulate_gradients(optimizer, batch.examples, loss_of, microbatch_tokens=microbatch_tokens)
         norm = optimizer.step(lr) if batch.examples else 0.0
         metrics = {"loss": loss, "grad_norm": norm, **seen.summary()}
     return metrics
-
-
-class _Seen:
-    """Per-token numbers of all micro-batches of an update."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[Tensor]] = {}
-
-    def add(self, per_token: dict[str, Tensor]) -> None:
-        for name, values in per_token.items():
-            self._values.setdefault(name, []).append(values.detach())
-
-    def summary(self) -> dict[str, float]:
-        """The mean of each by its name; mean and largest of those whose extremes matter."""
-        found: dict[str, float] = {}
-        for name, parts in self._values.items():
-            values = torch.cat(parts)
-            if name in ("ratio", "logprob_gap"):
-                found |= {f"{name}/mean": values.mean().item(), f"{name}/max": values.max().item()}
-            else:
-                found[name] = values.mean().item()
-        return found

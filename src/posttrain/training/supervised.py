@@ -7,7 +7,6 @@ from torch import Tensor
 
 from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.logprobs import TokenLogprobs
 from posttrain.objectives import likelihood, reduce
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
@@ -19,10 +18,10 @@ def supervised_step(
     """One update on the negative log-likelihood of what is learned: the mean over all learned tokens of the batch."""
     tokens = _learned(examples)
 
-    def loss_of(row: PackedRow, found: TokenLogprobs) -> Tensor:
-        return reduce.token_mean(likelihood.negative_log_likelihood(found.logprobs), tokens)
+    def loss_of(row: PackedRow) -> Tensor:
+        return reduce.token_mean(likelihood.negative_log_likelihood(model.logprobs(row).logprobs), tokens)
 
-    loss = accumulate_gradients(model, optimizer, examples, loss_of, microbatch_tokens=microbatch_tokens)
+    loss = accumulate_gradients(optimizer, examples, loss_of, microbatch_tokens=microbatch_tokens)
     return {"loss": loss, "grad_norm": optimizer.step(lr), "tokens": tokens}
 
 

@@ -91,10 +91,11 @@ def _small_updates(model: LanguageModel, optimizer: MasterAdamW, batch: PolicyBa
     ours, plain = nn.Parameter(part.clone()), nn.Parameter(part.clone())
     masters, naive = MasterAdamW([(name, ours)]), torch.optim.AdamW([plain], lr=SMALL, weight_decay=0.0)
     for _ in range(SMALL_STEPS):
-        ours.grad, plain.grad = torch.ones_like(ours), torch.ones_like(plain)
-        masters.collect()
+        with masters.collecting():
+            (ours.sum() + plain.sum()).backward()
         masters.step(SMALL)
         naive.step()
+        naive.zero_grad()
     kept, lost = _share(ours.detach() != part), _share(plain.detach() != part)
     if kept < MOVED:
         found.append(f"{SMALL_STEPS} updates of {SMALL:g} changed {kept:.0%} of the bfloat16 weights of '{name}'")

@@ -1,0 +1,30 @@
+"""Numbers worth logging, collected over the micro-batches of an update."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+
+class Means:
+    """Per-token or per-pair numbers by name, whose means count every one of them alike, however the batch was cut."""
+
+    def __init__(self, extremes: Sequence[str] = ()) -> None:
+        self._extremes = extremes
+        self._values: dict[str, list[Tensor]] = {}
+
+    def add(self, values: Mapping[str, Tensor]) -> None:
+        """The numbers of one micro-batch, [N] each."""
+        for name, numbers in values.items():
+            self._values.setdefault(name, []).append(numbers.detach())
+
+    def summary(self) -> dict[str, float]:
+        """The mean of each by its name; of `extremes`, NAME/mean and NAME/max."""
+        found: dict[str, float] = {}
+        for name, parts in self._values.items():
+            values = torch.cat(parts)
+            if name in self._extremes:
+                found |= {f"{name}/mean": values.mean().item(), f"{name}/max": values.max().item()}
+            else:
+                found[name] = values.mean().item()
+        return found
