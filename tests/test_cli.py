@@ -19,6 +19,7 @@ import pytest
 
 from posttrain import commands, lookup
 from posttrain.algorithms import ALGORITHMS
+from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
 from posttrain.cli import SHARED, find, main, read
 from posttrain.commands import COMMANDS, EXAMPLES
 from posttrain.errors import RewardError, UserError
@@ -94,7 +95,8 @@ def surface() -> str:
         lines += [f"posttrain {name} --{key}" for key in (*command.shared, "debug")]
     for name in sorted(ALGORITHMS):
         knobs = flags(type(ALGORITHMS[name]()))
-        lines += [f"posttrain rl --algorithm {name} {typed} = {default}" for typed, default in knobs.items()]
+        command = FAMILY_COMMANDS[ALGORITHMS[name]().family]
+        lines += [f"posttrain {command} --algorithm {name} {typed} = {default}" for typed, default in knobs.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -247,7 +249,7 @@ def test_a_reader_that_has_heard_enough_is_no_error():
 def test_algorithms_as_json(run):
     code, out, _ = run("algorithms", "--json")
     rows = json.loads(out)
-    assert code == 0 and {"name": "grpo", "family": "online", "paper": "2402.03300"}.items() <= rows[0].items()
+    assert code == 0 and {"name": "grpo", "family": "online", "paper": "2402.03300"}.items() <= rows[1].items()
     assert [row["name"] for row in rows] == sorted(ALGORITHMS)
 
 

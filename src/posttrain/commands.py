@@ -67,10 +67,13 @@ def _recipe(module: str, form: str) -> Load:
     return load
 
 
-def _knobs(algorithm: str) -> type:
-    from posttrain import algorithms
+def _knobs(family: str) -> Callable[[str], type]:
+    def find(algorithm: str) -> type:
+        from posttrain import algorithms
 
-    return type(algorithms.get(algorithm)())
+        return type(getattr(algorithms, family)(algorithm)())
+
+    return find
 
 
 def _table(table: Table) -> list[str]:
@@ -95,6 +98,9 @@ def _show_run(result: Any) -> list[str]:
     before, after = result.before, result.after
     if isinstance(after, float):
         found.insert(0, f"held-out loss {before:.4f} before, {after:.4f} after, in nats per token")
+    elif isinstance(after, dict):
+        share = [f"{pairs['accuracy']:.3f}" for pairs in (before, after)]
+        found.insert(0, f"held-out pairs judged as people did: {share[0]} before, {share[1]} after")
     elif after is not None:
         found.insert(0, f"held-out accuracy {_accuracy(before)} before, {_accuracy(after)} after")
     return [*found, f"try it  posttrain generate --model {shlex.quote(str(result.run))}"] if result.steps else found
@@ -144,7 +150,22 @@ COMMANDS: dict[str, Command] = {
         _TRAINING,
         show=_show_run,
         answer=_answer_run,
-        knobs=_knobs,
+        knobs=_knobs("online"),
+    ),
+    "preference": Command(
+        "learn from pairs which of two responses people chose",
+        _recipe("preference", "Preferences"),
+        _TRAINING,
+        show=_show_run,
+        answer=_answer_run,
+        knobs=_knobs("preference"),
+    ),
+    "reward-model": Command(
+        "learn from pairs to score responses as people would",
+        _recipe("reward_model", "Scoring"),
+        _TRAINING,
+        show=_show_run,
+        answer=_answer_run,
     ),
     "evaluate": Command(
         "held-out accuracy with intervals, sampled and greedy", _recipe("evaluate", "Evaluate"), _ASKING

@@ -123,6 +123,19 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Preference:
+    """Two responses to one prompt, of which somebody chose one."""
+
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    strength: float = 1.0  # how much better the chosen one was found, in the annotators' own unit
+    annotator: str = ""
+    source: str = ""  # where it was read: file and line
+    time: str = ""  # when it was said, ISO 8601
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """G trajectories of one task with what they earned: `rewards[i]` is the total of `scores[i]`."""
 

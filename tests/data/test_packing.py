@@ -28,6 +28,38 @@ def test_a_family_too_long_for_a_row_is_cut_and_its_prefix_laid_down_again():
     assert [r.token_ids for r in rows] == [[7, 8, 1, 1, 2, 2], [7, 8, 3, 3, 4, 4]]
 
 
+def test_what_belongs_together_is_not_cut():
+    examples = [Example((7, 8), (i,), (True,)) for i in range(1, 7)]
+    assert [r.token_ids for r in pack(examples, 5)] == [[7, 8, 1, 2, 3], [7, 8, 4, 5, 6]]
+    assert [r.token_ids for r in pack(examples, 5, together=2)] == [[7, 8, 1, 2], [7, 8, 3, 4], [7, 8, 5, 6]]
+    assert [r.examples for r in pack(examples, 6, together=2)] == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_pairs_of_different_prompts_fill_a_row():
+    pairs = [Example(prefix, (i,), (True,)) for prefix in ((7,), (8,)) for i in range(2)]
+    (row,) = pack(pairs, 6, together=2)
+    assert row.families == [(1, [1, 1]), (1, [1, 1])]
+
+
+def test_the_last_token_of_each_example_is_known():
+    examples = [Example((7, 8), (1, 2), (True, True)), Example((7, 8), (3,), (True,)), Example((9,), (4,), (True,))]
+    (row,) = pack(examples, 100)
+    assert [row.token_ids[i] for i in row.ends] == [2, 3, 4] and row.ends == [3, 4, 6]
+
+
+def test_a_pair_longer_than_a_row_is_refused_though_each_of_it_fits():
+    pair = [Example((1, 2), (3, 4), (True,) * 2), Example((1, 2), (5,), (True,))]
+    assert len(pack(pair, 5, together=2)) == 1
+    with pytest.raises(UserError, match=r"pair 0 has 5 tokens.*--microbatch-tokens 5"):
+        pack(pair, 4, together=2)
+
+
+@pytest.mark.parametrize("prefixes", [((1,), (2,)), ((), ()), ((1,),)])
+def test_examples_that_share_no_prefix_cannot_stay_together(prefixes):
+    with pytest.raises(ValueError, match="share no prefix"):
+        pack([Example(prefix, (3,), (False,)) for prefix in prefixes], 10, together=2)
+
+
 def test_an_example_longer_than_a_row_is_refused_with_the_number_to_type():
     with pytest.raises(UserError, match="--microbatch-tokens 5"):
         pack([Example((1, 2), (3, 4, 5), (True,) * 3)], 4)

@@ -2,8 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from posttrain.data.tasks import disjoint, dress, load_tasks
+from posttrain.data.tasks import disjoint, divide, dress, hold_out, load_tasks
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message, Task
 
@@ -112,3 +114,52 @@ def test_gym_sources_are_made_not_read():
     assert len(load_tasks("gym:chain_sum", limit=3)) == 3
     with pytest.raises(UserError, match="leave out --columns"):
         load_tasks("gym:chain_sum", columns={"prompt": "question"})
+
+
+QUESTIONS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), min_size=40, max_size=60)
+
+
+def asked(questions) -> list[Task]:
+    """The same question with several system messages, spacings and answers."""
+    return [
+        Task((Message("system", f"s{reply}"), Message("user", f"what is{' ' * (reply + 1)}{q}")), answer=f"{q}{reply}")
+        for q, reply in questions
+    ]
+
+
+@given(QUESTIONS, st.integers(0, 5))
+def test_held_out_and_trained_share_no_question_and_lose_none(questions, seed):
+    try:
+        learned, heldout = hold_out(asked(questions), 0.5, seed)
+    except UserError:
+        return
+    assert sorted(map(str, learned + heldout)) == sorted(map(str, asked(questions)))
+    assert not {t.answer[:-1] for t in learned} & {t.answer[:-1] for t in heldout}
+
+
+def test_a_row_more_moves_no_other_row():
+    some, more = asked([(q, 0) for q in range(100)]), asked([(q, 0) for q in range(150)])
+    fewer, all_of_them = ({t.answer for t in hold_out(tasks, 0.3, 0)[1]} for tasks in (some, more))
+    assert fewer <= all_of_them
+
+
+def test_share_held_out_is_about_what_was_asked_for_and_depends_on_the_seed():
+    everything = asked([(q, 0) for q in range(2000)])
+    heldout = {seed: hold_out(everything, 0.1, seed)[1] for seed in (0, 1)}
+    assert 150 < len(heldout[0]) < 250  # 200 expected; a standard deviation is 13
+    assert heldout[0] != heldout[1]
+
+
+def test_what_is_held_out_is_a_share_or_what_is_offered_and_no_more_than_the_limit():
+    tasks, others = asked([(q, 0) for q in range(100)]), asked([(q, 0) for q in range(95, 120)])
+    learned, heldout = divide(tasks, share=0.3, offered=None, limit=10, seed=0)
+    assert len(heldout) == 10 and len(learned) < 80
+    learned, heldout = divide(tasks, share=0.0, offered=lambda: others, limit=1000, seed=0)
+    assert learned == tasks and [t.answer for t in heldout] == [f"{q}0" for q in range(100, 120)]
+    assert divide(tasks, share=0.0, offered=None, limit=10, seed=0) == (tasks, [])
+
+
+@pytest.mark.parametrize(("share", "problem"), [(1e-9, "nothing to hold out"), (1 - 1e-9, "nothing to train on")])
+def test_a_share_that_leaves_one_side_empty_is_refused(share, problem):
+    with pytest.raises(UserError, match=problem):
+        hold_out(asked([(1, 0), (2, 0)]), share, 0)

@@ -1,7 +1,7 @@
 import pytest
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.tokenizer import load_tokenizer
+from posttrain.data.tokenizer import load_tokenizer, padding_beside
 from posttrain.errors import ModelError, TemplateError
 from tests.data.families import of_family
 from tests.data.vectors import TWO
@@ -40,3 +40,14 @@ def test_a_missing_template_is_found_where_it_is_needed(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     with pytest.raises(TemplateError, match="no chat template"):
         ChatFormat(tokenizer)
+
+
+def test_what_pads_is_never_what_ends_a_sequence():
+    tokenizer = of_family("smollm2")
+    stop = tokenizer.eos_token_id
+    others = [token for token in sorted(tokenizer.all_special_ids) if token != stop]
+    tokenizer.pad_token = tokenizer.eos_token  # as SmolLM2 itself has it
+    assert padding_beside(tokenizer, {stop}) == others[0]
+    assert padding_beside(tokenizer, {others[0]}) == stop
+    with pytest.raises(ModelError, match="none is left to pad with"):
+        padding_beside(tokenizer, {stop, *others})

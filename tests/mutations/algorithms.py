@@ -46,4 +46,29 @@ MUTATIONS = [
             ("field.default", "field.name"),
         ]
     ),
+    *(
+        Mutation("algorithms/dpo.py", old, new, "algorithms/test_dpo.py")
+        for old, new in [
+            ("zip((chosen, rejected), reference, strict=True)", "zip((rejected, chosen), reference, strict=True)"),
+            (
+                "zip((chosen, rejected), reference, strict=True)",
+                "zip((chosen, rejected), reference[::-1], strict=True)",
+            ),
+            ("implicit_reward(policy.logprob_B, anchor.logprob_B, self.beta)", "policy.logprob_B - anchor.logprob_B"),
+            ("label_smoothing=self.label_smoothing), metrics)", "), metrics)"),
+            ("(chosen_B > rejected_B)", "(chosen_B >= rejected_B)"),
+            ("(chosen_B - rejected_B).detach()", "(chosen_B - rejected_B)"),
+            ("self.beta > 0", "self.beta >= 0"),
+            ("math.isfinite(self.beta) and ", ""),
+            ("self.label_smoothing < 0.5", "self.label_smoothing <= 0.5"),
+            ("beta: float = 0.1", "beta: float = 0.5"),
+        ]
+    ),
+    *(
+        Mutation("algorithms/__init__.py", old, new, "algorithms/test_registry.py")
+        for old, new in [
+            ("    if name in ALGORITHMS:\n", "    if False:\n"),
+            ('unknown("algorithm", name, among)', 'unknown("algorithm", name, ALGORITHMS)'),
+        ]
+    ),
 ]

@@ -19,19 +19,50 @@ MUTATIONS = [
             ("min(config.max_tokens, policy.model.context)", "config.max_tokens"),
             ("math.ceil(config.epochs", "math.floor(config.epochs"),
             ("if len(examples) < config.examples_per_step:", "if len(examples) <= config.examples_per_step:"),
-            ("< share * 2**63]", "> share * 2**63]"),
-            ('seed_for(seed, "held out", *words)', 'seed_for("held out", *words)'),
-            ('seed_for(seed, "held out", *words)', "seed_for(seed, str(conversation))"),
-            (
-                "[task.answer for task in disjoint([_task(c) for c in learned], offered).tasks]",
-                "[t.answer for t in offered]",
-            ),
+            ("(lambda: tasks(config.eval_dataset)) if config.eval_dataset else None", "None"),
+            ("        share=config.eval_share,\n", "        share=0.0,\n"),
             ("if len(example.continuation) <= longest]", "if len(example.continuation) < longest]"),
             ("len(found) - len(kept)", "len(kept)"),
             ('if train_on == "last"', 'if train_on == "all"'),
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
             ("return directory, found.step, parts.notes", "return directory, 0, parts.notes"),
-            ('"tokens_per_second": tokens / seconds', '"tokens_per_second": seconds / tokens'),
+        ]
+    ),
+    *(
+        Mutation("recipes/preference.py", old, new, "recipes/test_pairs.py")
+        for old, new in [
+            ("if pairs.heldout and step == 0:", "if pairs.heldout and step == 1:"),
+            ("step, steps=pairs.steps, peak", "step + 1, steps=pairs.steps, peak"),
+            ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
+            ("lora_rank=config.lora_rank, seed=config.seed)", "seed=config.seed)"),
+            ("directory.rewind(found.step)", "directory.rewind(-1)"),
+            ("return directory, found.step, parts.notes", "return directory, 0, parts.notes"),
+            ("if algorithm.needs_reference else None", "if not algorithm.needs_reference else None"),
+            ("pair_options.check(config, lora_rank=config.lora_rank)", "pair_options.check(config)"),
+        ]
+    ),
+    *(
+        Mutation("recipes/reward_model.py", old, new, "recipes/test_pairs.py")
+        for old, new in [
+            ("step, steps=pairs.steps, peak", "step + 1, steps=pairs.steps, peak"),
+            ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
+            ("directory.rewind(found.step)", "directory.rewind(-1)"),
+            ("padding_beside(tokenizer, ends)", "next(iter(ends))"),
+            ("        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)\n", ""),
+            ("if not 0 <= config.label_smoothing < 0.5:", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("training/pair_options.py", old, new, "recipes/test_pairs.py")
+        for old, new in [
+            ("min(options.max_tokens, context)", "context"),
+            ("if most > options.microbatch_tokens:", "if False:"),
+            ("if len(learned) < options.pairs_per_step:", "if len(learned) <= options.pairs_per_step:"),
+            ("math.ceil(options.epochs", "math.floor(options.epochs"),
+            ("len(preferences[0]) - len(learned)", "0"),
+            ("(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None", "None"),
+            ("return judged[0], judged[-1]", "return judged[-1], judged[-1]"),
+            ("options.steps < 0 or not 0 < options.epochs", "options.steps < 0 or not 0 <= options.epochs"),
         ]
     ),
     *(

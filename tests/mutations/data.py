@@ -127,4 +127,60 @@ MUTATIONS = [
             ("if not folder.is_dir() and (", "if False and ("),
         ]
     ),
+    *(
+        Mutation("data/preferences.py", old, new, "data/test_preferences.py")
+        for old, new in [
+            ("if rejected[:-1] != prompt:", "if False:"),
+            ("if not prompt or prompt[-1].role", "if prompt[-1:] and prompt[-1].role"),
+            ('if message.role != "assistant":', "if False:"),
+            ("if last[0].content == last[1].content:", "if False:"),
+            ("last[0].content, last[1].content, source", "last[1].content, last[0].content, source"),
+            ("source=row.place", "source=row.id"),
+            ('if "prompt" in row or len(pieces) == 1:', "if len(pieces) == 1:"),
+            ("words.strip()) for who", "words) for who"),
+            ("or not all(message.content for message in said)", ""),
+            ('train_on="last")', 'train_on="all")'),
+            ("ids.token_ids[len(prompt) :]", "ids.token_ids[len(prompt) - 1 : -1]"),
+            (
+                "len(e.prefix) + len(e.continuation) for e in pair) <= longest",
+                "len(e.continuation) for e in pair) <= longest",
+            ),
+            ("max(len(e.prefix)", "min(len(e.prefix)"),
+        ]
+    ),
+    *(
+        Mutation("data/packing.py", old, new, "data/test_packing.py")
+        for old, new in [
+            ("self.ends.append(len(self.token_ids) - 1)", "self.ends.append(len(self.token_ids))"),
+            ("room < len(prefix) + _length(members[:together])", "room < len(prefix) + _length(members[:1])"),
+            ("_length(members[fits : fits + together])", "_length(members[fits : fits + 1])"),
+            ("                fits += together\n", "                fits += 1\n"),
+            (" or not unit[0].prefix\n", "\n"),
+            ("len(unit) < together or ", ""),
+            ("{e.prefix for e in unit} != {unit[0].prefix}", "False"),
+            (
+                "sum(len(example.continuation) for example in unit)",
+                "max(len(example.continuation) for example in unit)",
+            ),
+        ]
+    ),
+    *(
+        Mutation("data/tasks.py", old, new, "data/test_tasks.py")
+        for old, new in [
+            ("< share * 2**63]", "> share * 2**63]"),
+            ('seed_for(seed, "held out", *_question(task))', 'seed_for("held out", *_question(task))'),
+            ('seed_for(seed, "held out", *_question(task))', "seed_for(seed, str(task))"),
+            ("    if not all(sides):\n", "    if False:\n"),
+            ("disjoint(tasks, offered()).tasks if", "list(offered()) if"),
+            ("return learned, heldout[:limit]", "return learned, heldout"),
+            ("'to hold out' if sides[0] else 'to train on'", "'to train on' if sides[0] else 'to hold out'"),
+        ]
+    ),
+    *(
+        Mutation("data/tokenizer.py", old, new, "data/test_tokenizer.py")
+        for old, new in [
+            ("        if token not in ends:\n", "        if True:\n"),
+            ("[*own, *sorted(tokenizer.all_special_ids)]", "sorted(tokenizer.all_special_ids)"),
+        ]
+    ),
 ]

@@ -35,22 +35,30 @@ MUTATIONS = [
     *(
         Mutation("models/logprobs.py", old, new, "models/test_logprobs.py")
         for old, new in [
-            (".to(wide) / temperature", ".to(wide)"),
-            ("(product[rows].to(wide) / ctx.temperature)", "product[rows].to(wide)"),
-            ("weights = torch.exp(logits - peak)", "weights = torch.exp(logits)"),
-            ("log_total = peak[:, 0] + total.log()", "log_total = total.log()"),
+            ("logits if temperature == 1 else logits.div_(temperature)", "logits"),
+            ("if temperature == 1 else logits.div_(temperature)", "if temperature == 1 else logits.mul_(temperature)"),
+            ("product.to(wide_dtype(product.dtype), copy=True)", "product.clone()"),
+            ("normalizer[block] = log_total + peak[:, 0]", "normalizer[block] = log_total"),
             ("logprobs[block] = chosen - log_total", "logprobs[block] = log_total - chosen"),
             ("entropy[block] = log_total - ", "entropy[block] = log_total + "),
             (".sum(dim=1) / total", ".sum(dim=1)"),
             ("ctx.mark_non_differentiable(entropy)", "pass"),
-            ("scale = grads[0] / ctx.temperature", "scale = grads[0]"),
-            ("probs.mul_(-scale[block, None])", "probs.mul_(scale[block, None])"),
-            ("targets[block, None], scale[block, None])", "targets[block, None], -scale[block, None])"),
-            ("grad_hidden[chunk] = grad_product @ weight", "grad_hidden[chunk] += grad_product @ weight"),
+            ("scale = (grads[0] / -ctx.temperature)", "scale = (grads[0] / ctx.temperature)"),
+            ("scale = (grads[0] / -ctx.temperature)", "scale = -grads[0]"),
+            ("weights.mul_(total.reciprocal()[:, None])", "weights"),
+            ("(hidden[chunk].to(wide) * scale[chunk])", "hidden[chunk].to(wide)"),
+            ("(residuals @ weight).to(wide).mul_(scale[chunk])", "(residuals @ weight).to(wide)"),
+            (
+                "(residuals @ weight).to(wide).mul_(scale[chunk])",
+                "(residuals @ weight).to(wide).mul_(scale[: chunk.stop - chunk.start])",
+            ),
+            ("_scaled(rows, ctx.temperature)", "_scaled(rows, 1.0)"),
+            ("probs.new_full((), -1.0)", "probs.new_full((), 1.0)"),
             ("                    add_(grad_weight, part)", "                    grad_weight = part"),
             ("part if chunk.stop == len(targets) else part.to(wide)", "part"),
-            ("product if len(chunks) == 1 else None", "product"),
-            ("grad_product = torch.empty_like(product)", "grad_product = product"),
+            ("keep = len(chunks) == 1 and any(ctx.needs_input_grad[:2])", "keep = True"),
+            ("keep = len(chunks) == 1 and any(ctx.needs_input_grad[:2])", "keep = len(chunks) == 1"),
+            ("keep = len(chunks) == 1 and any(ctx.needs_input_grad[:2])", "keep = False"),
             ("if temperature <= 0:", "if temperature < 0:"),
         ]
     ),
@@ -134,8 +142,8 @@ MUTATIONS = [
                 "frozenset([] if isinstance(found, int) else found or ())",
             ),
             ("    network.eval()\n", "    network.train()\n"),
-            ("self.head, self._ids(row.targets), temperature)", "self.head, self._ids(row.targets))"),
-            ("self._ids(row.positions)[None]", "torch.arange(len(row.positions))[None]"),
+            ("self.head, self.ids(row.targets), temperature)", "self.head, self.ids(row.targets))"),
+            ("self.ids(row.positions)[None]", "torch.arange(len(row.positions))[None]"),
         ]
     ),
     *(
@@ -151,6 +159,37 @@ MUTATIONS = [
             ("return median(times)", "return min(times)"),
             ("    torch.mm(a, b)  # the", "    # the"),
             ("torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32", "torch.bfloat16"),
+        ]
+    ),
+    *(
+        Mutation("models/fused.py", old, new, "models/test_fused.py")
+        for old, new in [
+            (".add_(epsilon)", ".add_(2 * epsilon)"),
+            ("wide.pow(2).mean(-1, keepdim=True)", "wide.pow(2).sum(-1, keepdim=True)"),
+            ("x.to(wide_dtype(x.dtype), copy=True)", "x.to(wide_dtype(x.dtype))"),
+            ("grads[0].to(scale.dtype, copy=True)", "grads[0].to(scale.dtype)"),
+            ("both.view(-1, len(weight)).sum(0)", "both.view(-1, len(weight)).mean(0)"),
+            ("both.mul_(wide).mean(-1, keepdim=True)", "both.mean(-1, keepdim=True)"),
+            ("addcmul_(normal, mean, value=-1)", "addcmul_(normal, mean)"),
+            (".addcmul_(normal, mean, value=-1).mul_(scale)", ".addcmul_(normal, mean, value=-1)"),
+            ("if ctx.needs_input_grad[1] else None", ""),
+            ("silu(gate).mul_(grad)", "gate.mul(grad)"),
+            ("silu_backward(grad * up, gate)", "silu_backward(grad, gate)"),
+            ("else silu(gate).mul_(up)", "else gate.mul_(up)"),
+            ("return torch.equal(form(module, sample), module(sample))", "return True"),
+            ('module.__dict__.pop("forward", None)', "pass"),
+        ]
+    ),
+    *(
+        Mutation("models/heads.py", old, new, "models/test_heads.py")
+        for old, new in [
+            ("self.body.ids(row.ends)", "self.body.ids(row.sources[-len(row.ends) :])"),
+            ("last.to(wide) @ self.head.to(wide).T", "last @ self.head.T"),
+            ("math.sqrt(noise.shape[1] + 1)", "(noise.shape[1] + 1)"),
+            ("manual_seed(seed)", "manual_seed(0)"),
+            ("        if known and config.num_labels != 1:", "        if False:"),
+            ("    if not known:\n", "    if True:\n"),
+            ("    if lora.is_adapter(where):", "    if False:"),
         ]
     ),
 ]

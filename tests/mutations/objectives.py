@@ -79,4 +79,26 @@ MUTATIONS = [
             ('    require_one_shape("sequence_mean"', '    dict(name="sequence_mean"'),
         ]
     ),
+    *(
+        Mutation("objectives/pairwise.py", old, new, "objectives/test_pairwise.py")
+        for old, new in [
+            ("h_B = chosen_B - rejected_B", "h_B = rejected_B - chosen_B"),
+            ("h_B = h_B - margin_B", "h_B = h_B + margin_B"),
+            ("-(1 - label_smoothing) * logsigmoid(h_B)", "-logsigmoid(h_B)"),
+            ("label_smoothing * logsigmoid(-h_B)", "label_smoothing * logsigmoid(h_B)"),
+            ("if not 0 <= label_smoothing < 0.5:", "if not 0 <= label_smoothing <= 0.5:"),
+            ("return beta * (logprob_B - reference_B)", "return logprob_B - reference_B"),
+            ("return beta * (logprob_B - reference_B)", "return beta * (reference_B - logprob_B)"),
+            ('    require_one_shape("implicit_reward", logprob_B=logprob_B, reference_B=reference_B)\n', ""),
+            ('    require_one_shape("bradley_terry", chosen_B=chosen_B, rejected_B=rejected_B)\n', ""),
+        ]
+    ),
+    *(
+        Mutation("objectives/reduce.py", old, new, "objectives/test_reduce.py")
+        for old, new in [
+            ("values_N.new_zeros(sequences)", "values_N.new_ones(sequences)"),
+            (".index_add(0, row_N, values_N)", ".index_copy(0, row_N, values_N)"),
+            ("return values_B.sum() / _positive(denominator)", "return values_B.mean()"),
+        ]
+    ),
 ]

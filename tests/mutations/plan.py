@@ -6,9 +6,9 @@ MUTATIONS = [
     *(
         Mutation("models/footprint.py", old, new, "models/test_footprint.py")
         for old, new in [
-            ("2 * (4 + 2 * b) * shape.hidden + 8", "2 * (4 + b) * shape.hidden + 8"),
-            ("shape.hidden + 8 + 4 * b", "shape.hidden + 4 * b"),
-            ("4 * b * shape.intermediate", "3 * b * shape.intermediate"),
+            ("4 * b * shape.hidden + 8", "2 * b * shape.hidden + 8"),
+            ("shape.hidden + 8 + 3 * b", "shape.hidden + 3 * b"),
+            ("3 * b * shape.intermediate", "4 * b * shape.intermediate"),
             ("shape.intermediate + b * shape.query_width)", "shape.intermediate)"),
             ("prefix, prefix, fused, row=tokens) if prefix else 0", "prefix, prefix, fused) if prefix else 0"),
             ("branches, branch, seen, fused)", "branches, branch, branch, fused)"),
@@ -20,7 +20,7 @@ MUTATIONS = [
             ("rows * queries * 4 * shape.heads + bias", "rows * queries * 4 * shape.heads"),
             ("wide = 4 if b >= 4 else 4 + b", "wide = 4"),
             ("+ 2 * key * b * shape.key_width", "+ key * b * shape.key_width"),
-            ("tokens * (4 + 2 * b) * shape.hidden +", "0 * shape.hidden +"),
+            ("tokens * (2 * b * shape.hidden + 4)", "0"),
             ("shape.layers * layer + outside", "layer + outside"),
             ("2 * shape.layers * shape.key_width", "shape.layers * shape.key_width"),
             ("2 * shape.layers * shape.key_width", "2 * shape.layers * shape.query_width"),
@@ -28,7 +28,7 @@ MUTATIONS = [
             ("(4 + itemsize) if full else 0", "(4 + itemsize)"),
             ("max(CHUNK_BYTES, itemsize * shape.vocabulary)", "CHUNK_BYTES"),
             ("max(BLOCK, shape.vocabulary)", "BLOCK"),
-            ("return 2 * chunk +", "return chunk +"),
+            ("return chunk +", "return 2 * chunk +"),
             ("return rank * self.linear_widths", "return self.linear_widths"),
             ("and m.weight is not head]", "]"),
             ("and id(p) not in ends]", "]"),
@@ -95,7 +95,7 @@ MUTATIONS = [
     *(
         Mutation("recipes/plan.py", old, new, "recipes/test_plan.py")
         for old, new in [
-            ("get(config.algorithm)().needs_reference", "False"),
+            ("online(config.algorithm)().needs_reference", "False"),
             ("(config.keep_last + 2)", "config.keep_last"),
             ("available_bytes() + libraries", "available_bytes()"),
             ('{"Python and libraries": libraries} | dict(p.parts)', "dict(p.parts)"),
@@ -104,7 +104,7 @@ MUTATIONS = [
                 "load(max(lengths)), load(round(sum(lengths) / len(lengths))), rows, config.steps",
                 "load(max(lengths)), load(max(lengths)), rows, config.steps",
             ),
-            ("get(config.algorithm)().advantages(torch.zeros(1, config.completions_per_prompt))", "pass"),
+            ("online(config.algorithm)().advantages(torch.zeros(1, config.completions_per_prompt))", "pass"),
             ("min(config.max_tokens, shape.context)", "config.max_tokens"),
             (
                 "math.ceil(config.epochs * rows / config.examples_per_step)",

@@ -10,15 +10,16 @@ MUTATIONS = [
             ('"weight_decay": 0.0}', '"weight_decay": weight_decay}'),
             ("p if p.dtype in wide else nn.Parameter(p.detach().float())", "p"),
             ("p if p.dtype in wide else nn.Parameter(p.detach().float())", "nn.Parameter(p.detach().float())"),
+            ("kept.copy_(part)", "kept.copy_(1.01 * part)"),
+            ("            add_(master.grad, part)\n", "            master.grad.copy_(part)\n"),
             (
-                "master.grad = weight.grad.to(master.dtype)",
-                "master.grad = weight.grad.bfloat16().to(master.dtype) * 1.01",
+                "            add_(master.grad, part)\n",
+                "            add_(master.grad, part.to_dense() if part.is_sparse else -part)\n",
             ),
-            (
-                "                add_(master.grad, weight.grad)\n",
-                "                master.grad = weight.grad.to(master.dtype)\n",
-            ),
-            ("            weight.grad = None\n", "            pass\n"),
+            ("kept.zero_().add_(part) if", "kept.add_(part) if"),
+            ("        weight.grad = None\n        assert", "        assert"),
+            ("                handle.remove()\n", "                pass\n"),
+            ("if master.grad is not None and master.grad.is_sparse:", "if False:"),
             ("if norm > self._max_grad_norm:", "if norm < self._max_grad_norm:"),
             ("master.grad *= self._max_grad_norm / norm", "master.grad *= self._max_grad_norm / norm**2"),
             (
@@ -59,13 +60,13 @@ MUTATIONS = [
         Mutation("training/supervised.py", old, new, "training/test_supervised.py")
         for old, new in [
             (
-                "negative_log_likelihood(found.logprobs), tokens)",
-                "negative_log_likelihood(found.logprobs), len(row.rows))",
+                "negative_log_likelihood(model.logprobs(row).logprobs), tokens)",
+                "negative_log_likelihood(model.logprobs(row).logprobs), len(row.rows))",
             ),
-            ("negative_log_likelihood(found.logprobs), tokens)", "found.logprobs, tokens)"),
+            ("negative_log_likelihood(model.logprobs(row).logprobs), tokens)", "model.logprobs(row).logprobs, tokens)"),
             (
-                "negative_log_likelihood(found.logprobs), tokens)",
-                "negative_log_likelihood(found.logprobs), len(examples))",
+                "negative_log_likelihood(model.logprobs(row).logprobs), tokens)",
+                "negative_log_likelihood(model.logprobs(row).logprobs), len(examples))",
             ),
             ("total = sum(-model", "total = sum(model"),
             ("sum(sum(example.learned) for", "sum(len(example.learned) for"),
@@ -77,13 +78,9 @@ MUTATIONS = [
         for old, new, tests in [
             ("            optimizer.discard()\n", "", "training/test_policy.py"),
             ("if not math.isfinite(value):", "if False:", "training/test_policy.py"),
-            (
-                "        loss.backward()\n        optimizer.collect()\n",
-                "        loss.backward()\n",
-                "training/test_policy.py",
-            ),
+            ("    with optimizer.collecting():\n", "    if True:\n", "training/test_supervised.py"),
+            ("microbatch_tokens, together=together)", "microbatch_tokens)", "training/test_pairwise.py"),
             ("        total += value\n", "        total = value\n", "training/test_supervised.py"),
-            ("model.logprobs(row, temperature)", "model.logprobs(row)", "training/test_policy.py"),
             ("{row.examples}", "{row.rows}", "training/test_policy.py"),
         ]
     ),
@@ -112,13 +109,10 @@ MUTATIONS = [
                 "(old_N - torch.tensor(sampler_N, device=old_N.device))",
             ),
             ("sequences=batch.sequences, tokens=batch.tokens)", "sequences=len(batch.examples), tokens=batch.tokens)"),
-            ("microbatch_tokens=microbatch_tokens, temperature=temperature", "microbatch_tokens=microbatch_tokens"),
+            ("model.logprobs(row, temperature)", "model.logprobs(row)"),
             ("norm = optimizer.step(lr) if batch.examples else 0.0", "norm = optimizer.step(lr)"),
             ("for _ in range(updates):", "for _ in range(1):"),
-            ("        seen = _Seen()\n", "        seen = globals().setdefault('_all', _Seen())\n"),
-            ('f"{name}/max": values.max().item()', 'f"{name}/max": values.min().item()'),
-            ('f"{name}/mean": values.mean().item()', 'f"{name}/mean": values.median().item()'),
-            ("found[name] = values.mean().item()", "found[name] = values.sum().item()"),
+            ('extremes=("ratio", "logprob_gap")', 'extremes=("ratio",)'),
             ("{**per_token, ", "{"),
         ]
     ),
@@ -134,6 +128,32 @@ MUTATIONS = [
             ),
             ("    if found is None:\n", "    if False:\n"),
             ("for line in found.skipped)", "for line in ())"),
+        ]
+    ),
+    *(
+        Mutation("training/means.py", old, new, "training/test_policy.py training/test_pairwise.py")
+        for old, new in [
+            ('f"{name}/max": values.max().item()', 'f"{name}/max": values.min().item()'),
+            ('f"{name}/mean": values.mean().item()', 'f"{name}/mean": values.median().item()'),
+            ("found[name] = values.mean().item()", "found[name] = values.sum().item()"),
+        ]
+    ),
+    *(
+        Mutation("training/pairwise.py", old, new, "training/test_pairwise.py")
+        for old, new in [
+            ("reference.logprobs(row, 1.0)", "model.logprobs(row).logprobs"),
+            ("algorithm.loss(*policy, reference=anchor)", "algorithm.loss(*policy[::-1], reference=anchor)"),
+            ("algorithm.loss(*policy, reference=anchor)", "algorithm.loss(*policy, reference=anchor[::-1])"),
+            ("model.scores(row).view(-1, 2).unbind(1)", "model.scores(row).view(2, -1).unbind(0)"),
+            ("model.scores(row).view(-1, 2).unbind(1)", "model.scores(row).view(-1, 2).flip(1).unbind(1)"),
+            ("(chosen_B > rejected_B)", "(chosen_B < rejected_B)"),
+            ("label_smoothing=label_smoothing), metrics)", "label_smoothing=0.0), metrics)"),
+            ("reduce.pair_mean(found.loss_B, len(pairs))", "found.loss_B.mean()"),
+            ("row_N, len(place))", "row_N, len(place)) / 2"),
+            ("{number: e for e, number", "{number: 0 for e, number"),
+            ('"logprob/rejected": rejected.logprob_B', '"logprob/rejected": chosen.logprob_B'),
+            ('"length/rejected": rejected.length_B', '"length/rejected": chosen.length_B'),
+            ("@torch.inference_mode()\n", ""),
         ]
     ),
 ]

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from posttrain.data import load_tokenizer
 from posttrain.errors import TrainingError, UserError
 from posttrain.recipes import sft
-from posttrain.recipes.sft import SFT, hold_out, run
+from posttrain.recipes.sft import SFT, run
 from posttrain.training import checkpoint
-from posttrain.types import Message
 from tests.recipes.folders import model_folder
 
 ROWS = [{"prompt": f"{i}+{i}", "completion": str(2 * i)} for i in range(1, 7)]
@@ -236,7 +233,7 @@ def test_a_run_can_be_gone_on_from_by_its_name(config, tmp_path):
         ({"eval_share": 1e-9}, "leaves nothing to hold out"),
         ({"eval_share": 1 - 1e-9}, "leaves nothing to train on"),
         ({"eval_share": 0.1, "eval_dataset": "x"}, "give one of them"),
-        ({"eval_every": 5}, "--eval-every needs held-out demonstrations"),
+        ({"eval_every": 5}, "--eval-every needs rows that are held out"),
         ({"precision": "float16"}, "precision must be"),
     ],
 )
@@ -244,35 +241,3 @@ def test_wrong_options_are_refused_before_anything_is_written(config, tmp_path, 
     with pytest.raises(UserError, match=message):
         run(replace(config, **changes), output=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
-
-
-QUESTIONS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), min_size=40, max_size=60)
-
-
-def talks(questions: Sequence[tuple[int, int]]) -> list[tuple[Message, ...]]:
-    return [
-        (Message("system", f"s{reply}"), Message("user", f"what is  {q}"), Message("assistant", f"{q}{reply}"))
-        for q, reply in questions
-    ]
-
-
-@given(QUESTIONS, st.integers(0, 5))
-def test_held_out_and_trained_share_no_question_and_lose_none(questions, seed):
-    try:
-        learned, heldout = hold_out(talks(questions), 0.5, seed)
-    except UserError:
-        return
-    assert sorted(map(str, learned + heldout)) == sorted(map(str, talks(questions)))
-    assert not {talk[1].content for talk in learned} & {talk[1].content for talk in heldout}
-
-
-def test_a_row_more_moves_no_other_row():
-    some, more = talks([(q, 0) for q in range(100)]), talks([(q, 0) for q in range(150)])
-    assert set(hold_out(some, 0.3, 0)[1]) <= set(hold_out(more, 0.3, 0)[1])
-
-
-def test_share_held_out_is_about_what_was_asked_for_and_depends_on_the_seed():
-    everything = talks([(q, 0) for q in range(2000)])
-    heldout = {seed: hold_out(everything, 0.1, seed)[1] for seed in (0, 1)}
-    assert 150 < len(heldout[0]) < 250  # 200 expected; a standard deviation is 13
-    assert heldout[0] != heldout[1]

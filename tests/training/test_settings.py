@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from posttrain.errors import UserError
-from posttrain.training.settings import check_settings
+from posttrain.training.settings import check_heldout, check_settings
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,6 @@ class Some:
     decay: str = "cosine"
     weight_decay: float = 0.0
     max_grad_norm: float = 1e-9
-    lora_rank: int = 0
     microbatch_tokens: int = 1
     save_every: int = 1
     keep_last: int = 1
@@ -34,7 +33,6 @@ def test_the_least_of_everything_is_allowed_and_no_clipping():
         ({"lr": math.inf}, "--lr must be 0 or more; got inf"),
         ({"warmup_steps": -1}, "--warmup-steps must be 0 or more; got -1"),
         ({"weight_decay": -0.1}, "--weight-decay must be 0 or more; got -0.1"),
-        ({"lora_rank": -1}, "--lora-rank must be 0 or more; got -1"),
         ({"max_grad_norm": 0.0}, "--max-grad-norm must be above 0; got 0.0"),
         ({"max_grad_norm": math.nan}, "--max-grad-norm must be above 0; got nan"),
         ({"microbatch_tokens": 0}, "--microbatch-tokens must be 1 or more; got 0"),
@@ -53,3 +51,26 @@ def test_a_recipe_names_more_that_must_be_counted():
     with pytest.raises(UserError, match=r"^--steps must be 1 or more; got 0$"):
         check_settings(Some(), counts=("steps",))
     check_settings(Some(steps=1), counts=("steps",))
+
+
+def test_an_adapter_of_negative_rank_is_refused():
+    with pytest.raises(UserError, match="--lora-rank must be 0 or more; got -1"):
+        check_settings(Some(), lora_rank=-1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"eval_share": -0.1}, "--eval-share is a share of the rows"),
+        ({"eval_share": 1.0}, "--eval-share is a share of the rows"),
+        ({"eval_share": 0.1, "eval_dataset": "x"}, "give one of them"),
+        ({"eval_every": 1}, "--eval-every needs rows that are held out"),
+    ],
+)
+def test_what_is_held_out_is_said_once(changes, message):
+    said = {"eval_share": 0.0, "eval_dataset": "", "eval_every": 0}
+    check_heldout(**said)
+    check_heldout(**said | {"eval_share": 0.5, "eval_every": 1})
+    check_heldout(**said | {"eval_dataset": "x", "eval_every": 1})
+    with pytest.raises(UserError, match=message):
+        check_heldout(**said | changes)

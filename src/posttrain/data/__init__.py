@@ -4,11 +4,12 @@ from posttrain.data.chat import ChatFormat, TrainingIds, TrainOn
 from posttrain.data.demonstrations import load_demonstrations
 from posttrain.data.gym import load_gym, parse_gym, split_of
 from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example, PackedRow, pack
+from posttrain.data.packing import Example, PackedRow, Pair, pack
+from posttrain.data.preferences import fitting, load_preferences, pair_of
 from posttrain.data.rows import Row, parse_columns
 from posttrain.data.sources import load_rows, read_rows
-from posttrain.data.tasks import Disjoint, disjoint, load_tasks
-from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
+from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks
+from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer, padding_beside
 
 __all__ = [
     "ChatFormat",
@@ -16,17 +17,24 @@ __all__ = [
     "Disjoint",
     "Example",
     "PackedRow",
+    "Pair",
     "Row",
     "TrainOn",
     "TrainingIds",
     "batch_indices",
     "disjoint",
+    "divide",
+    "fitting",
+    "hold_out",
     "load_demonstrations",
     "load_gym",
+    "load_preferences",
     "load_rows",
     "load_tasks",
     "load_tokenizer",
     "pack",
+    "padding_beside",
+    "pair_of",
     "parse_columns",
     "parse_gym",
     "read_rows",

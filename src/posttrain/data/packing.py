@@ -6,6 +6,7 @@ Shape letters: N tokens of a flat row, M tokens of it that are learned.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 from posttrain.errors import UserError
 
@@ -30,6 +31,13 @@ class Example:
         return cls((), tuple(token_ids), tuple(learned))
 
 
+class Pair(NamedTuple):
+    """Two sequences with one prefix: a response that was chosen, and one that was not."""
+
+    chosen: Example
+    rejected: Example
+
+
 @dataclass(slots=True)
 class PackedRow:
     """One micro-batch. `families` says what may see what; `models/attention.py` reads it."""
@@ -41,6 +49,7 @@ class PackedRow:
     targets: list[int] = field(default_factory=list[int])  # M: the token that is learned
     rows: list[int] = field(default_factory=list[int])  # M: which example it belongs to, counted over the whole batch
     examples: list[int] = field(default_factory=list[int])  # the examples in this micro-batch
+    ends: list[int] = field(default_factory=list[int])  # where in the row the last token of each of them is
 
     def add_family(self, prefix: Sequence[int], members: Sequence[tuple[int, Example]]) -> None:
         """Append one prefix and the examples (with their numbers in the batch) that continue it."""
@@ -57,40 +66,54 @@ class PackedRow:
                     self.targets.append(token)
                     self.rows.append(number)
             self.examples.append(number)
+            self.ends.append(len(self.token_ids) - 1)
         self.families.append((len(prefix), [len(example.continuation) for _, example in members]))
 
 
-def pack(examples: Sequence[Example], microbatch_tokens: int) -> list[PackedRow]:
+def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int = 1) -> list[PackedRow]:
     """Lay examples into rows of at most `microbatch_tokens` tokens each.
 
     Consecutive examples with equal prefixes become one family; a family too long for a row is cut, and its prefix laid
     down again. How a batch is cut bounds memory and nothing else: the sums over rows do not depend on it. Examples
     without a prefix are packed by length, longest first, so that the padding inside attention stays small.
 
+    Of `together` examples that follow each other, such as the two of a pair, all come into the same row; they must
+    share a prefix.
+
     Raises:
-        UserError: one example alone is longer than `microbatch_tokens`.
+        UserError: what must be in one row is longer than `microbatch_tokens`.
     """
-    for number, example in enumerate(examples):
-        length = len(example.prefix) + len(example.continuation)
+    for first in range(0, len(examples), together):
+        unit = examples[first : first + together]
+        if together > 1 and (
+            len(unit) < together or {e.prefix for e in unit} != {unit[0].prefix} or not unit[0].prefix
+        ):
+            raise ValueError(f"examples {first} to {first + together - 1} cannot stay together: they share no prefix")
+        length = len(unit[0].prefix) + sum(len(example.continuation) for example in unit)
         if length > microbatch_tokens:
             raise UserError(
-                f"example {number} has {length} tokens, but microbatch_tokens is {microbatch_tokens}; "
+                f"{'example' if together == 1 else 'pair'} {first // together} has {length} tokens, but "
+                f"microbatch_tokens is {microbatch_tokens}; "
                 f"use --microbatch-tokens {length} or more, or drop longer examples with --max-tokens"
             )
     rows: list[PackedRow] = []
     room = 0
     for prefix, members in _families(examples):
         while members:
-            if room < len(prefix) + len(members[0][1].continuation):
+            if room < len(prefix) + _length(members[:together]):
                 rows.append(PackedRow())
                 room = microbatch_tokens
             fits, left = 0, room - len(prefix)
-            while fits < len(members) and len(members[fits][1].continuation) <= left:
-                left -= len(members[fits][1].continuation)
-                fits += 1
+            while fits < len(members) and (length := _length(members[fits : fits + together])) <= left:
+                left -= length
+                fits += together
             rows[-1].add_family(prefix, members[:fits])
             room, members = left, members[fits:]
     return rows
+
+
+def _length(members: Sequence[tuple[int, Example]]) -> int:
+    return sum(len(example.continuation) for _, example in members)
 
 
 def _families(examples: Sequence[Example]) -> list[tuple[tuple[int, ...], list[tuple[int, Example]]]]:

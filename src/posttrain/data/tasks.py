@@ -1,9 +1,10 @@
 """Tasks from any source: what to ask, and what a verifier needs to judge the answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from posttrain.data.gym import load_gym
+from posttrain.data.order import seed_for
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
 from posttrain.errors import UserError
@@ -109,6 +110,41 @@ def disjoint(train: Sequence[Task], heldout: Sequence[Task]) -> Disjoint:
             f"all {len(heldout)} held-out tasks are also in the training data; hold out another file or split"
         )
     return Disjoint(kept, len(heldout) - len(kept))
+
+
+def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task], list[Task]]:
+    """Divide tasks into what is learned and about `share` of them that is held out.
+
+    The side depends on the seed and the question, so that the same question never stands on both, and a row that is
+    added changes no other row's side.
+
+    Raises:
+        UserError: one of the two is empty.
+    """
+    sides: tuple[list[Task], list[Task]] = ([], [])
+    for task in tasks:
+        sides[seed_for(seed, "held out", *_question(task)) < share * 2**63].append(task)
+    if not all(sides):
+        raise UserError(
+            f"--eval-share {share} of {len(tasks)} rows leaves nothing "
+            f"{'to hold out' if sides[0] else 'to train on'}; give another share, or --eval-dataset"
+        )
+    return sides
+
+
+def divide(
+    tasks: Sequence[Task], *, share: float, offered: Callable[[], Sequence[Task]] | None, limit: int, seed: int
+) -> tuple[list[Task], list[Task]]:
+    """What to learn, and at most `limit` tasks to hold out: a share of `tasks`, what is `offered`, or nothing.
+
+    Raises:
+        UserError: as `hold_out` and `disjoint`.
+    """
+    if share:
+        learned, heldout = hold_out(tasks, share, seed)
+    else:
+        learned, heldout = list(tasks), disjoint(tasks, offered()).tasks if offered is not None else []
+    return learned, heldout[:limit]
 
 
 def _question(task: Task) -> tuple[str, ...]:

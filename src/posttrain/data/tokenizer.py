@@ -1,5 +1,6 @@
 """Loading a tokenizer. The one file of this room that knows transformers."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -14,6 +15,8 @@ class ChatTokenizer(Protocol):
     chat_template: Any
     eos_token_id: Any
     all_special_ids: Any
+    pad_token_id: Any
+    pad_token: Any
     added_tokens_decoder: Any  # id -> AddedToken, with `content` and `special`
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
@@ -26,6 +29,10 @@ class ChatTokenizer(Protocol):
 
     def decode(self, token_ids: Any, **options: Any) -> Any:
         """Token ids to text."""
+        ...
+
+    def convert_ids_to_tokens(self, ids: Any) -> Any:
+        """Token ids as the tokenizer spells them."""
         ...
 
     def save_pretrained(self, save_directory: Any, **options: Any) -> Any:
@@ -59,6 +66,19 @@ def load_tokenizer(name: str | Path) -> ChatTokenizer:
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer of '{name}' has no fast version (tokenizer.json), which posttrain needs")
     return cast(ChatTokenizer, tokenizer)
+
+
+def padding_beside(tokenizer: ChatTokenizer, ends: Collection[int]) -> int:
+    """A token to pad with that is none of `ends`, with which sequences end: the tokenizer's own, or a special one.
+
+    Raises:
+        ModelError: every special token is among them.
+    """
+    own = [] if tokenizer.pad_token_id is None else [tokenizer.pad_token_id]
+    for token in [*own, *sorted(tokenizer.all_special_ids)]:
+        if token not in ends:
+            return token
+    raise ModelError("every special token of the tokenizer ends a sequence, so none is left to pad with; add one")
 
 
 def _first_line(error: Exception) -> str:

@@ -199,7 +199,8 @@ class _Parts:
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    check_settings(config, counts=("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step"))
+    counts = ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step")
+    check_settings(config, counts=counts, lora_rank=config.lora_rank)
     if config.temperature <= 0:
         raise UserError(
             f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
@@ -220,7 +221,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
     reference = reference_for(policy.model) if algorithm.needs_reference else None
-    notes = [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
+    notes = [*saved.notes()]
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over --max-prompt-tokens and were left out")
     return _Parts(fitting, heldout, environment, policy, optimizer, reference, tuple(notes))

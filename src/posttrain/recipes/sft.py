@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from posttrain.data import Example, disjoint, load_demonstrations, parse_columns
-from posttrain.data.order import batch_indices, seed_for
+from posttrain.data import Example, divide, load_demonstrations, parse_columns
+from posttrain.data.order import batch_indices
 from posttrain.errors import UserError, unknown
 from posttrain.monitoring import Progress, RunDirectory, write_report
-from posttrain.monitoring.memory import peak_gb
+from posttrain.monitoring.cost import step_cost
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training import checkpoint
 from posttrain.training.failure import kept_batch
@@ -26,7 +26,7 @@ from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
-from posttrain.training.settings import check_settings
+from posttrain.training.settings import check_heldout, check_settings
 from posttrain.training.state import restore_latest, writer
 from posttrain.training.supervised import supervised_loss, supervised_step
 from posttrain.types import Message, Task
@@ -125,7 +125,7 @@ def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, 
                 metrics = supervised_step(
                     policy.model, optimizer, examples, lr=lr, microbatch_tokens=config.microbatch_tokens
                 )
-            metrics |= _cost(began, metrics["tokens"]) | {"lr": lr}
+            metrics |= step_cost(began, metrics["tokens"]) | {"lr": lr}
             step += 1
             last = step == parts.steps
             if parts.heldout and (last or (config.eval_every and step % config.eval_every == 0)):
@@ -183,26 +183,21 @@ def _prepare(config: SFT) -> _Parts:
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
-    notes = [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
+    notes = [*saved.notes()]
     if dropped:
         notes.append(f"{dropped} of {dropped + len(examples)} examples are over {longest} tokens and were left out")
     return _Parts(examples, kept, dropped, steps, policy, optimizer, tuple(notes))
 
 
 def _check(config: SFT) -> None:
-    check_settings(config, counts=("examples_per_step", "max_tokens", "eval_limit"))
+    check_settings(config, counts=("examples_per_step", "max_tokens", "eval_limit"), lora_rank=config.lora_rank)
     if config.steps < 0 or not 0 < config.epochs < math.inf:
         raise UserError(
             f"--epochs must be above 0 and --steps 0 or more; got {config.epochs} epochs and {config.steps} steps"
         )
     if config.train_on not in ("all", "last"):
         raise unknown("--train-on", config.train_on, ("all", "last"))
-    if not 0 <= config.eval_share < 1:
-        raise UserError(f"--eval-share is a share of the demonstrations, 0 to less than 1; got {config.eval_share}")
-    if config.eval_share and config.eval_dataset:
-        raise UserError("--eval-dataset and --eval-share both say what is held out; give one of them")
-    if config.eval_every and not (config.eval_share or config.eval_dataset):
-        raise UserError("--eval-every needs held-out demonstrations; give them with --eval-share or --eval-dataset")
+    check_heldout(eval_share=config.eval_share, eval_dataset=config.eval_dataset, eval_every=config.eval_every)
 
 
 def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation]]:
@@ -211,38 +206,18 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation]]
         raise UserError("say what to train on with --dataset: a hub id, or a jsonl or parquet file or folder")
     columns = parse_columns(config.columns) if config.columns else None
     words = {"system": config.system, "prompt_template": config.prompt_template}
-    learned = load_demonstrations(config.dataset, columns=columns, limit=config.limit, **words)
-    if config.eval_share:
-        learned, heldout = hold_out(learned, config.eval_share, config.seed)
-    elif config.eval_dataset:
-        offered = [_task(c) for c in load_demonstrations(config.eval_dataset, columns=columns, **words)]
-        heldout = [task.answer for task in disjoint([_task(c) for c in learned], offered).tasks]
-    else:
-        heldout = []
-    return learned, heldout[: config.eval_limit]
 
+    def tasks(source: str, limit: int | None = None) -> list[Task]:
+        return [_task(c) for c in load_demonstrations(source, columns=columns, limit=limit, **words)]
 
-def hold_out(
-    conversations: Sequence[Conversation], share: float, seed: int
-) -> tuple[list[Conversation], list[Conversation]]:
-    """Divide conversations into what is learned and about `share` of them that is held out.
-
-    The side depends on the seed and the text before the assistant's first turn, so that the same question never stands
-    on both, and a row that is added changes no other row's side.
-
-    Raises:
-        UserError: one of the two is empty.
-    """
-    sides: tuple[list[Conversation], list[Conversation]] = ([], [])
-    for conversation in conversations:
-        words = [" ".join(m.content.split()) for m in _task(conversation).prompt if m.role != "system"]
-        sides[seed_for(seed, "held out", *words) < share * 2**63].append(conversation)
-    if not all(sides):
-        raise UserError(
-            f"--eval-share {share} of {len(conversations)} demonstrations leaves nothing "
-            f"{'to hold out' if sides[0] else 'to train on'}; give another share, or --eval-dataset"
-        )
-    return sides
+    learned, heldout = divide(
+        tasks(config.dataset, config.limit),
+        share=config.eval_share,
+        offered=(lambda: tasks(config.eval_dataset)) if config.eval_dataset else None,
+        limit=config.eval_limit,
+        seed=config.seed,
+    )
+    return [task.answer for task in learned], [task.answer for task in heldout]
 
 
 def _task(conversation: Conversation) -> Task:
@@ -292,8 +267,3 @@ def _open(
 def _heldout_loss(config: SFT, parts: _Parts, progress: Progress) -> float:
     with progress.phase("evaluation"):
         return supervised_loss(parts.policy.model, parts.heldout, microbatch_tokens=config.microbatch_tokens)
-
-
-def _cost(began: float, tokens: float) -> dict[str, float]:
-    seconds = time.perf_counter() - began
-    return {"seconds/step": seconds, "tokens_per_second": tokens / seconds, "memory_gb": peak_gb()}

@@ -27,6 +27,10 @@ class SavedModel:
     run: Path | None = None
     skipped: tuple[str, ...] = ()
 
+    def notes(self) -> tuple[str, ...]:
+        """What to tell the user."""
+        return tuple(f"a damaged checkpoint was passed over: {line}" for line in self.skipped)
+
 
 def saved_model(name: str) -> SavedModel:
     """Find the model that `name` means: a run folder, a checkpoint folder, or whatever `models.load` takes.

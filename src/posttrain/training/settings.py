@@ -36,11 +36,6 @@ class Settings(Protocol):
         ...
 
     @property
-    def lora_rank(self) -> int:
-        """Of the adapter; 0 for none."""
-        ...
-
-    @property
     def microbatch_tokens(self) -> int:
         """Tokens of one pass."""
         ...
@@ -56,27 +51,42 @@ class Settings(Protocol):
         ...
 
 
-def check_settings(settings: Settings, *, counts: tuple[str, ...] = ()) -> None:
+def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int) -> None:
+    """Refuse what does not say, or says twice, which rows are held out.
+
+    Raises:
+        UserError: names the option, and what it must be.
+    """
+    if not 0 <= eval_share < 1:
+        raise UserError(f"--eval-share is a share of the rows, 0 to less than 1; got {eval_share}")
+    if eval_share and eval_dataset:
+        raise UserError("--eval-dataset and --eval-share both say what is held out; give one of them")
+    if eval_every and not (eval_share or eval_dataset):
+        raise UserError("--eval-every needs rows that are held out; give them with --eval-share or --eval-dataset")
+
+
+def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), lora_rank: int = 0) -> None:
     """Refuse what cannot be trained with.
 
     Args:
         settings: a recipe's configuration.
         counts: further options of it that must be 1 or more.
+        lora_rank: of the adapter; 0 for none.
 
     Raises:
         UserError: names the option, and what it must be.
     """
     for name in ("microbatch_tokens", "save_every", "keep_last", *counts):
-        _at_least(settings, name, 1)
-    for name in ("lr", "warmup_steps", "weight_decay", "lora_rank"):
-        _at_least(settings, name, 0)
+        _at_least(name, getattr(settings, name), 1)
+    for name in ("lr", "warmup_steps", "weight_decay"):
+        _at_least(name, getattr(settings, name), 0)
+    _at_least("lora_rank", lora_rank, 0)
     if not settings.max_grad_norm > 0:  # nan as well; inf is for no clipping
         raise UserError(f"--max-grad-norm must be above 0; got {settings.max_grad_norm}")
     if settings.decay not in SCHEDULES:
         raise unknown("decay", settings.decay, SCHEDULES)
 
 
-def _at_least(settings: Settings, name: str, least: int) -> None:
-    value = getattr(settings, name)
+def _at_least(name: str, value: float, least: int) -> None:
     if not least <= value < math.inf:
         raise UserError(f"--{name.replace('_', '-')} must be {least} or more; got {value}")

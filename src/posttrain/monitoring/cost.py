@@ -1,0 +1,11 @@
+"""What a step cost."""
+
+import time
+
+from posttrain.monitoring.memory import peak_gb
+
+
+def step_cost(began: float, tokens: float) -> dict[str, float]:
+    """Seconds since `began` (of `time.perf_counter`), tokens per second, and the most memory held so far."""
+    seconds = time.perf_counter() - began
+    return {"seconds/step": seconds, "tokens_per_second": tokens / seconds, "memory_gb": peak_gb()}

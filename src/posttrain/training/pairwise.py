@@ -1,0 +1,100 @@
+"""One step of learning from pairs: for any preference algorithm, and for a reward model.
+
+Shape letters: N learned tokens of a micro-batch, E its sequences, B its pairs.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses
+from posttrain.data.packing import Example, PackedRow, Pair, pack
+from posttrain.models.heads import RewardModel
+from posttrain.models.language_model import LanguageModel
+from posttrain.objectives import reduce
+from posttrain.objectives.pairwise import bradley_terry
+from posttrain.training.means import Means
+from posttrain.training.microbatch import accumulate_gradients
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.policy import Reference
+
+PairLossOf = Callable[[PackedRow], PairLoss]
+"""A packed row to the losses of its pairs, in order."""
+
+
+def preference_loss(
+    model: LanguageModel, algorithm: PreferenceAlgorithm, reference: Reference | None = None
+) -> PairLossOf:
+    """What a preference algorithm makes of a row: both responses of each pair, by the policy and by the reference."""
+
+    def loss_of(row: PackedRow) -> PairLoss:
+        policy = _responses(model.logprobs(row).logprobs, row)
+        anchor = None if reference is None else _responses(reference.logprobs(row, 1.0), row)
+        found = algorithm.loss(*policy, reference=anchor)
+        chosen, rejected = policy
+        seen = {"logprob/chosen": chosen.logprob_B, "logprob/rejected": rejected.logprob_B}
+        lengths = {"length/chosen": chosen.length_B, "length/rejected": rejected.length_B}
+        return PairLoss(found.loss_B, {**found.metrics, **seen, **lengths})
+
+    return loss_of
+
+
+def reward_loss(model: RewardModel, *, label_smoothing: float = 0.0) -> PairLossOf:
+    """Bradley and Terry's loss of the scores of each pair."""
+
+    def loss_of(row: PackedRow) -> PairLoss:
+        chosen_B, rejected_B = model.scores(row).view(-1, 2).unbind(1)
+        metrics = {
+            "score/chosen": chosen_B,
+            "score/rejected": rejected_B,
+            "margin": chosen_B - rejected_B,
+            "accuracy": (chosen_B > rejected_B).to(chosen_B.dtype),
+        }
+        return PairLoss(bradley_terry(chosen_B, rejected_B, label_smoothing=label_smoothing), metrics)
+
+    return loss_of
+
+
+def pairwise_step(
+    optimizer: MasterAdamW, pairs: Sequence[Pair], loss_of: PairLossOf, *, lr: float, microbatch_tokens: int
+) -> dict[str, float]:
+    """One update on the mean over pairs of their losses."""
+    seen = Means()
+
+    def share_of(row: PackedRow) -> Tensor:
+        found = loss_of(row)
+        seen.add(found.metrics)
+        return reduce.pair_mean(found.loss_B, len(pairs))
+
+    loss = accumulate_gradients(
+        optimizer, examples_of(pairs), share_of, microbatch_tokens=microbatch_tokens, together=len(Pair._fields)
+    )
+    return {"loss": loss, "grad_norm": optimizer.step(lr), **seen.summary()}
+
+
+@torch.inference_mode()
+def pairwise_loss(pairs: Sequence[Pair], loss_of: PairLossOf, *, microbatch_tokens: int) -> dict[str, float]:
+    """The mean loss and metrics over pairs, without training."""
+    seen = Means()
+    for row in pack(examples_of(pairs), microbatch_tokens, together=len(Pair._fields)):
+        found = loss_of(row)
+        seen.add({"loss": found.loss_B, **found.metrics})
+    return seen.summary()
+
+
+def examples_of(pairs: Sequence[Pair]) -> list[Example]:
+    """The sequences of pairs: chosen, rejected, chosen, and so on."""
+    return list(chain.from_iterable(pairs))
+
+
+def _responses(logprobs_N: Tensor, row: PackedRow) -> tuple[Responses, Responses]:
+    """The chosen and the rejected response of each pair of a row, in which the two follow each other."""
+    place = {number: e for e, number in enumerate(row.examples)}
+    row_N = torch.tensor([place[number] for number in row.rows], dtype=torch.long, device=logprobs_N.device)
+    sums_E, lengths_E = (
+        reduce.sequence_sum(values_N, row_N, len(place)) for values_N in (logprobs_N, torch.ones_like(logprobs_N))
+    )
+    (chosen, rejected), (chosen_length, rejected_length) = sums_E.view(-1, 2).unbind(1), lengths_E.view(-1, 2).unbind(1)
+    return Responses(chosen, chosen_length), Responses(rejected, rejected_length)

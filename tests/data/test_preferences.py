@@ -1,0 +1,90 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.data import ChatFormat, Example, Pair, fitting, load_preferences, pair_of
+from posttrain.errors import DataError
+from posttrain.types import Message, Preference
+from tests.data.families import of_family
+
+
+def load(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> list[Preference]:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return load_preferences(str(path), **options)
+
+
+def test_a_prompt_and_two_responses(tmp_path):
+    (found,) = load(tmp_path, {"prompt": "1+1?", "chosen": "2", "rejected": "3"})
+    assert (found.prompt, found.chosen, found.rejected) == ((Message("user", "1+1?"),), "2", "3")
+    assert found.source.endswith("pairs.jsonl line 1")
+
+
+def test_whole_conversations_that_differ_in_their_last_message(tmp_path):
+    said = [{"role": "user", "content": "hi"}]
+    row = {
+        "chosen": [*said, {"role": "assistant", "content": "hello"}],
+        "rejected": [*said, {"role": "assistant", "content": "go"}],
+    }
+    (found,) = load(tmp_path, row, system="Be kind.")
+    assert found.prompt == (Message("system", "Be kind."), Message("user", "hi"))
+    assert (found.chosen, found.rejected) == ("hello", "go")
+
+
+def test_a_prompt_beside_whole_conversations_is_not_said_twice(tmp_path):
+    said = [{"role": "user", "content": "hi"}]
+    row = {"prompt": "hi", "chosen": [*said, {"role": "assistant", "content": "a"}]}
+    (found,) = load(tmp_path, row | {"rejected": [*said, {"role": "assistant", "content": "b"}]})
+    assert (found.prompt, found.chosen) == ((Message("user", "hi"),), "a")
+
+
+def test_transcripts_of_hh_rlhf(tmp_path):
+    before = "\n\nHuman: Who?\n\nAssistant: Me.\n\nHuman: Human: is a word?\n\nAssistant:"
+    (found,) = load(tmp_path, {"chosen": f"{before} Yes.", "rejected": f"{before} No."})
+    assert [m.role for m in found.prompt] == ["user", "assistant", "user"]
+    assert found.prompt[2].content == "Human: is a word?"
+    assert (found.chosen, found.rejected) == ("Yes.", "No.")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"prompt": "a", "chosen": "b"}, "field 'rejected' is missing"),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "are the same"),
+        ({"chosen": "b", "rejected": "c"}, "no prompt before the two responses"),
+        ({"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: x\n\nAssistant: b"}, "different prompts"),
+        ({"chosen": "\n\nHuman: a\n\nAssistant:", "rejected": "\n\nHuman: a\n\nAssistant: b"}, "nothing is said"),
+        ({"chosen": "\n\nHuman: a", "rejected": "\n\nHuman: b"}, "no prompt before"),
+        (
+            {"prompt": "a", "chosen": [{"role": "user", "content": "b"}], "rejected": "c"},
+            "'chosen' must end with an assistant message; it ends with the role 'user'",
+        ),
+    ],
+)
+def test_a_row_that_is_no_preference_is_named_with_what_is_wrong(tmp_path, row, problem):
+    with pytest.raises(DataError, match=f"pairs.jsonl line 2: .*{problem}"):
+        load(tmp_path, {"prompt": "a", "chosen": "b", "rejected": "c"}, row)
+
+
+def test_a_pair_shares_its_prompt_and_learns_each_response_from_its_first_token_to_its_stop():
+    tokenizer = of_family("smollm2")
+    chat = ChatFormat(tokenizer)
+    asked = Message("user", "1+1?")
+    pair = pair_of(chat, Preference((asked,), "2", "three"))
+    assert pair.chosen.prefix == pair.rejected.prefix == tuple(chat.prompt_ids([asked]))
+    for example, text in zip(pair, ("2", "three"), strict=True):
+        assert all(example.learned)
+        assert chat.decode(example.continuation) == text
+        whole = chat.training_ids([asked, Message("assistant", text)]).token_ids
+        assert [*example.prefix, *example.continuation] == whole
+
+
+def test_pairs_with_one_long_response_are_left_out():
+    def example(length: int) -> Example:
+        return Example((1, 2), (3,) * length, (True,) * length)
+
+    short, one_long = Pair(example(3), example(2)), Pair(example(1), example(4))
+    assert fitting([short, one_long], 5) == [short]
+    assert fitting([short, one_long], 6) == [short, one_long]

@@ -1,0 +1,175 @@
+"""The two recipes that learn from pairs: preference optimisation and reward models, on a model that takes no time."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from posttrain.algorithms.dpo import DPO
+from posttrain.data import Example, pack
+from posttrain.errors import UserError
+from posttrain.models.heads import load_reward_model
+from posttrain.monitoring import read_run
+from posttrain.recipes import preference, reward_model
+from posttrain.recipes.preference import Preferences
+from posttrain.recipes.reward_model import Scoring
+from posttrain.training import checkpoint
+from posttrain.training.pair_options import heldout_of
+from tests.recipes.folders import model_folder
+
+ROWS = [{"prompt": f"{i}+{i}", "chosen": str(2 * i), "rejected": f"it is {2 * i + 1}"} for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(model_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    return write(tmp_path / "pairs.jsonl", ROWS)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def options(kind: type, dataset: str, model: str, **changes: Any) -> Any:
+    """Four pairs a step, in float32."""
+    common = {"pairs_per_step": 4, "steps": 3, "lr": 3e-3, "warmup_steps": 0, "precision": "float32"}
+    return kind(dataset=dataset, model=model, **common | changes)
+
+
+def train(config: Any, **where: Any) -> Any:
+    where = {"quiet": True, **where}
+    if isinstance(config, Scoring):
+        return reward_model.run(config, **where)
+    return preference.run(config, DPO(), **where)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    found = checkpoint.latest(run / "checkpoints")
+    assert found is not None
+    return checkpoint.load_tensors(found.path / "masters.safetensors")
+
+
+KINDS = pytest.mark.parametrize("kind", [Preferences, Scoring])
+
+
+@KINDS
+def test_training_learns_pairs_and_says_what_it_found(kind, dataset, model, tmp_path):
+    heldout = write(tmp_path / "heldout.jsonl", [*ROWS[:2], *({**row, "prompt": row["prompt"] + "?"} for row in ROWS)])
+    config = options(kind, dataset, model, steps=12, eval_dataset=heldout)
+    result = train(config, output=tmp_path / "run")
+    assert (result.steps, result.pairs, result.dropped, result.interrupted) == (12, 12, 0, "")
+    assert result.after["accuracy"] > 0.9 and result.after["loss"] < result.before["loss"]
+    rows = read_run(result.run).metrics
+    assert [row["step"] for row in rows] == list(range(13))
+    assert result.before == {k.removeprefix("evaluation/"): v for k, v in rows[0].items() if "evaluation/" in k}
+    assert {"loss", "grad_norm", "margin", "accuracy", "lr", "tokens_per_second"} <= rows[1].keys()
+    assert "accuracy" in (result.run / "report.html").read_text(encoding="utf-8").lower()
+
+
+@KINDS
+def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(kind, dataset, model, tmp_path):
+    config = options(kind, dataset, model, steps=6, save_every=2, keep_last=5)
+    whole = train(config, output=tmp_path / "whole").run
+    part = train(replace(config, steps=3), output=tmp_path / "part").run
+    train(config, resume=part)
+    first, second = weights(whole), weights(part)
+    # a schedule's length is part of the configuration, and cosine decay depends on it: the first steps differ
+    assert first.keys() == second.keys()
+    constant = replace(config, decay="constant")
+    whole = train(constant, output=tmp_path / "whole-constant").run
+    part = train(replace(constant, steps=3), output=tmp_path / "part-constant").run
+    train(constant, resume=part)
+    first, second = weights(whole), weights(part)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    timed = ("seconds/step", "tokens_per_second", "memory_gb")
+    curves = [[{k: v for k, v in row.items() if k not in timed} for row in read_run(r).metrics] for r in (whole, part)]
+    assert curves[0] == curves[1]
+
+
+def test_a_reward_model_s_folder_is_one_of_transformers_and_starts_another(dataset, model, tmp_path):
+    result = train(options(Scoring, dataset, model, steps=12, lr=1e-2), output=tmp_path / "run")
+    found = checkpoint.latest(result.run / "checkpoints")
+    assert found is not None
+    scorer = AutoModelForSequenceClassification.from_pretrained(found.path, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(found.path)
+
+    def text(row: dict[str, str], side: str) -> str:
+        said = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row[side]}]
+        return tokenizer.apply_chat_template(said, tokenize=False).rstrip("\n")
+
+    # padded to one length, as people score with transformers: the padding must not be what ends a sequence
+    texts = [text(row, side) for row in ROWS for side in ("chosen", "rejected")]
+    with torch.no_grad():
+        inputs = tokenizer(texts, return_tensors="pt", add_special_tokens=False, padding=True, padding_side="right")
+        scores = scorer(**inputs).logits[:, 0]
+    ours = load_reward_model(str(found.path), dtype=torch.float32)
+    ids = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    rows = [Example.whole(tokens, [False] * len(tokens)) for tokens in ids]
+    expected = torch.cat([ours.scores(pack([row], 1000)[0]) for row in rows]).detach()
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
+    assert (scores[0::2] > scores[1::2]).all()
+    again = train(options(Scoring, dataset, str(result.run), lr=0.0, steps=1), output=tmp_path / "again")
+    assert read_run(again.run).metrics[0]["accuracy"] == 1.0
+
+
+def test_an_adapter_learns_while_its_base_is_the_reference(dataset, model, tmp_path):
+    config = options(Preferences, dataset, model, steps=12, lr=3e-2, lora_rank=4)
+    result = train(config, output=tmp_path / "run")
+    rows = read_run(result.run).metrics
+    assert rows[0]["margin"] == pytest.approx(0.0, abs=1e-4) and rows[-1]["margin"] > 0.1
+    assert all("lora" in name for name in weights(result.run))
+
+
+@KINDS
+def test_pairs_that_are_too_long_are_left_out_and_counted(kind, dataset, model, tmp_path):
+    rows = [*ROWS, {"prompt": "1", "chosen": "2", "rejected": "x" * 200}]
+    config = options(kind, write(tmp_path / "long.jsonl", rows), model, max_tokens=200, steps=1)
+    assert train(config, output=tmp_path / "run").dropped == 1
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": ""}, "say what to train on with --dataset"),
+        ({"max_tokens": 5}, "all pairs are longer than 5 tokens, the smaller of --max-tokens 5"),
+        ({"microbatch_tokens": 10}, r"type --microbatch-tokens \d+ or more"),
+        ({"pairs_per_step": 13}, "type --pairs-per-step 12 or less"),
+        ({"pairs_per_step": 0}, "--pairs-per-step must be 1 or more"),
+        ({"epochs": 0.0, "steps": 0}, "--epochs must be above 0"),
+        ({"steps": -1}, "--steps 0 or more"),
+        ({"eval_every": 2}, "--eval-every needs rows that are held out"),
+        ({"decay": "cosin"}, "did you mean 'cosine'"),
+        ({"precision": "float23"}, "precision must be auto"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_written(kind, changes, message, dataset, model, tmp_path):
+    with pytest.raises(UserError, match=message):
+        train(replace(options(kind, dataset, model), **changes), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_one_recipe_alone(dataset, model):
+    with pytest.raises(UserError, match="--label-smoothing must be at least 0"):
+        train(options(Scoring, dataset, model, label_smoothing=0.5))
+    with pytest.raises(UserError, match="--lora-rank must be 0 or more"):
+        train(options(Preferences, dataset, model, lora_rank=-1))
+
+
+def test_an_epoch_is_as_many_steps_as_it_takes(dataset, model, tmp_path):
+    assert train(options(Scoring, dataset, model, steps=0, epochs=1.5), output=tmp_path / "run").steps == 5
+
+
+def test_what_was_held_out_is_read_from_the_log():
+    rows = [{"step": 0, "evaluation/loss": 0.7}, {"step": 1, "loss": 0.6}, {"step": 2, "evaluation/loss": 0.5}]
+    assert heldout_of(rows) == ({"loss": 0.7}, {"loss": 0.5})
+    assert heldout_of(rows[1:2]) == (None, None)

@@ -1,0 +1,100 @@
+"""Pairs in plain floats, however the batch is cut, and updates that follow them."""
+
+import math
+
+import pytest
+import torch
+
+from posttrain.algorithms.dpo import DPO
+from posttrain.data.packing import Example, Pair
+from posttrain.models.heads import RewardModel
+from posttrain.models.reference import reference_for
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.pairwise import pairwise_loss, pairwise_step, preference_loss, reward_loss
+from tests.models.test_heads import tiny_reward_model
+from tests.references import pairwise as reference
+from tests.tiny import plain_logits, tiny_llama
+
+
+def response(prompt: tuple[int, ...], *tokens: int, unlearned: int = 0) -> Example:
+    return Example(prompt, tokens, tuple(i >= unlearned for i in range(len(tokens))))
+
+
+PAIRS = [
+    Pair(response((5, 9, 3), 4, 8, 1), response((5, 9, 3), 7, 1)),
+    Pair(response((2, 2), 11, 1), response((2, 2), 12, 13, 14, 1, unlearned=1)),
+    Pair(response((2, 2), 15, 1), response((2, 2), 16, 1)),
+]
+
+
+def logprobs(model, example: Example) -> list[float]:
+    """Of what is learned, in float64, one sequence at a time."""
+    ids = [*example.prefix, *example.continuation]
+    rows = plain_logits(model, ids).log_softmax(-1)
+    return [rows[at - 1, ids[at]].item() for at, learned in enumerate(example.learned, len(example.prefix)) if learned]
+
+
+@pytest.mark.parametrize("microbatch_tokens", [8, 10, 100])
+def test_dpo_by_hand_however_the_batch_is_cut(microbatch_tokens):
+    model, anchor = tiny_llama(dtype=torch.float64), tiny_llama(seed=1, dtype=torch.float64)
+    by_hand = [tuple(list(zip(logprobs(model, e), logprobs(anchor, e), strict=True)) for e in pair) for pair in PAIRS]
+    expected = reference.dpo(by_hand, beta=0.3, smoothing=0.1)
+    loss_of = preference_loss(model, DPO(0.3, 0.1), reference_for(anchor))
+    found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=microbatch_tokens)
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+    assert found["length/rejected"] == pytest.approx((2 + 3 + 2) / 3)
+    chosen = sum(sum(logprobs(model, pair.chosen)) for pair in PAIRS) / 3
+    assert found["logprob/chosen"] == pytest.approx(chosen, rel=1e-5)
+    stepped = pairwise_step(MasterAdamW(model.trainable()), PAIRS, loss_of, lr=0.0, microbatch_tokens=microbatch_tokens)
+    assert stepped["loss"] == pytest.approx(expected, rel=1e-5)
+    assert stepped["margin"] == pytest.approx(found["margin"], rel=1e-5)
+
+
+def gradients(microbatch_tokens: int) -> dict[str, torch.Tensor]:
+    """Of a first step whose Adam does nothing but remember them."""
+    model = tiny_llama(dtype=torch.float64)
+    optimizer = MasterAdamW(model.trainable(), max_grad_norm=math.inf)
+    loss_of = preference_loss(model, DPO(), reference_for(tiny_llama(seed=1, dtype=torch.float64)))
+    pairwise_step(optimizer, PAIRS, loss_of, lr=0.0, microbatch_tokens=microbatch_tokens)
+    masters = optimizer.named_masters()
+    return {name: optimizer.adam.state[master]["exp_avg"] for name, master in masters.items()}
+
+
+def test_gradients_do_not_depend_on_the_cut():
+    whole, cut = gradients(100), gradients(8)
+    for name, gradient in whole.items():
+        # transformers takes its norms in float32, which is what limits this
+        assert (cut[name] - gradient).norm() < 1e-6 * gradient.norm()
+
+
+def test_dpo_learns_the_pairs_and_leaves_the_reference_alone():
+    model = tiny_llama()
+    anchor = reference_for(model)
+    loss_of = preference_loss(model, DPO(), anchor)
+    optimizer = MasterAdamW(model.trainable())
+    before = pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)
+    assert before["loss"] == pytest.approx(math.log(2), rel=1e-4) and before["accuracy"] == 0.0
+    for _ in range(30):
+        pairwise_step(optimizer, PAIRS, loss_of, lr=3e-3, microbatch_tokens=100)
+    after = pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)
+    assert after["accuracy"] == 1.0 and after["loss"] < 0.5
+    assert after["margin"] == pytest.approx(after["reward/chosen"] - after["reward/rejected"], rel=1e-4)
+
+
+def test_a_reward_model_by_hand_and_what_it_learns():
+    model: RewardModel = tiny_reward_model(dtype=torch.float64)
+    loss_of = reward_loss(model, label_smoothing=0.1)
+    found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=8)
+    from tests.models.test_heads import plain_score
+
+    chosen, rejected = (
+        [plain_score(model, [*e.prefix, *e.continuation]) for e in side] for side in zip(*PAIRS, strict=True)
+    )
+    losses = reference.bradley_terry(chosen, rejected, [0.0] * 3, 0.1)
+    assert found["loss"] == pytest.approx(sum(losses) / 3, rel=1e-6)
+    assert found["accuracy"] == sum(c > r for c, r in zip(chosen, rejected, strict=True)) / 3
+    assert found["score/chosen"] == pytest.approx(sum(chosen) / 3, rel=1e-6)
+    optimizer = MasterAdamW(model.body.trainable())
+    for _ in range(30):
+        pairwise_step(optimizer, PAIRS, loss_of, lr=3e-3, microbatch_tokens=100)
+    assert pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)["accuracy"] == 1.0
