@@ -59,6 +59,8 @@ def outcome(folder: Path, tests: str) -> str:
             return "green"
         case 1:
             return "red"
+        case int(code) if code < 0:  # a fault that brings the whole process down is noticed by everybody
+            return "red"
         case 99:
             return "broken: the tests did not import the copy"
         case code:

@@ -56,6 +56,7 @@ MUTATIONS = [
         Mutation("training/pair_options.py", old, new, "recipes/test_pairs.py")
         for old, new in [
             ("min(options.max_tokens, context)", "context"),
+            ("min(options.max_tokens, context)", "options.max_tokens"),
             ("if most > options.microbatch_tokens:", "if False:"),
             ("if len(learned) < options.pairs_per_step:", "if len(learned) <= options.pairs_per_step:"),
             ("math.ceil(options.epochs", "math.floor(options.epochs"),

@@ -241,3 +241,22 @@ def test_wrong_options_are_refused_before_anything_is_written(config, tmp_path, 
     with pytest.raises(UserError, match=message):
         run(replace(config, **changes), output=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_epoch_meets_every_example_once_in_an_order_that_the_seed_decides(config: SFT, tmp_path: Path):
+    def losses(seed: int) -> list[float]:
+        """One example a step, twice through; nothing is learned, so a loss tells which example it was."""
+        alone = replace(config, examples_per_step=1, steps=12, lr=0.0, seed=seed)
+        return [row["loss"] for row in metrics(run(alone, output=tmp_path / str(seed), quiet=True).run)]
+
+    first, other = losses(0), losses(1)
+    for found in (first, other):
+        assert len(set(found[:6])) == 6 and sorted(found[:6]) == pytest.approx(sorted(found[6:]))
+    assert sorted(first[:6]) == pytest.approx(sorted(other[:6]))
+    assert first != other and first[:6] != first[6:]
+
+
+def test_what_does_not_fit_the_model_s_context_is_left_out(config: SFT, tmp_path: Path):
+    rows = [*ROWS, {"prompt": "1", "completion": "x" * 256}]  # the context is 256 tokens, of a byte each
+    longer = replace(config, dataset=write_rows(tmp_path / "long.jsonl", rows), max_tokens=1024, steps=1)
+    assert run(longer, output=tmp_path / "run", quiet=True).dropped == 1
