@@ -13,7 +13,7 @@ from tests.data.families import of_family
 def load(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> list[Preference]:
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return load_preferences(str(path), **options)
+    return load_preferences(str(path), **options).preferences
 
 
 def test_a_prompt_and_two_responses(tmp_path):
@@ -54,7 +54,6 @@ def test_transcripts_of_hh_rlhf(tmp_path):
         ({"prompt": "a", "chosen": "b"}, "field 'rejected' is missing"),
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "are the same"),
         ({"chosen": "b", "rejected": "c"}, "no prompt before the two responses"),
-        ({"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: x\n\nAssistant: b"}, "different prompts"),
         ({"chosen": "\n\nHuman: a\n\nAssistant:", "rejected": "\n\nHuman: a\n\nAssistant: b"}, "nothing is said"),
         ({"chosen": "\n\nHuman: a", "rejected": "\n\nHuman: b"}, "no prompt before"),
         (
@@ -88,3 +87,15 @@ def test_pairs_with_one_long_response_are_left_out():
     short, one_long = Pair(example(3), example(2)), Pair(example(1), example(4))
     assert fitting([short, one_long], 5) == [short]
     assert fitting([short, one_long], 6) == [short, one_long]
+
+
+def test_responses_to_different_prompts_are_left_out_and_named(tmp_path):
+    good = {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}
+    apart = {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: x\n\nAssistant: b"}
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (good, apart, good)))
+    found = load_preferences(str(path))
+    assert len(found.preferences) == 2 and [place[-6:] for place in found.apart] == ["line 2"]
+    path.write_text(json.dumps(apart) + "\n")
+    with pytest.raises(DataError, match=r"line 1: .*different prompts, and so it is in every row"):
+        load_preferences(str(path))

@@ -131,6 +131,8 @@ MUTATIONS = [
         Mutation("data/preferences.py", old, new, "data/test_preferences.py")
         for old, new in [
             ("if rejected[:-1] != prompt:", "if False:"),
+            ("    if apart and not kept:\n", "    if False:\n"),
+            ("for row, p in found if p is None]", "for row, p in found]"),
             ("if not prompt or prompt[-1].role", "if prompt[-1:] and prompt[-1].role"),
             ('if message.role != "assistant":', "if False:"),
             ("if last[0].content == last[1].content:", "if False:"),

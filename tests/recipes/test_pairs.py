@@ -192,3 +192,14 @@ def test_an_epoch_meets_every_pair_once_in_an_order_that_the_seed_decides(kind, 
         assert len(set(found[:12])) > 10 and sorted(found[:12]) == pytest.approx(sorted(found[12:]), rel=1e-2)
     assert sorted(first[:12]) == pytest.approx(sorted(other[:12]), rel=1e-2)
     assert first != other
+
+
+@KINDS
+def test_pairs_that_cannot_be_compared_are_counted_on_the_terminal(kind, model, tmp_path, capsys):
+    rows = [
+        {"chosen": f"\n\nHuman: {i}\n\nAssistant: a", "rejected": f"\n\nHuman: {i}\n\nAssistant: b"} for i in range(4)
+    ]
+    rows.append({"chosen": "\n\nHuman: 1\n\nAssistant: a", "rejected": "\n\nHuman: 2\n\nAssistant: b"})
+    config = options(kind, write(tmp_path / "hh.jsonl", rows), model, steps=1)
+    assert train(config, output=tmp_path / "run", quiet=False).pairs == 4
+    assert "1 pairs answer different prompts and were left out: hh.jsonl line 5" in capsys.readouterr().err

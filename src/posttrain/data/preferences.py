@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example, Pair
@@ -14,6 +15,13 @@ from posttrain.types import Message, Preference, Role
 _TURN = re.compile(r"\n\n(Human|Assistant):")  # how HH-RLHF writes who speaks
 
 
+class Preferences(NamedTuple):
+    """What a data set holds, and the places of rows whose two responses answer different prompts."""
+
+    preferences: list[Preference]
+    apart: tuple[str, ...] = ()
+
+
 def load_preferences(
     source: str,
     *,
@@ -22,12 +30,13 @@ def load_preferences(
     limit: int | None = None,
     system: str | None = None,
     prompt_template: str = "{prompt}",
-) -> list[Preference]:
+) -> Preferences:
     r"""The preferences of a data set.
 
     A row has `chosen` and `rejected`, and either a `prompt` that both answer (text, or a list of {role, content}) or
     whole conversations that differ in their last message only: lists of {role, content}, or text in which
-    "\n\nHuman:" and "\n\nAssistant:" say who speaks, as HH-RLHF has it.
+    "\n\nHuman:" and "\n\nAssistant:" say who speaks, as HH-RLHF has it. Two responses to different prompts, of which
+    HH-RLHF has one in a thousand, cannot be compared: they are left out, and named in the result.
 
     Args:
         source: a file, folder or hub id (see `load_rows`).
@@ -38,13 +47,20 @@ def load_preferences(
         prompt_template: text around each user message, which stands at `{prompt}`.
 
     Raises:
-        DataError: as `load_rows`, or a row that is no preference, by file, line and field.
+        DataError: as `load_rows`; a row that is no preference, by file, line and field; or no two responses answer the
+            same prompt.
     """
     rows = read_rows(source, split=split, columns=columns, limit=limit)
-    return [replace(p, prompt=dress(p.prompt, system, prompt_template)) for p in map(_preference, rows)]
+    found = [(row, _preference(row)) for row in rows]
+    kept = [replace(p, prompt=dress(p.prompt, system, prompt_template)) for _, p in found if p is not None]
+    apart = [row for row, p in found if p is None]
+    if apart and not kept:
+        raise apart[0].fail("'chosen' and 'rejected' answer different prompts, and so it is in every row")
+    return Preferences(kept, tuple(row.place for row in apart))
 
 
-def _preference(row: Row) -> Preference:
+def _preference(row: Row) -> Preference | None:
+    """The preference of a row, None where the two responses answer different prompts."""
     chosen, rejected = (_conversation(row, field) for field in ("chosen", "rejected"))
     before = row.messages("prompt") if "prompt" in row else ()
     if before and len(chosen) == len(rejected) == 1:
@@ -52,9 +68,7 @@ def _preference(row: Row) -> Preference:
     else:
         prompt = chosen[:-1]
         if rejected[:-1] != prompt:
-            raise row.fail(
-                "'chosen' and 'rejected' answer different prompts, so they cannot be compared; remove the row"
-            )
+            return None
     if not prompt or prompt[-1].role == "assistant":
         raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with --columns")
     last = (chosen[-1], rejected[-1])

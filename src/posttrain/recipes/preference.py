@@ -110,15 +110,15 @@ class _Parts:
 def _prepare(config: Preferences, algorithm: PreferenceAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     pair_options.check(config, lora_rank=config.lora_rank)
-    preferences = pair_options.read_preferences(config)
+    sides = pair_options.read_preferences(config)
     saved = saved_model(config.model)
     policy = load_policy(saved.where, precision=config.precision, lora_rank=config.lora_rank, seed=config.seed)
-    pairs = pair_options.tokenize(config, preferences, policy.chat, policy.model.context)
+    pairs = pair_options.tokenize(config, sides, policy.chat, policy.model.context)
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
     reference = reference_for(policy.model) if algorithm.needs_reference else None
-    notes = (*saved.notes(), *pair_options.notes_on(config, pairs))
+    notes = (*saved.notes(), *pairs.notes)
     return _Parts(pairs, policy, optimizer, preference_loss(policy.model, algorithm, reference), notes)
 
 

@@ -120,17 +120,17 @@ def _prepare(config: Scoring) -> _Parts:
     pair_options.check(config)
     if not 0 <= config.label_smoothing < 0.5:
         raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
-    preferences = pair_options.read_preferences(config)
+    sides = pair_options.read_preferences(config)
     saved = saved_model(config.model)
     device = default_device()
     tokenizer = load_tokenizer(locate(saved.where))
     model = load_reward_model(saved.where, dtype=dtype_of(config.precision, device), device=device, seed=config.seed)
     chat = ChatFormat(tokenizer, model.body.stop_ids)
-    pairs = pair_options.tokenize(config, preferences, chat, model.body.context)
+    pairs = pair_options.tokenize(config, sides, chat, model.body.context)
     optimizer = MasterAdamW(
         model.body.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
-    notes = (*saved.notes(), *pair_options.notes_on(config, pairs))
+    notes = (*saved.notes(), *pairs.notes)
     return _Parts(pairs, model, chat, optimizer, reward_loss(model, label_smoothing=config.label_smoothing), notes)
 
 

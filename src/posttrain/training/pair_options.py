@@ -74,6 +74,7 @@ class Pairs:
     heldout: list[Pair]
     dropped: int  # pairs that were too long
     steps: int
+    notes: tuple[str, ...]  # what to tell the user
 
 
 def check(options: PairOptions, *, lora_rank: int = 0) -> None:
@@ -86,15 +87,30 @@ def check(options: PairOptions, *, lora_rank: int = 0) -> None:
         )
 
 
-def read_preferences(options: PairOptions) -> tuple[list[Preference], list[Preference]]:
-    """The preferences to learn from, and those to hold out."""
+@dataclass(frozen=True)
+class Sides:
+    """Preferences to learn from and to hold out, and what to tell the user of them."""
+
+    learned: list[Preference]
+    heldout: list[Preference]
+    notes: tuple[str, ...]
+
+
+def read_preferences(options: PairOptions) -> Sides:
+    """The preferences that the options name."""
     if not options.dataset:
         raise UserError("say what to train on with --dataset: a hub id, or a jsonl or parquet file or folder")
     columns = parse_columns(options.columns) if options.columns else None
 
+    notes: list[str] = []
+
     def tasks(source: str, limit: int | None = None) -> list[Task]:
         words = {"system": options.system, "prompt_template": options.prompt_template}
-        return [Task(p.prompt, answer=p) for p in load_preferences(source, columns=columns, limit=limit, **words)]
+        found = load_preferences(source, columns=columns, limit=limit, **words)
+        if found.apart:
+            where = f"{', '.join(found.apart[:3])}{' and so on' if len(found.apart) > 3 else ''}"
+            notes.append(f"{len(found.apart)} pairs answer different prompts and were left out: {where}")
+        return [Task(p.prompt, answer=p) for p in found.preferences]
 
     sides = divide(
         tasks(options.dataset, options.limit),
@@ -104,12 +120,10 @@ def read_preferences(options: PairOptions) -> tuple[list[Preference], list[Prefe
         seed=options.seed,
     )
     learned, heldout = ([task.answer for task in side] for side in sides)
-    return learned, heldout
+    return Sides(learned, heldout, tuple(notes))
 
 
-def tokenize(
-    options: PairOptions, preferences: tuple[list[Preference], list[Preference]], chat: ChatFormat, context: int
-) -> Pairs:
+def tokenize(options: PairOptions, sides: Sides, chat: ChatFormat, context: int) -> Pairs:
     """Preferences as tokens, without those that are too long.
 
     Raises:
@@ -117,8 +131,8 @@ def tokenize(
             the data.
     """
     longest = min(options.max_tokens, context)
-    learned, heldout = (fitting([pair_of(chat, p) for p in side], longest) for side in preferences)
-    if not learned or (preferences[1] and not heldout):
+    learned, heldout = (fitting([pair_of(chat, p) for p in side], longest) for side in (sides.learned, sides.heldout))
+    if not learned or (sides.heldout and not heldout):
         raise UserError(
             f"all {'held-out ' if learned else ''}pairs are longer than {longest} tokens, the smaller of --max-tokens "
             f"{options.max_tokens} and the model's context {context}; shorten them, or raise what limits them"
@@ -135,15 +149,9 @@ def tokenize(
             f"type --pairs-per-step {len(learned)} or less"
         )
     steps = options.steps or math.ceil(options.epochs * len(learned) / options.pairs_per_step)
-    return Pairs(learned, heldout, len(preferences[0]) - len(learned), steps)
-
-
-def notes_on(options: PairOptions, pairs: Pairs) -> tuple[str, ...]:
-    """What to tell the user of them."""
-    if not pairs.dropped:
-        return ()
-    total = pairs.dropped + len(pairs.learned)
-    return (f"{pairs.dropped} of {total} pairs are over {options.max_tokens} tokens and were left out",)
+    dropped = len(sides.learned) - len(learned)
+    long = f"{dropped} of {len(sides.learned)} pairs are over {longest} tokens and were left out"
+    return Pairs(learned, heldout, dropped, steps, (*sides.notes, *([long] if dropped else [])))
 
 
 def heldout_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float] | None, dict[str, float] | None]:
