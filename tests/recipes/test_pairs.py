@@ -130,6 +130,13 @@ def test_an_adapter_learns_while_its_base_is_the_reference(dataset, model, tmp_p
 
 
 @KINDS
+def test_the_learning_rate_goes_up_and_down(kind, dataset, model, tmp_path):
+    result = train(options(kind, dataset, model, steps=4, warmup_steps=2, lr=1e-3), output=tmp_path / "run")
+    # half of the peak, the peak; then the cosine of two steps, at 0 and 1/2
+    assert [row["lr"] for row in read_run(result.run).metrics] == pytest.approx([5e-4, 1e-3, 1e-3, 5e-4])
+
+
+@KINDS
 def test_pairs_that_are_too_long_are_left_out_and_counted(kind, dataset, model, tmp_path):
     rows = [*ROWS, {"prompt": "1", "chosen": "2", "rejected": "x" * 256}]
     config = options(kind, write(tmp_path / "long.jsonl", rows), model, max_tokens=200, steps=1)
@@ -165,6 +172,10 @@ def test_options_of_one_recipe_alone(dataset, model):
         train(options(Scoring, dataset, model, label_smoothing=0.5))
     with pytest.raises(UserError, match="--lora-rank must be 0 or more"):
         train(options(Preferences, dataset, model, lora_rank=-1))
+
+
+def test_a_batch_may_be_all_there_is(dataset, model, tmp_path):
+    assert train(options(Scoring, dataset, model, pairs_per_step=12, steps=1), output=tmp_path / "run").steps == 1
 
 
 def test_an_epoch_is_as_many_steps_as_it_takes(dataset, model, tmp_path):

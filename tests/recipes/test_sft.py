@@ -178,6 +178,18 @@ def test_a_signal_lets_the_step_end_and_saves(config, tmp_path, monkeypatch, req
     assert run(replace(config, steps=5), resume=result.run, quiet=True).interrupted == ""
 
 
+def test_a_signal_in_the_last_step_stops_nothing(config, tmp_path, monkeypatch):
+    step = sft.supervised_step
+
+    def last(*args: Any, **kwargs: Any) -> dict[str, float]:
+        signal.raise_signal(signal.SIGTERM)
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(sft, "supervised_step", last)
+    result = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
+    assert (result.steps, result.interrupted) == (1, "")
+
+
 def test_best_checkpoint_is_that_of_the_lowest_held_out_loss(config, tmp_path):
     heldout = write_rows(tmp_path / "held.jsonl", [{"prompt": "7+7", "completion": "14"}])
     config = replace(config, lr=0.05, decay="constant", steps=6, save_every=1, keep_last=1)

@@ -28,8 +28,18 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Reward", ("reward/mean", "reward/std"), zero=False),
             Panel("Reward by component", ("reward/",), zero=False),
             Panel("Accuracy", ("accuracy", "evaluation/accuracy"), percent=True),
-            Panel("Held-out loss", ("evaluation/loss",), "nats per token", zero=False),
+            Panel("Held-out loss", ("evaluation/loss",), "nats", zero=False),
             Panel("Groups without a signal", ("groups/zero_advantage",), "share", percent=True),
+        ),
+    ),
+    (
+        "Chosen and rejected",
+        (
+            Panel("Implicit reward", ("reward/chosen", "reward/rejected"), "nats", zero=False),
+            Panel("Score", ("score/chosen", "score/rejected"), zero=False),
+            Panel("Margin", ("margin", "evaluation/margin")),
+            Panel("Logprob of a response", ("logprob/chosen", "logprob/rejected"), "nats", zero=False),
+            Panel("Length of a response", ("length/chosen", "length/rejected"), "tokens"),
         ),
     ),
     (
@@ -119,11 +129,9 @@ def _keys(panel: Panel, present: Sequence[str]) -> list[str]:
 
 
 def _short(key: str, panel: Panel) -> str:
-    return (
-        "training"
-        if key == "accuracy" and len(panel.keys) > 1
-        else {"evaluation/accuracy": "held-out"}.get(key, key.rpartition("/")[2])
-    )
+    if f"evaluation/{key}" in panel.keys:
+        return "training"
+    return "held-out" if key.startswith("evaluation/") and len(panel.keys) > 1 else key.rpartition("/")[2]
 
 
 def _names(rows: Rows) -> list[str]:
