@@ -99,3 +99,11 @@ def test_responses_to_different_prompts_are_left_out_and_named(tmp_path):
     path.write_text(json.dumps(apart) + "\n")
     with pytest.raises(DataError, match=r"line 1: .*different prompts, and so it is in every row"):
         load_preferences(str(path))
+
+
+def test_only_the_responses_are_learned_even_where_a_template_rewrites_what_was_said_before():
+    chat = ChatFormat(of_family("qwen3"))  # drops the thinking of earlier turns
+    prompt = (Message("user", "1+1?"), Message("assistant", "<think>\nhm\n</think>\n\n2"), Message("user", "2+2?"))
+    pair = pair_of(chat, Preference(prompt, "4", "5"))
+    assert pair.chosen.prefix == tuple(chat.prompt_ids(prompt)) and all(pair.chosen.learned)
+    assert "4" in chat.decode(pair.chosen.continuation)
