@@ -41,6 +41,13 @@ def test_pairs_of_different_prompts_fill_a_row():
     assert row.families == [(1, [1, 1]), (1, [1, 1])]
 
 
+def test_a_pair_that_does_not_fit_leaves_nothing_of_itself_behind():
+    first = [Example((7, 8), (i,), (True,)) for i in range(2)]
+    second = [Example((9, 9), (1,), (True,)), Example((9, 9), (2, 3), (True, True))]
+    rows = pack([*first, *second], 8, together=2)  # 4 and 5 tokens; the second's prefix and first response would fit
+    assert [row.families for row in rows] == [[(2, [1, 1])], [(2, [1, 2])]]
+
+
 def test_the_last_token_of_each_example_is_known():
     examples = [Example((7, 8), (1, 2), (True, True)), Example((7, 8), (3,), (True,)), Example((9,), (4,), (True,))]
     (row,) = pack(examples, 100)

@@ -78,7 +78,7 @@ class Training:
         if self.lora_rank:
             kept["adapter"] = 4 * self.trainable
         if self.copies_masters:
-            kept["float32 masters"] = 4 * self.trainable
+            kept |= {"float32 masters": 4 * self.trainable, "float32 gradients": 4 * self.trainable}
         if self.reference and not self.lora_rank:  # an adapter's reference is its base
             kept["reference"] = self.shape.parameters * self.itemsize
         return kept | {"Adam state": 8 * self.trainable}
@@ -87,14 +87,12 @@ class Training:
 def update_phase(training: Training, load: Load) -> Phase:
     """Forward and backward of a full micro-batch, at the moment when its activations are all there.
 
-    The gradients of earlier micro-batches are in float32; those of this one, in the format of the weights, come as its
-    activations go, so the larger of the two counts.
+    Where masters stand beside the weights, so do the sums of gradients, all the time; else they are there in an update.
     """
-    activations = activation_bytes(training, load)
     head = head_bytes(training.shape, training.itemsize, full=not training.lora_rank)
-    narrow = training.itemsize * training.trainable if training.copies_masters else 0
-    extra = max(0, narrow - activations - head)
-    parts = {"gradients": 4 * training.trainable + extra, "activations": activations, "logits of a chunk": head}
+    parts = {"activations": activation_bytes(training, load), "logits of a chunk": head}
+    if not training.copies_masters:
+        parts["gradients"] = 4 * training.trainable
     return Phase("update", training.held() | parts)
 
 
