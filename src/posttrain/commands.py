@@ -175,6 +175,8 @@ COMMANDS: dict[str, Command] = {
         "before a run: batch, memory, time and disk, and what will not fit", _recipe("plan", "PlanRL"), ("json",)
     ),
     "plan sft": Command("the same before fine-tuning", _recipe("plan", "PlanSFT"), ("json",)),
+    "plan preference": Command("the same before learning from pairs", _recipe("plan", "PlanPreference"), ("json",)),
+    "plan reward-model": Command("the same before a reward model", _recipe("plan", "PlanRewardModel"), ("json",)),
     "verify": Command(
         "prove on your model and machine that the numbers are right",
         _recipe("verify", "Verify"),

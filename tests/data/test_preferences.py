@@ -52,9 +52,8 @@ def test_transcripts_of_hh_rlhf(tmp_path):
     ("row", "problem"),
     [
         ({"prompt": "a", "chosen": "b"}, "field 'rejected' is missing"),
-        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "are the same"),
         ({"chosen": "b", "rejected": "c"}, "no prompt before the two responses"),
-        ({"chosen": "\n\nHuman: a\n\nAssistant:", "rejected": "\n\nHuman: a\n\nAssistant: b"}, "nothing is said"),
+        ({"chosen": "x\n\nHuman: a\n\nAssistant: b", "rejected": "c"}, "words before the first turn: 'x'"),
         ({"chosen": "\n\nHuman: a", "rejected": "\n\nHuman: b"}, "no prompt before"),
         (
             {"prompt": "a", "chosen": [{"role": "user", "content": "b"}], "rejected": "c"},
@@ -89,15 +88,28 @@ def test_pairs_with_one_long_response_are_left_out():
     assert fitting([short, one_long], 6) == [short, one_long]
 
 
-def test_responses_to_different_prompts_are_left_out_and_named(tmp_path):
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (("\n\nHuman: a\n\nAssistant: b", "\n\nHuman: x\n\nAssistant: b"), "answer different prompts"),
+        (("\n\nHuman: a\n\nAssistant: b", "\n\nHuman: a\n\nAssistant: b"), "are the same"),
+        (
+            ("\n\nHuman: a\n\nAssistant: b", "\n\nHuman: a\n\nAssistant:"),
+            "'rejected' has a turn in which nothing is said",
+        ),
+    ],
+)
+def test_what_nothing_can_be_learned_from_is_left_out_and_named(tmp_path, rejected, problem):
     good = {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}
-    apart = {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: x\n\nAssistant: b"}
+    bad = {"chosen": good["chosen"], "rejected": rejected}
     path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in (good, apart, good)))
+    path.write_text("".join(json.dumps(row) + "\n" for row in (good, bad, good)))
     found = load_preferences(str(path))
-    assert len(found.preferences) == 2 and [place[-6:] for place in found.apart] == ["line 2"]
-    path.write_text(json.dumps(apart) + "\n")
-    with pytest.raises(DataError, match=r"line 1: .*different prompts, and so it is in every row"):
+    assert len(found.preferences) == 2
+    (left_out,) = found.left_out
+    assert "pairs.jsonl line 2: " in left_out and left_out.endswith(problem)
+    path.write_text(json.dumps(bad) + "\n")
+    with pytest.raises(DataError, match=f"line 1: .*{problem}, and nothing can be learned from the other rows either"):
         load_preferences(str(path))
 
 

@@ -61,7 +61,7 @@ MUTATIONS = [
             ("if len(learned) < options.pairs_per_step:", "if len(learned) <= options.pairs_per_step:"),
             ("math.ceil(options.epochs", "math.floor(options.epochs"),
             ("len(sides.learned) - len(learned)", "0"),
-            ("        if found.apart:\n", "        if False:\n"),
+            ("        if found.left_out:\n", "        if False:\n"),
             ("(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None", "None"),
             ("return judged[0], judged[-1]", "return judged[-1], judged[-1]"),
             ("options.steps < 0 or not 0 < options.epochs", "options.steps < 0 or not 0 <= options.epochs"),

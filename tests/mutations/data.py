@@ -131,8 +131,7 @@ MUTATIONS = [
         Mutation("data/preferences.py", old, new, "data/test_preferences.py")
         for old, new in [
             ("if rejected[:-1] != prompt:", "if False:"),
-            ("    if apart and not kept:\n", "    if False:\n"),
-            ("for row, p in found if p is None]", "for row, p in found]"),
+            ("    if not kept:\n", "    if False:\n"),
             ("if not prompt or prompt[-1].role", "if prompt[-1:] and prompt[-1].role"),
             ('if message.role != "assistant":', "if False:"),
             ("if last[0].content == last[1].content:", "if False:"),
@@ -140,7 +139,8 @@ MUTATIONS = [
             ("source=row.place", "source=row.id"),
             ('if "prompt" in row or len(pieces) == 1:', "if len(pieces) == 1:"),
             ("words.strip()) for who", "words) for who"),
-            ("or not all(message.content for message in said)", ""),
+            ("    if not all(message.content for message in said):\n", "    if False:\n"),
+            ("    if pieces[0].strip():\n", "    if False:\n"),
             ('train_on="last")', 'train_on="all")'),
             ("ids.token_ids[len(prompt) :]", "ids.token_ids[len(prompt) - 1 : -1]"),
             (

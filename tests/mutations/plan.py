@@ -96,27 +96,37 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/plan.py", old, new, "recipes/test_plan.py")
+        Mutation("recipes/plan/work.py", old, new, "recipes/test_plan.py")
         for old, new in [
-            ("online(config.algorithm)().needs_reference", "False"),
+            ("reference=algorithm.needs_reference", "reference=False"),
+            ("if length <= config.max_prompt_tokens]", "]"),
+            ("    algorithm.advantages(torch.zeros(1, config.completions_per_prompt))", "    pass"),
+            ("math.ceil(config.epochs * rows / config.examples_per_step)", "int(config.epochs)"),
+            ("math.ceil(config.epochs * rows / config.pairs_per_step)", "int(config.epochs)"),
+            ("longest = load(*max(sizes, key=sum))", "longest = load(*min(sizes, key=sum))"),
+            ("load(*(sum(column) / len(sizes) for", "load(*(max(column) for"),
+            ("reference=not scored and", "reference=not scored or"),
+            ("head=not scored", "head=True"),
+            ("Load(config.pairs_per_step, 2,", "Load(config.pairs_per_step, 1,"),
+            ("updates=config.updates_per_step", "updates=1"),
+        ]
+    ),
+    *(
+        Mutation("recipes/plan/__init__.py", old, new, "recipes/test_plan.py")
+        for old, new in [
             ("(config.keep_last + 2)", "config.keep_last"),
             ("available_bytes() + libraries", "available_bytes()"),
             ('{"Python and libraries": libraries} | dict(p.parts)', "dict(p.parts)"),
-            ("if length <= config.max_prompt_tokens]", "]"),
-            (
-                "load(max(lengths)), load(round(sum(lengths) / len(lengths))), rows, config.steps",
-                "load(max(lengths)), load(max(lengths)), rows, config.steps",
-            ),
-            ("online(config.algorithm)().advantages(torch.zeros(1, config.completions_per_prompt))", "pass"),
-            ("min(config.max_tokens, shape.context)", "config.max_tokens"),
-            (
-                "math.ceil(config.epochs * rows / config.examples_per_step)",
-                "int(config.epochs * rows / config.examples_per_step)",
-            ),
             ("if longest > load.microbatch_tokens:", "if False:"),
             ("if longest > context:", "if longest > 2 * context:"),
             ("if disk > free:", "if False:"),
-            ("updates=updates) if speed", "updates=1) if speed and updates == 0"),
+            ("speed, updates=work.updates)", "speed, updates=1)"),
+            ("work.reference, device", "False, device"),
+        ]
+    ),
+    *(
+        Mutation("recipes/plan/speed.py", old, new, "recipes/test_plan.py")
+        for old, new in [
             ("max(0.0, longer - shorter) / PROBE_STEPS", "longer / PROBE_STEPS"),
             ("return Speed(trained / tokens,", "return Speed(trained,"),
             ("updated / trainable)", "updated)"),

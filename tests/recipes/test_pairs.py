@@ -213,4 +213,7 @@ def test_pairs_that_cannot_be_compared_are_counted_on_the_terminal(kind, model, 
     rows.append({"chosen": "\n\nHuman: 1\n\nAssistant: a", "rejected": "\n\nHuman: 2\n\nAssistant: b"})
     config = options(kind, write(tmp_path / "hh.jsonl", rows), model, steps=1)
     assert train(config, output=tmp_path / "run", quiet=False).pairs == 4
-    assert "1 pairs answer different prompts and were left out: hh.jsonl line 5" in capsys.readouterr().err
+    assert (
+        "1 of 5 pairs left out: hh.jsonl line 5: 'chosen' and 'rejected' answer different prompts"
+        in capsys.readouterr().err
+    )

@@ -8,7 +8,9 @@ import pytest
 from posttrain.data import ChatFormat
 from posttrain.errors import UserError
 from posttrain.recipes import plan as recipe
-from posttrain.recipes.plan import PlanRL, PlanSFT, run
+from posttrain.recipes.plan import PlanPreference, PlanRewardModel, PlanRL, PlanSFT, run, speed
+from posttrain.recipes.preference import Preferences
+from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.training.plan import GB, Speed
@@ -33,7 +35,13 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("plan", "real", "own"), [(PlanRL, RL, {"prompt_tokens", "measure"}), (PlanSFT, SFT, {"measure"})]
+    ("plan", "real", "own"),
+    [
+        (PlanRL, RL, {"prompt_tokens", "measure"}),
+        (PlanSFT, SFT, {"measure"}),
+        (PlanPreference, Preferences, {"measure"}),
+        (PlanRewardModel, Scoring, {"measure"}),
+    ],
 )
 def test_options_have_the_names_types_and_defaults_of_the_run(plan, real, own):
     theirs = {field.name: field for field in dataclasses.fields(real)}
@@ -105,7 +113,7 @@ def test_demonstrations_are_measured(folder, tmp_path):
 
 
 def test_time_is_what_was_measured_times_what_is_done(folder, monkeypatch):
-    monkeypatch.setattr(recipe, "_speed", lambda *_: Speed(1e-3, 0.0, 0.5, 0.0))
+    monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(1e-3, 0.0, 0.5, 0.0))
     found = run(rl(folder, measure=True, prompt_tokens=20, max_new_tokens=30, steps=10))
     assert found.update_seconds == pytest.approx(4.16) and found.sampling_seconds == pytest.approx(15.0)
     assert found.summary()["seconds"] == pytest.approx(191.6)
@@ -114,7 +122,7 @@ def test_time_is_what_was_measured_times_what_is_done(folder, monkeypatch):
 
 def test_the_measurement_itself(folder, monkeypatch):
     """Seconds of one and two layers are measured on rows like those of the run, and extended to all."""
-    monkeypatch.setattr(recipe, "seconds_of", lambda work, device: (work(), 1.0)[1])
+    monkeypatch.setattr(speed, "seconds_of", lambda work, device: (work(), 1.0)[1])
     found = run(rl(folder, measure=True, prompt_tokens=20, max_new_tokens=30, prompts_per_step=2, steps=1))
     # every work takes one second for one layer and for two, so more layers cost nothing: branches of 30 fill 1024
     tokens = 20 + 16 * 30
@@ -123,9 +131,9 @@ def test_the_measurement_itself(folder, monkeypatch):
 
 
 def test_a_large_model_is_estimated_from_products(folder, monkeypatch):
-    monkeypatch.setattr(recipe, "MOST_PROBED", 0)
-    monkeypatch.setattr(recipe, "products_per_second", lambda dtype, device: 1e9)
-    monkeypatch.setattr(recipe, "probe", None)
+    monkeypatch.setattr(speed, "MOST_PROBED", 0)
+    monkeypatch.setattr(speed, "products_per_second", lambda dtype, device: 1e9)
+    monkeypatch.setattr(speed, "probe", None)
     found = run(sft(folder, measure=True))
     shape = found.training.shape
     forward = 2 * (shape.active + shape.vocabulary * shape.hidden) / 0.5e9
@@ -193,3 +201,44 @@ def test_no_weights_are_read(folder, tmp_path):
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (tmp_path / name).write_bytes((model_folder(tmp_path / "whole") / name).read_bytes())
     assert run(rl(str(tmp_path), measure=True, max_new_tokens=8, steps=1)).update_seconds is not None
+
+
+def pairs(kind, folder, **others):
+    return kind(**{"model": folder, "precision": "float32", "measure": False} | others)
+
+
+def test_a_pair_is_a_prompt_and_two_responses(folder):
+    found = run(pairs(PlanPreference, folder, max_tokens=100, pairs_per_step=4, steps=3)).summary()
+    assert (found["batch"], found["steps"], found["updates"]) == (8, 3, 3)
+    assert found["tokens_per_step"] == 4 * (50 + 2 * 50)
+
+
+@pytest.mark.parametrize("kind", [PlanPreference, PlanRewardModel])
+def test_lengths_of_pairs_are_those_of_the_data(folder, tmp_path, kind):
+    rows = [{"prompt": "a" * n, "chosen": "b" * n, "rejected": "c" * 3 * n} for n in (4, 10, 100)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = str(tmp_path / "pairs.jsonl")
+    around = len(CHAT.prompt_ids([Message("user", "a")])) - 1
+    stop = 1
+    plan = run(pairs(kind, folder, dataset=data, max_tokens=around + 60, pairs_per_step=2, epochs=2))
+    # the third is left out by the run; the longest response is 30 letters and its stop token
+    assert (plan.longest.prompt_tokens, plan.longest.completion_tokens) == (around + 10, 30 + stop)
+    assert (plan.expected.prompt_tokens, plan.expected.completion_tokens) == (around + 7, 14 + stop)
+    assert plan.steps == 3 and "pairs a step" in plan.lines()[1]
+    with pytest.raises(UserError, match="all pairs are longer than 9 tokens"):
+        run(pairs(kind, folder, dataset=data, max_tokens=9))
+
+
+def test_a_reward_model_predicts_no_words_and_has_no_reference(folder):
+    (scored, compared) = (
+        run(pairs(kind, folder)).summary()["memory"]["update"] for kind in (PlanRewardModel, PlanPreference)
+    )
+    assert "logits of a chunk" in compared and "logits of a chunk" not in scored
+    assert "reference" in compared and "reference" not in scored
+
+
+@pytest.mark.parametrize("kind", [PlanPreference, PlanRewardModel])
+def test_pairs_are_measured_too(folder, monkeypatch, kind):
+    monkeypatch.setattr(speed, "seconds_of", lambda work, device: (work(), 1.0)[1])
+    found = run(pairs(kind, folder, measure=True, pairs_per_step=2, max_tokens=40)).summary()
+    assert found["seconds_per_step"] > 0

@@ -10,16 +10,21 @@ from posttrain.data.packing import Example, Pair
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
+from posttrain.errors import DataError
 from posttrain.types import Message, Preference, Role
 
 _TURN = re.compile(r"\n\n(Human|Assistant):")  # how HH-RLHF writes who speaks
 
 
 class Preferences(NamedTuple):
-    """What a data set holds, and the places of rows whose two responses answer different prompts."""
+    """What a data set holds, and the rows that were left out: where each is, and why."""
 
     preferences: list[Preference]
-    apart: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+class _Unusable(Exception):
+    """A row that is well formed, and from which nothing can be learned."""
 
 
 def load_preferences(
@@ -35,8 +40,9 @@ def load_preferences(
 
     A row has `chosen` and `rejected`, and either a `prompt` that both answer (text, or a list of {role, content}) or
     whole conversations that differ in their last message only: lists of {role, content}, or text in which
-    "\n\nHuman:" and "\n\nAssistant:" say who speaks, as HH-RLHF has it. Two responses to different prompts, of which
-    HH-RLHF has one in a thousand, cannot be compared: they are left out, and named in the result.
+    "\n\nHuman:" and "\n\nAssistant:" say who speaks, as HH-RLHF has it. Two responses that answer different prompts,
+    that are the same, or that say nothing cannot be learned from; HH-RLHF has two in a thousand. They are left out, and
+    named in the result.
 
     Args:
         source: a file, folder or hub id (see `load_rows`).
@@ -47,20 +53,23 @@ def load_preferences(
         prompt_template: text around each user message, which stands at `{prompt}`.
 
     Raises:
-        DataError: as `load_rows`; a row that is no preference, by file, line and field; or no two responses answer the
-            same prompt.
+        DataError: as `load_rows`; a row that is no preference, by file, line and field; or all were left out.
     """
-    rows = read_rows(source, split=split, columns=columns, limit=limit)
-    found = [(row, _preference(row)) for row in rows]
-    kept = [replace(p, prompt=dress(p.prompt, system, prompt_template)) for _, p in found if p is not None]
-    apart = [row for row, p in found if p is None]
-    if apart and not kept:
-        raise apart[0].fail("'chosen' and 'rejected' answer different prompts, and so it is in every row")
-    return Preferences(kept, tuple(row.place for row in apart))
+    kept: list[Preference] = []
+    left_out: list[str] = []
+    for row in read_rows(source, split=split, columns=columns, limit=limit):
+        try:
+            found = _preference(row)
+        except _Unusable as problem:
+            left_out.append(f"{row.place}: {problem}")
+        else:
+            kept.append(replace(found, prompt=dress(found.prompt, system, prompt_template)))
+    if not kept:
+        raise DataError(f"{left_out[0]}, and nothing can be learned from the other rows either")
+    return Preferences(kept, tuple(left_out))
 
 
-def _preference(row: Row) -> Preference | None:
-    """The preference of a row, None where the two responses answer different prompts."""
+def _preference(row: Row) -> Preference:
     chosen, rejected = (_conversation(row, field) for field in ("chosen", "rejected"))
     before = row.messages("prompt") if "prompt" in row else ()
     if before and len(chosen) == len(rejected) == 1:
@@ -68,7 +77,7 @@ def _preference(row: Row) -> Preference | None:
     else:
         prompt = chosen[:-1]
         if rejected[:-1] != prompt:
-            return None
+            raise _Unusable("'chosen' and 'rejected' answer different prompts")
     if not prompt or prompt[-1].role == "assistant":
         raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with --columns")
     last = (chosen[-1], rejected[-1])
@@ -76,7 +85,7 @@ def _preference(row: Row) -> Preference | None:
         if message.role != "assistant":
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
     if last[0].content == last[1].content:
-        raise row.fail("'chosen' and 'rejected' are the same, so there is nothing to learn from them; remove the row")
+        raise _Unusable("'chosen' and 'rejected' are the same")
     return Preference(prompt, last[0].content, last[1].content, source=row.place)
 
 
@@ -90,8 +99,10 @@ def _conversation(row: Row, field: str) -> tuple[Message, ...]:
         return (Message("assistant", text),)
     roles: dict[str, Role] = {"Human": "user", "Assistant": "assistant"}
     said = [Message(roles[who], words.strip()) for who, words in zip(pieces[1::2], pieces[2::2], strict=True)]
-    if pieces[0].strip() or not all(message.content for message in said):
-        raise row.fail(f"field '{field}' has a turn in which nothing is said; remove the row")
+    if pieces[0].strip():
+        raise row.fail(f"field '{field}' has words before the first turn: {pieces[0].strip()[:40]!r}")
+    if not all(message.content for message in said):
+        raise _Unusable(f"'{field}' has a turn in which nothing is said")
     return tuple(said)
 
 

@@ -107,9 +107,11 @@ def read_preferences(options: PairOptions) -> Sides:
     def tasks(source: str, limit: int | None = None) -> list[Task]:
         words = {"system": options.system, "prompt_template": options.prompt_template}
         found = load_preferences(source, columns=columns, limit=limit, **words)
-        if found.apart:
-            where = f"{', '.join(found.apart[:3])}{' and so on' if len(found.apart) > 3 else ''}"
-            notes.append(f"{len(found.apart)} pairs answer different prompts and were left out: {where}")
+        if found.left_out:
+            first = "; ".join(found.left_out[:3]) + ("; and so on" if len(found.left_out) > 3 else "")
+            notes.append(
+                f"{len(found.left_out)} of {len(found.left_out) + len(found.preferences)} pairs left out: {first}"
+            )
         return [Task(p.prompt, answer=p) for p in found.preferences]
 
     sides = divide(

@@ -61,6 +61,7 @@ class Training:
     lora_rank: int = 0
     reference: bool = False
     on_gpu: bool = False
+    head: bool = True  # whether words are predicted; a reward model's head is one row
 
     @property
     def trainable(self) -> int:
@@ -89,8 +90,9 @@ def update_phase(training: Training, load: Load) -> Phase:
 
     Where masters stand beside the weights, so do the sums of gradients, all the time; else they are there in an update.
     """
-    head = head_bytes(training.shape, training.itemsize, full=not training.lora_rank)
-    parts = {"activations": activation_bytes(training, load), "logits of a chunk": head}
+    parts = {"activations": activation_bytes(training, load)}
+    if training.head:
+        parts["logits of a chunk"] = head_bytes(training.shape, training.itemsize, full=not training.lora_rank)
     if not training.copies_masters:
         parts["gradients"] = 4 * training.trainable
     return Phase("update", training.held() | parts)

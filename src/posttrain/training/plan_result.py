@@ -16,6 +16,8 @@ class PlanResult:
     precision: str
     longest: Load
     expected: Load
+    batch: str  # what is in a step, and how long it is, in words
+    lengths: str
     rows: int | None  # tasks or examples of the data
     steps: int
     updates_per_step: int
@@ -74,7 +76,7 @@ class PlanResult:
             f"{self.command}: {shape.name}, {shape.parameters:,} parameters{adapter}, computed in {self.precision}",
             "batch    " + self._batch(),
             f"tokens   {self.expected.tokens:,} a step, in {_count(self.expected.microbatches, 'micro-batch')} of up "
-            f"to {self.expected.microbatch_tokens:,}; {self._lengths()}",
+            f"to {self.expected.microbatch_tokens:,}; {self.lengths}",
             f"memory   {', '.join(f'{p.name} {p.total / GB:.1f} GB' for p in self.phases)}; "
             f"{self.available / GB:.1f} GB are available",
             f"         held all the time: {_shown(held)}",
@@ -86,29 +88,16 @@ class PlanResult:
         ]
 
     def _batch(self) -> str:
-        load, epochs = self.longest, self.epochs
-        batch = (
-            f"{load.prompts} prompts x {load.group} completions = {load.sequences} completions a step"
-            if self.command == "rl"
-            else f"{load.prompts} examples a step"
-        )
-        passes = "" if epochs is None else f", {epochs:.2g} passes over {self.rows:,} rows"
-        return f"{batch}; {_count(self.steps, 'step')}, {_count(self.steps * self.updates_per_step, 'update')}{passes}"
-
-    def _lengths(self) -> str:
-        if self.command == "sft":
-            return f"examples of {self.expected.completion_tokens} on average, {self.longest.completion_tokens} at most"
-        return (
-            f"prompts of {self.expected.prompt_tokens} on average, {self.longest.prompt_tokens} at most; "
-            f"completions taken to be as long as they may be, {self.longest.completion_tokens}"
-        )
+        passes = "" if self.epochs is None else f", {self.epochs:.2g} passes over {self.rows:,} rows"
+        updates = _count(self.steps * self.updates_per_step, "update")
+        return f"{self.batch}; {_count(self.steps, 'step')}, {updates}{passes}"
 
     def _time(self) -> str:
         if self.step_seconds is None or self.update_seconds is None:
             return "not measured (--measure)"
         parts = "" if self.sampling_seconds is None else f" (sampling {_clock(self.sampling_seconds)}, "
         parts += "" if self.sampling_seconds is None else f"update {_clock(self.update_seconds)})"
-        most = "at most " if self.command == "rl" else "about "
+        most = "about " if self.sampling_seconds is None else "at most "
         busy = (
             f"; other programs kept this machine busy ({self.busy:.1f} a core), so expect less"
             if self.busy > 0.6

@@ -1,0 +1,171 @@
+"""What a run will compute: how many sequences of which lengths, measured on its data where there are some."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from posttrain.algorithms import online, preference
+from posttrain.data import (
+    ChatFormat,
+    fitting,
+    load_demonstrations,
+    load_tasks,
+    load_tokenizer,
+    pair_of,
+    parse_columns,
+)
+from posttrain.errors import UserError
+from posttrain.models.footprint import Shape
+from posttrain.models.load import locate
+from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
+from posttrain.training import pair_options
+from posttrain.training.plan import Load
+
+MOST_READ = 500  # rows of the data whose lengths are measured
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a command will compute."""
+
+    command: str
+    longest: Load  # a step with the longest sequences, for memory
+    expected: Load  # one with average ones, for time
+    rows: int | None
+    steps: int
+    batch: str  # both in words
+    lengths: str
+    updates: int = 1
+    cache: int = 0  # bytes for keys and values; 0 where nothing is sampled
+    lora_rank: int = 0
+    reference: bool = False
+    head: bool = True  # whether words are predicted
+
+
+def work_of(config: Config, shape: Shape) -> Work:
+    """What a command with these options will compute."""
+    if isinstance(config, PlanRL):
+        return _rlwork_of(config)
+    if isinstance(config, PlanSFT):
+        return _sftwork_of(config, shape)
+    return _pairwork_of(config, shape)
+
+
+def _rlwork_of(config: PlanRL) -> Work:
+    if min(config.steps, config.prompts_per_step, config.completions_per_prompt, config.updates_per_step) < 1:
+        raise UserError("--steps, --prompts-per-step, --completions-per-prompt, --updates-per-step must be 1 or more")
+    algorithm = online(config.algorithm)()
+    algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
+    lengths, rows = [config.prompt_tokens], None
+    if config.dataset:
+        tasks = load_tasks(
+            config.dataset, columns=_columns(config), limit=config.limit, seed=config.seed, **_words(config)
+        )
+        chat, rows = ChatFormat(load_tokenizer(locate(config.model))), len(tasks)
+        found = [len(chat.prompt_ids(task.prompt)) for task in tasks[:MOST_READ]]
+        lengths = [length for length in found if length <= config.max_prompt_tokens]
+        if not lengths:
+            raise UserError(
+                f"all prompts are longer than --max-prompt-tokens {config.max_prompt_tokens}, the shortest has "
+                f"{min(found)}; give a larger one"
+            )
+
+    def load(prompt_tokens: int) -> Load:
+        return Load(
+            config.prompts_per_step,
+            config.completions_per_prompt,
+            prompt_tokens,
+            config.max_new_tokens,
+            config.microbatch_tokens,
+        )
+
+    longest, expected = load(max(lengths)), load(round(sum(lengths) / len(lengths)))
+    return Work(
+        "rl",
+        longest,
+        expected,
+        rows,
+        config.steps,
+        f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step",
+        f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most; completions taken to be as "
+        f"long as they may be, {longest.completion_tokens}",
+        updates=config.updates_per_step,
+        cache=int(config.cache_gb * 2**30),
+        lora_rank=config.lora_rank,
+        reference=algorithm.needs_reference,
+    )
+
+
+def _sftwork_of(config: PlanSFT, shape: Shape) -> Work:
+    most = min(config.max_tokens, shape.context)
+    lengths, rows, steps = [most], None, config.steps or 1
+    if config.dataset:
+        data = load_demonstrations(config.dataset, columns=_columns(config), limit=config.limit, **_words(config))
+        chat, rows = ChatFormat(load_tokenizer(locate(config.model))), len(data)
+        found = [
+            len(example.token_ids) for messages in data[:MOST_READ] for example in chat.training_examples(messages)
+        ]
+        lengths = [length for length in found if length <= most]
+        if not lengths:
+            raise UserError(
+                f"all examples are longer than {most} tokens, the shortest has {min(found)}; raise --max-tokens"
+            )
+        steps = config.steps or math.ceil(config.epochs * rows / config.examples_per_step)
+
+    def load(tokens: int) -> Load:
+        return Load(config.examples_per_step, 1, 0, tokens, config.microbatch_tokens)
+
+    longest, expected = load(max(lengths)), load(round(sum(lengths) / len(lengths)))
+    return Work(
+        "sft",
+        longest,
+        expected,
+        rows,
+        steps,
+        f"{longest.prompts} examples a step",
+        f"examples of {expected.completion_tokens} on average, {longest.completion_tokens} at most",
+        lora_rank=config.lora_rank,
+    )
+
+
+def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work:
+    most = min(config.max_tokens, shape.context)
+    sizes, rows, steps = [(most // 2, most - most // 2)], None, config.steps or 1  # prompt, and a response
+    if config.dataset:
+        sides = pair_options.read_preferences(config)
+        chat, rows = ChatFormat(load_tokenizer(locate(config.model))), len(sides.learned)
+        pairs = fitting([pair_of(chat, preference) for preference in sides.learned[:MOST_READ]], most)
+        if not pairs:
+            raise UserError(f"all pairs are longer than {most} tokens; raise --max-tokens")
+        sizes = [(len(e.prefix), len(e.continuation)) for pair in pairs for e in pair]
+        steps = config.steps or math.ceil(config.epochs * rows / config.pairs_per_step)
+
+    def load(prompt: float, response: float) -> Load:
+        return Load(config.pairs_per_step, 2, round(prompt), round(response), config.microbatch_tokens)
+
+    longest = load(*max(sizes, key=sum))
+    expected = load(*(sum(column) / len(sizes) for column in zip(*sizes, strict=True)))
+    scored = isinstance(config, PlanRewardModel)
+    return Work(
+        "reward-model" if scored else "preference",
+        longest,
+        expected,
+        rows,
+        steps,
+        f"{longest.prompts} pairs a step",
+        f"prompts of {expected.prompt_tokens} and responses of {expected.completion_tokens} on average, together "
+        f"{longest.prompt_tokens + longest.completion_tokens} at most",
+        lora_rank=0 if scored else config.lora_rank,
+        reference=not scored and preference(config.algorithm)().needs_reference,
+        head=not scored,
+    )
+
+
+def _columns(config: PlanRL | PlanSFT) -> dict[str, str] | None:
+    return parse_columns(config.columns) if config.columns else None
+
+
+def _words(config: PlanRL | PlanSFT) -> dict[str, Any]:
+    return {"system": config.system, "prompt_template": config.prompt_template}
