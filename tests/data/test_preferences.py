@@ -48,6 +48,12 @@ def test_transcripts_of_hh_rlhf(tmp_path):
     assert (found.chosen, found.rejected) == ("Yes.", "No.")
 
 
+def test_beside_a_prompt_a_response_is_text_whatever_it_quotes(tmp_path):
+    quoted = "They wrote:\n\nHuman: hi"
+    (found,) = load(tmp_path, {"prompt": "a", "chosen": quoted, "rejected": "c"})
+    assert found.chosen == quoted
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -89,14 +95,11 @@ def test_pairs_with_one_long_response_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("row", "problem"),
+    ("rejected", "problem"),
     [
-        (("\n\nHuman: a\n\nAssistant: b", "\n\nHuman: x\n\nAssistant: b"), "answer different prompts"),
-        (("\n\nHuman: a\n\nAssistant: b", "\n\nHuman: a\n\nAssistant: b"), "are the same"),
-        (
-            ("\n\nHuman: a\n\nAssistant: b", "\n\nHuman: a\n\nAssistant:"),
-            "'rejected' has a turn in which nothing is said",
-        ),
+        ("\n\nHuman: x\n\nAssistant: b", "answer different prompts"),
+        ("\n\nHuman: a\n\nAssistant: b", "are the same"),
+        ("\n\nHuman: a\n\nAssistant:", "'rejected' has a turn in which nothing is said"),
     ],
 )
 def test_what_nothing_can_be_learned_from_is_left_out_and_named(tmp_path, rejected, problem):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from posttrain.data.chat import ChatFormat
@@ -42,12 +44,19 @@ def test_a_missing_template_is_found_where_it_is_needed(tmp_path):
         ChatFormat(tokenizer)
 
 
-def test_what_pads_is_never_what_ends_a_sequence():
-    tokenizer = of_family("smollm2")
-    stop = tokenizer.eos_token_id
-    others = [token for token in sorted(tokenizer.all_special_ids) if token != stop]
-    tokenizer.pad_token = tokenizer.eos_token  # as SmolLM2 itself has it
-    assert padding_beside(tokenizer, {stop}) == others[0]
-    assert padding_beside(tokenizer, {others[0]}) == stop
+@pytest.mark.parametrize(
+    ("own", "ends", "found"),
+    [
+        (7, {5}, 7),
+        (7, {7}, 3),  # as SmolLM2 has it, which pads with its stop token
+        (7, {7, 3}, 5),
+        (None, {3}, 5),
+    ],
+)
+def test_what_pads_is_never_what_ends_a_sequence(own, ends, found):
+    assert padding_beside(SimpleNamespace(pad_token_id=own, all_special_ids=[5, 3, 7]), ends) == found
+
+
+def test_a_tokenizer_with_nothing_left_to_pad_with_is_refused():
     with pytest.raises(ModelError, match="none is left to pad with"):
-        padding_beside(tokenizer, {stop, *others})
+        padding_beside(SimpleNamespace(pad_token_id=7, all_special_ids=[5, 7]), {5, 7})

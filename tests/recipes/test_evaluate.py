@@ -106,6 +106,7 @@ def test_both_are_measured_unless_one_is_asked_for(folder, tasks, engines, tmp_p
     summary = found.summary()
     assert summary["accuracy"] == summary["sampled"]["accuracy"] == 0.4375
     assert summary["greedy"]["accuracy"] == 0.5
+    assert {name: answers.greedy for name, answers in found.model.answers.items()} == {"sampled": False, "greedy": True}
     lines = "\n".join(found.lines())
     assert "sampled  pass@1 43.8 %" in lines and "pass@4 75.0 %" in lines and "greedy   pass@1 50.0 %" in lines
 
@@ -120,6 +121,19 @@ def test_a_baseline_gets_the_same_tasks_and_the_difference_its_own_interval(fold
     assert over["greedy"]["ci95"] == list(paired_difference_interval([1.0] * 4, [1.0, 0.0, 1.0, 0.0]))
     assert found.summary()["baseline"]["greedy"]["accuracy"] == 1.0
     assert any("sampled: not to be told apart from the baseline: +43.8 points" in line for line in found.lines())
+
+
+def test_model_and_baseline_are_each_loaded_once_in_order(folder, tasks, tmp_path, monkeypatch):
+    other = model_folder(tmp_path / "other", seed=1)
+    loaded = []
+
+    def load(name, **options):
+        loaded.append(name)
+        return replace(load_policy(name, **options), engine=scripted(SCRIPT, GREEDY))
+
+    monkeypatch.setattr(recipe, "load_policy", load)
+    run(options(folder, tasks, samples=4, baseline=str(other)), output=tmp_path / "run", quiet=True)
+    assert loaded == [str(folder), str(other)]
 
 
 def test_a_clear_difference_is_called_one(folder, tasks, engines, tmp_path):
