@@ -47,6 +47,12 @@ def test_a_prompt_is_answered_n_times_with_a_seed_each(folder, engine):
     assert requests[0].token_ids == tuple(CHAT.prompt_ids([Message("user", "2+2?")]))
 
 
+def test_a_prompt_over_the_context_is_refused_before_the_weights_are_read(folder, monkeypatch):
+    monkeypatch.setattr(recipe, "load_policy", None)
+    with pytest.raises(UserError, match="256"):
+        run(Generate(model=folder, prompt="x" * 300), quiet=True)
+
+
 def test_greedy_is_temperature_0_whatever_else_is_set(folder, engine):
     run(Generate(model=folder, prompt="2+2?", greedy=True, top_k=5, top_p=0.5), quiet=True)
     assert asked(engine)[0].sampling == Sampling(256, 0.0)

@@ -236,7 +236,7 @@ def _prepare(config: Evaluate) -> _Parts:
     baseline = saved_model(config.baseline) if config.baseline else None
     models = [saved for saved in (model, baseline) if saved is not None]
     for saved in models:
-        notes += [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
+        notes += saved.notes()
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
     kept = tasks
     for saved in models:

@@ -122,7 +122,7 @@ def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = 
     _check(config)
     said = sys.stdin if lines is None else lines
     saved = saved_model(config.model)
-    notes = [f"a damaged checkpoint was passed over: {line}" for line in saved.skipped]
+    notes = [*saved.notes()]
     notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
     tasks = [] if config.chat else _tasks(config, said)
     if tasks:
