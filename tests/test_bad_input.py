@@ -170,7 +170,10 @@ def test_prompt_over_the_context(fails, long, command):
 
 def test_prompts_longer_than_allowed(fails):
     found = fails(words("rl", "--max-prompt-tokens 10"))
-    assert found == "all 4 prompts exceed --max-prompt-tokens 10; give a larger one"
+    assert found == (
+        "all 4 prompts are longer than 10 tokens, the smaller of --max-prompt-tokens 10 and what the model's context "
+        "of 256 leaves room for"
+    )
 
 
 def test_examples_longer_than_allowed(fails):
@@ -260,3 +263,24 @@ def test_resume_with_another_configuration(fails, command, more, differences):
         f"run was started with another configuration: {differences}; resume with the options it was started with, "
         "or start a new run"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--max-new-tokens 0", "--max-new-tokens must be 1 or more; got 0"),
+        ("--max-prompt-tokens 0", "--max-prompt-tokens must be 1 or more; got 0"),
+        ("--eval-samples 0", "--eval-samples must be 1 or more; got 0"),
+        ("--eval-every -1", "--eval-every must be 0 or more; got -1"),
+        ("--temperature nan", "--temperature must be above 0"),
+        ("--temperature inf", "--temperature must be above 0"),
+        ("--cache-gb -1", "--cache-gb must be above 0; got -1.0"),
+        ("--microbatch-tokens 60", "or a smaller --max-new-tokens"),
+    ],
+)
+def test_options_of_rl_that_cannot_be(fails, options, message):
+    assert message in fails(words("rl", options))
+
+
+def test_rl_asks_for_the_data_before_anything_else(fails):
+    assert "--dataset" in fails(["rl"])

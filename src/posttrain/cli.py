@@ -30,7 +30,7 @@ SHARED: Mapping[str, tuple[Any, Any, str]] = {
     "config": (Path | None, None, "A TOML file of options, such as the config.toml of a run; flags come on top of it."),
     "output": (Path | None, None, "Where to write; unless given, a new directory below runs/."),
     "resume": (Path | None, None, "Go on with the run in this directory, as if it had never been interrupted."),
-    "quiet": (bool, False, "Show no progress."),
+    "quiet": (bool, False, "Show no progress; what must be known is said all the same."),
     "json": (bool, False, "End the output with one line of JSON."),
     "debug": (bool, False, "Show the traceback of an error."),
 }

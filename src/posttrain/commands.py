@@ -106,6 +106,11 @@ def _show_run(result: Any) -> list[str]:
     return [*found, f"try it  posttrain generate --model {shlex.quote(str(result.run))}"] if result.steps else found
 
 
+def _show_reward_model(result: Any) -> list[str]:
+    """A reward model writes nothing, so it is not to be tried like that."""
+    return [line for line in _show_run(result) if not line.startswith("try it")]
+
+
 def _accuracy(found: Any) -> str:
     return "unknown" if found is None else f"{found.accuracy:.3f} ({found.ci95[0]:.3f} to {found.ci95[1]:.3f})"
 
@@ -164,7 +169,7 @@ COMMANDS: dict[str, Command] = {
         "learn from pairs to score responses as people would",
         _recipe("reward_model", "Scoring"),
         _TRAINING,
-        show=_show_run,
+        show=_show_reward_model,
         answer=_answer_run,
     ),
     "evaluate": Command(

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.tokenizer import load_tokenizer, padding_beside
+from posttrain.data.tokenizer import ending_at_stop, load_tokenizer, padding_beside
 from posttrain.errors import ModelError, TemplateError
 from tests.data.families import of_family
 from tests.data.vectors import TWO
@@ -60,3 +60,17 @@ def test_what_pads_is_never_what_ends_a_sequence(own, ends, found):
 def test_a_tokenizer_with_nothing_left_to_pad_with_is_refused():
     with pytest.raises(ModelError, match="none is left to pad with"):
         padding_beside(SimpleNamespace(pad_token_id=7, all_special_ids=[5, 7]), {5, 7})
+
+
+def test_a_template_can_be_made_to_end_at_the_stop_token():
+    tokenizer = of_family("smollm2")
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b "}]
+    before = {
+        generate: tokenizer.apply_chat_template(said[: 2 - generate], tokenize=False, add_generation_prompt=generate)
+        for generate in (False, True)
+    }
+    assert before[False].endswith("<|im_end|>\n")
+    tokenizer.chat_template = ending_at_stop(ending_at_stop(tokenizer.chat_template))
+    assert tokenizer.apply_chat_template(said, tokenize=False) == before[False][:-1]
+    assert tokenizer.apply_chat_template(said[:1], tokenize=False, add_generation_prompt=True) == before[True]
+    assert ChatFormat(tokenizer).training_ids(TWO) == ChatFormat(of_family("smollm2")).training_ids(TWO)

@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
 
 from posttrain.errors import ModelError
 from posttrain.models import packaged
+from posttrain.models.heads import load_reward_model
 from posttrain.models.load import load_model, locate
 from posttrain.models.lora import add_lora
 from posttrain.models.plain import exact_logprobs, float64_copy
@@ -60,6 +62,22 @@ def test_loads_in_the_format_asked_for_ready_to_be_trained(tmp_path, dtype):
     stored = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
     found = model.network.state_dict()
     assert all(torch.equal(found[name], weight.to(dtype)) for name, weight in stored.items())
+
+
+def test_weights_that_are_not_there_are_named_and_not_made_up(tmp_path):
+    folder = model_folder(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for load in (load_model, load_reward_model):
+        with pytest.raises(ModelError, match=r"lacks 1 of the model's weights: model.layers.0.mlp.up_proj.weight"):
+            load(str(folder), dtype=torch.float32)
+
+
+def test_a_reward_model_is_no_policy(tmp_path):
+    load_reward_model(str(model_folder(tmp_path / "model")), dtype=torch.float32).save(tmp_path / "scorer", padding=0)
+    with pytest.raises(ModelError, match="scores sequences and writes none"):
+        load_model(str(tmp_path / "scorer"), dtype=torch.float32)
 
 
 def test_stop_tokens_are_those_of_the_generation_config():

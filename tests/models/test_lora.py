@@ -10,7 +10,7 @@ from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError, UserError
 from posttrain.models import lora
 from posttrain.models.lora import add_lora, base_of, is_adapter, load_adapter
-from posttrain.models.reference import AdapterOff, FrozenCopy, reference_for
+from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.supervised import supervised_step
@@ -107,6 +107,26 @@ def test_a_frozen_copy_does_not_follow_the_policy():
     trained(model)
     assert torch.equal(reference.logprobs(ROW, 0.7), before) and not torch.equal(logprobs(model), before)
     assert not reference.logprobs(ROW, 0.7).requires_grad
+
+
+def test_under_an_adapter_that_was_trained_before_the_reference_is_that_adapter_as_it_was(tmp_path):
+    trained(add_lora(tiny_llama(), rank=4)).save(tmp_path)
+    model = load_adapter(tiny_llama(), tmp_path)
+    reference = reference_for(model)
+    assert isinstance(reference, FrozenAdapter)
+    before = logprobs(model)
+    assert torch.equal(reference.logprobs(ROW, 0.7), before)  # not the base under it
+    assert (before - logprobs(tiny_llama())).abs().max() > 0.01
+    now = logprobs(trained(model))
+    assert torch.equal(reference.logprobs(ROW, 0.7), before) and not torch.equal(now, before)
+    assert torch.equal(logprobs(model), now)  # the policy stays on
+    assert not reference.logprobs(ROW, 0.7).requires_grad
+
+
+def test_a_trained_adapter_is_not_thrown_away_for_a_fresh_one(tmp_path):
+    trained(add_lora(tiny_llama(), rank=4)).save(tmp_path)
+    with pytest.raises(UserError, match="is an adapter already; leave out --lora-rank"):
+        add_lora(load_adapter(tiny_llama(), tmp_path), rank=4)
 
 
 def test_without_an_adapter_there_is_nothing_to_switch_off():

@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from posttrain.data.packing import Example, pack
-from posttrain.models.plain import Float64, exact_logprobs, float64_copy, padded_logprobs
+from posttrain.models.plain import Float64, exact_gradient, exact_logprobs, float64_copy, padded_logprobs
 from tests.tiny import plain_logits, tiny_llama
 
 SEQUENCES = [[5, 9, 3, 7, 4, 8, 2], [5, 9, 3, 7, 11], [5, 9, 3, 7, 6, 6, 12, 13, 14]]
@@ -44,6 +44,33 @@ def test_padding_changes_nothing(side):
     found = padded_logprobs(network, SEQUENCES, side, 0.7)
     for logprobs, sequence in zip(found, SEQUENCES, strict=True):
         torch.testing.assert_close(logprobs, exact_logprobs(network, sequence, 0.7), rtol=0, atol=1e-12)
+
+
+def test_the_yardstick_shares_no_lean_form_with_what_it_measures():
+    model = tiny_llama()
+    assert any("forward" in module.__dict__ for module in model.network.modules())
+    assert not any("forward" in module.__dict__ for module in float64_copy(model).modules())
+
+
+def test_the_exact_gradient_is_the_slope_of_the_logprobs():
+    network = float64_copy(tiny_llama())
+    weights = [0.0, 0.0, 0.0, 1.5, -0.5, 2.0]
+    found = exact_gradient(network, [(SEQUENCES[0], weights), (SEQUENCES[1], [0.0, 0.0, 0.0, -1.0])], 0.7)
+
+    def value() -> float:
+        first, second = (exact_logprobs(network, s, 0.7) for s in SEQUENCES[:2])
+        return (first @ torch.tensor(weights, dtype=torch.float64) - second[3]).item()
+
+    for name in ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight"):
+        p = network.get_parameter(name)
+        place = tuple(int(i) for i in torch.unravel_index(found[name].abs().argmax(), p.shape))
+        slopes = []
+        for step in (1e-6, -1e-6):
+            with torch.no_grad():
+                p[place] += step
+                slopes.append(value())
+                p[place] -= step
+        assert (slopes[0] - slopes[1]) / 2e-6 == pytest.approx(found[name][place].item(), rel=1e-5)
 
 
 def test_the_copy_leaves_the_model_as_it_was():

@@ -84,13 +84,13 @@ def test_tokens_are_counted_within_a_phase(clock: Clock) -> None:
     ]
 
 
-def test_quiet_prints_nothing(clock: Clock) -> None:
+def test_quiet_prints_nothing_but_what_must_be_known(clock: Clock) -> None:
     assert run(clock, [60.0] * 3, quiet=True) == []
     file = Terminal()
     with Progress("rl", 1, quiet=True, file=file, clock=clock) as progress:
-        progress.say("saved")
+        progress.say("a damaged checkpoint was passed over")
         progress.step(1)
-    assert file.getvalue() == ""
+    assert file.getvalue() == "a damaged checkpoint was passed over\n"
 
 
 def test_a_terminal_gets_a_bar_and_keeps_the_last_line(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

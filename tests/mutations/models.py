@@ -56,9 +56,9 @@ MUTATIONS = [
             ("probs.new_full((), -1.0)", "probs.new_full((), 1.0)"),
             ("                    add_(grad_weight, part)", "                    grad_weight = part"),
             ("part if chunk.stop == len(targets) else part.to(wide)", "part"),
-            ("keep = len(chunks) == 1 and any(ctx.needs_input_grad[:2])", "keep = True"),
-            ("keep = len(chunks) == 1 and any(ctx.needs_input_grad[:2])", "keep = len(chunks) == 1"),
-            ("keep = len(chunks) == 1 and any(ctx.needs_input_grad[:2])", "keep = False"),
+            ("keep = learning and len(chunks) == 1", "keep = learning"),
+            ("keep = learning and len(chunks) == 1", "keep = len(chunks) == 1"),
+            ("keep = learning and len(chunks) == 1", "keep = False"),
             ("if temperature <= 0:", "if temperature < 0:"),
         ]
     ),
@@ -78,6 +78,9 @@ MUTATIONS = [
     *(
         Mutation("models/plain.py", old, new, "models/test_plain.py")
         for old, new in [
+            ("    use_lean_forms(network, on=False)\n", ""),
+            ("chosen = logprobs.gather(1, ids[1:, None])", "chosen = logprobs.gather(1, ids[:-1, None])"),
+            ("[0, :-1] / temperature)", "[0, :-1])"),
             ('options["dtype"] = torch.float64', "pass"),
             ('network.set_attn_implementation("eager")', "pass"),
             ("[:-1] / temperature", "[1:] / temperature"),
@@ -97,7 +100,10 @@ MUTATIONS = [
             ("else 2 * rank", "else rank"),
             ("        torch.manual_seed(seed)\n", ""),
             ("    with torch.random.fork_rng(devices=[]):\n", "    if True:\n"),
-            ("network=adapted.base_model.model, adapter=adapted)", "network=adapted.base_model.model)"),
+            ("network=adapted.base_model.model, adapter=adapted, fresh", "network=adapted.base_model.model, fresh"),
+            ("fresh_adapter=fresh)", "fresh_adapter=True)"),
+            ("fresh_adapter=fresh)", "fresh_adapter=False)"),
+            ("    if model.adapter is not None:\n        raise UserError", "    if False:\n        raise UserError"),
             ("sorted(config.target_modules)", "list(config.target_modules)"),
             ("is_trainable=True", "is_trainable=False"),
             ("RuntimeError, SafetensorError)", "RuntimeError)"),
@@ -113,7 +119,13 @@ MUTATIONS = [
         for old, new in [
             ("with self._model.adapter.disable_adapter():", "if True:"),
             ("copy.deepcopy(model)", "model"),
-            ("FrozenCopy(model) if model.adapter is None else AdapterOff(model)", "FrozenCopy(model)"),
+            (
+                "    if model.adapter is None:\n        return FrozenCopy(model)",
+                "    if True:\n        return FrozenCopy(model)",
+            ),
+            ("AdapterOff(model) if model.fresh_adapter else FrozenAdapter(model)", "AdapterOff(model)"),
+            ("p.data = self._kept[name]", "pass"),
+            ("p.data = now[name]", "pass"),
             ("if model.adapter is None:\n            raise", "if False:\n            raise"),
         ]
     ),
@@ -124,7 +136,9 @@ MUTATIONS = [
             ('or name.count("/") != 1', ""),
             ('name.startswith((".", "/", "~")) or', ""),
             ("ValueError, SafetensorError)", "ValueError)"),
-            ("from_pretrained(where, dtype=dtype)", "from_pretrained(where, dtype=torch.float32)"),
+            ("from_pretrained(where, dtype=dtype, output", "from_pretrained(where, dtype=torch.float32, output"),
+            ("        if is_classifier(config):\n", "        if False:\n"),
+            ("    if lacking:\n", "    if False:\n"),
             ("if lora.is_adapter(where):", "if False:"),
             (".splitlines()[0]", ""),
         ]
@@ -190,6 +204,7 @@ MUTATIONS = [
             ("        if known and config.num_labels != 1:", "        if False:"),
             ("    if not known:\n", "    if True:\n"),
             ("    if lora.is_adapter(where):", "    if False:"),
+            ('set(found["missing_keys"]) - (set() if known else {"score.weight"})', "set()"),
         ]
     ),
 ]

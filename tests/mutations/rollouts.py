@@ -89,22 +89,19 @@ MUTATIONS = [
     *(
         Mutation("rollouts/kv_cache.py", old, new, "rollouts/test_transformers.py")
         for old, new in [
-            ("torch.zeros(layers, slots, heads", "torch.empty(layers, slots, heads"),
-            ("torch.zeros(layers, places, heads", "torch.empty(layers, places, heads"),
-            ("keys[:, start : start + length]", "keys[:, :length]"),
-            ("prefill.values[layer][:, start : start + length]", "prefill.values[layer][:, :length]"),
-            ("        self._lengths[place] = 0\n", "        pass\n"),
+            ("self._keys = torch.zeros(shape", "self._keys = torch.empty(shape"),
+            ("self._values = torch.zeros(shape", "self._values = torch.empty(shape"),
+            ("part = slice(start, start + length)", "part = slice(0, length)"),
             ("self._keys[:, target, :, :length] = self._keys[:, source, :, :length]", "pass"),
             ("hidden = self._distance_BT < 0", "hidden = self._distance_BT < -1"),
             ("hidden = self._distance_BT < 0", "hidden = self._distance_BT <= 0"),
-            ("at >= prompt_B[:, None], -1)", "at > prompt_B[:, None], -1)"),
-            ("(prompt_B + self._written_B)[:, None] - at", "self._written_B[:, None] - at"),
             ("weights = softmax(scores + bias", "weights = softmax(scores"),
             ("grouped = (query * scale)", "grouped = query"),
-            ("self._seen = max(written, default=-1) + 1", "self._seen = max(written, default=-1)"),
-            ("seat.append(len(members[place]))", "seat.append(0)"),
-            ("place * self._together + s for", "place + s for"),
-            ("out = out + torch.matmul(on_own", "out = torch.matmul(on_own"),
+            ("longest, room = max(positions, default=-1) + 1,", "longest, room = max(positions, default=-1),"),
+            (
+                "self._seen = room if 2 * longest > room else longest",
+                "self._seen = room // 2 if 2 * longest > room else longest",
+            ),
         ]
     ),
     *(
@@ -122,11 +119,7 @@ MUTATIONS = [
             ("[s.request.seed for s in sequences]", "[i for i, s in enumerate(sequences)]"),
             ("hidden[end - 1]", "hidden[end - 2]"),
             ("positions = [s.length - 1 for s in self._running]", "positions = [s.length for s in self._running]"),
-            ("self._cache.move(len(self._running), slot, len(last.token_ids) - 1)", "pass"),
-            ("slot, len(last.token_ids) - 1)", "slot, 0)"),
-            ("if all(other.place != sequence.place for other in self._running):", "if True:"),
-            ("if all(other.place != sequence.place for other in self._running):", "if False:"),
-            ("[len(s.token_ids) - 1 for s in self._running]", "[len(s.token_ids) for s in self._running]"),
+            ("self._cache.move(len(self._running), slot, last.length - 1)", "pass"),
             ("temperature=settings.temperature", "temperature=1.0"),
             ("top_p=settings.top_p", "top_p=1.0"),
             ("            if on_tokens is not None:\n                on_tokens(sampled)\n", ""),

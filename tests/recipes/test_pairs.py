@@ -104,7 +104,7 @@ def test_a_reward_model_s_folder_is_one_of_transformers_and_starts_another(datas
 
     def text(row: dict[str, str], side: str) -> str:
         said = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row[side]}]
-        return tokenizer.apply_chat_template(said, tokenize=False).rstrip("\n")
+        return tokenizer.apply_chat_template(said, tokenize=False)  # which ends at the stop token
 
     # padded to one length, as people score with transformers: the padding must not be what ends a sequence
     texts = [text(row, side) for row in ROWS for side in ("chosen", "rejected")]

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from posttrain.data.packing import Example, pack
 from posttrain.rollouts import transformers as module
 from posttrain.rollouts.engine import Subject, check_engine
 from posttrain.rollouts.kv_cache import KeyValueCache
@@ -66,36 +67,6 @@ def test_a_prompt_is_computed_once_for_all_its_completions(monkeypatch):
     assert sorted(n for parts in lengths for n in parts) == [1, 3, 5]
 
 
-@pytest.mark.parametrize("order", ["together", "interleaved"])
-def test_a_prompt_is_held_once_for_the_sequences_that_continue_it(monkeypatch, order):
-    caches = []
-
-    class Watched(KeyValueCache):
-        def __init__(self, *args, **sizes):
-            super().__init__(*args, **sizes)
-            self.sizes, self.most, self.total = sizes, 0, 0
-            caches.append(self)
-
-        def hold(self, *args):
-            place = super().hold(*args)
-            self.total += 1
-            self.most = max(self.most, sum(length > 0 for length in self._lengths))
-            return place
-
-    monkeypatch.setattr(module, "KeyValueCache", Watched)
-    lengths = [2, 9, 3, 5, 2, 7]
-    requests = [Request(p, Sampling(n), seed=n) for p in PROMPTS for n in lengths]
-    if order == "interleaved":
-        requests = [requests[i + len(lengths) * p] for i in range(len(lengths)) for p in range(len(PROMPTS))]
-    found = TransformersEngine(tiny_llama(), frozenset(), max_sequences=4).generate(requests)
-    assert [len(c.token_ids) for c in found] == [r.sampling.max_new_tokens for r in requests]
-    (cache,) = caches
-    assert (cache.sizes["slots"], cache.sizes["places"]) == (4, 3)
-    assert (cache.sizes["prompt_tokens"], cache.sizes["new_tokens"]) == (5, 9)
-    assert cache.total < len(requests) and cache.most <= 3
-    assert not any(cache._lengths)  # all let go of
-
-
 def test_what_is_sampled_does_not_depend_on_who_shares_a_prompt():
     model = tiny_llama(dtype=torch.float64)
     requests = [Request(p, Sampling(n), seed=n) for p in PROMPTS for n in (2, 9, 3, 5)]
@@ -104,6 +75,21 @@ def test_what_is_sampled_does_not_depend_on_who_shares_a_prompt():
     assert [c.token_ids for c in together] == [c.token_ids for c in alone]
     for one, other in zip(together, alone, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-6)
+
+
+def test_in_bfloat16_the_sampler_rounds_as_the_trainer_does():
+    """The two take their products over the same keys at once: split in two, a product would be rounded twice."""
+    model = tiny_llama(dtype=torch.bfloat16)
+    requests = [Request(p, Sampling(9), seed=n) for n in range(6) for p in PROMPTS]
+    found = TransformersEngine(model, frozenset()).generate(requests)
+    worst = 0.0
+    for request, completion in zip(requests, found, strict=True):
+        learned = (True,) * len(completion.token_ids)
+        (row,) = pack([Example(request.token_ids, completion.token_ids, learned)], 100)
+        with torch.no_grad():
+            ours = model.logprobs(row).logprobs
+        worst = max(worst, (ours - torch.tensor(completion.logprobs)).abs().max().item())
+    assert worst < 1e-5
 
 
 def test_a_finished_sequence_costs_nothing_more_and_its_place_is_taken(monkeypatch):
@@ -131,11 +117,10 @@ def test_what_lies_past_a_sequence_in_the_cache_cannot_poison_it(monkeypatch):
     clean = TransformersEngine(model, STOP).generate(requests)
     init = KeyValueCache.__init__
 
-    def poisoned(self, *args, **options):
-        init(self, *args, **options)
-        for keys, values in ((self._keys, self._values), (self._prompt_keys, self._prompt_values)):
-            keys += 1e4
-            values -= 1e4
+    def poisoned(self, *args):
+        init(self, *args)
+        self._keys += 1e4
+        self._values -= 1e4
 
     monkeypatch.setattr(KeyValueCache, "__init__", poisoned)
     assert TransformersEngine(model, STOP).generate(requests) == clean
@@ -145,10 +130,8 @@ def test_unwritten_cache_is_finite(monkeypatch):
     """0 weight times an uninitialised nan would be nan."""
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(float("nan")))
-    sizes = {"slots": 2, "new_tokens": 4, "places": 1, "prompt_tokens": 3}
-    cache = KeyValueCache(tiny_llama().network.config, **sizes, dtype=torch.float32, device=torch.device("cpu"))
-    for tensor in (cache._keys, cache._values, cache._prompt_keys, cache._prompt_values):
-        assert torch.isfinite(tensor).all()
+    cache = KeyValueCache(tiny_llama().network.config, 2, 4, torch.float32, torch.device("cpu"))
+    assert torch.isfinite(cache._keys).all() and torch.isfinite(cache._values).all()
 
 
 def test_a_weight_update_changes_what_is_sampled_next():

@@ -9,7 +9,7 @@ from posttrain.data.preferences import fitting, load_preferences, pair_of
 from posttrain.data.rows import Row, parse_columns
 from posttrain.data.sources import load_rows, read_rows
 from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks
-from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer, padding_beside
+from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, padding_beside
 
 __all__ = [
     "ChatFormat",
@@ -24,6 +24,7 @@ __all__ = [
     "batch_indices",
     "disjoint",
     "divide",
+    "ending_at_stop",
     "fitting",
     "hold_out",
     "load_demonstrations",

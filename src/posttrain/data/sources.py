@@ -118,7 +118,7 @@ def _jsonl(path: Path, name: str) -> Iterator[Row]:
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
             try:
-                value = json.loads(line)
+                value = json.loads(line.strip())
             except json.JSONDecodeError as error:
                 raise DataError(
                     f"{name} line {number}: not JSON ({error.msg}, column {error.colno}); "

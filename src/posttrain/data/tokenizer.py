@@ -68,6 +68,19 @@ def load_tokenizer(name: str | Path) -> ChatTokenizer:
     return cast(ChatTokenizer, tokenizer)
 
 
+_RENDERED = "{% set rendered %}"
+
+
+def ending_at_stop(template: str) -> str:
+    """A chat template that writes nothing behind the last turn's stop token: most end the line there.
+
+    A reward model reads its score at the stop token; one token later, transformers would read another number.
+    """
+    if template.startswith(_RENDERED):
+        return template
+    return f"{_RENDERED}{template}{{% endset %}}{{{{ rendered if add_generation_prompt else rendered.rstrip() }}}}"
+
+
 def padding_beside(tokenizer: ChatTokenizer, ends: Collection[int]) -> int:
     """A token to pad with that is none of `ends`, with which sequences end: the tokenizer's own, or a special one.
 

@@ -105,17 +105,6 @@ def cache_bytes_per_token(shape: Shape, itemsize: int) -> int:
     return 2 * shape.layers * shape.key_width * itemsize
 
 
-def sequences_held(tokens: int, *, prompts: int, prompt_tokens: int, new_tokens: int) -> int:
-    """How many sequences a cache of `tokens` holds, if each prompt is held once however many continue it; at least 1.
-
-    Example:
-        >>> sequences_held(1000, prompts=2, prompt_tokens=100, new_tokens=50)  # 2 x 100 + 16 x 50
-        16
-    """
-    alone = tokens // (prompt_tokens + new_tokens)
-    return max(1, alone if alone <= prompts else (tokens - prompts * prompt_tokens) // new_tokens)
-
-
 def family_bytes(shape: Shape, itemsize: int, *, prefix: int, branch: int, branches: int, fused: bool = False) -> int:
     """Activations of a prefix and its branches (of one length) that autograd keeps for the backward pass, all layers.
 

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
-from posttrain.models.load import locate
+from posttrain.models.load import is_classifier, locate, refuse_missing
 from posttrain.models.wide import wide_dtype
 
 
@@ -65,13 +65,17 @@ def load_reward_model(name: str, *, dtype: torch.dtype, device: str = "cpu", see
         raise ModelError(f"'{name}' is an adapter; merge it into its base first, and start from the merged model")
     try:
         config: Any = AutoConfig.from_pretrained(where)
-        known = any("SequenceClassification" in a for a in getattr(config, "architectures", None) or ())
+        known = is_classifier(config)
         if known and config.num_labels != 1:
             raise ModelError(f"'{name}' gives {config.num_labels} scores to a sequence; a reward model gives one")
         config.num_labels = 1
-        network: Any = AutoModelForSequenceClassification.from_pretrained(where, config=config, dtype=dtype)
+        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+            where, config=config, dtype=dtype, output_loading_info=True
+        )
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a reward model from '{name}': {str(error).splitlines()[0]}") from error
+    network, found = loaded
+    refuse_missing(name, set(found["missing_keys"]) - (set() if known else {"score.weight"}))
     if not known:
         noise = torch.randn(network.score.weight.shape, generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():

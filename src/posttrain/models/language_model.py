@@ -37,6 +37,7 @@ class LanguageModel:
     context: int  # the most tokens a sequence may have
     name: str
     adapter: Any = None  # the peft model around `network`, where there is one
+    fresh_adapter: bool = False  # whether that began as nothing, so that the base is the policy before training
 
     @property
     def device(self) -> torch.device:

@@ -1,5 +1,6 @@
 """Loading a model: a hub id, a local folder, an adapter's folder, or the name of a packaged model."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,36 @@ def locate(name: str) -> str:
     return name
 
 
+def is_classifier(config: Any) -> bool:
+    """Whether a model's configuration is that of a sequence classifier, as reward models are."""
+    return any("SequenceClassification" in kind for kind in getattr(config, "architectures", None) or ())
+
+
+def refuse_missing(name: str, missing: Iterable[str]) -> None:
+    """Weights that a folder lacks would be random numbers; raises `ModelError`, which names some."""
+    lacking = sorted(missing)
+    if lacking:
+        shown = ", ".join(lacking[:3]) + (", ..." if len(lacking) > 3 else "")
+        raise ModelError(f"'{name}' lacks {len(lacking)} of the model's weights: {shown}; fetch or save it again")
+
+
 def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
     """Load a causal language model in `dtype`, ready to run by plan.
 
     Raises:
-        ModelError: there is no such model, or its head does more than multiply by the output embedding.
+        ModelError: there is no such model, it lacks weights, it is a reward model, or its head does more than multiply
+            by the output embedding.
     """
     where = locate(name)
     if lora.is_adapter(where):
         return lora.load_adapter(load_model(lora.base_of(where), dtype=dtype, device=device), where)
     try:
         config = AutoConfig.from_pretrained(where)
-        network: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
+        if is_classifier(config):
+            raise ModelError(f"'{name}' scores sequences and writes none; give the model that it was trained from")
+        loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, output_loading_info=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from '{name}': {str(error).splitlines()[0]}") from error
+    network, found = loaded
+    refuse_missing(name, found["missing_keys"])
     return wrap(network.to(device), name=name, context=config.get_text_config().max_position_embeddings)

@@ -32,7 +32,7 @@ def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
     """
     if temperature <= 0:
         raise ValueError(f"token_logprobs needs a temperature above 0; got {temperature}. Greedy text is scored at 1.")
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature)
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature, torch.is_grad_enabled())
     return TokenLogprobs(logprobs, entropy)
 
 
@@ -58,12 +58,14 @@ class _ChunkedHead(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, learning: bool
+    ) -> tuple[Tensor, Tensor]:
         wide = wide_dtype(hidden.dtype)
         logprobs = torch.empty(len(targets), dtype=wide, device=hidden.device)
         entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)
         chunks = _chunks(hidden, weight)
-        keep = len(chunks) == 1 and any(ctx.needs_input_grad[:2])
+        keep = learning and len(chunks) == 1
         product = None
         for chunk in chunks:
             product = hidden[chunk] @ weight.T
@@ -87,7 +89,7 @@ class _ChunkedHead(torch.autograd.Function):
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, targets, normalizer, kept = ctx.saved_tensors
         wide = wide_dtype(hidden.dtype)
         scale = (grads[0] / -ctx.temperature)[:, None]
@@ -109,7 +111,7 @@ class _ChunkedHead(torch.autograd.Function):
                     grad_weight = part if chunk.stop == len(targets) else part.to(wide)  # the sum of several is wide
                 else:
                     add_(grad_weight, part)
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
 
 
 def _scaled(product: Tensor, temperature: float) -> Tensor:

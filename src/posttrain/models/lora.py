@@ -52,13 +52,15 @@ def add_lora(model: LanguageModel, rank: int, alpha: float | None = None, seed: 
     `alpha` scales the update by alpha / rank and is 2 * rank unless given. The adapter's weights are float32 whatever
     the base computes in.
     """
+    if model.adapter is not None:
+        raise UserError(f"'{model.name}' is an adapter already; leave out --lora-rank to train that one further")
     config = _peft().LoraConfig(
         r=rank, lora_alpha=alpha if alpha is not None else 2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapted = _peft().get_peft_model(model.network, config)
-    return _around(model, adapted)
+    return _around(model, adapted, fresh=True)
 
 
 def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
@@ -78,12 +80,12 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
             f"the adapter in '{folder}' is another model's: {len(saved - placed)} of its weights fit nowhere in "
             f"'{model.name}', and {len(placed - saved)} places lack one"
         )
-    return _around(model, adapted)
+    return _around(model, adapted, fresh=False)
 
 
-def _around(model: LanguageModel, adapted: Any) -> LanguageModel:
+def _around(model: LanguageModel, adapted: Any, *, fresh: bool) -> LanguageModel:
     """The model under an adapter. peft keeps the layers' names in a set: in order, equal adapters are equal files."""
     for config in adapted.peft_config.values():
         config.target_modules = sorted(config.target_modules)
     adapted.eval()
-    return replace(model, network=adapted.base_model.model, adapter=adapted)
+    return replace(model, network=adapted.base_model.model, adapter=adapted, fresh_adapter=fresh)

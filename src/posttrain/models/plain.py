@@ -1,7 +1,7 @@
 """A model read in the plainest way: transformers' own attention, one sequence at a time. The yardstick of the fast way.
 
-No plan, no packing, no chunks, no cache: nothing here is shared with `attention.py` and `logprobs.py`, which are
-measured against it.
+No plan, no packing, no chunks, no cache, no lean forms: nothing here is shared with `attention.py`, `logprobs.py` and
+`fused.py`, which are measured against it.
 """
 
 import copy
@@ -13,12 +13,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from posttrain.models.fused import use_lean_forms
 from posttrain.models.language_model import LanguageModel
 
 
 def float64_copy(model: LanguageModel) -> PreTrainedModel:
     """A copy of the network in float64, which takes its attention from transformers."""
     network = copy.deepcopy(model.network)
+    use_lean_forms(network, on=False)
     network.set_attn_implementation("eager")
     return network.double().eval()
 
@@ -34,6 +36,23 @@ def exact_logprobs(network: PreTrainedModel, token_ids: Sequence[int], temperatu
     """Logprobs of `token_ids[1:]` [T - 1], in nats, from a float64 copy."""
     scaled = exact_logits(network, token_ids)[:-1] / temperature
     return scaled.log_softmax(-1).gather(1, torch.tensor(token_ids[1:], device=network.device)[:, None])[:, 0]
+
+
+def exact_gradient(
+    network: PreTrainedModel, sequences: Sequence[tuple[Sequence[int], Sequence[float]]], temperature: float = 1.0
+) -> dict[str, Tensor]:
+    """The gradient of `sum_n weight_n logprob_n`, by name, through a float64 copy.
+
+    A sequence is its T tokens and the weights of all but the first of them.
+    """
+    network.zero_grad()
+    for token_ids, weights in sequences:
+        ids = torch.tensor(list(token_ids), device=network.device)
+        with Float64():
+            logprobs = (_logits(network, input_ids=ids[None])[0, :-1] / temperature).log_softmax(-1)
+            chosen = logprobs.gather(1, ids[1:, None])[:, 0]
+            (chosen * torch.tensor(list(weights), dtype=torch.float64, device=network.device)).sum().backward()
+    return {name: p.grad.to_dense() for name, p in network.named_parameters() if p.grad is not None}
 
 
 @torch.no_grad()

@@ -39,6 +39,30 @@ class AdapterOff:
             return self._model.logprobs(row, temperature).logprobs
 
 
-def reference_for(model: LanguageModel) -> FrozenCopy | AdapterOff:
-    """The reference that costs least for this model; to be made before the first update."""
-    return FrozenCopy(model) if model.adapter is None else AdapterOff(model)
+@final
+class FrozenAdapter:
+    """The policy as it is now under an adapter that had been trained before: a copy of the adapter's weights alone."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._kept = {name: p.detach().clone() for name, p in model.trainable()}
+
+    @torch.no_grad()
+    def logprobs(self, row: Packed, temperature: float) -> Tensor:
+        """Logprobs of a row's learned tokens, [N]."""
+        weights = dict(self._model.trainable())
+        now = {name: p.data for name, p in weights.items()}
+        try:
+            for name, p in weights.items():
+                p.data = self._kept[name]
+            return self._model.logprobs(row, temperature).logprobs
+        finally:
+            for name, p in weights.items():
+                p.data = now[name]
+
+
+def reference_for(model: LanguageModel) -> FrozenCopy | AdapterOff | FrozenAdapter:
+    """The reference that costs least for this model: the policy as it is now; to be made before the first update."""
+    if model.adapter is None:
+        return FrozenCopy(model)
+    return AdapterOff(model) if model.fresh_adapter else FrozenAdapter(model)

@@ -46,14 +46,14 @@ class Progress:
             title: what goes on, such as `rl`.
             total: how many steps there are, those done before included.
             start: how many were done before, in a run that was resumed.
-            quiet: print nothing at all.
+            quiet: print nothing but what `say` is told.
             every_seconds: where there is no terminal, how long to wait between lines.
             file: where to print, instead of standard error.
             clock: seconds, ever growing.
         """
         self._title, self._total, self._done = title, total, start
         self._quiet, self._every, self._clock = quiet, every_seconds, clock
-        self._console = Console(file=file or sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
+        self._console = Console(file=file or sys.stderr, highlight=False, soft_wrap=True)
         self._interactive = self._console.is_terminal and not self._console.is_dumb_terminal
         self._began = self._now = self._printed = 0.0
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS + 1)
@@ -111,7 +111,7 @@ class Progress:
             self._line()
 
     def say(self, message: str) -> None:
-        """Print a line above the bar."""
+        """Print a line above the bar: something that the user must know, however quiet it is to be."""
         console = self._bar.console if self._bar is not None else self._console
         console.print(Text(message))
 
@@ -144,7 +144,7 @@ class Progress:
         return f" {self._tokens:,} tokens, {self._tokens / seconds:,.0f}/s"
 
     def _line(self, last: bool = False) -> None:
-        if last or self._now - self._printed >= self._every:
+        if not self._quiet and (last or self._now - self._printed >= self._every):
             self._printed = self._now
             self._console.print(Text(self.status()))
 

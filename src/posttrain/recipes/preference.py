@@ -87,7 +87,7 @@ def run(
                 metrics |= _heldout(config, parts, progress)
             directory.log_metrics(step, metrics)
             progress.step(step, loss=metrics["loss"], accuracy=metrics["accuracy"])
-            if step % config.save_every == 0 or last or stop.requested:
+            if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
                 save = writer(policy.save, optimizer)
                 score = metrics.get("evaluation/accuracy")
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)

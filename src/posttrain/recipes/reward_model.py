@@ -4,15 +4,15 @@
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model runs/sft-2026-01-31-1 --lr 1e-5
 
 Bradley and Terry's loss on the scores of the two responses of a pair, whose prompt is computed once. The result is a
-Hugging Face folder, a sequence classifier with one label. Left out so far: rankings of more than two, margins from how
-much better a response was found, ensembles, adapters.
+Hugging Face folder: a sequence classifier with one label, whose chat template ends where the score is read. Left out so
+far: rankings of more than two, margins from how much better a response was found, ensembles, adapters.
 """
 
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from posttrain.data import ChatFormat, load_tokenizer, padding_beside
+from posttrain.data import ChatFormat, ending_at_stop, load_tokenizer, padding_beside
 from posttrain.data.order import batch_indices
 from posttrain.errors import UserError
 from posttrain.models.heads import RewardModel, load_reward_model
@@ -85,7 +85,7 @@ def run(
                 metrics |= _heldout(config, parts, progress)
             directory.log_metrics(step, metrics)
             progress.step(step, loss=metrics["loss"], accuracy=metrics["accuracy"])
-            if step % config.save_every == 0 or last or stop.requested:
+            if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
                 save = writer(parts.save, optimizer)
                 score = metrics.get("evaluation/accuracy")
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
@@ -111,6 +111,7 @@ class _Parts:
         ends = {example.continuation[-1] for example in examples_of(self.pairs.learned)}
         padding = padding_beside(tokenizer, ends)
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
+        tokenizer.chat_template = ending_at_stop(tokenizer.chat_template)
         tokenizer.save_pretrained(str(folder))
         self.model.save(folder, padding=padding)
 

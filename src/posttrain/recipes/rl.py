@@ -7,6 +7,7 @@ The loop in `run` is the whole method: what differs between algorithms is in `al
 asynchronous rollouts, so the policy that samples is always the one that is trained, and learned rewards.
 """
 
+import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ class RL:
     eval_every: int = 0
     """Evaluate every so many steps, besides before the first and after the last; 0: not at all."""
     save_every: int = 20
-    """Save a checkpoint every so many steps, besides after the last."""
+    """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
     seed: int = 0
@@ -178,7 +179,7 @@ def run(
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(groups, per_group=1))
             progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
-            if step % config.save_every == 0 or last or stop.requested:
+            if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
                 save = writer(policy.save, optimizer)
                 score = metrics.get("evaluation/accuracy")
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
@@ -199,12 +200,7 @@ class _Parts:
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    counts = ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step")
-    check_settings(config, counts=counts, lora_rank=config.lora_rank)
-    if config.temperature <= 0:
-        raise UserError(
-            f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
-        )
+    _check(config)
     algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
     environment = SingleTurn(parse_rewards(_rewards(config)))
     tasks, heldout = _tasks(config)
@@ -212,10 +208,19 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     policy = load_policy(
         saved.where, precision=config.precision, lora_rank=config.lora_rank, cache_gb=config.cache_gb, seed=config.seed
     )
-    fitting = [t for t in tasks if len(policy.chat.prompt_ids(t.prompt)) <= config.max_prompt_tokens]
+    most = min(config.max_prompt_tokens, policy.model.context - 1)
+    lengths = [len(policy.chat.prompt_ids(task.prompt)) for task in tasks]
+    fitting = [task for task, length in zip(tasks, lengths, strict=True) if length <= most]
     if not fitting:
         raise UserError(
-            f"all {len(tasks)} prompts exceed --max-prompt-tokens {config.max_prompt_tokens}; give a larger one"
+            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
+            f"{config.max_prompt_tokens} and what the model's context of {policy.model.context} leaves room for"
+        )
+    whole = min(max(n for n in lengths if n <= most) + config.max_new_tokens, policy.model.context)
+    if whole > config.microbatch_tokens:
+        raise UserError(
+            f"a prompt and its completion may have {whole} tokens, but --microbatch-tokens is "
+            f"{config.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
         )
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
@@ -223,8 +228,22 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     reference = reference_for(policy.model) if algorithm.needs_reference else None
     notes = [*saved.notes()]
     if len(fitting) < len(tasks):
-        notes.append(f"{len(tasks) - len(fitting)} prompts are over --max-prompt-tokens and were left out")
+        notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
     return _Parts(fitting, heldout, environment, policy, optimizer, reference, tuple(notes))
+
+
+def _check(config: RL) -> None:
+    counts = ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step", "max_new_tokens")
+    counts += ("max_prompt_tokens", "eval_limit", "eval_samples")
+    check_settings(config, counts=counts, zero_or_more=("eval_every",), lora_rank=config.lora_rank)
+    if not 0 < config.temperature < math.inf:
+        raise UserError(
+            f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
+        )
+    if not config.cache_gb > 0:
+        raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
+    if not config.dataset:
+        raise UserError("say what to train on with --dataset: a hub id, a file or folder, or gym:NAME")
 
 
 def _rewards(config: RL) -> str:
@@ -238,8 +257,6 @@ def _rewards(config: RL) -> str:
 
 
 def _tasks(config: RL) -> tuple[list[Task], list[Task]]:
-    if not config.dataset:
-        raise UserError("say what to train on with --dataset: a hub id, a file or folder, or gym:NAME")
     words = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)

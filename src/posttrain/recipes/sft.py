@@ -85,7 +85,7 @@ class SFT:
     eval_every: int = 0
     """Compute the held-out loss every so many steps, besides before the first and after the last."""
     save_every: int = 100
-    """Save a checkpoint every so many steps, besides after the last."""
+    """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
     seed: int = 0
@@ -132,7 +132,7 @@ def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, 
                 metrics["evaluation/loss"] = _heldout_loss(config, parts, progress)
             directory.log_metrics(step, metrics)
             progress.step(step, loss=metrics["loss"], lr=lr)
-            if step % config.save_every == 0 or last or stop.requested:
+            if step % config.save_every == 0 or "evaluation/loss" in metrics or last or stop.requested:
                 save = writer(policy.save, optimizer)
                 score = -metrics["evaluation/loss"] if "evaluation/loss" in metrics else None
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
@@ -190,7 +190,12 @@ def _prepare(config: SFT) -> _Parts:
 
 
 def _check(config: SFT) -> None:
-    check_settings(config, counts=("examples_per_step", "max_tokens", "eval_limit"), lora_rank=config.lora_rank)
+    check_settings(
+        config,
+        counts=("examples_per_step", "max_tokens", "eval_limit"),
+        zero_or_more=("eval_every",),
+        lora_rank=config.lora_rank,
+    )
     if config.steps < 0 or not 0 < config.epochs < math.inf:
         raise UserError(
             f"--epochs must be above 0 and --steps 0 or more; got {config.epochs} epochs and {config.steps} steps"

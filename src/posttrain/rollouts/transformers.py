@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import UserError
-from posttrain.models.footprint import sequences_held
 from posttrain.models.host_memory import release_freed_memory
 from posttrain.models.language_model import LanguageModel
 from posttrain.rollouts.kv_cache import KeyValueCache, Prefill, bytes_per_token
@@ -38,7 +37,6 @@ class _Running:
 
     index: int
     request: Request
-    place: int = -1  # of its prompt in the cache
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
 
@@ -88,17 +86,13 @@ class TransformersEngine:
             )
 
     def _slots(self, requests: Sequence[Request]) -> int:
-        held = sequences_held(
-            self._cache_bytes // bytes_per_token(self._model.network.config, self._model.dtype),
-            prompts=len({r.token_ids for r in requests}),
-            prompt_tokens=max(len(r.token_ids) for r in requests),
-            new_tokens=_most_new(self._model, requests),
-        )
-        return min(self._max_sequences, len(requests), held)
+        longest = _longest(self._model, requests)
+        fits = self._cache_bytes // (longest * bytes_per_token(self._model.network.config, self._model.dtype))
+        return max(1, min(self._max_sequences, len(requests), fits))
 
 
-def _most_new(model: LanguageModel, requests: Sequence[Request]) -> int:
-    return max(min(r.sampling.max_new_tokens, model.context - len(r.token_ids)) for r in requests)
+def _longest(model: LanguageModel, requests: Sequence[Request]) -> int:
+    return max(min(len(r.token_ids) + r.sampling.max_new_tokens, model.context) for r in requests)
 
 
 class _Decoding:
@@ -120,17 +114,8 @@ class _Decoding:
         self._waiting = deque(_Running(i, requests[i]) for i in order)
         self._wanted = Counter(requests[i].token_ids for i in indices)
         self._prompts: dict[tuple[int, ...], _Prompt] = {}
-        self._places: dict[tuple[int, ...], int] = {}  # of the prompts that running sequences continue
-        mine = [requests[i] for i in indices]
-        self._cache = KeyValueCache(
-            model.network.config,
-            slots=slots,
-            new_tokens=_most_new(model, mine),
-            places=min(slots, len(self._wanted)),
-            prompt_tokens=max(len(r.token_ids) for r in mine),
-            dtype=model.dtype,
-            device=model.device,
-        )
+        longest = _longest(model, [requests[i] for i in indices])
+        self._cache = KeyValueCache(model.network.config, slots, longest, model.dtype, model.device)
         self._running: list[_Running] = []
         self._done: dict[int, Completion] = {}
 
@@ -157,9 +142,7 @@ class _Decoding:
         for sequence in new:
             prompt_ids = sequence.request.token_ids
             prompt = self._prompts[prompt_ids]
-            if prompt_ids not in self._places:
-                self._places[prompt_ids] = self._cache.hold(prompt.prefill, prompt.start, len(prompt_ids))
-            sequence.place = self._places[prompt_ids]
+            self._cache.load_prompt(len(self._running), prompt.prefill, prompt.start, len(prompt_ids))
             self._running.append(sequence)
             hidden.append(prompt.last_hidden)
             self._wanted[prompt_ids] -= 1
@@ -188,7 +171,7 @@ class _Decoding:
     def _decode(self) -> int:
         """One step: feed the last token of every running sequence, draw the next."""
         positions = [s.length - 1 for s in self._running]
-        self._cache.set_batch([s.place for s in self._running], [len(s.token_ids) - 1 for s in self._running])
+        self._cache.set_positions(positions)
         ids = self._tensor([s.token_ids[-1] for s in self._running])
         hidden = self._model.hidden(ids[:, None], self._tensor(positions)[:, None], self._cache)[:, 0]
         count = len(self._running)
@@ -228,9 +211,7 @@ class _Decoding:
         last = self._running.pop()
         if last is not sequence:
             self._running[slot] = last
-            self._cache.move(len(self._running), slot, len(last.token_ids) - 1)
-        if all(other.place != sequence.place for other in self._running):
-            self._cache.release(self._places.pop(sequence.request.token_ids))
+            self._cache.move(len(self._running), slot, last.length - 1)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self._model.device)

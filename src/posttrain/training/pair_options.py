@@ -59,7 +59,7 @@ class PairOptions:
     eval_every: int = 0
     """Judge the held-out pairs every so many steps, besides before the first and after the last."""
     save_every: int = 100
-    """Save a checkpoint every so many steps, besides after the last."""
+    """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
     seed: int = 0
@@ -79,7 +79,12 @@ class Pairs:
 
 def check(options: PairOptions, *, lora_rank: int = 0) -> None:
     """Refuse what cannot be trained with; raises `UserError`, which names the option."""
-    check_settings(options, counts=("pairs_per_step", "max_tokens", "eval_limit"), lora_rank=lora_rank)
+    check_settings(
+        options,
+        counts=("pairs_per_step", "max_tokens", "eval_limit"),
+        zero_or_more=("eval_every",),
+        lora_rank=lora_rank,
+    )
     check_heldout(eval_share=options.eval_share, eval_dataset=options.eval_dataset, eval_every=options.eval_every)
     if options.steps < 0 or not 0 < options.epochs < math.inf:
         raise UserError(

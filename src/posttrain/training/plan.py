@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from posttrain.models.footprint import Shape, cache_bytes_per_token, family_bytes, head_bytes, sequences_held
+from posttrain.models.footprint import Shape, cache_bytes_per_token, family_bytes, head_bytes
 
 DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
 GB = 1e9
@@ -118,25 +118,19 @@ def activation_bytes(training: Training, load: Load) -> int:
 def sampling_phase(training: Training, load: Load, *, cache_bytes: int) -> Phase:
     """Decoding: keys and values of all sequences under way, and their logits (three times, in float32)."""
     slots = decoded_together(training, load, cache_bytes=cache_bytes)
-    tokens = slots * _new_tokens(training, load) + min(slots, load.prompts) * load.prompt_tokens
-    cache = tokens * cache_bytes_per_token(training.shape, training.itemsize)
+    cache = slots * _longest(training, load) * cache_bytes_per_token(training.shape, training.itemsize)
     parts = {"keys and values": cache, "logits": 12 * slots * training.shape.vocabulary}
     return Phase("sampling", training.held() | parts)
 
 
 def decoded_together(training: Training, load: Load, *, cache_bytes: int) -> int:
     """How many sequences the engine decodes at the same time: as many as the cache holds, at least one."""
-    held = sequences_held(
-        cache_bytes // cache_bytes_per_token(training.shape, training.itemsize),
-        prompts=load.prompts,
-        prompt_tokens=load.prompt_tokens,
-        new_tokens=_new_tokens(training, load),
-    )
-    return min(DECODED_TOGETHER, load.sequences, held)
+    per_sequence = _longest(training, load) * cache_bytes_per_token(training.shape, training.itemsize)
+    return max(1, min(DECODED_TOGETHER, load.sequences, cache_bytes // per_sequence))
 
 
-def _new_tokens(training: Training, load: Load) -> int:
-    return max(1, min(load.completion_tokens, training.shape.context - load.prompt_tokens))
+def _longest(training: Training, load: Load) -> int:
+    return min(load.prompt_tokens + load.completion_tokens, training.shape.context)
 
 
 def checkpoint_bytes(training: Training) -> int:

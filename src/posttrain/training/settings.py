@@ -65,12 +65,15 @@ def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int) -> N
         raise UserError("--eval-every needs rows that are held out; give them with --eval-share or --eval-dataset")
 
 
-def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), lora_rank: int = 0) -> None:
+def check_settings(
+    settings: Settings, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = (), lora_rank: int = 0
+) -> None:
     """Refuse what cannot be trained with.
 
     Args:
         settings: a recipe's configuration.
         counts: further options of it that must be 1 or more.
+        zero_or_more: further ones that must be 0 or more.
         lora_rank: of the adapter; 0 for none.
 
     Raises:
@@ -78,7 +81,7 @@ def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), lora_ran
     """
     for name in ("microbatch_tokens", "save_every", "keep_last", *counts):
         _at_least(name, getattr(settings, name), 1)
-    for name in ("lr", "warmup_steps", "weight_decay"):
+    for name in ("lr", "warmup_steps", "weight_decay", *zero_or_more):
         _at_least(name, getattr(settings, name), 0)
     _at_least("lora_rank", lora_rank, 0)
     if not settings.max_grad_norm > 0:  # nan as well; inf is for no clipping

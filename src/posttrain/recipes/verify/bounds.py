@@ -10,6 +10,10 @@ GRADIENT = 1e-5
 """Length of the difference of two gradients over the gradient's own length, in float32. Sums in another order differ by
 1e-7 to 1e-6; one token that is lost, doubled or weighed otherwise shows as 1e-2 or more."""
 
+EXACT_GRADIENT = 1e-3
+"""The same from a float64 gradient, through tens of layers in float32. A wrong term in a backward pass that we wrote
+ourselves shows as 1e-2 or more."""
+
 GAP_MEAN = {torch.float32: 1e-5, torch.bfloat16: 0.03}
 """Mean distance of the engine's logprobs from the trainer's, in nats. They take the same products in other shapes. A
 bfloat16 number has 8 bits, so a logit of size 16 to 32 is rounded to a multiple of 0.125."""

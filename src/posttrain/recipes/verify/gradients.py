@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from posttrain.data.packing import Example
-from posttrain.models.plain import float64_copy, padded_logprobs
-from posttrain.recipes.verify.bounds import GRADIENT, LOGPROB
+from posttrain.models.plain import exact_gradient, float64_copy, padded_logprobs
+from posttrain.recipes.verify.bounds import EXACT_GRADIENT, GRADIENT, LOGPROB
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import packed_logprobs
 from posttrain.recipes.verify.subject import ALGORITHM, Gradients, Subject, longest
@@ -28,14 +28,16 @@ def gradients(subject: Subject) -> Item:
     expected = _gradient(subject, batch, whole)
     found = {name: difference(_gradient(subject, *way), expected) for name, way in ways.items()}
     padding = _padding(subject)
+    exact = difference(expected, _exact(subject))
     detail = ", ".join(f"{name} {value:.1e}" for name, value in found.items())
     return within(
         "gradients",
         max(found.values()),
         GRADIENT,
-        f"relative difference from one micro-batch: {detail}; there is no padding, and logprobs are those of left- and "
-        f"right-padded batches within {padding:.1e} (bound {LOGPROB:g})",
-        besides=padding <= LOGPROB,
+        f"relative difference from one micro-batch: {detail}; from the plain float64 network {exact:.1e} (bound "
+        f"{EXACT_GRADIENT:g}); there is no padding, and logprobs are those of left- and right-padded batches within "
+        f"{padding:.1e} (bound {LOGPROB:g})",
+        besides=padding <= LOGPROB and exact <= EXACT_GRADIENT,
     )
 
 
@@ -59,6 +61,22 @@ def _gradient(subject: Subject, batch: PolicyBatch, microbatch_tokens: int) -> d
         temperature=subject.temperature,
     )
     return optimizer.found
+
+
+def _exact(subject: Subject) -> dict[str, Tensor]:
+    """The same gradient by autograd through transformers' own modules.
+
+    On a first update the ratio is 1, so a token's weight in the loss is minus its advantage, over its completion's
+    length and the number of completions.
+    """
+    batch, sequences = subject.batch, list[tuple[list[int], list[float]]]()
+    for example, advantage in zip(batch.examples, batch.advantages, strict=True):
+        weight = -advantage / sum(example.learned) / batch.sequences
+        learned = [*[False] * len(example.prefix), *example.learned][1:]
+        sequences.append(([*example.prefix, *example.continuation], [weight * flag for flag in learned]))
+    network = float64_copy(subject.exact.model)
+    found = exact_gradient(network, sequences, subject.temperature)
+    return {name: found[name] for name, _ in subject.exact.model.trainable()}
 
 
 def _reversed(batch: PolicyBatch) -> PolicyBatch:
