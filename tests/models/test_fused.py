@@ -92,6 +92,7 @@ def test_a_network_computes_the_same_bits_with_and_without_lean_forms(dtype, gra
     with torch.set_grad_enabled(grad):
         lean = [network.model.norm(x), network.model.layers[0].mlp(x)]
         assert use_lean_forms(network, on=False) == 0
+        assert not any("forward" in module.__dict__ for module in network.modules())
         plain = [network.model.norm(x), network.model.layers[0].mlp(x)]
     assert all(torch.equal(a, b) for a, b in zip(lean, plain, strict=True))
 

@@ -124,3 +124,33 @@ def test_no_logits_of_the_whole_batch_are_held(monkeypatch):
 def test_refuses_a_temperature_that_is_not_above_0(temperature):
     with pytest.raises(ValueError, match="temperature above 0"):
         token_logprobs(*example(), temperature)
+
+
+def test_the_exponentials_are_taken_once_where_all_rows_fit_one_chunk_and_residuals_only_where_they_are_needed(
+    monkeypatch,
+):
+    made = {"_scaled": 0, "_minus_onehot": 0}
+
+    def counted(name):
+        function = getattr(module, name)
+
+        def call(*args):
+            made[name] += 1
+            return function(*args)
+
+        return call
+
+    for name in made:
+        monkeypatch.setattr(module, name, counted(name))
+    hidden, weight = torch.randn(3, 4, requires_grad=True), torch.randn(6, 4, requires_grad=True)
+    targets = torch.tensor([0, 5, 2])
+    found = token_logprobs(hidden, weight, targets)
+    assert made == {"_scaled": 1, "_minus_onehot": 1}
+    found.logprobs.sum().backward()
+    assert made == {"_scaled": 1, "_minus_onehot": 1}  # kept, not made again
+    with torch.no_grad():
+        token_logprobs(hidden, weight, targets)
+    assert made == {"_scaled": 2, "_minus_onehot": 1}
+    monkeypatch.setattr(module, "CHUNK_BYTES", 2 * 6 * 4)  # two rows
+    token_logprobs(hidden, weight, targets).logprobs.sum().backward()
+    assert made == {"_scaled": 6, "_minus_onehot": 3}  # two chunks forward, and again backward

@@ -186,7 +186,6 @@ MUTATIONS = [
             ("both.mul_(wide).mean(-1, keepdim=True)", "both.mean(-1, keepdim=True)"),
             ("addcmul_(normal, mean, value=-1)", "addcmul_(normal, mean)"),
             (".addcmul_(normal, mean, value=-1).mul_(scale)", ".addcmul_(normal, mean, value=-1)"),
-            ("if ctx.needs_input_grad[1] else None", ""),
             ("silu(gate).mul_(grad)", "gate.mul(grad)"),
             ("silu_backward(grad * up, gate)", "silu_backward(grad, gate)"),
             ("else silu(gate).mul_(up)", "else gate.mul_(up)"),
