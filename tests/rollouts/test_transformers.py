@@ -149,3 +149,28 @@ def test_each_request_has_its_own_limit_and_settings():
     found = TransformersEngine(tiny_llama(), frozenset()).generate(requests)
     assert [len(c.token_ids) for c in found] == [3, 5]
     assert all(c.stop_reason is StopReason.LENGTH for c in found)
+
+
+def test_every_token_has_a_uniform_number_of_its_own(monkeypatch):
+    asked = []
+    uniforms = module.uniforms
+
+    def watched(seeds, positions):
+        asked.extend(zip(seeds, positions, strict=True))
+        return uniforms(seeds, positions)
+
+    monkeypatch.setattr(module, "uniforms", watched)
+    TransformersEngine(tiny_llama(), frozenset()).generate([Request(PROMPTS[0], Sampling(4), seed=s) for s in (7, 8)])
+    assert sorted(asked) == [(seed, position) for seed in (7, 8) for position in range(4)]
+
+
+def test_requests_of_different_settings_in_one_call_are_sampled_as_if_alone():
+    model = tiny_llama()
+    settings = [Sampling(8), Sampling(8, temperature=0.3), Sampling(8, top_k=2), Sampling(8, top_p=0.4)]
+    requests = [Request(PROMPTS[0], s, seed=3) for s in settings]
+    together = TransformersEngine(model, frozenset()).generate(requests)
+    for request, completion in zip(requests, together, strict=True):
+        (alone,) = TransformersEngine(model, frozenset()).generate([request])
+        assert completion.token_ids == alone.token_ids
+        assert completion.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+    assert len({c.token_ids for c in together}) > 1

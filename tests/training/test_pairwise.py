@@ -43,8 +43,12 @@ def test_dpo_by_hand_however_the_batch_is_cut(microbatch_tokens):
     found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=microbatch_tokens)
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
     assert found["length/rejected"] == pytest.approx((2 + 3 + 2) / 3)
-    chosen = sum(sum(logprobs(model, pair.chosen)) for pair in PAIRS) / 3
-    assert found["logprob/chosen"] == pytest.approx(chosen, rel=1e-5)
+    for side in ("chosen", "rejected"):
+        summed = sum(sum(logprobs(model, getattr(pair, side))) for pair in PAIRS) / 3
+        assert found[f"logprob/{side}"] == pytest.approx(summed, rel=1e-5)
+    longer = [Pair(PAIRS[0].chosen, PAIRS[0].rejected)]
+    alone = pairwise_loss(longer, loss_of, microbatch_tokens=microbatch_tokens)
+    assert (alone["length/chosen"], alone["length/rejected"]) == (3.0, 2.0)
     stepped = pairwise_step(MasterAdamW(model.trainable()), PAIRS, loss_of, lr=0.0, microbatch_tokens=microbatch_tokens)
     assert stepped["loss"] == pytest.approx(expected, rel=1e-5)
     assert stepped["margin"] == pytest.approx(found["margin"], rel=1e-5)
@@ -81,10 +85,11 @@ def test_dpo_learns_the_pairs_and_leaves_the_reference_alone():
     assert after["margin"] == pytest.approx(after["reward/chosen"] - after["reward/rejected"], rel=1e-4)
 
 
-def test_a_reward_model_by_hand_and_what_it_learns():
+@pytest.mark.parametrize("microbatch_tokens", [8, 100])
+def test_a_reward_model_by_hand_and_what_it_learns(microbatch_tokens):
     model: RewardModel = tiny_reward_model(dtype=torch.float64)
     loss_of = reward_loss(model, label_smoothing=0.1)
-    found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=8)
+    found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=microbatch_tokens)
     from tests.models.test_heads import plain_score
 
     chosen, rejected = (
@@ -98,3 +103,15 @@ def test_a_reward_model_by_hand_and_what_it_learns():
     for _ in range(30):
         pairwise_step(optimizer, PAIRS, loss_of, lr=3e-3, microbatch_tokens=100)
     assert pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)["accuracy"] == 1.0
+
+
+def test_judging_pairs_keeps_nothing_for_a_backward_pass():
+    seen = []
+
+    def loss_of(row):
+        seen.append(torch.is_grad_enabled())
+        return preference_loss(model, DPO(), reference_for(model))(row)
+
+    model = tiny_llama()
+    pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)
+    assert seen == [False]

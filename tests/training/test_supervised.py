@@ -83,10 +83,18 @@ def test_steps_learn_the_examples(dtype):
     assert losses[0] > 3 and losses[-1] < 0.3
 
 
-def test_measuring_the_loss_trains_nothing():
-    model = tiny_llama()
+def test_measuring_the_loss_trains_nothing_and_keeps_nothing_for_it(monkeypatch):
+    model, watched = tiny_llama(), []
+    states = type(model).states
+
+    def watch(self, row):
+        watched.append(torch.is_grad_enabled())
+        return states(self, row)
+
+    monkeypatch.setattr(type(model), "states", watch)
     supervised_loss(model, EXAMPLES, microbatch_tokens=100)
     assert all(p.grad is None for _, p in model.trainable())
+    assert watched == [False]
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_weights_are_touched():
