@@ -52,7 +52,8 @@ class LanguageModel:
     @property
     def head(self) -> Tensor:
         """The output embedding [V, D]."""
-        return self.network.get_output_embeddings().weight  # type: ignore[union-attr,return-value]
+        head: Any = self.network.get_output_embeddings()
+        return head.weight
 
     @property
     def stop_ids(self) -> frozenset[int]:
