@@ -1,5 +1,5 @@
+import gzip
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from posttrain.data.tasks import disjoint, divide, dress, hold_out, load_tasks
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message, Task
-
-GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k"
 
 
 def write(folder, *rows) -> str:
@@ -54,12 +52,16 @@ def test_gsm8k_row_without_its_number(tmp_path, answer):
         load_tasks(write(tmp_path, good, {"question": "q", "answer": answer}))
 
 
-def test_the_real_gsm8k():
-    if not GSM8K.exists():
-        pytest.skip("needs ../shared/data/gsm8k")
-    train, test = load_tasks(str(GSM8K)), load_tasks(str(GSM8K), split="test")
-    assert (len(train), len(test)) == (7473, 500)
-    assert train[0].answer == "72" and train[0].gold is not None and train[0].gold.endswith("#### 72")
+def test_a_folder_in_gsm8k_s_layout_has_two_splits_that_never_meet(tmp_path):
+    for name, numbers in (("train.jsonl.gz", range(30)), ("test-first500.jsonl.gz", range(30, 35))):
+        rows = [
+            {"question": f"What is {n} and 1?", "answer": f"{n}+1=<<{n}+1={n + 1}>>\n#### {n + 1}"} for n in numbers
+        ]
+        with gzip.open(tmp_path / name, "wt", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
+    train, test = load_tasks(str(tmp_path)), load_tasks(str(tmp_path), split="test")
+    assert [t.answer for t in train] == [str(n + 1) for n in range(30)] and len(test) == 5
+    assert train[0].gold is not None and train[0].gold.endswith("#### 1")
     assert disjoint(train, test).removed == 0
 
 
