@@ -54,9 +54,7 @@ def test_gsm8k_row_without_its_number(tmp_path, answer):
 
 def test_a_folder_in_gsm8k_s_layout_has_two_splits_that_never_meet(tmp_path):
     for name, numbers in (("train.jsonl.gz", range(30)), ("test-first500.jsonl.gz", range(30, 35))):
-        rows = [
-            {"question": f"What is {n} and 1?", "answer": f"{n}+1=<<{n}+1={n + 1}>>\n#### {n + 1}"} for n in numbers
-        ]
+        rows = [{"question": f"What is {n} + 1?", "answer": f"{n}+1=<<{n}+1>>\n#### {n + 1}"} for n in numbers]
         with gzip.open(tmp_path / name, "wt", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
     train, test = load_tasks(str(tmp_path)), load_tasks(str(tmp_path), split="test")
