@@ -14,7 +14,10 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+from tests.mutations import Mutation, collect
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 300  # an endless loop is noticed too
@@ -67,32 +70,65 @@ def outcome(folder: Path, tests: str) -> str:
             return f"broken: pytest ended with {code} before any test had failed"
 
 
-def main(words: list[str]) -> int:
-    from tests.mutations import collect
+class Copy:
+    """The copy of the source that this process may spoil; every worker has its own."""
 
+    folder = Path()
+
+    @classmethod
+    def make(cls, within: Path) -> None:
+        import torch
+
+        torch.set_num_threads(1)  # one worker per core, and two that spin for the same core crawl
+        cls.folder = within / str(os.getpid())
+        cls.folder.mkdir()
+        copy_tree(cls.folder)
+
+
+def unspoiled(tests: str) -> str:
+    return outcome(Copy.folder, tests)
+
+
+def planted(m: Mutation) -> str:
+    """What the tests say of one mutation."""
+    path = Copy.folder / "src" / "posttrain" / m.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(m.old) != 1:
+        return f"broken: {text.count(m.old)} places match"
+    path.write_text(text.replace(m.old, m.new), encoding="utf-8")
+    found = outcome(Copy.folder, m.tests)
+    path.write_text(text, encoding="utf-8")
+    return found
+
+
+def main(words: list[str]) -> int:
     for name in SLOW_IMPORTS:
         importlib.import_module(name)
     mutations = [m for m in collect() if not words or any(word in m.file for word in words)]
+    if not mutations:
+        print(f"no mutation is of a file whose path has {' or '.join(words)}")
+        return 1
     start, survivors = time.monotonic(), 0
-    with tempfile.TemporaryDirectory(prefix="posttrain-mutants-") as name:
-        folder = Path(name).resolve()
-        copy_tree(folder)
-        for tests in sorted({m.tests for m in mutations}):
-            if (found := outcome(folder, tests)) != "green":
+    with (
+        tempfile.TemporaryDirectory(prefix="posttrain-mutants-") as name,
+        ProcessPoolExecutor(
+            os.cpu_count(), multiprocessing.get_context("fork"), Copy.make, (Path(name).resolve(),)
+        ) as pool,
+    ):
+        needed = sorted({m.tests for m in mutations})
+        for tests, found in zip(needed, pool.map(unspoiled, needed), strict=True):
+            if found != "green":
                 print(f"without a mutation, {tests} should be green; it is {found}")
+                pool.shutdown(cancel_futures=True)
                 return 1
-        for m in mutations:
-            path = folder / "src" / "posttrain" / m.file
-            text = path.read_text(encoding="utf-8")
-            if text.count(m.old) != 1:
-                found = f"broken: {text.count(m.old)} places match"
-            else:
-                path.write_text(text.replace(m.old, m.new), encoding="utf-8")
-                found = outcome(folder, m.tests)
-                path.write_text(text, encoding="utf-8")
+        first = time.monotonic()
+        for done, (m, found) in enumerate(zip(mutations, pool.map(planted, mutations), strict=True), 1):
             if found != "red":
                 survivors += 1
                 print(f"{'SURVIVED' if found == 'green' else found}  {m.file}\n    - {m.old!r}\n    + {m.new!r}")
+            left = (time.monotonic() - first) / done * (len(mutations) - done)
+            if done % 20 == 0:
+                print(f"{done} of {len(mutations)} planted, about {left / 60:.0f} min left", flush=True)
     seconds = time.monotonic() - start
     print(f"{len(mutations) - survivors} of {len(mutations)} mutants were noticed, in {seconds:.0f} s")
     return 1 if survivors else 0

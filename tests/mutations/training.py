@@ -110,7 +110,6 @@ MUTATIONS = [
             ),
             ("sequences=batch.sequences, tokens=batch.tokens)", "sequences=len(batch.examples), tokens=batch.tokens)"),
             ("model.logprobs(row, temperature)", "model.logprobs(row)"),
-            ("norm = optimizer.step(lr) if batch.examples else 0.0", "norm = optimizer.step(lr)"),
             ("for _ in range(updates):", "for _ in range(1):"),
             ('extremes=("ratio", "logprob_gap")', 'extremes=("ratio",)'),
             ("{**per_token, ", "{"),

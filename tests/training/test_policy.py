@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -193,12 +194,14 @@ def test_a_group_without_a_signal_adds_nothing_but_counts():
     assert len(policy_batch([first, dead], kept)[0].examples) == 6  # with a KL term it does have a gradient
 
 
-def test_a_batch_without_any_signal_changes_no_weight():
+def test_a_batch_without_any_signal_changes_no_weight_by_the_optimizers_momentum_either():
     model = tiny_llama()
+    optimizer = MasterAdamW(model.trainable(), weight_decay=0.1)
+    options = {"lr": 0.1, "microbatch_tokens": 100}
+    policy_step(model, optimizer, NO_KL, policy_batch(groups(), NO_KL)[0], **options)
     before = {name: p.detach().clone() for name, p in model.trainable()}
     batch, _ = policy_batch([group(SPOKEN[0], [0.0, 0.0, 0.0])], NO_KL)
-    optimizer = MasterAdamW(model.trainable(), weight_decay=0.1)
-    metrics = policy_step(model, optimizer, NO_KL, batch, lr=0.1, microbatch_tokens=100)
+    metrics = policy_step(model, optimizer, NO_KL, batch, **options)
     assert (metrics["loss"], metrics["grad_norm"]) == (0.0, 0.0)
     assert all(torch.equal(before[name], p) for name, p in model.trainable())
 
@@ -227,6 +230,16 @@ def test_metrics_by_hand():
     assert metrics["logprob_gap/max"] == pytest.approx(gap.max().item(), rel=1e-6)
     assert metrics["entropy"] == pytest.approx(-(spread.exp() * spread).sum(1).mean().item(), rel=1e-9)
     assert metrics["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("tokens", [9, 1000])
+def test_the_gap_is_that_of_each_token_to_itself(tokens):
+    model = tiny_llama(dtype=torch.float64)
+    batch, _ = policy_batch(groups(), NO_KL)
+    with Float64():
+        own = [tuple(alone(model, *words).tolist()) for members in SPOKEN for words in members]
+    _, metrics = gradient(model, NO_KL, replace(batch, sampler_logprobs=own), tokens=tokens)
+    assert metrics["logprob_gap/max"] < 1e-6  # the sampler's numbers are compared in float32
 
 
 def test_kl_is_measured_to_the_reference_that_was_kept():

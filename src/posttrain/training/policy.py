@@ -104,6 +104,5 @@ def policy_step(
             return algorithm.reduce(loss_N, row_N, sequences=batch.sequences, tokens=batch.tokens)
 
         loss = accumulate_gradients(optimizer, batch.examples, loss_of, microbatch_tokens=microbatch_tokens)
-        norm = optimizer.step(lr) if batch.examples else 0.0
-        metrics = {"loss": loss, "grad_norm": norm, **seen.summary()}
+        metrics = {"loss": loss, "grad_norm": optimizer.step(lr), **seen.summary()}
     return metrics
