@@ -275,7 +275,7 @@ def test_models(run, monkeypatch):
 
 
 def test_sft_its_run_its_report_and_its_repetition(run, sft, here):
-    code, out, err = run(*sft, "--output", "first")
+    code, out, err = run(*sft, "--warmup-steps", "1", "--output", "first")
     assert code == 0
     assert "run     first" in out and "posttrain generate --model first" in out
     assert "sft 2/2" in err
@@ -312,6 +312,18 @@ def test_sft_resumed(run, sft, here):
     assert code == 2 and "leave out --output" in err
     code, _, err = run("rl", "--resume", "a")
     assert (code, err) == (2, "posttrain: a is a run of posttrain sft, not of posttrain rl\n")
+
+
+def test_rl_says_what_it_leaves_out_and_what_it_takes_twice(run, rl, here):
+    asked = [json.loads(line) for line in (here / "tasks.jsonl").open()]
+    held = [asked[0], {"prompt": "9", "answer": "9"}]
+    (here / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held))
+    more = ["--eval-dataset", "held.jsonl", "--eval-every", "2", "--prompts-per-step", str(len(asked) + 1)]
+    code, _, err = run(*rl, *more, "--warmup-steps", "2", "--output", "a")
+    said = " ".join(err.split())
+    assert code == 0 and "1 held-out rows are also in the training data" in said
+    assert f"--prompts-per-step {len(asked) + 1} of {len(asked)} tasks: some are in a step twice" in said
+    assert "--warmup-steps 2 of 2 steps" in said
 
 
 def test_rl_its_knobs_and_its_repetition(run, rl, here):

@@ -44,7 +44,7 @@ def test_explain_grpo_has_the_equation_and_what_seven_tools_call_by_that_name():
 
 def test_the_flags_named_in_the_text_are_knobs():
     text = catalogue.explain("grpo")
-    known = {catalogue.flag(knob.name) for knob in catalogue.knobs(GRPO)} | {"--algorithm"}
+    known = {catalogue.flag(knob.name) for knob in catalogue.knobs(GRPO)} | {"--algorithm", "--dataset"}
     assert {word for word in text.replace(";", " ").split() if word.startswith("--")} == known
 
 

@@ -152,11 +152,13 @@ def test_share_held_out_is_about_what_was_asked_for_and_depends_on_the_seed():
 
 def test_what_is_held_out_is_a_share_or_what_is_offered_and_no_more_than_the_limit():
     tasks, others = asked([(q, 0) for q in range(100)]), asked([(q, 0) for q in range(95, 120)])
-    learned, heldout = divide(tasks, share=0.3, offered=None, limit=10, seed=0)
+    learned, heldout, notes = divide(tasks, share=0.3, offered=None, limit=10, seed=0)
     assert len(heldout) == 10 and len(learned) < 80
-    learned, heldout = divide(tasks, share=0.0, offered=lambda: others, limit=1000, seed=0)
+    assert notes == (f"of {100 - len(learned)} held-out rows the first 10 are used (--eval-limit)",)
+    learned, heldout, notes = divide(tasks, share=0.0, offered=lambda: others, limit=20, seed=0)
     assert learned == tasks and [t.answer for t in heldout] == [f"{q}0" for q in range(100, 120)]
-    assert divide(tasks, share=0.0, offered=None, limit=10, seed=0) == (tasks, [])
+    assert notes == ("5 held-out rows are also in the training data, or twice, and were left out",)
+    assert divide(tasks, share=0.0, offered=None, limit=10, seed=0) == (tasks, [], ())
 
 
 @pytest.mark.parametrize(("share", "problem"), [(1e-9, "nothing to hold out"), (1 - 1e-9, "nothing to train on")])

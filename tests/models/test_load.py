@@ -28,6 +28,15 @@ def test_folders_and_hub_ids_are_taken_as_they_are(tmp_path):
     assert locate("OWNER/NAME") == "OWNER/NAME"
 
 
+def test_an_adapter_names_its_base_so_that_it_is_found_from_elsewhere(tmp_path, monkeypatch):
+    pytest.importorskip("peft")
+    model_folder(tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    add_lora(load_model("base", dtype=torch.float32), rank=2).save(tmp_path / "adapter")
+    monkeypatch.chdir("/")
+    assert load_model(str(tmp_path / "adapter"), dtype=torch.float32).adapter is not None
+
+
 def test_a_packaged_model_is_pulled(monkeypatch, tmp_path):
     monkeypatch.setattr(packaged, "pull", lambda name: tmp_path / name)
     assert locate("smollm2-135m-instruct") == str(tmp_path / "smollm2-135m-instruct")

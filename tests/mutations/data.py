@@ -173,8 +173,13 @@ MUTATIONS = [
             ('seed_for(seed, "held out", *_question(task))', 'seed_for("held out", *_question(task))'),
             ('seed_for(seed, "held out", *_question(task))', "seed_for(seed, str(task))"),
             ("    if not all(sides):\n", "    if False:\n"),
-            ("disjoint(tasks, offered()).tasks if", "list(offered()) if"),
-            ("return learned, heldout[:limit]", "return learned, heldout"),
+            ("disjoint(tasks, offered()) if", "Disjoint(list(offered()), 0) if"),
+            ("Divided(learned, heldout[:limit]", "Divided(learned, heldout"),
+            ("if len(heldout) > limit else ()", ""),
+            (
+                "Divided(learned, heldout[:limit], (*met_before(removed), ",
+                "Divided(learned, heldout[:limit], (*met_before(0), ",
+            ),
             ("'to hold out' if sides[0] else 'to train on'", "'to train on' if sides[0] else 'to hold out'"),
         ]
     ),

@@ -140,6 +140,7 @@ MUTATIONS = [
             ("        if is_classifier(config):\n", "        if False:\n"),
             ("    if lacking:\n", "    if False:\n"),
             ("if lora.is_adapter(where):", "if False:"),
+            ("str(Path(where).resolve())", "where"),
             (".splitlines()[0]", ""),
         ]
     ),

@@ -46,6 +46,7 @@ MUTATIONS = [
     *(
         Mutation("training/schedule.py", old, new, "training/test_schedule.py")
         for old, new in [
+            ("if warmup < steps or", "if warmup <= steps or"),
             ("peak * (step + 1) / warmup", "peak * step / warmup"),
             ("if step < warmup:", "if step <= warmup:"),
             ("(step - warmup) / max(1, steps - warmup)", "step / max(1, steps)"),

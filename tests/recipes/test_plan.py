@@ -67,6 +67,12 @@ def test_the_batch_of_rl(folder):
     assert found["fits"] and found["warnings"] == [] and found["seconds"] is None
 
 
+@pytest.mark.parametrize("kind", [PlanRL, PlanSFT, PlanPreference, PlanRewardModel])
+def test_lengths_that_nobody_measured_are_said_to_be_assumed(folder, kind):
+    plan = run(kind(model=folder, precision="float32", measure=False))
+    assert "taken to have" in plan.lengths and "average" not in plan.lengths
+
+
 def write(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)

@@ -119,6 +119,17 @@ def test_longer_examples_are_left_out_and_counted(config, tmp_path, capsys):
     assert "1 of 7 examples are over 120 tokens and were left out" in capsys.readouterr().err
 
 
+def test_every_held_out_row_that_is_not_used_is_said(config, tmp_path, capsys):
+    rows = [{"prompt": f"{n}?" * (1 if n else 60), "completion": "y"} for n in range(9)]
+    held = write_rows(tmp_path / "held.jsonl", [*ROWS, *rows, rows[-1]])
+    run(replace(config, eval_dataset=held, eval_limit=8, max_tokens=120, warmup_steps=9), output=tmp_path / "run")
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{len(ROWS) + 1} held-out rows are also in the training data, or twice, and were left out" in said
+    assert "of 9 held-out rows the first 8 are used" in said
+    assert "1 of 8 held-out examples are over 120 tokens and were left out" in said
+    assert "the learning rate is never past its warmup" in said
+
+
 def test_the_longest_example_that_is_allowed_is_kept(config, tmp_path):
     lengths = [len(example.continuation) for example in sft._prepare(config).examples]
     assert sft._prepare(replace(config, max_tokens=max(lengths))).dropped == 0

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.errors import CheckpointError, ModelError
+from posttrain.errors import CheckpointError, ModelError, UserError
 from posttrain.training import checkpoint
 from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
 
@@ -29,6 +29,13 @@ def test_a_name_or_a_model_folder_stays_what_it_is(tmp_path):
     (tmp_path / "config.toml").write_text("")  # whatever that is, this is a model
     found = saved_model(str(tmp_path))
     assert (found.where, found.title, found.run) == (str(tmp_path), str(tmp_path), None)
+
+
+def test_a_run_that_is_not_there_is_not_looked_for_on_the_hub(run, monkeypatch):
+    monkeypatch.chdir(run.parents[1])
+    with pytest.raises(UserError, match="unknown run 'rl-2'; did you mean 'rl-1'"):
+        saved_model("runs/rl-2")
+    assert saved_model("OWNER/rl-2").where == "OWNER/rl-2"
 
 
 def test_a_run_stands_for_its_latest_checkpoint(run):

@@ -1,11 +1,17 @@
 import pytest
 
 from posttrain.errors import UserError
-from posttrain.training.schedule import learning_rate
+from posttrain.training.schedule import learning_rate, unreached
 
 
 def rates(steps, warmup, decay):
     return [learning_rate(s, steps=steps, peak=2.0, warmup=warmup, decay=decay) for s in range(steps)]
+
+
+def test_a_warmup_that_the_run_does_not_outlast_is_said():
+    assert unreached(warmup=9, steps=10) == unreached(warmup=0, steps=1) == unreached(warmup=1, steps=1) == []
+    (note,) = unreached(warmup=10, steps=10)
+    assert "--warmup-steps 10 of 10 steps" in note
 
 
 def test_warmup_goes_up_in_a_line_to_the_peak():

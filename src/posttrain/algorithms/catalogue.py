@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
 
+DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example of what each family learns from
+
 
 class Row(NamedTuple):
     """One line of `posttrain algorithms`."""
@@ -66,7 +68,8 @@ def explain(name: str) -> str:
     for knob in knobs(algorithm):
         lines.append(f"    {flag(knob.name)} {knob.default}")
         lines.extend(textwrap.wrap(knob.help, 110, initial_indent=" " * 8, subsequent_indent=" " * 8))
-    lines += ["", "Run it:", "", f"    posttrain {COMMANDS[algorithm.family]} --algorithm {name}", ""]
+    command = f"posttrain {COMMANDS[algorithm.family]} --algorithm {name} --dataset {DATA[algorithm.family]}"
+    lines += ["", "Run it:", "", f"    {command}", ""]
     return "\n".join(lines)
 
 

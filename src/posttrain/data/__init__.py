@@ -8,7 +8,7 @@ from posttrain.data.packing import Example, PackedRow, Pair, pack
 from posttrain.data.preferences import fitting, load_preferences, pair_of
 from posttrain.data.rows import Row, parse_columns
 from posttrain.data.sources import load_rows, read_rows
-from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks
+from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks, met_before
 from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, padding_beside
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "load_rows",
     "load_tasks",
     "load_tokenizer",
+    "met_before",
     "pack",
     "padding_beside",
     "pair_of",

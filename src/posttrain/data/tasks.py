@@ -132,19 +132,35 @@ def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task]
     return sides
 
 
+class Divided(NamedTuple):
+    """What to learn, what to hold out, and what to tell the user of rows that are in neither."""
+
+    learned: list[Task]
+    heldout: list[Task]
+    notes: tuple[str, ...]
+
+
 def divide(
     tasks: Sequence[Task], *, share: float, offered: Callable[[], Sequence[Task]] | None, limit: int, seed: int
-) -> tuple[list[Task], list[Task]]:
+) -> Divided:
     """What to learn, and at most `limit` tasks to hold out: a share of `tasks`, what is `offered`, or nothing.
 
     Raises:
         UserError: as `hold_out` and `disjoint`.
     """
+    removed = 0
     if share:
         learned, heldout = hold_out(tasks, share, seed)
     else:
-        learned, heldout = list(tasks), disjoint(tasks, offered()).tasks if offered is not None else []
-    return learned, heldout[:limit]
+        learned = list(tasks)
+        heldout, removed = disjoint(tasks, offered()) if offered is not None else Disjoint([], 0)
+    surplus = [f"of {len(heldout)} held-out rows the first {limit} are used (--eval-limit)"]
+    return Divided(learned, heldout[:limit], (*met_before(removed), *(surplus if len(heldout) > limit else ())))
+
+
+def met_before(removed: int) -> list[str]:
+    """What to tell the user of held-out rows that `disjoint` removed."""
+    return [f"{removed} held-out rows are also in the training data, or twice, and were left out"] if removed else []
 
 
 def _question(task: Task) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
             by the output embedding.
     """
     where = locate(name)
+    if Path(where).is_dir():
+        where = str(Path(where).resolve())  # an adapter keeps the name of its base, and is used from other folders
     if lora.is_adapter(where):
         return lora.load_adapter(load_model(lora.base_of(where), dtype=dtype, device=device), where)
     try:

@@ -1,6 +1,7 @@
 """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) by peft; the base, adapter off, is the reference policy."""
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ try:
     import peft
 except ImportError:  # an extra: only adapters need it
     peft = None
+
+# peft asks transformers by an old name; nobody who trains an adapter can do anything about that
+warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
 
 INSTALL = "adapters need peft; type: pip install 'posttrain[lora]'"
 

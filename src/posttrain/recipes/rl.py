@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm
-from posttrain.data import disjoint, load_tasks, parse_columns
+from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments import SingleTurn
 from posttrain.errors import UserError
@@ -34,7 +34,7 @@ from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import Reference, policy_batch, policy_step
 from posttrain.training.saved import saved_model
-from posttrain.training.schedule import learning_rate
+from posttrain.training.schedule import learning_rate, unreached
 from posttrain.training.settings import check_settings
 from posttrain.training.state import restore_latest, writer
 from posttrain.types import Sampling, Task
@@ -203,7 +203,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     _check(config)
     algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
     environment = SingleTurn(parse_rewards(_rewards(config)))
-    tasks, heldout = _tasks(config)
+    tasks, heldout, met = _tasks(config)
     saved = saved_model(config.model)
     policy = load_policy(
         saved.where, precision=config.precision, lora_rank=config.lora_rank, cache_gb=config.cache_gb, seed=config.seed
@@ -226,7 +226,9 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
     reference = reference_for(policy.model) if algorithm.needs_reference else None
-    notes = [*saved.notes()]
+    notes = [*saved.notes(), *met, *unreached(config.warmup_steps, config.steps)]
+    if config.prompts_per_step > len(fitting):
+        notes.append(f"--prompts-per-step {config.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
     return _Parts(fitting, heldout, environment, policy, optimizer, reference, tuple(notes))
@@ -256,14 +258,15 @@ def _rewards(config: RL) -> str:
     )
 
 
-def _tasks(config: RL) -> tuple[list[Task], list[Task]]:
+def _tasks(config: RL) -> tuple[list[Task], list[Task], list[str]]:
+    """What to train on, what to examine with, and what to tell the user of the rest."""
     words = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
     if config.eval_dataset and not config.eval_every:
         raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
     if not config.eval_every:
-        return tasks, []
+        return tasks, [], []
     gym = config.dataset.startswith("gym:")
     if not (config.eval_dataset or gym):
         raise UserError("--eval-every needs held-out tasks; give them with --eval-dataset")
@@ -275,7 +278,8 @@ def _tasks(config: RL) -> tuple[list[Task], list[Task]]:
         seed=config.seed,
         **words,
     )
-    return tasks, disjoint(tasks, heldout).tasks
+    kept = disjoint(tasks, heldout)
+    return tasks, kept.tasks, met_before(kept.removed)
 
 
 def _open(

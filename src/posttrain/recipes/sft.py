@@ -25,7 +25,7 @@ from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.saved import saved_model
-from posttrain.training.schedule import learning_rate
+from posttrain.training.schedule import learning_rate, unreached
 from posttrain.training.settings import check_heldout, check_settings
 from posttrain.training.state import restore_latest, writer
 from posttrain.training.supervised import supervised_loss, supervised_step
@@ -157,12 +157,12 @@ class _Parts:
 def _prepare(config: SFT) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config)
-    conversations, heldout = _conversations(config)
+    conversations, heldout, notes = _conversations(config)
     saved = saved_model(config.model)
     policy = load_policy(saved.where, precision=config.precision, lora_rank=config.lora_rank, seed=config.seed)
     longest = min(config.max_tokens, policy.model.context)
     examples, dropped = _examples(policy, conversations, config.train_on, longest)
-    kept, _ = _examples(policy, heldout, config.train_on, longest)
+    kept, unheard = _examples(policy, heldout, config.train_on, longest)
     if not examples or (heldout and not kept):
         raise UserError(
             f"all {dropped if not examples else len(heldout)} {'' if not examples else 'held-out '}examples are longer "
@@ -183,10 +183,13 @@ def _prepare(config: SFT) -> _Parts:
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
-    notes = [*saved.notes()]
-    if dropped:
-        notes.append(f"{dropped} of {dropped + len(examples)} examples are over {longest} tokens and were left out")
-    return _Parts(examples, kept, dropped, steps, policy, optimizer, tuple(notes))
+    too_long = [
+        f"{left_out} of {left_out + len(used)} {kind} are over {longest} tokens and were left out"
+        for kind, used, left_out in (("examples", examples, dropped), ("held-out examples", kept, unheard))
+        if left_out
+    ]
+    notes = (*saved.notes(), *notes, *too_long, *unreached(config.warmup_steps, steps))
+    return _Parts(examples, kept, dropped, steps, policy, optimizer, notes)
 
 
 def _check(config: SFT) -> None:
@@ -205,8 +208,8 @@ def _check(config: SFT) -> None:
     check_heldout(eval_share=config.eval_share, eval_dataset=config.eval_dataset, eval_every=config.eval_every)
 
 
-def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation]]:
-    """What to learn, and what to hold out."""
+def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation], tuple[str, ...]]:
+    """What to learn, what to hold out, and what to tell the user of the rest."""
     if not config.dataset:
         raise UserError("say what to train on with --dataset: a hub id, or a jsonl or parquet file or folder")
     columns = parse_columns(config.columns) if config.columns else None
@@ -215,14 +218,14 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation]]
     def tasks(source: str, limit: int | None = None) -> list[Task]:
         return [_task(c) for c in load_demonstrations(source, columns=columns, limit=limit, **words)]
 
-    learned, heldout = divide(
+    sides = divide(
         tasks(config.dataset, config.limit),
         share=config.eval_share,
         offered=(lambda: tasks(config.eval_dataset)) if config.eval_dataset else None,
         limit=config.eval_limit,
         seed=config.seed,
     )
-    return [task.answer for task in learned], [task.answer for task in heldout]
+    return [task.answer for task in sides.learned], [task.answer for task in sides.heldout], sides.notes
 
 
 def _task(conversation: Conversation) -> Task:

@@ -8,6 +8,7 @@ from typing import Any
 from posttrain.data import ChatFormat, divide, fitting, load_preferences, pair_of, parse_columns
 from posttrain.data.packing import Pair
 from posttrain.errors import UserError
+from posttrain.training.schedule import unreached
 from posttrain.training.settings import check_heldout, check_settings
 from posttrain.types import Preference, Task
 
@@ -126,8 +127,8 @@ def read_preferences(options: PairOptions) -> Sides:
         limit=options.eval_limit,
         seed=options.seed,
     )
-    learned, heldout = ([task.answer for task in side] for side in sides)
-    return Sides(learned, heldout, tuple(notes))
+    learned, heldout = ([task.answer for task in side] for side in (sides.learned, sides.heldout))
+    return Sides(learned, heldout, (*notes, *sides.notes))
 
 
 def tokenize(options: PairOptions, sides: Sides, chat: ChatFormat, context: int) -> Pairs:
@@ -156,9 +157,13 @@ def tokenize(options: PairOptions, sides: Sides, chat: ChatFormat, context: int)
             f"type --pairs-per-step {len(learned)} or less"
         )
     steps = options.steps or math.ceil(options.epochs * len(learned) / options.pairs_per_step)
-    dropped = len(sides.learned) - len(learned)
-    long = f"{dropped} of {len(sides.learned)} pairs are over {longest} tokens and were left out"
-    return Pairs(learned, heldout, dropped, steps, (*sides.notes, *([long] if dropped else [])))
+    too_long = [
+        f"{len(read) - len(kept)} of {len(read)} {kind} are over {longest} tokens and were left out"
+        for kind, read, kept in (("pairs", sides.learned, learned), ("held-out pairs", sides.heldout, heldout))
+        if len(kept) < len(read)
+    ]
+    notes = (*sides.notes, *too_long, *unreached(options.warmup_steps, steps))
+    return Pairs(learned, heldout, len(sides.learned) - len(learned), steps, notes)
 
 
 def heldout_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float] | None, dict[str, float] | None]:

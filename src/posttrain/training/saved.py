@@ -5,7 +5,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, unknown
 from posttrain.training import checkpoint
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -45,6 +45,8 @@ def saved_model(name: str) -> SavedModel:
     if (path / "checksums.json").is_file():
         run = path.parent.parent
         return SavedModel(str(checkpoint.load(path).path), name, run if _is_run(run) else None)
+    if not path.exists() and (runs := _runs_in(path.parent)):
+        raise unknown("run", path.name, runs)  # a hub id looks the same, and would be looked for for a minute
     if not _is_run(path):
         return SavedModel(str(path) if path.is_dir() else name, name)
     root = path / "checkpoints"
@@ -72,6 +74,10 @@ def spoken_otherwise(saved: SavedModel, *, system: str | None, prompt_template: 
 
 def _is_run(path: Path) -> bool:
     return (path / "config.toml").is_file() and not any((path / file).exists() for file in _MODEL_FILES)
+
+
+def _runs_in(folder: Path) -> list[str]:
+    return sorted(child.name for child in folder.iterdir() if _is_run(child)) if folder.is_dir() else []
 
 
 def _others(run: Path) -> str:

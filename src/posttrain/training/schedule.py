@@ -24,6 +24,13 @@ def _cosine(progress: float) -> float:
 SCHEDULES: Mapping[str, Schedule] = {"constant": _constant, "linear": _linear, "cosine": _cosine}
 
 
+def unreached(warmup: int, steps: int) -> list[str]:
+    """What to tell the user of a warmup that the run does not outlast."""
+    if warmup < steps or warmup <= 1:
+        return []
+    return [f"--warmup-steps {warmup} of {steps} steps: the learning rate is never past its warmup"]
+
+
 def learning_rate(step: int, *, steps: int, peak: float, warmup: int, decay: str) -> float:
     """Learning rate of `step` (from 0): linear up over `warmup` steps, then down by `decay` until `steps`.
 

@@ -82,6 +82,9 @@ def _rlwork_of(config: PlanRL) -> Work:
         )
 
     longest, expected = load(max(lengths)), load(round(sum(lengths) / len(lengths)))
+    prompts = f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most"
+    if not config.dataset:
+        prompts = f"prompts taken to have {longest.prompt_tokens} (--dataset measures them)"
     return Work(
         "rl",
         longest,
@@ -89,8 +92,7 @@ def _rlwork_of(config: PlanRL) -> Work:
         rows,
         config.steps,
         f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step",
-        f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most; completions taken to be as "
-        f"long as they may be, {longest.completion_tokens}",
+        f"{prompts}; completions taken to be as long as they may be, {longest.completion_tokens}",
         updates=config.updates_per_step,
         cache=int(config.cache_gb * 2**30),
         lora_rank=config.lora_rank,
@@ -118,6 +120,9 @@ def _sftwork_of(config: PlanSFT, shape: Shape) -> Work:
         return Load(config.examples_per_step, 1, 0, tokens, config.microbatch_tokens)
 
     longest, expected = load(max(lengths)), load(round(sum(lengths) / len(lengths)))
+    examples = f"examples of {expected.completion_tokens} on average, {longest.completion_tokens} at most"
+    if not config.dataset:
+        examples = f"examples taken to have {longest.completion_tokens} (--dataset measures them)"
     return Work(
         "sft",
         longest,
@@ -125,7 +130,7 @@ def _sftwork_of(config: PlanSFT, shape: Shape) -> Work:
         rows,
         steps,
         f"{longest.prompts} examples a step",
-        f"examples of {expected.completion_tokens} on average, {longest.completion_tokens} at most",
+        examples,
         lora_rank=config.lora_rank,
     )
 
@@ -148,6 +153,12 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
     longest = load(*max(sizes, key=sum))
     expected = load(*(sum(column) / len(sizes) for column in zip(*sizes, strict=True)))
     scored = isinstance(config, PlanRewardModel)
+    lengths = (
+        f"prompts of {expected.prompt_tokens} and responses of {expected.completion_tokens} on average, together "
+        f"{longest.prompt_tokens + longest.completion_tokens} at most"
+    )
+    if not config.dataset:
+        lengths = f"prompt and response taken to have {most} (--dataset measures them)"
     return Work(
         "reward-model" if scored else "preference",
         longest,
@@ -155,8 +166,7 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
         rows,
         steps,
         f"{longest.prompts} pairs a step",
-        f"prompts of {expected.prompt_tokens} and responses of {expected.completion_tokens} on average, together "
-        f"{longest.prompt_tokens + longest.completion_tokens} at most",
+        lengths,
         lora_rank=0 if scored else config.lora_rank,
         reference=not scored and preference(config.algorithm)().needs_reference,
         head=not scored,
