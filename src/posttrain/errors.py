@@ -32,6 +32,10 @@ class CheckpointError(PosttrainError):
     """A checkpoint that cannot be written, or none that can be read."""
 
 
+class EngineError(PosttrainError):
+    """A sampler that cannot be reached, or that answered from other weights than the policy's."""
+
+
 class RewardError(PosttrainError):
     """A reward that raised, hung, or returned something that is not one finite number per episode."""
 

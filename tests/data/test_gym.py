@@ -1,4 +1,5 @@
 import doctest
+import hashlib
 import pickle
 
 import pytest
@@ -42,6 +43,12 @@ def test_neighbouring_seeds_do_not_share_their_questions():
 def test_a_fifth_of_all_questions_is_held_out():
     share = sum(split_of(f"{a} + {b} =") == "heldout" for a in range(40) for b in range(40)) / 1600
     assert abs(share - 0.2) < 0.04  # four standard deviations
+
+
+def test_the_side_of_a_question_is_the_same_in_every_process_and_for_ever():
+    sides = {text: int(hashlib.sha256(text.encode()).hexdigest()[:16], 16) % 5 == 0 for text in map(str, range(30))}
+    assert {text: split_of(text) == "heldout" for text in sides} == sides
+    assert 0 < sum(sides.values()) < 30
 
 
 def test_metadata_is_what_the_familys_own_scorer_needs():

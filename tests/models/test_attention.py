@@ -82,6 +82,31 @@ def test_a_sliding_window_is_kept_across_the_prefix(kernel):
     torch.testing.assert_close(logits[4:], torch.cat([e[4:] for e in expected]), rtol=1e-5, atol=1e-6)
 
 
+def test_a_window_that_hides_the_prefix_from_padding_leaves_gradients_finite(kernel):
+    """A short branch beside a long one: the last queries of its rectangle are padding, and see nothing that is real."""
+    config = MistralConfig(
+        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=2, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = wrap(MistralForCausalLM(config).double(), name="mistral", context=64)
+    hidden = hidden_of(model, [5, 9, 11, 6, 6, 12, 13, 14], [0, 1, 2, 2, 3, 4, 5, 6], [(2, [1, 5])])
+    hidden.square().sum().backward()
+    assert all(torch.isfinite(p.grad.to_dense()).all() for _, p in model.trainable() if p.grad is not None)
+
+
+@pytest.mark.parametrize("materialize", [0, 2**30])
+def test_the_softmax_is_taken_as_widely_as_the_scores_are(materialize, monkeypatch):
+    monkeypatch.setattr(attention, "MATERIALIZE", materialize)
+    q, k, v = (
+        torch.randn(1, 2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in range(3)
+    )
+    out = FamilyAttention([(5, [])]).attend(0, q, k, v, 0.3, None)
+    hidden = torch.ones(5, 5).triu(1).bool()
+    expected = (q @ k.transpose(2, 3) * 0.3).masked_fill(hidden, -torch.inf).softmax(-1) @ v
+    torch.testing.assert_close(out, expected, rtol=1e-14, atol=1e-14)
+
+
 def test_without_a_plan_the_model_refuses_to_run():
     model = tiny_llama()
     with pytest.raises(ModelError, match="needs a plan"):

@@ -82,8 +82,8 @@ def test_the_head_holds_a_chunk_three_blocks_and_its_gradient():
     assert head_bytes(on_paper(), 2, full=False) == head_bytes(on_paper(), 4, full=False) == chunks
     # 49152 x 576 numbers, in float32 and once more in bfloat16
     assert head_bytes(on_paper(), 2, full=True) == chunks + 49152 * 576 * 6
-    wide = replace(on_paper(), vocabulary=2**26)  # one row of logits is more than a chunk or a block
-    assert head_bytes(wide, 2, full=False) == 2 * 2**26 + 3 * 4 * 2**26
+    wide = replace(on_paper(), vocabulary=CHUNK_BYTES)  # one row of logits is more than a chunk or a block
+    assert head_bytes(wide, 2, full=False) == 2 * CHUNK_BYTES + 3 * 4 * CHUNK_BYTES
 
 
 def small(layers: int, dtype: torch.dtype) -> LanguageModel:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
 from posttrain.data.packing import Example, pack
@@ -84,6 +85,17 @@ def test_a_saved_reward_model_is_read_by_transformers_and_again_by_us(tmp_path: 
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor([row.token_ids])).logits.item()
         assert again.scores(row).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_weights_that_are_not_there_are_named_the_head_of_a_language_model_aside(tmp_path: Path):
+    load_reward_model(str(model_folder(tmp_path / "model")), dtype=torch.float32).save(tmp_path / "saved", padding=0)
+    for folder, lost in (("model", "model.norm.weight"), ("saved", "score.weight"), ("saved", "model.norm.weight")):
+        path = tmp_path / folder / "model.safetensors"
+        kept = load_file(path)
+        save_file({name: t for name, t in kept.items() if name != lost}, path, {"format": "pt"})
+        with pytest.raises(ModelError, match=f"lacks 1 of the model's weights: {lost}"):
+            load_reward_model(str(tmp_path / folder), dtype=torch.float32)
+        save_file(kept, path, {"format": "pt"})
 
 
 def test_a_classifier_with_several_scores_and_an_adapter_are_refused(tmp_path: Path):

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM
 
 from posttrain.errors import ModelError
+from posttrain.models import load as loading
 from posttrain.models import packaged
 from posttrain.models.heads import load_reward_model
 from posttrain.models.load import load_model, locate
@@ -46,6 +47,15 @@ def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path):
     with pytest.raises(ModelError, match="cannot load a causal language model from") as caught:
         load_model(str(tmp_path), dtype=torch.float32)
     assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_many_lines_is_told_in_its_first(tmp_path, monkeypatch):
+    def fails(*others, **options):
+        raise OSError("the first line\nand the second")
+
+    monkeypatch.setattr(loading.AutoConfig, "from_pretrained", fails)
+    with pytest.raises(ModelError, match=r"from .*: the first line$"):
+        load_model(str(tmp_path), dtype=torch.float32)
 
 
 def test_torn_weights_are_refused_in_one_line(tmp_path):

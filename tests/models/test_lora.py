@@ -200,3 +200,19 @@ def test_the_layers_of_a_saved_adapter_are_in_order(tmp_path):
     add_lora(tiny_llama(), rank=4).save(tmp_path)
     names = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
     assert len(names) > 3 and names == sorted(names)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_weights_are_those_of_a_whole_model_that_computes_the_same(dtype):
+    base = tiny_llama(dtype=dtype)
+    whole = dict(base.weights())
+    assert {n: p.data_ptr() for n, p in whole.items()} == {n: p.data_ptr() for n, p in base.network.named_parameters()}
+    names = list(whole)
+    adapted = trained(add_lora(base, rank=4))
+    merged = dict(adapted.weights())
+    assert list(merged) == names and all(weight.dtype == dtype for weight in merged.values())
+    again = tiny_llama(seed=1, dtype=dtype)
+    again.network.load_state_dict(merged, strict=False)
+    torch.testing.assert_close(
+        logprobs(again), logprobs(adapted), atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=0
+    )

@@ -89,8 +89,8 @@ MUTATIONS = [
                 "    scaled = exact_logits(network, token_ids)[:-1]",
             ),
             ("copy.deepcopy(model.network)", "model.network"),
-            (", attention_mask=mask", ""),
-            (", position_ids=positions", ""),
+            # either of the two would do alone here: transformers reads where sequences begin from both
+            (", attention_mask=mask, position_ids=positions", ""),
             ("[row, span.start : span.stop - 1]", "[row, : span.stop - span.start - 1]"),
         ]
     ),

@@ -4,6 +4,25 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
+        Mutation("rollouts/engine.py", old, new, "rollouts/test_transformers.py rollouts/test_engine.py")
+        for old, new in [
+            ("if length >= context:", "if length > context:"),
+            ("        if not length:\n", "        if False:\n"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/weight_channel.py", old, new, "rollouts/test_weight_channel.py")
+        for old, new in [
+            (".contiguous()})", "})"),
+            ("if not hmac.compare_digest(_read(connection, _KEY_BYTES), key):", "if False:"),
+            ("            connection.sendall(_LENGTH.pack(0))\n", ""),
+            ("    while len(parts) < length:\n", "    if len(parts) < length:\n"),
+            ("        if not part:\n            raise", "        if not part:\n            break\n            raise"),
+            ("except OSError as error:", "except TimeoutError as error:"),
+            ("server.shutdown(socket.SHUT_RDWR)", "pass"),
+        ]
+    ),
+    *(
         Mutation("rollouts/drive.py", old, new, "rollouts/test_drive.py")
         for old, new in [
             ("len(self._waiting) < self.live:", "len(self._waiting) > self.live:"),
@@ -113,8 +132,6 @@ MUTATIONS = [
                 "if sequence.length >= self._model.context else None",
                 "if sequence.length > self._model.context else None",
             ),
-            ("if length >= self._model.context:", "if length > self._model.context:"),
-            ("        if not length:\n", "        if False:\n"),
             ("[len(s.token_ids) for s in sequences]", "[0 for s in sequences]"),
             ("[s.request.seed for s in sequences]", "[i for i, s in enumerate(sequences)]"),
             ("hidden[end - 1]", "hidden[end - 2]"),

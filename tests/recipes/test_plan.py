@@ -124,6 +124,8 @@ def test_time_is_what_was_measured_times_what_is_done(folder, monkeypatch):
     assert found.update_seconds == pytest.approx(4.16) and found.sampling_seconds == pytest.approx(15.0)
     assert found.summary()["seconds"] == pytest.approx(191.6)
     assert any("at most 19 s a step (sampling 15 s, update 4.2 s), 3 min in all" in line for line in found.lines())
+    again = run(rl(folder, measure=True, prompt_tokens=20, max_new_tokens=30, steps=10, updates_per_step=3))
+    assert again.update_seconds == pytest.approx(3 * 4.16) and again.sampling_seconds == pytest.approx(15.0)
 
 
 def test_the_measurement_itself(folder, monkeypatch):

@@ -3,7 +3,7 @@
 Shape letters: B rows, N tokens of a flat row, M tokens that are learned, D hidden width, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,6 +65,18 @@ class LanguageModel:
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
         """The parameters that require a gradient, by name."""
         return [(name, p) for name, p in self.network.named_parameters() if p.requires_grad]
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights by their names in a Hugging Face folder of the whole model; an adapter is merged into them."""
+        for name, weight in self.network.named_parameters():
+            if "lora_" in name:
+                continue
+            if name.endswith(".base_layer.weight"):
+                layer: Any = self.network.get_submodule(name.removesuffix(".base_layer.weight"))
+                merged = weight.float() + sum(layer.get_delta_weight(a).float() for a in layer.active_adapters)
+                yield name.replace(".base_layer", ""), merged.to(weight.dtype)
+            else:
+                yield name.replace(".base_layer", ""), weight
 
     def hidden(self, token_ids: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """Last hidden states [B, N, D] of `token_ids` [B, N] at `positions` [B, N]."""

@@ -83,6 +83,8 @@ class Evaluate:
     """Text around each question; give the one that the model was trained with."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
+    engine: str = "embedded"
+    """What samples: embedded, vllm (pip install 'posttrain[vllm]'), or a vLLM server's address."""
     cache_gb: float = 1.5
     """Memory for keys and values while sampling."""
     seed: int = 0
@@ -216,7 +218,7 @@ class _Parts:
 
 
 def _load(config: Evaluate, saved: SavedModel) -> Policy:
-    return load_policy(saved.where, precision=config.precision, cache_gb=config.cache_gb)
+    return load_policy(saved.where, precision=config.precision, engine=config.engine, cache_gb=config.cache_gb)
 
 
 def _prepare(config: Evaluate) -> _Parts:

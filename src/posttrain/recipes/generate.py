@@ -58,6 +58,8 @@ class Generate:
     """Hold a conversation: each line of standard input is a turn, an empty line ends it."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
+    engine: str = "embedded"
+    """What samples: embedded, vllm (pip install 'posttrain[vllm]'), or a vLLM server's address."""
     cache_gb: float = 1.5
     """Memory for keys and values while sampling."""
     seed: int = 0
@@ -127,7 +129,7 @@ def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = 
     tasks = [] if config.chat else _tasks(config, said)
     if tasks:
         fitting(tasks, saved.where, title=saved.title)  # an error before the weights are read
-    policy = load_policy(saved.where, precision=config.precision, cache_gb=config.cache_gb)
+    policy = load_policy(saved.where, precision=config.precision, engine=config.engine, cache_gb=config.cache_gb)
     if config.chat:
         return _chat(config, policy, saved.title, said, notes, show=(lambda text: None) if quiet else print)
     requests = [

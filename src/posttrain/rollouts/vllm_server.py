@@ -1,0 +1,122 @@
+"""Sampling by a vLLM server, in another process or on another host.
+
+    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000 --logprobs-mode processed_logprobs --tokens-only \
+        --worker-extension-cls posttrain.rollouts.vllm_worker.WeightReceiver
+    posttrain rl --engine http://localhost:8000 ...
+
+The server's environment needs posttrain as well. Its development mode lets whoever reaches the port change the weights:
+keep it inside a network that one trusts. Whenever the policy's weights have changed they are sent, from memory to
+memory, under a new version; an answer that was sampled from another version is an error.
+"""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from posttrain.errors import EngineError, UserError
+from posttrain.models.language_model import LanguageModel
+from posttrain.rollouts.engine import refuse_unanswerable
+from posttrain.rollouts.vllm import completion, sampling_settings, weight_versions
+from posttrain.rollouts.weight_channel import offered
+from posttrain.types import Completion, Request
+
+START = (
+    "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --tokens-only "
+    "--worker-extension-cls posttrain.rollouts.vllm_worker.WeightReceiver"
+)
+TIMEOUT = 600.0  # seconds for one answer
+
+
+class VLLMServer:
+    """Samples by the vLLM server at `url`, from the weights that `model` has now. Conforms to `types.Engine`."""
+
+    def __init__(self, model: LanguageModel, stop_ids: frozenset[int], *, url: str, max_sequences: int = 256) -> None:
+        self._model, self._stop_ids, self._url = model, stop_ids, url.rstrip("/")
+        self._pool = ThreadPoolExecutor(max_sequences)
+        config = self._ask("/server_info?config_format=json")["vllm_config"]["model_config"]
+        if config["logprobs_mode"] != "processed_logprobs":
+            raise UserError(
+                f"the server at {url} has --logprobs-mode {config['logprobs_mode']}: its logprobs leave out the "
+                f"temperature; start it with: {START}"
+            )
+        ours, theirs = (str(dtype).removeprefix("torch.") for dtype in (model.dtype, config["dtype"]))
+        if ours != theirs:
+            raise UserError(
+                f"the server at {url} computes in {theirs} and the policy in {ours}; start the one with "
+                f"--dtype {ours}, or the other with --precision {theirs}"
+            )
+        self._context = min(model.context, config["max_model_len"])
+        self._pushed: tuple[int, ...] = ()
+        self._version = ""
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One completion per request, in order.
+
+        Raises:
+            UserError: a prompt is empty, or leaves no room in the context.
+            EngineError: the server cannot be reached, or answered from other weights than the policy's.
+        """
+        refuse_unanswerable(requests, self._context, self._model.name)
+        if (now := weight_versions(self._model)) != self._pushed:
+            self._push()
+            self._pushed = now
+        done: list[Completion] = []
+        for answer in self._pool.map(self._sample, requests):
+            done.append(answer)
+            if on_tokens is not None:
+                on_tokens(len(answer.token_ids))
+        return done
+
+    def _sample(self, request: Request) -> Completion:
+        settings = sampling_settings(request, self._stop_ids, self._context)
+        body = {"token_ids": request.token_ids, "sampling_params": settings}
+        said = self._ask("/inference/v1/generate", body)["choices"][0]
+        used = {span["version"] for span in said["weight_versions"] or ()}
+        if used != {self._version}:
+            raise EngineError(
+                f"the server at {self._url} sampled from the weights {', '.join(sorted(used)) or 'of no version'}, not "
+                f"from the policy's ({self._version}); was it started again, or does somebody else train with it?"
+            )
+        logprobs = [token["logprob"] for token in said["logprobs"]["content"]]
+        return completion(request, said["token_ids"], logprobs, self._stop_ids)
+
+    def _push(self) -> None:
+        """Send the policy's weights, and name them by a version that no other trainer uses."""
+        expected = sum(1 for _ in self._model.weights())
+        host = self._own_address()
+        with offered(self._model.weights, host) as (port, key):
+            call = {"method": "receive_weights", "args": [host, str(port), key]}
+            found = self._ask("/collective_rpc", call)["results"]
+        if any(result != {"weights": expected} for result in found):
+            raise EngineError(f"the server at {self._url} took {found} of {expected} weights")
+        self._ask("/reset_prefix_cache", {})
+        self._version = uuid4().hex
+        self._ask("/update_weight_version", {"new_version": self._version})
+
+    def _own_address(self) -> str:
+        """The address of this machine on the way to the server."""
+        where = urlsplit(self._url)
+        with socket.create_connection((where.hostname or "", where.port or 80), timeout=10) as connection:
+            return connection.getsockname()[0]
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """GET, or POST where there is a body; the answer's JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        call = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(call, timeout=TIMEOUT) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            said = error.read(500).decode(errors="replace")
+            raise EngineError(
+                f"the server at {self._url} answered {path} with {error.code}: {said}; it is started with: {START}"
+            ) from error
+        except OSError as error:
+            raise EngineError(f"no server at {self._url} ({error}); start one with: {START}") from error
+        return json.loads(text) if text else None

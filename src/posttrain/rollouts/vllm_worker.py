@@ -1,0 +1,24 @@
+"""What a vLLM server needs of posttrain: workers that take weights from the trainer (`rollouts/vllm_server.py`)."""
+
+from typing import Any
+
+from posttrain.rollouts.vllm import refresh_tied_head
+from posttrain.rollouts.weight_channel import received
+
+
+class WeightReceiver:
+    """Mixed into vLLM's worker class. Every worker of a model that is split takes its part of each weight."""
+
+    def receive_weights(self: Any, host: str, port: str, key: str) -> dict[str, int]:
+        """Take all weights offered at that address (`rollouts/weight_channel.py`); how many there were."""
+        count = 0
+
+        def counted() -> Any:
+            nonlocal count
+            for name, weight in received(host, int(port), key):
+                count += 1
+                yield name, weight
+
+        self.reload_weights(weights_iterator=counted())
+        refresh_tied_head(self.model_runner.get_model())
+        return {"weights": count}

@@ -1,0 +1,67 @@
+import socket
+import threading
+
+import pytest
+import torch
+
+from posttrain.errors import EngineError
+from posttrain.rollouts.weight_channel import offered, received
+
+WEIGHTS = {
+    "a.weight": torch.arange(12.0).view(3, 4).T,  # not in one piece
+    "b.weight": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "large": torch.randn(700, 700, generator=torch.Generator().manual_seed(0)),
+    "empty": torch.empty(0, 3),
+}
+
+
+def test_every_weight_arrives_as_it_was_and_as_often_as_it_is_asked_for():
+    with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
+        for _ in range(2):
+            found = dict(received("127.0.0.1", port, key))
+            assert list(found) == list(WEIGHTS)
+            assert all(torch.equal(found[n], WEIGHTS[n]) and found[n].dtype == WEIGHTS[n].dtype for n in WEIGHTS)
+
+
+def test_several_receivers_are_served():
+    counts = []
+    with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
+        threads = [
+            threading.Thread(target=lambda: counts.append(len(list(received("127.0.0.1", port, key)))))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counts == [4, 4, 4]
+
+
+def test_whoever_lacks_the_key_gets_nothing_and_does_not_stop_the_others():
+    with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
+        wrong = key[::-1] if key != key[::-1] else "00" * 32
+        with pytest.raises(EngineError, match="did not arrive whole"):
+            list(received("127.0.0.1", port, wrong))
+        assert len(list(received("127.0.0.1", port, key))) == 4
+
+
+def test_a_connection_that_breaks_is_an_error_and_not_the_end():
+    """The trainer dies after the first weight."""
+
+    def breaks():
+        yield "a", torch.zeros(3)
+        raise OSError("gone")
+
+    with offered(breaks, "127.0.0.1") as (port, key), pytest.raises(EngineError, match="did not arrive whole"):
+        list(received("127.0.0.1", port, key))
+
+
+def test_nothing_is_offered_after_the_block():
+    with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
+        pass
+    with pytest.raises(EngineError):
+        list(received("127.0.0.1", port, key))
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(EngineError):
+        other.listen()
+        threading.Thread(target=lambda: other.accept()[0].close(), daemon=True).start()
+        list(received("127.0.0.1", other.getsockname()[1], key))
