@@ -345,6 +345,9 @@ def test_rl_reports_accuracies_with_intervals(run, rl, here):
     answer = json.loads(out.splitlines()[-1])
     assert code == 0 and {"before", "before_ci95", "after", "after_ci95"} <= answer.keys()
     assert answer["after_ci95"][0] <= answer["after"] <= answer["after_ci95"][1]
+    code, out, _ = run("rl", "--resume", "a", "--steps", "3", "--json")
+    resumed = json.loads(out.splitlines()[-1])
+    assert code == 0 and (resumed["before"], resumed["before_ci95"]) == (answer["before"], answer["before_ci95"])
 
 
 def test_json_is_the_last_line_of_standard_output(run, model, here):

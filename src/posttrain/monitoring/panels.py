@@ -28,6 +28,11 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Reward", ("reward/mean", "reward/std"), zero=False),
             Panel("Reward by component", ("reward/",), zero=False),
             Panel("Accuracy", ("accuracy", "evaluation/accuracy"), percent=True),
+            Panel(
+                "95% interval of held-out accuracy",
+                ("evaluation/accuracy_low", "evaluation/accuracy_high"),
+                percent=True,
+            ),
             Panel("Held-out loss", ("evaluation/loss",), "nats", zero=False),
             Panel("Groups without a signal", ("groups/zero_advantage",), "share", percent=True),
         ),

@@ -9,8 +9,10 @@ asynchronous rollouts, so the policy that samples is always the one that is trai
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +21,7 @@ from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments import SingleTurn
 from posttrain.errors import UserError
-from posttrain.evaluation.accuracy import Accuracy, evaluate
+from posttrain.evaluation.accuracy import evaluate
 from posttrain.models.reference import reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.memory import peak_gb
@@ -110,6 +112,13 @@ class RL:
     """Decides every random choice of the run."""
 
 
+class HeldOut(NamedTuple):
+    """Held-out accuracy, and its interval."""
+
+    accuracy: float
+    ci95: tuple[float, float]
+
+
 @dataclass(frozen=True)
 class RLResult:
     """Where a finished or interrupted run is, and what it found."""
@@ -117,8 +126,8 @@ class RLResult:
     run: Path
     steps: int
     interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
-    before: Accuracy | None
-    after: Accuracy | None
+    before: HeldOut | None  # where there are held-out tasks
+    after: HeldOut | None
 
 
 def run(
@@ -133,13 +142,11 @@ def run(
     parts = _prepare(config, algorithm)
     policy, environment, optimizer = parts.policy, parts.environment, parts.optimizer
     directory, step, notes = _open(config, algorithm, parts, output, resume)
-    before = after = None
     with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
         if config.eval_every and step == 0:
-            before = after = _evaluate(config, parts, progress)
-            directory.log_metrics(0, {"evaluation/accuracy": before.accuracy})
+            directory.log_metrics(0, _evaluate(config, parts, progress))
 
         while step < config.steps and not stop.requested:
             began = time.perf_counter()
@@ -176,8 +183,7 @@ def run(
             step += 1
             last = step == config.steps
             if config.eval_every and (step % config.eval_every == 0 or last):
-                after = _evaluate(config, parts, progress)
-                metrics["evaluation/accuracy"] = after.accuracy
+                metrics |= _evaluate(config, parts, progress)
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(groups, per_group=1))
             progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
@@ -185,8 +191,10 @@ def run(
                 save = writer(policy.save, optimizer)
                 score = metrics.get("evaluation/accuracy")
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
-    write_report(directory.read())
-    return RLResult(directory.path, step, stop.cause if step < config.steps else "", before, after)
+    done = directory.read()
+    write_report(done)
+    found = [_held_out(row) for row in done.metrics if "evaluation/accuracy" in row] or [None]
+    return RLResult(directory.path, step, stop.cause if step < config.steps else "", found[0], found[-1])
 
 
 @dataclass(frozen=True)
@@ -303,9 +311,9 @@ def _open(
     return directory, found.step, parts.notes + found.skipped
 
 
-def _evaluate(config: RL, parts: _Parts, progress: Progress) -> Accuracy:
+def _evaluate(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:
     with progress.phase("evaluation"):
-        return evaluate(
+        found = evaluate(
             parts.environment,
             parts.heldout,
             parts.policy.engine,
@@ -315,6 +323,13 @@ def _evaluate(config: RL, parts: _Parts, progress: Progress) -> Accuracy:
             seed=seed_for(config.seed, "evaluation"),
             on_tokens=progress.tokens,
         )
+    low, high = found.ci95
+    return {"evaluation/accuracy": found.accuracy, "evaluation/accuracy_low": low, "evaluation/accuracy_high": high}
+
+
+def _held_out(row: Mapping[str, Any]) -> HeldOut:
+    low, high = row["evaluation/accuracy_low"], row["evaluation/accuracy_high"]
+    return HeldOut(row["evaluation/accuracy"], (low, high))
 
 
 def _cost(began: float, sampled: float, tokens: int) -> dict[str, float]:
