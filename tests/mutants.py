@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.mutations import Mutation, collect
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 300  # an endless loop is noticed too
+SECONDS = 120  # an endless loop is noticed too
 SLOW_IMPORTS = ("torch", "torch.distributed.tensor", "hypothesis", "pytest", "jaxtyping", "beartype")
 
 

@@ -226,8 +226,7 @@ MUTATIONS = [
     *(
         Mutation("rewards/verifiers/untrusted.py", old, new, "rewards/verifiers/test_untrusted.py")
         for old, new in [
-            ("node.func.id in _ELEMENTARY and not node.keywords", "True"),
-            (" and not node.keywords", ""),
+            (" and node.func.id in _ELEMENTARY", ""),
             ("plain = isinstance(node.value, int | float)", "plain = True"),
             ("plain = isinstance(node, _PLAIN_NODES)", "plain = True"),
             ("plain = variable or", "plain = True or"),

@@ -27,7 +27,6 @@ MUTATIONS = [
         for old, new in [
             ("len(self._waiting) < self.live:", "len(self._waiting) > self.live:"),
             ("or len(self._waiting) < self.live:", "or False:"),
-            ("if self._failed or not", "if not"),
             ("        self.live -= 1\n", "        pass\n"),
             (
                 "                future.set_exception(error)\n            return\n",
@@ -49,8 +48,7 @@ MUTATIONS = [
                 "Turn(tuple(context_ids), tuple(self._chat.tokenizer.encode(text)), done.logprobs",
             ),
             ("sampling, seed_for(seed, name))", "sampling, seed)"),
-            ("            batcher.give_up()\n", ""),
-            ("        batcher.leave()\n", ""),
+            ("        batcher.leave()  # one", "        # one"),
             ("stop_reason=turns[-1].stop_reason", "stop_reason=turns[0].stop_reason"),
             ("        if not turns:\n", "        if False:\n"),
             ("    if len(scores) != len(episodes):\n", "    if False:\n"),
@@ -108,19 +106,19 @@ MUTATIONS = [
     *(
         Mutation("rollouts/kv_cache.py", old, new, "rollouts/test_transformers.py")
         for old, new in [
-            ("self._keys = torch.zeros(shape", "self._keys = torch.empty(shape"),
-            ("self._values = torch.zeros(shape", "self._values = torch.empty(shape"),
+            ("old.new_zeros(", "old.new_empty("),
+            ("new[:, :, :both] = old[:, :, :both]", "pass"),
+            ("if length > self._room:", "if False:"),
+            ("if not 0 <= self._room - longest < 2 * STEP:", "if not -2 <= self._room - longest < 2 * STEP:"),
+            ("room = -(-longest // STEP) * STEP", "room = longest"),
+            ("for kept in (self._keys, self._values):", "for kept in (self._keys,):"),
             ("part = slice(start, start + length)", "part = slice(0, length)"),
-            ("self._keys[:, target, :, :length] = self._keys[:, source, :, :length]", "pass"),
+            ("kept[target, :, :length] = kept[source, :, :length]", "pass"),
             ("hidden = self._distance_BT < 0", "hidden = self._distance_BT < -1"),
             ("hidden = self._distance_BT < 0", "hidden = self._distance_BT <= 0"),
             ("weights = softmax(scores + bias", "weights = softmax(scores"),
             ("grouped = (query * scale)", "grouped = query"),
-            ("longest, room = max(positions, default=-1) + 1,", "longest, room = max(positions, default=-1),"),
-            (
-                "self._seen = room if 2 * longest > room else longest",
-                "self._seen = room // 2 if 2 * longest > room else longest",
-            ),
+            ("longest = max(positions, default=-1) + 1", "longest = max(positions, default=-1)"),
         ]
     ),
     *(

@@ -8,7 +8,7 @@ from posttrain.data.order import seed_for
 from posttrain.errors import RewardError, UserError
 from posttrain.rollouts.drive import PolicySeat, play, sample_groups, score
 from posttrain.rollouts.scripted import ScriptedEngine
-from posttrain.types import Completion, Message, Request, Sampling, StopReason
+from posttrain.types import Completion, Episode, Message, Request, Sampling, StopReason
 from tests.rollouts.conversations import Quiz, chat_format, question
 
 CHAT = chat_format()
@@ -113,11 +113,14 @@ def test_groups_come_in_the_order_of_their_tasks_with_what_each_earned():
 
 
 def test_completions_go_to_the_episodes_that_asked():
-    answers = engine(lambda request: (*request.token_ids[-30:-25], STOP))
-    found = played(Quiz(), [question("abcde"), question("vwxyz", turns=2)], answers)
-    for p in found:
-        context = p.trajectory.turns[0].context_ids
-        assert p.trajectory.turns[0].token_ids == (*context[-30:-25], STOP)
+    (q,), (z,) = ids("Q"), ids("Z")
+    answers = engine(lambda request: (q if q in request.token_ids else z, STOP))
+    found = played(Quiz(), [question("Q"), question("Z", turns=2), question("Q")], answers)
+    assert [[turn.token_ids for turn in p.trajectory.turns] for p in found] == [
+        [(q, STOP)],
+        [(z, STOP), (z, STOP)],
+        [(q, STOP)],
+    ]
 
 
 def test_progress_reaches_the_caller():
@@ -168,6 +171,33 @@ class Swallows(Quiz):
         except UserError:
             await asyncio.sleep(0)
             raise RuntimeError("no seat left") from None
+
+
+class Shrugs(Quiz):
+    """An environment that goes on without its policy when that fails."""
+
+    async def play(self, task, seats):
+        try:
+            return await super().play(task, seats)
+        except UserError:
+            return Episode(task, ())
+
+
+class FailsLater(Refuses):
+    """Answers once."""
+
+    def generate(self, requests, on_tokens=None):
+        if self.calls:
+            return super().generate(requests)
+        self.calls += 1
+        return engine().generate(requests)
+
+
+@pytest.mark.timeout(60)
+def test_every_episode_that_waits_is_told_that_the_engine_failed():
+    """One that is not told would wait for ever."""
+    found = played(Shrugs(), [question(str(i), turns=2) for i in range(3)], FailsLater())
+    assert [len(p.trajectory.turns) for p in found] == [1, 1, 1]
 
 
 def test_an_engine_that_fails_leaves_no_episode_waiting():

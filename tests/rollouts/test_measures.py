@@ -40,6 +40,11 @@ def test_by_hand():
     })  # fmt: skip
 
 
+def test_an_answer_that_is_wrong_was_found():
+    wrong = group([0.0], [{"right": Score(0.0)}], Trajectory((turn([1, 2]),)))
+    assert rollout_metrics([wrong], "right")["unparsed"] == 0
+
+
 def test_repetition_is_within_a_completion_and_not_of_what_it_was_shown():
     same = group([1.0], [{"right": Score(1.0)}], Trajectory((turn([1, 2, 3, 4, 5]),)))
     assert rollout_metrics([same, same], "right")["repetition"] == 0

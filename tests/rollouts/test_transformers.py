@@ -1,9 +1,11 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
 from posttrain.data.packing import Example, pack
+from posttrain.rollouts import kv_cache
 from posttrain.rollouts import transformers as module
 from posttrain.rollouts.engine import Subject, check_engine
 from posttrain.rollouts.kv_cache import KeyValueCache
@@ -115,23 +117,42 @@ def test_what_lies_past_a_sequence_in_the_cache_cannot_poison_it(monkeypatch):
     model = tiny_llama()
     requests = [Request(p, Sampling(6), seed=i) for i, p in enumerate(PROMPTS)]
     clean = TransformersEngine(model, STOP).generate(requests)
-    init = KeyValueCache.__init__
+    resize = KeyValueCache._resize
 
-    def poisoned(self, *args):
-        init(self, *args)
-        self._keys += 1e4
-        self._values -= 1e4
+    def poisoned(self, longest):
+        before = self._room
+        resize(self, longest)
+        for kept in (*self._keys, *self._values):
+            kept[:, :, before:] += 1e4
 
-    monkeypatch.setattr(KeyValueCache, "__init__", poisoned)
+    monkeypatch.setattr(KeyValueCache, "_resize", poisoned)
     assert TransformersEngine(model, STOP).generate(requests) == clean
 
 
 def test_unwritten_cache_is_finite(monkeypatch):
     """0 weight times an uninitialised nan would be nan."""
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(float("nan")))
-    cache = KeyValueCache(tiny_llama().network.config, 2, 4, torch.float32, torch.device("cpu"))
-    assert torch.isfinite(cache._keys).all() and torch.isfinite(cache._values).all()
+    empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: empty(*a, **k).fill_(float("nan")))
+    cache = KeyValueCache(tiny_llama().network.config, 2, torch.float32, torch.device("cpu"))
+    cache.set_positions([3])
+    kept = [*cache._keys, *cache._values]
+    assert all(layer.shape[2] >= 4 and torch.isfinite(layer).all() for layer in kept)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_cache_that_grows_and_shrinks_at_every_other_token_conforms(monkeypatch, step):
+    monkeypatch.setattr(kv_cache, "STEP", step)
+    rooms = []
+    resize = KeyValueCache._resize
+
+    def watched(self, longest):
+        resize(self, longest)
+        rooms.append(self._room)
+
+    monkeypatch.setattr(KeyValueCache, "_resize", watched)
+    assert check_engine(subject(tiny_llama(), max_sequences=2)) == []
+    assert any(b > a for a, b in pairwise(rooms)) and any(b < a for a, b in pairwise(rooms))
+    assert all(room % step == 0 for room in rooms)
 
 
 def test_a_weight_update_changes_what_is_sampled_next():

@@ -29,7 +29,6 @@ class _Batcher:
     live: int
     on_tokens: OnTokens | None
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(default_factory=list)
-    _failed: bool = False
 
     async def ask(self, request: Request) -> Completion:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -42,21 +41,14 @@ class _Batcher:
         self.live -= 1
         self._answer_if_all_wait()
 
-    def give_up(self) -> None:
-        """One episode has failed, and with it the batch: nothing more is sampled for those that wait."""
-        self._failed = True
-
     def _answer_if_all_wait(self) -> None:
-        if self._failed or not self._waiting or len(self._waiting) < self.live:
+        if not self._waiting or len(self._waiting) < self.live:
             return
         waiting, self._waiting = self._waiting, []
         try:
             completions = self.engine.generate([request for request, _ in waiting], self.on_tokens)
         except Exception as error:
-            for (
-                _,
-                future,
-            ) in waiting:  # all of them, or an environment that swallows its own would leave the rest waiting
+            for _, future in waiting:  # all, or an environment that swallows its own would leave the rest waiting
                 future.set_exception(error)
             return
         for (_, future), completion in zip(waiting, completions, strict=True):
@@ -134,12 +126,8 @@ async def _play_all(
 ) -> list[Played]:
     async def play_one(task: Task, seed: int) -> Played:
         seats = {name: PolicySeat(batcher.ask, chat, sampling, seed_for(seed, name)) for name in environment.seats}
-        try:
-            episode = await environment.play(task, seats)
-        except BaseException:
-            batcher.give_up()
-            raise
-        batcher.leave()
+        episode = await environment.play(task, seats)
+        batcher.leave()  # one that fails does not: nothing more is sampled for a batch that is lost
         turns = tuple(seats[environment.seats[0]].turns)
         if not turns:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""A preallocated cache of keys and values, and the two attention plans that fill and read it.
+"""A cache of keys and values, and the two attention plans that fill and read it.
 
 Shape letters: B sequences being decoded, S slots, T longest sequence, P tokens of a prompt, H query heads, K key heads,
 E head width, N tokens of a flat row.
@@ -43,44 +43,45 @@ def _shape(config: "PreTrainedConfig") -> tuple[int, int]:
     return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-class KeyValueCache:
-    """Keys and values of up to S sequences of up to T tokens; the first B slots are in use, always without a gap.
+STEP = 32  # tokens by which the cache grows: a slice of it would have to be copied for its products, the whole has not
 
-    As a plan it appends one token to each sequence in use and attends to all it holds. Set `positions` before a step.
+
+class KeyValueCache:
+    """Keys and values of up to S sequences; the first B slots are in use, always without a gap.
+
+    It has room for the longest of them, to the next multiple of `STEP`, and what lies behind the others is hidden. As
+    a plan it appends one token to each sequence in use and attends to all it holds. Set `positions` before a step.
     """
 
-    def __init__(
-        self, config: "PreTrainedConfig", slots: int, length: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: "PreTrainedConfig", slots: int, dtype: torch.dtype, device: torch.device) -> None:
         heads, width = _shape(config)
-        shape = (config.num_hidden_layers, slots, heads, length, width)
-        # zeros, not empty: what lies past a sequence's end gets weight 0, and 0 times a stray nan would still be nan
-        self._keys = torch.zeros(shape, dtype=dtype, device=device)
-        self._values = torch.zeros(shape, dtype=dtype, device=device)
+        empty = torch.empty(slots, heads, 0, width, dtype=dtype, device=device)
+        self._keys, self._values = [empty] * config.num_hidden_layers, [empty] * config.num_hidden_layers
         self._device = device
         self.set_positions([])
 
     def load_prompt(self, slot: int, prefill: Prefill, start: int, length: int) -> None:
         """Put a prompt, tokens `start` to `start + length` of the prefilled row, at the beginning of a slot."""
         part = slice(start, start + length)
+        if length > self._room:
+            self._resize(length)
         for layer, keys in prefill.keys.items():
-            self._keys[layer, slot, :, :length] = keys[:, part]
-            self._values[layer, slot, :, :length] = prefill.values[layer][:, part]
+            self._keys[layer][slot, :, :length] = keys[:, part]
+            self._values[layer][slot, :, :length] = prefill.values[layer][:, part]
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of one slot to another."""
-        self._keys[:, target, :, :length] = self._keys[:, source, :, :length]
-        self._values[:, target, :, :length] = self._values[:, source, :, :length]
+        for kept in (*self._keys, *self._values):
+            kept[target, :, :length] = kept[source, :, :length]
 
     def set_positions(self, positions: Sequence[int]) -> None:
         """Where the next token of each of the B sequences goes."""
         self._positions_B = torch.tensor(positions, dtype=torch.long, device=self._device)
         self._rows_B = torch.arange(len(positions), device=self._device)
-        longest, room = max(positions, default=-1) + 1, self._keys.shape[3]
-        # A slice of the cache has to be copied for its products, the whole has not: past half, looking at all of it and
-        # hiding the rest is up to four times as fast.
-        self._seen = room if 2 * longest > room else longest
-        self._distance_BT = self._positions_B[:, None] - torch.arange(self._seen, device=self._device)
+        longest = max(positions, default=-1) + 1
+        if not 0 <= self._room - longest < 2 * STEP:
+            self._resize(longest)
+        self._distance_BT = self._positions_B[:, None] - torch.arange(self._room, device=self._device)
         hidden = self._distance_BT < 0
         self._bias = torch.zeros(hidden.shape, device=self._device).masked_fill_(hidden, -torch.inf)[:, None, None]
 
@@ -90,11 +91,25 @@ class KeyValueCache:
         keys[self._rows_B, :, self._positions_B] = key[:, :, 0]
         values[self._rows_B, :, self._positions_B] = value[:, :, 0]
         batch, heads, _, width = query.shape
-        seen_keys, seen_values = keys[:batch, :, : self._seen], values[:batch, :, : self._seen]
         grouped = (query * scale).view(batch, key.shape[1], heads // key.shape[1], width)
         bias = self._bias
-        if window is not None and self._seen > window:
+        if window is not None and self._room > window:
             bias = bias.masked_fill((self._distance_BT >= window)[:, None, None], -torch.inf)
-        scores = torch.matmul(grouped, seen_keys.contiguous().transpose(2, 3))
+        scores = torch.matmul(grouped, keys[:batch].transpose(2, 3))
         weights = softmax(scores + bias, dim=-1, dtype=wide_dtype(query.dtype)).to(query.dtype)
-        return torch.matmul(weights, seen_values).view(batch, heads, 1, width)
+        return torch.matmul(weights, values[:batch]).view(batch, heads, 1, width)
+
+    @property
+    def _room(self) -> int:
+        return self._keys[0].shape[2]
+
+    def _resize(self, longest: int) -> None:
+        """Make room for `longest` tokens, layer by layer, so that old and new never both exist whole."""
+        room = -(-longest // STEP) * STEP
+        for kept in (self._keys, self._values):
+            for layer, old in enumerate(kept):
+                # zeros, not empty: what is hidden gets weight 0, and 0 times a stray nan would still be nan
+                new = old.new_zeros(*old.shape[:2], room, old.shape[3])
+                both = min(room, old.shape[2])
+                new[:, :, :both] = old[:, :, :both]
+                kept[layer] = new

@@ -103,8 +103,7 @@ class _Decoding:
         self._waiting = deque(_Running(i, requests[i]) for i in order)
         self._wanted = Counter(requests[i].token_ids for i in indices)
         self._prompts: dict[tuple[int, ...], _Prompt] = {}
-        longest = _longest(model, [requests[i] for i in indices])
-        self._cache = KeyValueCache(model.network.config, slots, longest, model.dtype, model.device)
+        self._cache = KeyValueCache(model.network.config, slots, model.dtype, model.device)
         self._running: list[_Running] = []
         self._done: dict[int, Completion] = {}
 

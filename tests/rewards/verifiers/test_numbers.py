@@ -89,7 +89,7 @@ def test_all_numbers_in_order():
     assert find_numbers("12+7=19, then 19-5 = 14. Not m2, not 1,23.") == [12, 7, 19, 19, 5, 14]
 
 
-@pytest.mark.parametrize("answer", ["42", 42, 42.0, "42.00", "$42", "six times seven\n#### 42"])
+@pytest.mark.parametrize("answer", ["42", 42, 42.0, "42.00", "$42", "6 times 7\n#### 42"])
 def test_right_and_wrong(answer):
     right, wrong = score(NumberVerifier(), "so\n#### 42", answer), score(NumberVerifier(), "so\n#### 24", answer)
     assert (right.value, right.parsed, right.unparsed) == (1.0, "42", False)

@@ -22,6 +22,7 @@ def test_plain_expressions_pass_unchanged(text):
         "lambda: 1",
         "'text'",
         "open(1)",
+        "x(1)",
         "exec(1)",
         "sin(x=1)",
         "sin.__class__",

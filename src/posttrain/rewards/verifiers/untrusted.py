@@ -43,7 +43,7 @@ def plain_expression(text: str) -> str:
     """
     for node in ast.walk(ast.parse(text.strip(), mode="eval")):
         if isinstance(node, ast.Call):
-            plain = isinstance(node.func, ast.Name) and node.func.id in _ELEMENTARY and not node.keywords
+            plain = isinstance(node.func, ast.Name) and node.func.id in _ELEMENTARY
         elif isinstance(node, ast.Name):
             variable = re.fullmatch(r"[^\W\d_](_?[0-9]+)?", node.id) is not None
             plain = variable or node.id in _ELEMENTARY or node.id in _CONSTANTS
