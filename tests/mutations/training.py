@@ -102,8 +102,9 @@ MUTATIONS = [
                 "batch.advantages[r] for r in row.rows",
                 "batch.advantages[i % len(batch.advantages)] for i, r in enumerate(row.rows)",
             ),
-            ("reference.logprobs(row, temperature) if", "reference.logprobs(row, 1.0) if"),
-            ("reference.logprobs(row, temperature) if", "old_N if"),
+            ("= reference.logprobs(row, temperature)", "= reference.logprobs(row, 1.0)"),
+            ("= reference.logprobs(row, temperature)", "= old_N"),
+            (" and row.examples[0] not in frozen:", ":"),
             ("for number in row.examples for value", "for number in row.examples[::-1] for value"),
             (
                 "(old_N - torch.tensor(sampler_N, device=old_N.device)).abs()",

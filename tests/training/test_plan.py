@@ -152,7 +152,7 @@ def test_a_checkpoint_is_model_masters_and_adam():
 def test_seconds_of_a_step():
     speed = Speed(trained_token=3e-3, read_token=1e-3, decode_step=0.5, parameter=1e-8)
     assert update_seconds(FULL, LOAD, speed) == pytest.approx(34_368 * 4e-3 + P * 1e-8)  # the reference reads too
-    assert update_seconds(FULL, LOAD, speed, updates=3) == pytest.approx(3 * (34_368 * 4e-3 + P * 1e-8))
+    assert update_seconds(FULL, LOAD, speed, updates=3) == pytest.approx(34_368 * (3 * 3e-3 + 1e-3) + 3 * P * 1e-8)
     assert update_seconds(Training(SHAPE, 2), LOAD, speed) == pytest.approx(34_368 * 3e-3 + P * 1e-8)
     everything = sampling_seconds(FULL, LOAD, speed, cache_bytes=10**12)
     assert everything == pytest.approx(16 * 100 * 1e-3 + 256 * 0.5)

@@ -170,6 +170,26 @@ def test_the_second_update_of_a_batch_is_measured_against_the_first_ones_start()
     )
 
 
+def test_the_reference_is_asked_once_for_a_batch_however_many_updates_it_gets():
+    asked = []
+
+    class Counted(FrozenCopy):
+        def logprobs(self, row, temperature):
+            asked.append(row.examples)
+            return super().logprobs(row, temperature)
+
+    model, algorithm = tiny_llama(dtype=torch.float64), GRPO(kl_coefficient=0.1)
+    reference = Counted(tiny_llama(seed=1, dtype=torch.float64))
+    batch, _ = policy_batch(groups(), algorithm)
+    options = {"lr": 0.01, "microbatch_tokens": 14, "reference": reference}
+    found = policy_step(model, MasterAdamW(model.trainable()), algorithm, batch, updates=2, **options)
+    assert len(asked) == len(set(map(tuple, asked))) > 1
+    after_one, start = tiny_llama(dtype=torch.float64), tiny_llama(dtype=torch.float64)
+    policy_step(after_one, MasterAdamW(after_one.trainable()), algorithm, batch, **options)
+    expected = by_hand(after_one, start, tiny_llama(seed=1, dtype=torch.float64), beta=0.1, temperature=1.0).item()
+    assert found["loss"] == pytest.approx(expected, rel=1e-6)
+
+
 def test_another_batch_has_old_logprobs_of_its_own():
     model = tiny_llama(dtype=torch.float64)
     optimizer = MasterAdamW(model.trainable())

@@ -150,9 +150,9 @@ class Speed:
 
 
 def update_seconds(training: Training, load: Load, speed: Speed, *, updates: int = 1) -> float:
-    """All updates of a step; a reference reads every token once more."""
+    """All updates of a step; a reference reads every token once."""
     read = load.tokens * speed.read_token if training.reference else 0.0
-    return updates * (load.tokens * speed.trained_token + read + training.trainable * speed.parameter)
+    return read + updates * (load.tokens * speed.trained_token + training.trainable * speed.parameter)
 
 
 def sampling_seconds(training: Training, load: Load, speed: Speed, *, cache_bytes: int) -> float:

@@ -81,6 +81,7 @@ def policy_step(
     (`logprob_gap`), for that is where silent wrongness would show.
     """
     old: dict[int, Tensor] = {}  # by the first example of a row: rows are cut alike in every update
+    frozen: dict[int, Tensor] = {}  # likewise, by the reference, which no update changes
     metrics: dict[str, float] = {}
     for _ in range(updates):
         seen = Means(extremes=("ratio", "logprob_gap"))
@@ -89,6 +90,8 @@ def policy_step(
             found = model.logprobs(row, temperature)
             row_N = torch.tensor(row.rows, device=found.logprobs.device)
             old_N = old.setdefault(row.examples[0], found.logprobs.detach())
+            if reference is not None and row.examples[0] not in frozen:
+                frozen[row.examples[0]] = reference.logprobs(row, temperature)
             loss_N, per_token = algorithm.loss(
                 found.logprobs,
                 old_N=old_N,
@@ -96,7 +99,7 @@ def policy_step(
                     [batch.advantages[r] for r in row.rows], device=old_N.device, dtype=old_N.dtype
                 ),
                 row_N=row_N,
-                reference_N=reference.logprobs(row, temperature) if reference is not None else None,
+                reference_N=frozen.get(row.examples[0]),
             )
             sampler_N = [value for number in row.examples for value in batch.sampler_logprobs[number]]
             gap_N = (old_N - torch.tensor(sampler_N, device=old_N.device)).abs()
