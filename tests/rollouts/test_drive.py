@@ -115,11 +115,11 @@ def test_groups_come_in_the_order_of_their_tasks_with_what_each_earned():
 def test_completions_go_to_the_episodes_that_asked():
     (q,), (z,) = ids("Q"), ids("Z")
     answers = engine(lambda request: (q if q in request.token_ids else z, STOP))
-    found = played(Quiz(), [question("Q"), question("Z", turns=2), question("Q")], answers)
+    found = played(Quiz(), [question("Q"), question("Z", turns=2), question("Z")], answers)
     assert [[turn.token_ids for turn in p.trajectory.turns] for p in found] == [
         [(q, STOP)],
         [(z, STOP), (z, STOP)],
-        [(q, STOP)],
+        [(z, STOP)],
     ]
 
 
