@@ -65,7 +65,7 @@ MUTATIONS = [
             ("model + 12 * training.trainable", "model + 8 * training.trainable"),
             ("4 * training.trainable if training.lora_rank else", "training.trainable if training.lora_rank else"),
             ("read = load.tokens * speed.read_token if training.reference", "read = 0.0 if training.reference"),
-            ("return updates * (", "return ("),
+            ("return read + updates * (", "return read + ("),
             ("math.ceil(load.sequences / decoded", "int(load.sequences / decoded"),
             ("load.prompts * load.prompt_tokens * speed", "load.sequences * load.prompt_tokens * speed"),
             ("min(max(0.0, second - first), first)", "max(0.0, second - first)"),
