@@ -137,9 +137,9 @@ def test_a_gpu_always_takes_the_fused_kernel():
     shape = replace(on_paper(), layers=1)
     words = {"prefix": 0, "branch": 16, "branches": 2}
     plain, fused = (family_bytes(shape, 2, **words, fused=fused) for fused in (False, True))
-    # plain: scores of 2 x 9 heads x 16 x 16 in 4 + 2 bytes, keys and values of 3 heads
+    # plain: scores of 2 x 9 heads x 16 x 16 in 2 bytes, keys and values of 3 heads
     # fused: keys and values of 9 heads, an output, a sum per head, a bias
-    assert plain - fused == 2 * 9 * 16 * 16 * 6 + 32 * 2 * 2 * 192 - (
+    assert plain - fused == 2 * 9 * 16 * 16 * 2 + 32 * 2 * 2 * 192 - (
         32 * (2 * 2 * 576 + 2 * 576 + 36) + 2 * 16 * 16 * 2
     )
 

@@ -1,6 +1,7 @@
 """Lean forms against transformers' own modules: the same bits forward, the same gradients, and what is left alone."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from posttrain.models.fused import rms_norm, swiglu, use_lean_forms
+from posttrain.models.fused import attention_weights, rms_norm, swiglu, use_lean_forms
 from tests.tiny import tiny_llama
 
 DTYPES = [torch.bfloat16, torch.float32, torch.float64]
@@ -35,6 +36,30 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) 
 
 def by_autograd_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     return weight * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
+
+
+def test_attention_weights_by_hand():
+    scores, bias = torch.tensor([[0.0, math.log(3.0), 7.0]]), torch.tensor([[0.0, 0.0, -math.inf]])
+    assert attention_weights(scores, bias).tolist() == [pytest.approx([0.25, 0.75, 0.0])]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 5e-3)]
+)
+def test_gradients_of_attention_weights_are_those_of_softmax(dtype, tolerance):
+    scores = numbers(2, 3, 50, 60, dtype=dtype, scale=2.0)
+    bias = torch.zeros(50, 60).masked_fill_(torch.ones(50, 60).triu(11).bool(), -math.inf)
+    upstream = numbers(2, 3, 50, 60, dtype=dtype, seed=2).detach()
+    found = attention_weights(scores, bias)
+    found.backward(upstream)
+    exact = scores.detach().double().requires_grad_()
+    expected = (exact + bias).softmax(-1)
+    expected.backward(upstream.double())
+    assert found.dtype == scores.grad.dtype == dtype
+    assert (found.double() - expected).norm() < tolerance * expected.norm()
+    assert (scores.grad.double() - exact.grad).norm() < tolerance * exact.grad.norm()
+    if dtype == torch.float64:
+        assert torch.equal(found, expected)
 
 
 def test_the_norm_by_hand():

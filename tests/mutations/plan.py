@@ -18,7 +18,7 @@ MUTATIONS = [
             ("rows * (2 * keys + queries)", "rows * 2 * keys"),
             ("rows * queries * 4 * shape.heads + bias", "bias"),
             ("rows * queries * 4 * shape.heads + bias", "rows * queries * 4 * shape.heads"),
-            ("wide = 4 if b >= 4 else 4 + b", "wide = 4"),
+            ("+ scores * b", "+ scores * (b + 4)"),
             ("+ 2 * key * b * shape.key_width", "+ key * b * shape.key_width"),
             ("tokens * (2 * b * shape.hidden + 4)", "0"),
             ("shape.layers * layer + outside", "layer + outside"),

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
 from posttrain.errors import ModelError
-from posttrain.models.wide import wide_dtype
+from posttrain.models.fused import attention_weights
 
 NAME = "posttrain"
 UNSUPPORTED = ("softcap", "s_aux")  # changes to the attention's own arithmetic which no plan applies
@@ -176,5 +176,5 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> T
         return scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=scale)
     grouped = (q * scale).reshape(rows, k.shape[1], repeats * length, width)  # query heads of one key head side by side
     scores = torch.matmul(grouped, k.transpose(2, 3)).view(rows, heads, length, -1)
-    weights = torch.softmax(scores + bias.to(scores.dtype), dim=-1, dtype=wide_dtype(scores.dtype)).to(v.dtype)
+    weights = attention_weights(scores, bias)
     return torch.matmul(weights.view(rows, k.shape[1], repeats * length, -1), v).view(rows, heads, length, width)

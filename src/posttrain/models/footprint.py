@@ -130,9 +130,8 @@ def _attention_bytes(
         bias = 0 if shared else rows * queries * keys * b
         expanded = rows * (2 * keys + queries)  # keys, values and output, for every query head
         return (query + expanded) * b * shape.query_width + rows * queries * 4 * shape.heads + bias
-    wide = 4 if b >= 4 else 4 + b  # softmax in float32, and the same again in the format of the products
     key = rows * keys if row is None else row
-    return rows * queries * b * shape.query_width + 2 * key * b * shape.key_width + scores * wide
+    return rows * queries * b * shape.query_width + 2 * key * b * shape.key_width + scores * b
 
 
 def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:

@@ -1,8 +1,9 @@
-"""Lean forms of two pieces that most decoders share: the RMS norm and the gated MLP.
+"""Lean forms of three pieces that most decoders share: the RMS norm, the gated MLP and the softmax of attention.
 
 They compute what transformers' own modules compute, in the same order and to the last bit, but keep less for the
 backward pass and make it in fewer passes over memory: a norm's backward takes a tenth of the time on a CPU. A module is
-given its lean form only if it is seen to give the same numbers; what is not recognised stays as it is.
+given its lean form only if it is seen to give the same numbers; what is not recognised stays as it is. The softmax is
+called by our own attention (models/attention.py).
 
 Shape letters: N tokens, D hidden width, I width inside the MLP.
 """
@@ -75,6 +76,11 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return _SwiGLU.apply(gate, up) if torch.is_grad_enabled() else silu(gate).mul_(up)
 
 
+def attention_weights(scores: Tensor, bias: Tensor) -> Tensor:
+    """P = softmax(scores + bias) over the last dimension, its sums in the wide format, rounded to that of `scores`."""
+    return _AttentionWeights.apply(scores, bias)
+
+
 def _normalise(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """X / rms in the format of x, and 1 / rms in the wide one."""
     wide = x.to(wide_dtype(x.dtype), copy=True)
@@ -118,3 +124,23 @@ class _SwiGLU(torch.autograd.Function):
         grad = grads[0]
         grad_gate = torch.ops.aten.silu_backward(grad * up, gate)
         return grad_gate, silu(gate).mul_(grad)
+
+
+class _AttentionWeights(torch.autograd.Function):
+    """Keeps the rounded weights, which the product with the values keeps in any case: of T^2 numbers one copy, not two.
+
+    They are what the values were multiplied by, so the gradient is that of what was computed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, bias: Tensor) -> Tensor:
+        summed = scores + bias.to(scores.dtype)
+        weights = torch.softmax(summed, dim=-1, dtype=wide_dtype(scores.dtype)).to(scores.dtype)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        # dL/ds = p (g - sum(p g)); torch takes the sum in float32 for bfloat16 too
+        return torch.ops.aten._softmax_backward_data(grads[0], weights, -1, weights.dtype), None
