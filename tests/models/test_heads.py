@@ -67,6 +67,12 @@ def test_the_last_product_is_wide_where_the_model_computes_in_bfloat16():
     assert not torch.equal(found, found.bfloat16().float())
 
 
+def test_a_fresh_head_is_no_news_to_be_printed(tmp_path: Path, capfd, caplog):
+    load_reward_model(str(model_folder(tmp_path / "model")), dtype=torch.float32)
+    printed = capfd.readouterr()
+    assert "score.weight" not in printed.out + printed.err + caplog.text
+
+
 def test_a_fresh_head_is_drawn_from_the_seed_with_the_published_width(tmp_path: Path):
     folder = str(model_folder(tmp_path / "model"))
     one, again, other = (load_reward_model(folder, dtype=torch.float32, seed=s).head.detach() for s in (1, 1, 2))

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
-from posttrain.models.load import is_classifier, locate, refuse_missing
+from posttrain.models.load import is_classifier, locate, refuse_missing, without_report
 from posttrain.models.wide import wide_dtype
 
 
@@ -69,9 +69,10 @@ def load_reward_model(name: str, *, dtype: torch.dtype, device: str = "cpu", see
         if known and config.num_labels != 1:
             raise ModelError(f"'{name}' gives {config.num_labels} scores to a sequence; a reward model gives one")
         config.num_labels = 1
-        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-            where, config=config, dtype=dtype, output_loading_info=True
-        )
+        with without_report():
+            loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+                where, config=config, dtype=dtype, output_loading_info=True
+            )
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a reward model from '{name}': {str(error).splitlines()[0]}") from error
     network, found = loaded

@@ -1,6 +1,7 @@
 """Loading a model: a hub id, a local folder, an adapter's folder, or the name of a packaged model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def refuse_missing(name: str, missing: Iterable[str]) -> None:
         raise ModelError(f"'{name}' lacks {len(lacking)} of the model's weights: {shown}; fetch or save it again")
 
 
+@contextmanager
+def without_report() -> Iterator[None]:
+    """Keep transformers from printing which weights a folder lacks: that is looked at, and is an error or is meant."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
 def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
     """Load a causal language model in `dtype`, ready to run by plan.
 
@@ -59,7 +71,8 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
         config = AutoConfig.from_pretrained(where)
         if is_classifier(config):
             raise ModelError(f"'{name}' scores sequences and writes none; give the model that it was trained from")
-        loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, output_loading_info=True)
+        with without_report():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, output_loading_info=True)
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from '{name}': {str(error).splitlines()[0]}") from error
     network, found = loaded
