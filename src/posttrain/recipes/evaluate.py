@@ -84,7 +84,7 @@ class Evaluate:
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
     engine: str = "embedded"
-    """What samples: embedded, vllm (pip install 'posttrain[vllm]'), or a vLLM server's address."""
+    """What samples: embedded, vllm (to be installed first), or a vLLM server's address."""
     cache_gb: float = 1.5
     """Memory for keys and values while sampling."""
     seed: int = 0

@@ -85,7 +85,7 @@ class RL:
     microbatch_tokens: int = 4096
     """Tokens of one forward and backward pass: bounds memory, never changes the result."""
     engine: str = "embedded"
-    """What samples: embedded, vllm (pip install 'posttrain[vllm]'), or a vLLM server's address."""
+    """What samples: embedded, vllm (to be installed first), or a vLLM server's address."""
     cache_gb: float = 1.5
     """Memory for keys and values while sampling."""
     columns: str = ""

