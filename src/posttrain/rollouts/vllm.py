@@ -2,8 +2,7 @@
 
 VLLM keeps a copy of the weights in its own layout. It is written anew, from memory to memory, whenever the policy's
 weights have changed since: nothing is ever sampled from old ones. Needs vLLM (README says how it is installed). Its
-rounding differs from the trainer's; by how much is measured at every
-step (`logprob_gap`).
+rounding differs from the trainer's; by how much is measured at every step (`logprob_gap`).
 """
 
 import importlib
