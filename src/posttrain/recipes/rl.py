@@ -193,7 +193,7 @@ def run(
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
     done = directory.read()
     write_report(done)
-    found = [_held_out(row) for row in done.metrics if "evaluation/accuracy" in row] or [None]
+    found = [_held_out(row) for row in done.metrics if "evaluation/accuracy_low" in row] or [None]
     return RLResult(directory.path, step, stop.cause if step < config.steps else "", found[0], found[-1])
 
 
