@@ -5,18 +5,23 @@ there for: a fault of the kind that other tools have had is planted, and the ite
 """
 
 import dataclasses
+import sys
 
 import pytest
 import torch
 
+from posttrain import fast_paths
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example
 from posttrain.errors import UserError
+from posttrain.fast_paths import FAST_PATHS, without
 from posttrain.models import lora, reference
+from posttrain.models.attention import FamilyAttention
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import TokenLogprobs
 from posttrain.objectives import reduce
 from posttrain.recipes.verify import ITEMS, Item, Verify, run, subject_of
+from posttrain.recipes.verify.gradients import cosine
 from posttrain.recipes.verify.resume import compare
 from posttrain.rewards import combine
 from posttrain.rollouts import drive
@@ -26,6 +31,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score
 from tests.recipes.folders import model_folder
 
+resume_module = sys.modules[compare.__module__]  # the package has an item of the same name
 QUICK = [name for name in ITEMS if name != "resume"]
 
 
@@ -78,6 +84,24 @@ def mean_of_the_micro_batch(monkeypatch):
     """The error of naive gradient accumulation: every micro-batch is averaged for itself."""
     right = reduce.sequence_mean
     monkeypatch.setattr(reduce, "sequence_mean", lambda v, row, denominator: right(v, row, len(set(row.tolist()))))
+
+
+def test_the_cosine_of_gradients_by_hand():
+    one, two = (
+        {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])},
+        {"a": torch.tensor([3.0, 2.0]), "b": torch.tensor([0.0])},
+    )
+    assert cosine(one, two) == pytest.approx(9 / (5 * 13**0.5))
+
+
+@pytest.mark.parametrize("path", ["all", *(pytest.param(name, marks=pytest.mark.slow) for name in FAST_PATHS)])
+@pytest.mark.parametrize("name", QUICK)
+def test_a_right_trainer_passes_without_its_fast_paths(folder, name, path):
+    if name == "weight update":
+        pytest.importorskip("peft")
+    with without(path):
+        item = checked(folder, name, "bfloat16" if path == "packed weights" else "float32")
+    assert item.passed, item.detail
 
 
 def lost_stop_token(monkeypatch):
@@ -317,17 +341,43 @@ def test_an_item_that_cannot_be_checked_does_not_pass_and_the_others_are_checked
     assert second.line() == "passed  b: 0 (bound 1); all is well"
 
 
+def test_shared_prompts_that_are_worse_in_bfloat16_alone_are_found(folder, monkeypatch):
+    """A backward pass that is right in float32 and loses half of the values' gradient where numbers are rounded."""
+    right = FamilyAttention.backward
+
+    def lossy(self, grad, q, k, v, scale, window):
+        grad_q, grad_k, grad_v = right(self, grad, q, k, v, scale, window)
+        lost = 0.5 if grad.dtype == torch.bfloat16 and self._families[0][0] else 1.0
+        return grad_q, grad_k, lost * grad_v
+
+    monkeypatch.setattr(FamilyAttention, "backward", lossy)
+    item = checked(folder, "gradients", "bfloat16")
+    assert not item.passed, item.detail
+
+
 @pytest.mark.slow
-def test_verify_whole(folder):
+@pytest.mark.parametrize("switched_off", ["", "all"])
+def test_verify_whole(folder, switched_off, monkeypatch):
     pytest.importorskip("peft")
-    items = run(Verify(model=folder, precision="float32", max_new_tokens=6), quiet=True)
+    right, children = resume_module._start, list[str]()
+
+    def start(path, options):
+        children.append(fast_paths.for_children()["POSTTRAIN_WITHOUT"])
+        return right(path, options)
+
+    monkeypatch.setattr(resume_module, "_start", start)
+    items = run(Verify(model=folder, precision="float32", max_new_tokens=6, without=switched_off), quiet=True)
+    assert children == [",".join(sorted(FAST_PATHS if switched_off else []))] * 3
     assert [item.name for item in items] == list(ITEMS)
     assert all(item.passed for item in items), [item.line() for item in items if not item.passed]
 
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_the_packaged_model_keeps_the_contract():
+@pytest.mark.parametrize("switched_off", ["", "all"])
+def test_the_packaged_model_keeps_the_contract(switched_off):
     pytest.importorskip("peft")
-    items = run(Verify(), quiet=True)
-    assert all(item.passed for item in items), [item.line() for item in items if not item.passed]
+    items = run(Verify(without=switched_off), quiet=True)
+    failed = [item.line() for item in items if not item.passed]
+    if failed:
+        pytest.fail("\n".join(failed))  # in full: pytest shortens what an assertion shows

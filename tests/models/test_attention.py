@@ -3,6 +3,7 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from posttrain.errors import ModelError
+from posttrain.fast_paths import without
 from posttrain.models import attention
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.language_model import wrap
@@ -23,6 +24,13 @@ def kernel(request, monkeypatch):
     """Both ways to compute the attention."""
     if request.param == "fused":
         monkeypatch.setattr(attention, "MATERIALIZE", 0)
+
+
+@pytest.fixture(params=["recomputed", "kept"])
+def way(request):
+    """Both ways to take the gradient."""
+    with without(*([] if request.param == "recomputed" else ["recomputed attention"])):
+        yield request.param
 
 
 def test_shared_prefix_equals_each_sequence_alone(kernel):
@@ -50,7 +58,7 @@ def test_a_branch_does_not_see_its_siblings_nor_another_family(kernel):
     assert changed.tolist() == [False, False, True, True, False, False, True, True]
 
 
-def test_gradients_of_a_packed_row_equal_those_of_its_sequences(kernel):
+def test_gradients_of_a_packed_row_equal_those_of_its_sequences(kernel, way):
     flat = PROMPT + [t for b in BRANCHES for t in b]
     positions = [*range(4)] + [4 + i for b in BRANCHES for i in range(len(b))]
     packed = tiny_llama(dtype=torch.float64)
@@ -82,7 +90,7 @@ def test_a_sliding_window_is_kept_across_the_prefix(kernel):
     torch.testing.assert_close(logits[4:], torch.cat([e[4:] for e in expected]), rtol=1e-5, atol=1e-6)
 
 
-def test_a_window_that_hides_the_prefix_from_padding_leaves_gradients_finite(kernel):
+def test_a_window_that_hides_the_prefix_from_padding_leaves_gradients_finite(kernel, way):
     """A short branch beside a long one: the last queries of its rectangle are padding, and see nothing that is real."""
     config = MistralConfig(
         vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -93,6 +101,38 @@ def test_a_window_that_hides_the_prefix_from_padding_leaves_gradients_finite(ker
     hidden = hidden_of(model, [5, 9, 11, 6, 6, 12, 13, 14], [0, 1, 2, 2, 3, 4, 5, 6], [(2, [1, 5])])
     hidden.square().sum().backward()
     assert all(torch.isfinite(p.grad.to_dense()).all() for _, p in model.trainable() if p.grad is not None)
+
+
+FAMILIES = [(4, [3, 1, 5]), (0, [2, 6]), (3, []), (2, [2])]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)]
+)
+def test_the_gradient_in_closed_form_is_autograd_s(kernel, dtype, tolerance, window):
+    """Against autograd in float64 through the same forward pass."""
+    length, g = 28, torch.Generator().manual_seed(0)
+    q, k, v, upstream = (torch.randn(1, h, length, 8, generator=g, dtype=torch.float64) for h in (4, 2, 2, 4))
+    exact = [x.to(dtype).double().requires_grad_() for x in (q, k, v)]
+    with without("recomputed attention"):
+        expected = FamilyAttention(FAMILIES).attend(0, *exact, 0.3, window)
+    expected.backward(upstream.to(dtype).double())
+    ours = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+    found = FamilyAttention(FAMILIES).attend(0, *ours, 0.3, window)
+    found.backward(upstream.to(dtype))
+    assert (found.double() - expected).norm() < tolerance * expected.norm()
+    for a, b in zip(ours, exact, strict=True):
+        assert a.grad.dtype == dtype
+        assert (a.grad.double() - b.grad).norm() < tolerance * b.grad.norm()
+
+
+def test_no_weights_are_kept_for_the_backward_pass():
+    row = [torch.randn(1, h, 28, 8, requires_grad=True) for h in (4, 2, 2)]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        FamilyAttention(FAMILIES).attend(0, *row, 0.3, None)
+    assert sorted(t.numel() for t in kept) == [2 * 28 * 8, 2 * 28 * 8, 4 * 28 * 8]
 
 
 @pytest.mark.parametrize("materialize", [0, 2**30])

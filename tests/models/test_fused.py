@@ -1,7 +1,6 @@
 """Lean forms against transformers' own modules: the same bits forward, the same gradients, and what is left alone."""
 
 import copy
-import math
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from posttrain.models.fused import attention_weights, rms_norm, swiglu, use_lean_forms
+from posttrain.models.fused import rms_norm, swiglu, swiglu_linear, use_lean_forms
 from tests.tiny import tiny_llama
 
 DTYPES = [torch.bfloat16, torch.float32, torch.float64]
@@ -36,30 +35,6 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) 
 
 def by_autograd_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     return weight * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
-
-
-def test_attention_weights_by_hand():
-    scores, bias = torch.tensor([[0.0, math.log(3.0), 7.0]]), torch.tensor([[0.0, 0.0, -math.inf]])
-    assert attention_weights(scores, bias).tolist() == [pytest.approx([0.25, 0.75, 0.0])]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 5e-3)]
-)
-def test_gradients_of_attention_weights_are_those_of_softmax(dtype, tolerance):
-    scores = numbers(2, 3, 50, 60, dtype=dtype, scale=2.0)
-    bias = torch.zeros(50, 60).masked_fill_(torch.ones(50, 60).triu(11).bool(), -math.inf)
-    upstream = numbers(2, 3, 50, 60, dtype=dtype, seed=2).detach()
-    found = attention_weights(scores, bias)
-    found.backward(upstream)
-    exact = scores.detach().double().requires_grad_()
-    expected = (exact + bias).softmax(-1)
-    expected.backward(upstream.double())
-    assert found.dtype == scores.grad.dtype == dtype
-    assert (found.double() - expected).norm() < tolerance * expected.norm()
-    assert (scores.grad.double() - exact.grad).norm() < tolerance * exact.grad.norm()
-    if dtype == torch.float64:
-        assert torch.equal(found, expected)
 
 
 def test_the_norm_by_hand():
@@ -98,6 +73,39 @@ def test_the_gated_activation_and_its_gradients_are_those_of_the_equation(dtype,
     pairs = [(found, expected), (gate.grad, exact[0].grad), (up.grad, exact[1].grad)]
     for ours, theirs in pairs:
         assert (ours.double() - theirs).norm() < tolerance * theirs.norm()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)]
+)
+@pytest.mark.parametrize("learns", [True, False])
+def test_the_gated_product_and_its_gradients_are_those_of_the_equation(dtype, tolerance, learns):
+    gate, up, weight = (numbers(*s, dtype=dtype, seed=i) for i, s in enumerate([(2, 5, 16), (2, 5, 16), (8, 16)]))
+    weight.requires_grad_(learns)
+    upstream = numbers(2, 5, 8, dtype=dtype, seed=3).detach()
+    found = swiglu_linear(gate, up, weight)
+    found.backward(upstream)
+    exact = [t.detach().double().requires_grad_() for t in (gate, up, weight)]
+    expected = (exact[0] * torch.sigmoid(exact[0]) * exact[1]) @ exact[2].T
+    expected.backward(upstream.double())
+    assert (found.double() - expected).norm() < tolerance * expected.norm()
+    for ours, theirs in zip((gate, up, weight)[: 3 if learns else 2], exact, strict=False):
+        assert ours.grad.dtype == dtype
+        assert (ours.grad.double() - theirs.grad).norm() < tolerance * theirs.grad.norm()
+    assert (weight.grad is not None) == learns
+
+
+def test_a_product_of_another_kind_is_left_to_itself():
+    """A projection with a bias, or one that an adapter stands in for."""
+    plain = tiny_llama(dtype=torch.float64).network.model.layers[0].mlp
+    use_lean_forms(plain)
+    with_bias = torch.nn.Linear(48, 32).double()
+    with torch.no_grad():
+        with_bias.weight.copy_(plain.down_proj.weight)
+    x = numbers(3, 32, dtype=torch.float64)
+    before = plain(x)
+    plain.down_proj = with_bias
+    torch.testing.assert_close(plain(x), before + with_bias.bias, rtol=1e-12, atol=1e-12)
 
 
 def test_a_weight_that_does_not_learn_gets_no_gradient():

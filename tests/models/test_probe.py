@@ -27,4 +27,4 @@ def test_the_shortest_time_counts_and_the_first_does_not(monkeypatch):
 
 def test_the_rate_of_products_counts_two_operations(monkeypatch):
     monkeypatch.setattr("posttrain.models.probe.seconds_of", lambda work, device, repeats: 0.5)
-    assert products_per_second(torch.float32) == 2 * 768**3 / 0.5
+    assert products_per_second(torch.float32) == 2 * 2048**3 / 0.5

@@ -4,6 +4,28 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
+        Mutation("fast_paths.py", old, new, "test_fast_paths.py")
+        for old, new in [
+            ("_off.set(off() | parse", "_off.set(parse"),
+            ("        _off.reset(token)", "        pass"),
+            ('FAST_PATHS if "all" in names else names', "names"),
+            ('["all", *FAST_PATHS])', "[])"),
+            ("or parse(os.environ", "or frozenset() and parse(os.environ"),
+            ('",".join(sorted(off()))', '""'),
+        ]
+    ),
+    *(
+        Mutation("models/packed_weights.py", old, new, "models/test_packed_weights.py")
+        for old, new in [
+            ("type(m) is nn.Linear", "isinstance(m, nn.Linear)"),
+            ("and weight.dtype == torch.bfloat16", ""),
+            ('module.__dict__.pop("forward", None)', "pass"),
+            ("        yield len(packed)\n    finally:\n", "        yield len(packed)\n    except KeyError:\n"),
+            ("(x, weight, bias,", "(x, weight, None,"),
+            ('module.__dict__["forward"] = partial(_product, weight, module.bias)', "pass"),
+        ]
+    ),
+    *(
         Mutation("models/attention.py", old, new, "models/test_attention.py")
         for old, new in [
             ("<= prefix + offset_L[:, None]", "< prefix + offset_L[:, None]"),
@@ -14,22 +36,36 @@ MUTATIONS = [
             ),
             ("first_R[:, None] + offset_L, 0)", "offset_L + 0 * first_R[:, None], 0)"),
             ("first_R = torch.cumsum(length_R, 0) - length_R", "first_R = torch.cumsum(length_R, 0)"),
-            ("allowed = (distance >= 0) & (", "allowed = (distance > 0) & ("),
-            ("(distance < (window or len(position) + 1))", "(distance <= (window or len(position) + 1))"),
-            ("(distance < (window or len(position) + 1))", "(distance < len(position) + 1)"),
-            ("position[prefix:, None] - position < window", "position[prefix:, None] - position <= window"),
-            ("if window is not None and bias.shape[-1] > window:", "if False:"),
-            ("position[prefix:, None]", "position[: len(position) - prefix, None]"),
-            ("(q * scale).reshape", "q.reshape"),
+            ("_bias((distance >= 0) & (", "_bias((distance > 0) & ("),
+            ("(distance < (window or length + 1))", "(distance <= (window or length + 1))"),
+            ("(distance < (window or length + 1))", "(distance < length + 1)"),
+            ("None] - position < window", "None] - position <= window"),
+            ("if window is None or length <= window:", "if True:"),
+            ("position[length - self.bias.shape[2] :, None]", "position[: self.bias.shape[2], None]"),
+            ("torch.matmul(_weights(_grouped(q * scale,", "torch.matmul(_weights(_grouped(q,"),
+            ("grouped, grad = _grouped(q * scale,", "grouped, grad = _grouped(q,"),
             ("attn_mask=bias.to(q.dtype), scale=scale", "attn_mask=bias.to(q.dtype), scale=1.0"),
             ("attn_mask=bias.to(q.dtype), scale=scale", "scale=scale"),
-            ("attention_weights(scores, bias)", "scores.softmax(-1)"),
-            ("x.repeat_interleave(repeats, dim=1)", "x.repeat(1, repeats, 1, 1)"),
-            ("flat.index_select(0, branches.order)", "flat[: len(branches.order)]"),
+            ("torch.softmax(scores + bias.to(scores.dtype)", "torch.softmax(scores"),
+            ("ctx.save_for_backward(q, k, v)", "ctx.save_for_backward(q, k, k)"),
+            ("grad.new_zeros(len(self.index_RL)", "grad.new_ones(len(self.index_RL)"),
+            ("parts[at] = parts[at] + part[:, :, :prefix].sum(0)", "pass"),
+            ("parts[at] = parts[at] + part[:, :, :prefix].sum(0)", "parts[at] = part[:, :, :prefix].sum(0)"),
+            ("branches.gather(part[:, :, prefix:])", "branches.gather(part[:, :, : part.shape[2] - prefix])"),
+            ("torch.matmul(grad_scores, k).mul_(scale)", "torch.matmul(grad_scores, k)"),
+            ("torch.matmul(weights.transpose(2, 3), grad)", "torch.matmul(weights.transpose(2, 3), grouped)"),
+            ("bias = branches.bias_within(window)\n", "bias = branches.bias\n"),
+            ("_attention_backward(grads[at][None], *row, bias", "_attention_backward(grads[at][None], *row, 0 * bias"),
+            ("x.repeat_interleave(q.shape[1] // k.shape[1], dim=1)", "x.repeat(1, q.shape[1] // k.shape[1], 1, 1)"),
+            (".index_select(0, self.order)", "[: len(self.order)]"),
             ("    if plan is None:\n", "    if False:\n"),
-            ("shared = (keys[at], values[at])", "shared = (keys[at], keys[at])"),
+            (
+                "branches.seen(values[at], values[after])\n                out",
+                "branches.seen(keys[at], values[after])\n                out",
+            ),
         ]
     ),
+    Mutation("models/attention.py", 'and fast_paths.on("recomputed attention")', "", "test_fast_paths.py"),
     Mutation("models/attention.py", "others.get(name) is not None", "False", "models/test_load.py"),
     *(
         Mutation("models/logprobs.py", old, new, "models/test_logprobs.py")
@@ -187,9 +223,10 @@ MUTATIONS = [
             ("addcmul_(normal, mean, value=-1)", "addcmul_(normal, mean)"),
             (".addcmul_(normal, mean, value=-1).mul_(scale)", ".addcmul_(normal, mean, value=-1)"),
             ("silu(gate).mul_(grad)", "gate.mul(grad)"),
-            ("summed = scores + bias.to(scores.dtype)", "summed = scores"),
-            ("dtype=wide_dtype(scores.dtype)).to(scores.dtype)", "dtype=torch.float32).to(scores.dtype)"),
-            ("_softmax_backward_data(grads[0], weights,", "_softmax_backward_data(weights, grads[0],"),
+            ("silu_backward(inner * up, gate)", "silu_backward(inner, gate)"),
+            ("active.mul_(inner), grad_weight", "inner, grad_weight"),
+            ("(active * up).reshape", "active.reshape"),
+            ("and down.bias is None:", ":"),
             ("silu_backward(grad * up, gate)", "silu_backward(grad, gate)"),
             ("else silu(gate).mul_(up)", "else gate.mul_(up)"),
             ("return torch.equal(form(module, sample), module(sample))", "return True"),

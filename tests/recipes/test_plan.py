@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 from posttrain.data import ChatFormat
 from posttrain.errors import UserError
@@ -13,7 +15,7 @@ from posttrain.recipes.preference import Preferences
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
-from posttrain.training.plan import GB, Speed
+from posttrain.training.plan import GB, Load, Speed
 from posttrain.types import Message
 from tests.data.families import of_family
 from tests.recipes.folders import model_folder
@@ -129,13 +131,29 @@ def test_time_is_what_was_measured_times_what_is_done(folder, monkeypatch):
 
 
 def test_the_measurement_itself(folder, monkeypatch):
-    """Seconds of one and two layers are measured on rows like those of the run, and extended to all."""
+    """Seconds of a few and of more layers are measured on rows like those of the run, and extended to all."""
     monkeypatch.setattr(speed, "seconds_of", lambda work, device: (work(), 1.0)[1])
     found = run(rl(folder, measure=True, prompt_tokens=20, max_new_tokens=30, prompts_per_step=2, steps=1))
-    # every work takes one second for one layer and for two, so more layers cost nothing: branches of 30 fill 1024
-    tokens = 20 + 16 * 30
+    # every work takes one second, whatever it is, so more layers cost nothing: two families of 8 branches
+    tokens = 2 * (20 + 8 * 30)
     assert found.update_seconds == pytest.approx(2 * (20 + 8 * 30) * 2 / tokens + 1.0)
     assert found.sampling_seconds == pytest.approx(2 * 20 / tokens)  # a longer and a shorter decoding took the same
+
+
+def test_a_deep_model_s_speed_is_extended_from_two_cut_copies_and_a_shallow_one_s_is_its_own(folder, monkeypatch):
+    cut = []
+
+    def probed(training, load, dtype, device, layers, together):
+        cut.append(layers)
+        return Speed(10.0 + layers, 1.0, 20.0 + 2 * layers, 0.5)
+
+    monkeypatch.setattr(speed, "_probed", probed)
+    training = run(rl(folder)).training
+    deep = replace(training, shape=replace(training.shape, layers=30))
+    words = (Load(1, 1, 1, 1, 1), torch.float32, "cpu", 4)
+    assert speed.measured_speed(deep, *words) == Speed(40.0, 1.0, 80.0, 0.5)
+    assert cut == [8, 2]
+    assert speed.measured_speed(training, *words) == Speed(12.0, 1.0, 24.0, 0.5) and cut[2:] == [2]
 
 
 def test_a_large_model_is_estimated_from_products(folder, monkeypatch):

@@ -1,3 +1,4 @@
+import contextlib
 import math
 from itertools import pairwise
 
@@ -155,14 +156,38 @@ def test_a_cache_that_grows_and_shrinks_at_every_other_token_conforms(monkeypatc
     assert all(room % step == 0 for room in rooms)
 
 
-def test_a_weight_update_changes_what_is_sampled_next():
-    model = tiny_llama()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_weight_update_changes_what_is_sampled_next(dtype):
+    model = tiny_llama(dtype=dtype)
     engine = TransformersEngine(model, STOP)
-    requests = [Request(PROMPTS[0], Sampling(8), seed=i) for i in range(8)]
+    requests = [Request(PROMPTS[0], Sampling(module.PACK_FROM + 1), seed=i) for i in range(8)]
     before = engine.generate(requests)
     with torch.no_grad():
         model.network.model.layers[0].mlp.down_proj.weight.add_(0.5)
     assert engine.generate(requests) != before
+
+
+def test_weights_are_packed_for_rollouts_that_are_long_enough_and_change_nothing(monkeypatch):
+    """As two engines, one of which never packs, on the same weights."""
+    model, packed = tiny_llama(dtype=torch.bfloat16), []
+    engine = TransformersEngine(model, frozenset())
+    original = module.packed_weights
+
+    @contextlib.contextmanager
+    def watched(network):
+        with original(network) as count:
+            packed.append(count)
+            yield count
+
+    monkeypatch.setattr(module, "packed_weights", watched)
+    long = [Request(p, Sampling(module.PACK_FROM + 1), seed=n) for n, p in enumerate(PROMPTS)]
+    short = [Request(p, Sampling(module.PACK_FROM), seed=n) for n, p in enumerate(PROMPTS)]
+    found, first = engine.generate(long), engine.generate(short)
+    layers = [m for m in model.network.modules() if isinstance(m, torch.nn.Linear)]
+    assert packed == [len(layers)]
+    monkeypatch.setattr(module, "PACK_FROM", 10**6)
+    assert engine.generate(long) == found
+    assert [c.token_ids for c in first] == [c.token_ids[:-1] for c in found]
 
 
 def test_each_request_has_its_own_limit_and_settings():

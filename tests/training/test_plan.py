@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.data.packing import Example, pack
-from posttrain.models.footprint import Shape, family_bytes, head_bytes
+from posttrain.models.footprint import Shape, head_bytes, saved_bytes
 from posttrain.training.plan import (
     Load,
     Phase,
@@ -94,35 +93,15 @@ def test_gradients_come_and_go_where_the_weights_are_their_own_masters():
 
 
 @pytest.mark.parametrize(
-    ("load", "families"),
+    ("load", "tokens", "learned"),
     [
-        (LOAD, [(100, 256, 8), 1948 / 2148]),  # 4096 tokens: one family of 8 completions, and most of a second
-        (replace(LOAD, microbatch_tokens=1100), [(100, 256, 3), 1100 / 868 - 1]),  # 3 completions fit behind a prompt
-        (replace(LOAD, prompts=1, group=2), [(100, 256, 2), 0.0]),  # the whole batch is smaller than a micro-batch
-        (replace(LOAD, microbatch_tokens=100), [(100, 256, 1), 0.0]),  # less than a sequence: the run will refuse it
-        (Load(16, 1, 0, 512, 4096), [(0, 512, 8), 0.0]),  # examples without a common prefix are one family
+        (LOAD, 4096, 3906),  # of a family's 2,148 tokens 2,048 are learned
+        (replace(LOAD, prompts=1, group=2), 612, 512),  # the whole batch is smaller than a micro-batch
+        (Load(16, 1, 0, 512, 4096), 4096, 4096),  # examples without a common prefix
     ],
 )
-def test_activations_are_those_of_the_families_that_fit_a_microbatch(load, families):
-    (prefix, branch, branches), more = families
-    one = family_bytes(SHAPE, 2, prefix=prefix, branch=branch, branches=branches)
-    assert activation_bytes(FULL, load) == pytest.approx(one * (1 + more), rel=1e-6)
-
-
-@pytest.mark.parametrize("microbatch_tokens", [1100, 4096])
-def test_families_are_cut_as_packing_cuts_them(microbatch_tokens):
-    examples = [Example(tuple(range(100)), (1,) * 256, (True,) * 256)] * 8
-    first = pack(examples, microbatch_tokens)[0]
-    load = replace(LOAD, prompts=1, microbatch_tokens=microbatch_tokens)
-    one = family_bytes(SHAPE, 2, prefix=100, branch=256, branches=len(first.examples))
-    room = min(microbatch_tokens, load.tokens)
-    assert activation_bytes(FULL, load) == pytest.approx(one * max(1, room / len(first.token_ids)), rel=1e-6)
-
-
-def test_a_gpu_keeps_what_its_fused_kernel_keeps():
-    short = Load(1, 1, 0, 64, 4096)
-    on_gpu = replace(FULL, on_gpu=True)
-    assert activation_bytes(on_gpu, short) == family_bytes(SHAPE, 2, prefix=0, branch=64, branches=1, fused=True)
+def test_activations_are_those_of_a_full_microbatch(load, tokens, learned):
+    assert activation_bytes(FULL, load) == saved_bytes(SHAPE, 2, tokens=tokens, learned=learned)
 
 
 def test_the_cache_decides_how_many_are_decoded_together():
@@ -135,7 +114,14 @@ def test_the_cache_decides_how_many_are_decoded_together():
     phase = sampling_phase(FULL, LOAD, cache_bytes=10 * per_sequence)
     assert phase.parts["keys and values"] == 10 * per_sequence
     assert phase.parts["logits"] == 3 * 4 * 10 * 49152
-    assert phase.total == 20 * P + 10 * per_sequence + 120 * 49152
+    packed = 2 * (30 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536) + 49152 * 576)
+    assert phase.parts["packed weights"] == packed
+    assert phase.total == 20 * P + 10 * per_sequence + 120 * 49152 + packed
+
+
+@pytest.mark.parametrize("other", [{"itemsize": 4}, {"on_gpu": True}])
+def test_weights_are_packed_in_bfloat16_on_a_cpu_only(other):
+    assert "packed weights" not in sampling_phase(replace(FULL, **other), LOAD, cache_bytes=2**30).parts
 
 
 def test_a_context_bounds_the_cache():
@@ -160,10 +146,10 @@ def test_seconds_of_a_step():
     assert sampling_seconds(FULL, LOAD, speed, cache_bytes=fifty) == pytest.approx(1.6 + 3 * 256 * 0.5)
 
 
-def test_a_straight_line_through_one_and_two_layers():
-    one, two = Speed(3.0, 1.0, 5.0, 0.1), Speed(5.0, 0.9, 20.0, 0.2)
-    # slopes 2; not below 0 where noise says so; and not above the whole of the first
-    assert extend(one, two, 4) == Speed(9.0, 1.0, 20.0, 0.2)
+def test_a_straight_line_through_few_and_many_layers():
+    few, many = Speed(6.0, 1.0, 5.0, 0.1), Speed(12.0, 0.9, 50.0, 0.2)
+    # slopes 6 / 4; not below 0 where noise says so; and a layer not above its share of the first
+    assert extend(few, many, (2, 6), 4) == Speed(9.0, 1.0, 10.0, 0.2)
 
 
 def test_speed_from_the_rate_of_products_alone():

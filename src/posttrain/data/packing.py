@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from posttrain import fast_paths
 from posttrain.errors import UserError
 
 
@@ -96,6 +97,8 @@ def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int =
                 f"microbatch_tokens is {microbatch_tokens}; "
                 f"use --microbatch-tokens {length} or more, or drop longer examples with --max-tokens"
             )
+    if not fast_paths.on("shared prefix"):
+        return _apart(examples, microbatch_tokens, together)
     rows: list[PackedRow] = []
     room = 0
     for prefix, members in _families(examples):
@@ -109,6 +112,22 @@ def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int =
                 fits += together
             rows[-1].add_family(prefix, members[:fits])
             room, members = left, members[fits:]
+    return rows
+
+
+def _apart(examples: Sequence[Example], microbatch_tokens: int, together: int) -> list[PackedRow]:
+    """Each example a family of its own; what must stay together does, even if its row becomes too long by that."""
+    rows: list[PackedRow] = []
+    room = 0
+    for first in range(0, len(examples), together):
+        unit = examples[first : first + together]
+        length = sum(len(example.prefix) + len(example.continuation) for example in unit)
+        if not rows or room < length:
+            rows.append(PackedRow())
+            room = microbatch_tokens
+        for number, example in enumerate(unit, first):
+            rows[-1].add_family(example.prefix, [(number, example)])
+        room -= length
     return rows
 
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
+from posttrain import fast_paths
 from posttrain.errors import ModelError
-from posttrain.models.fused import attention_weights
+from posttrain.models.wide import wide_dtype
 
 NAME = "posttrain"
 UNSUPPORTED = ("softcap", "s_aux")  # changes to the attention's own arithmetic which no plan applies
@@ -72,6 +73,36 @@ class _Branches:
     bias: Tensor  # [R, 1, L, P + L]: 0 where a query may look, -inf where not
     rows: int
 
+    def spread(self, x: Tensor) -> Tensor:
+        """Branch tokens [H, tokens, E] as a rectangle [R, H, L, E]; padding repeats the first token."""
+        flat = x.transpose(0, 1).contiguous().index_select(0, self.index_RL)  # [R L, H, E]
+        return flat.view(self.rows, -1, *flat.shape[1:]).transpose(1, 2)
+
+    def gather(self, rectangle: Tensor) -> Tensor:
+        """The tokens [H, tokens, E] of a rectangle [R, H, L, E], without its padding."""
+        return rectangle.transpose(1, 2).flatten(0, 1).index_select(0, self.order).transpose(0, 1)
+
+    def seen(self, prefix: Tensor, own: Tensor) -> Tensor:
+        """Keys or values that each branch sees, [R, K, P + L, E]: those of the prefix, and its own."""
+        rectangle = self.spread(own)
+        if not prefix.shape[1]:
+            return rectangle
+        return torch.cat([prefix.expand(self.rows, -1, -1, -1), rectangle], dim=2)
+
+    def padded(self, grad: Tensor) -> Tensor:
+        """The gradient [H, tokens, E] of `gather`'s output for its input: a rectangle, 0 in the padding."""
+        flat = grad.new_zeros(len(self.index_RL), len(grad), grad.shape[2])
+        flat.index_copy_(0, self.order, grad.transpose(0, 1))
+        return flat.view(self.rows, -1, *flat.shape[1:]).transpose(1, 2)
+
+    def bias_within(self, window: int | None) -> Tensor:
+        """The bias, with what lies further back than a sliding window hidden too."""
+        length = self.bias.shape[-1]
+        if window is None or length <= window:
+            return self.bias
+        position = torch.arange(length, device=self.bias.device)
+        return self.bias + _bias(position[length - self.bias.shape[2] :, None] - position < window)
+
 
 class FamilyAttention:
     """Many families side by side in one flat row: a prefix, and branches that see the prefix and themselves.
@@ -108,73 +139,138 @@ class FamilyAttention:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """One flat row: query [1, H, N, E], key and value [1, K, N, E]."""
+        row = query[0], key[0], value[0]
+        if torch.is_grad_enabled() and fast_paths.on("recomputed attention"):
+            return _Recomputed.apply(*row, self, scale, window)[None]
+        return self.forward(*row, scale, window)[None]
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
+        """Attention of all families: q [H, N, E], k and v [K, N, E] -> [H, N, E]."""
         # one split whose backward is one concatenation; slicing would fill a whole row of zeros for every slice
-        queries, keys, values = (x[0].split(self._sizes, dim=1) for x in (query, key, value))
+        queries, keys, values = (x.split(self._sizes, dim=1) for x in (q, k, v))
         parts: list[Tensor] = []
         for family, (prefix, branches) in enumerate(self._families):
             at, after = 2 * family, 2 * family + 1
             if prefix:
-                parts.append(_prefix_attention(queries[at], keys[at], values[at], scale, window))
+                bias = _causal(prefix, window, q.device)
+                parts.append(_attention(queries[at][None], keys[at][None], values[at][None], bias, scale)[0])
             if branches is not None:
-                shared = (keys[at], values[at])
-                parts.append(
-                    _branch_attention(queries[after], keys[after], values[after], shared, branches, scale, window)
-                )
-        return torch.cat(parts, dim=1)[None]
+                seen = branches.seen(keys[at], keys[after]), branches.seen(values[at], values[after])
+                out = _attention(branches.spread(queries[after]), *seen, branches.bias_within(window), scale)
+                parts.append(branches.gather(out))
+        return torch.cat(parts, dim=1)
+
+    def backward(
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v for `grad` of what `forward` gave; nothing of it need have been kept."""
+        grads, queries, keys, values = (x.split(self._sizes, dim=1) for x in (grad, q, k, v))
+        found = [list(queries), list(keys), list(values)]  # every part that is not empty is replaced
+        for family, (prefix, branches) in enumerate(self._families):
+            at, after = 2 * family, 2 * family + 1
+            if prefix:
+                bias, row = _causal(prefix, window, q.device), (queries[at][None], keys[at][None], values[at][None])
+                for parts, part in zip(found, _attention_backward(grads[at][None], *row, bias, scale), strict=True):
+                    parts[at] = part[0]
+            if branches is not None:
+                seen = branches.seen(keys[at], keys[after]), branches.seen(values[at], values[after])
+                row = branches.spread(queries[after]), *seen
+                bias = branches.bias_within(window)
+                grad_q, *grad_kv = _attention_backward(branches.padded(grads[after]), *row, bias, scale)
+                found[0][after] = branches.gather(grad_q)
+                for parts, part in zip(found[1:], grad_kv, strict=True):
+                    parts[after] = branches.gather(part[:, :, prefix:])
+                    if prefix:
+                        parts[at] = parts[at] + part[:, :, :prefix].sum(0)
+        grad_q, grad_k, grad_v = (torch.cat(parts, dim=1) for parts in found)
+        return grad_q, grad_k, grad_v
+
+
+class _Recomputed(torch.autograd.Function):
+    """Attention that keeps its queries, keys and values alone, and makes everything else again in the backward pass.
+
+    What it does not keep are the weights, T^2 numbers, and the rectangles to which branches are padded: at 400 tokens a
+    third of all that a micro-batch keeps. What it does again is a tenth of the forward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: FamilyAttention, scale: float, window: int | None
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        ctx.plan, ctx.scale, ctx.window = plan, scale, window
+        return plan.forward(q, k, v, scale, window)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+        q, k, v = ctx.saved_tensors
+        return *ctx.plan.backward(grads[0], q, k, v, ctx.scale, ctx.window), None, None, None
 
 
 def _bias(allowed: Tensor) -> Tensor:
     return torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
 
-def _prefix_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
-    """Causal attention within one sequence: q [H, P, E], k and v [K, P, E]."""
-    position = torch.arange(q.shape[1], device=q.device)
+def _causal(length: int, window: int | None, device: torch.device) -> Tensor:
+    """The bias of a sequence that sees itself alone, [1, 1, L, L]."""
+    position = torch.arange(length, device=device)
     distance = position[:, None] - position
-    allowed = (distance >= 0) & (distance < (window or len(position) + 1))
-    return _attention(q[None], k[None], v[None], _bias(allowed)[None, None], scale)[0]
-
-
-def _branch_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    shared: tuple[Tensor, Tensor],
-    branches: _Branches,
-    scale: float,
-    window: int | None,
-) -> Tensor:
-    """Attention of a family's branch tokens, [H, tokens, E], to their prefix and their own branch."""
-
-    def rectangle(x: Tensor) -> Tensor:
-        flat = x.transpose(0, 1).contiguous().index_select(0, branches.index_RL)  # [R L, H, E]
-        return flat.view(branches.rows, -1, *flat.shape[1:]).transpose(1, 2)  # [R, H, L, E]
-
-    prefix = shared[0].shape[1]
-    keys, values = (
-        torch.cat([before.expand(branches.rows, -1, -1, -1), rectangle(own)], dim=2) if prefix else rectangle(own)
-        for before, own in zip(shared, (k, v), strict=True)
-    )
-    bias = branches.bias
-    if window is not None and bias.shape[-1] > window:
-        position = torch.arange(bias.shape[-1], device=q.device)
-        bias = bias + _bias(position[prefix:, None] - position < window)
-    out = _attention(rectangle(q), keys, values, bias, scale)  # [R, H, L, E]
-    flat = out.transpose(1, 2).flatten(0, 1)  # [R L, H, E]
-    return flat.index_select(0, branches.order).transpose(0, 1)
+    return _bias((distance >= 0) & (distance < (window or length + 1)))[None, None]
 
 
 MATERIALIZE = 2**22  # scores; fewer are faster as plain products on a CPU (4-12x), more would cost memory
 
 
+def _fused(q: Tensor, k: Tensor) -> bool:
+    """Whether torch's fused kernel is taken."""
+    return q.is_cuda or q.shape[:3].numel() * k.shape[2] > MATERIALIZE
+
+
+def _grouped(x: Tensor, key_heads: int) -> Tensor:
+    """Query heads [R, H, L, E] of one key head side by side: [R, K, H/K L, E]."""
+    rows, heads, length, width = x.shape
+    return x.reshape(rows, key_heads, heads // key_heads * length, width)
+
+
+def _weights(grouped: Tensor, k: Tensor, bias: Tensor) -> Tensor:
+    """softmax(q k^T + bias) of grouped and scaled queries, [R, K, H/K L, T]; its sums in the wide format."""
+    rows, key_heads, queries, _ = grouped.shape
+    scores = torch.matmul(grouped, k.transpose(2, 3)).view(rows, -1, bias.shape[2], k.shape[2])
+    weights = torch.softmax(scores + bias.to(scores.dtype), dim=-1, dtype=wide_dtype(scores.dtype)).to(scores.dtype)
+    return weights.view(rows, key_heads, queries, -1)
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
     """softmax(q k^T scale + bias) v: q [R, H, L, E], k and v [R, K, T, E], bias broadcast to [R, 1, L, T]."""
-    rows, heads, length, width = q.shape
-    repeats = heads // k.shape[1]
-    if q.is_cuda or rows * heads * length * k.shape[2] > MATERIALIZE:
-        k, v = (x.repeat_interleave(repeats, dim=1) for x in (k, v))
+    if _fused(q, k):
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
         return scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=scale)
-    grouped = (q * scale).reshape(rows, k.shape[1], repeats * length, width)  # query heads of one key head side by side
-    scores = torch.matmul(grouped, k.transpose(2, 3)).view(rows, heads, length, -1)
-    weights = attention_weights(scores, bias)
-    return torch.matmul(weights.view(rows, k.shape[1], repeats * length, -1), v).view(rows, heads, length, width)
+    return torch.matmul(_weights(_grouped(q * scale, k.shape[1]), k, bias), v).view(q.shape)
+
+
+def _attention_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v for `grad` of the output of `_attention`.
+
+    With P the weights, S the scores and O = P V:  dV = P^T dO,  dP = dO V^T,  dS = P (dP - sum_t P dP),
+    dQ = scale dS K,  dK = scale dS^T Q.
+    """
+    if _fused(q, k):
+        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        with torch.enable_grad():
+            out = _attention(q, k, v, bias, scale)
+        grad_q, grad_k, grad_v = torch.autograd.grad(out, (q, k, v), grad)
+        return grad_q, grad_k, grad_v
+    grouped, grad = _grouped(q * scale, k.shape[1]), _grouped(grad, k.shape[1])
+    weights = _weights(grouped, k, bias)
+    grad_v = torch.matmul(weights.transpose(2, 3), grad)
+    # torch takes the sum over t in float32 for bfloat16 too
+    grad_scores = torch.ops.aten._softmax_backward_data(
+        torch.matmul(grad, v.transpose(2, 3)), weights, -1, weights.dtype
+    )
+    return (
+        torch.matmul(grad_scores, k).mul_(scale).view(q.shape),
+        torch.matmul(grad_scores.transpose(2, 3), grouped),
+        grad_v,
+    )

@@ -10,9 +10,7 @@ with b bytes per number, D hidden units, A = query heads x width, K = key heads 
     two RMS norms    2 (b D + 4)          their input, and one number of float32
     inputs of qkv and gate/up   2 b D
     attention        b A + 2 b K + b A    queries, keys and values, the output that goes into the last projection
-                     and the weights: H T (4 + b) if they exist (softmax in float32, then b; H T 4 in float32), else
-                     what the fused kernel keeps: keys and values for every query head, its output, H sums, its bias
-    MLP              3 b I                gate, up, and what goes into the last projection
+    MLP              2 b I                gate and up
 
 Layers with more norms (Gemma, Qwen3) or with experts keep somewhat more; treat their numbers as within a quarter.
 """
@@ -26,7 +24,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from posttrain.errors import ModelError
 from posttrain.models import lora
-from posttrain.models.attention import MATERIALIZE
 from posttrain.models.load import locate
 from posttrain.models.logprobs import CHUNK_BYTES
 from posttrain.models.wide import BLOCK
@@ -105,33 +102,11 @@ def cache_bytes_per_token(shape: Shape, itemsize: int) -> int:
     return 2 * shape.layers * shape.key_width * itemsize
 
 
-def family_bytes(shape: Shape, itemsize: int, *, prefix: int, branch: int, branches: int, fused: bool = False) -> int:
-    """Activations of a prefix and its branches (of one length) that autograd keeps for the backward pass, all layers.
-
-    `fused` says that attention always takes the fused kernel, as it does on a GPU.
-    """
-    b, tokens, fresh, seen = itemsize, prefix + branch * branches, branch * branches, prefix + branch
-    layer = tokens * (4 * b * shape.hidden + 8 + 3 * b * shape.intermediate + b * shape.query_width)
-    layer += _attention_bytes(shape, b, 1, prefix, prefix, fused, row=tokens) if prefix else 0
-    layer += _attention_bytes(shape, b, branches, branch, seen, fused)
-    outside = tokens * (2 * b * shape.hidden + 4)  # the last norm
-    outside += fresh * (b * shape.hidden + 4 * seen)  # what goes into the head, and the bias of attention
-    return shape.layers * layer + outside
-
-
-def _attention_bytes(
-    shape: Shape, b: int, rows: int, queries: int, keys: int, fused: bool, row: int | None = None
-) -> int:
-    """What one attention call keeps. `row` is the length of the row of which a prefix is a view, kept as a whole."""
-    scores = rows * shape.heads * queries * keys
-    if fused or scores > MATERIALIZE:
-        query = rows * queries if row is None else row
-        shared = b >= 4 and row is None  # a branch's bias in float32 is the one that all layers share
-        bias = 0 if shared else rows * queries * keys * b
-        expanded = rows * (2 * keys + queries)  # keys, values and output, for every query head
-        return (query + expanded) * b * shape.query_width + rows * queries * 4 * shape.heads + bias
-    key = rows * keys if row is None else row
-    return rows * queries * b * shape.query_width + 2 * key * b * shape.key_width + scores * b
+def saved_bytes(shape: Shape, itemsize: int, *, tokens: int, learned: int) -> int:
+    """What autograd keeps of a row for its backward pass, over all layers; `learned` of its tokens go into the head."""
+    widths = 4 * shape.hidden + 2 * shape.query_width + 2 * shape.key_width + 2 * shape.intermediate
+    layer, last_norm = itemsize * widths + 8, 2 * itemsize * shape.hidden + 4
+    return tokens * (shape.layers * layer + last_norm) + learned * itemsize * shape.hidden
 
 
 def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:

@@ -1,9 +1,8 @@
-"""Lean forms of three pieces that most decoders share: the RMS norm, the gated MLP and the softmax of attention.
+"""Lean forms of two pieces that most decoders share: the RMS norm and the gated MLP.
 
 They compute what transformers' own modules compute, in the same order and to the last bit, but keep less for the
 backward pass and make it in fewer passes over memory: a norm's backward takes a tenth of the time on a CPU. A module is
-given its lean form only if it is seen to give the same numbers; what is not recognised stays as it is. The softmax is
-called by our own attention (models/attention.py).
+given its lean form only if it is seen to give the same numbers; what is not recognised stays as it is.
 
 Shape letters: N tokens, D hidden width, I width inside the MLP.
 """
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from posttrain.models.wide import wide_dtype
 
@@ -45,7 +44,10 @@ def _rms_norm(module: Any, hidden_states: Tensor) -> Tensor:
 
 
 def _gated_mlp(module: Any, x: Tensor) -> Tensor:
-    return module.down_proj(swiglu(module.gate_proj(x), module.up_proj(x)))
+    gate, up, down = module.gate_proj(x), module.up_proj(x), module.down_proj
+    if torch.is_grad_enabled() and type(down) is nn.Linear and down.bias is None:
+        return swiglu_linear(gate, up, down.weight)
+    return down(swiglu(gate, up))
 
 
 FORMS: list[tuple[Callable[[nn.Module], bool], Callable[[Any, Tensor], Tensor]]] = [
@@ -76,9 +78,9 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return _SwiGLU.apply(gate, up) if torch.is_grad_enabled() else silu(gate).mul_(up)
 
 
-def attention_weights(scores: Tensor, bias: Tensor) -> Tensor:
-    """P = softmax(scores + bias) over the last dimension, its sums in the wide format, rounded to that of `scores`."""
-    return _AttentionWeights.apply(scores, bias)
+def swiglu_linear(gate: Tensor, up: Tensor, weight: Tensor) -> Tensor:
+    """Y = swiglu(gate, up) W^T: gate and up [N, I], weight [D, I] -> [N, D]."""
+    return _SwiGLULinear.apply(gate, up, weight)
 
 
 def _normalise(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -126,21 +128,21 @@ class _SwiGLU(torch.autograd.Function):
         return grad_gate, silu(gate).mul_(grad)
 
 
-class _AttentionWeights(torch.autograd.Function):
-    """Keeps the rounded weights, which the product with the values keeps in any case: of T^2 numbers one copy, not two.
-
-    They are what the values were multiplied by, so the gradient is that of what was computed.
-    """
+class _SwiGLULinear(torch.autograd.Function):
+    """Keeps gate and up: what goes into the product is computed again, a third of what an MLP would keep."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, bias: Tensor) -> Tensor:
-        summed = scores + bias.to(scores.dtype)
-        weights = torch.softmax(summed, dim=-1, dtype=wide_dtype(scores.dtype)).to(scores.dtype)
-        ctx.save_for_backward(weights)
-        return weights
+    def forward(ctx: Any, gate: Tensor, up: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up, weight)
+        return linear(silu(gate).mul_(up), weight)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (weights,) = ctx.saved_tensors
-        # dL/ds = p (g - sum(p g)); torch takes the sum in float32 for bfloat16 too
-        return torch.ops.aten._softmax_backward_data(grads[0], weights, -1, weights.dtype), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        gate, up, weight = ctx.saved_tensors
+        grad, active = grads[0], silu(gate)
+        grad_weight = None
+        if ctx.needs_input_grad[2]:
+            grad_weight = grad.reshape(-1, len(weight)).T @ (active * up).reshape(-1, weight.shape[1])
+        inner = grad @ weight
+        grad_gate = torch.ops.aten.silu_backward(inner * up, gate)
+        return grad_gate, active.mul_(inner), grad_weight

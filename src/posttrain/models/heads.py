@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from posttrain import fast_paths
 from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
@@ -81,6 +82,7 @@ def load_reward_model(name: str, *, dtype: torch.dtype, device: str = "cpu", see
         noise = torch.randn(network.score.weight.shape, generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():
             network.score.weight.copy_(noise / math.sqrt(noise.shape[1] + 1))
-    network.get_input_embeddings().sparse = True  # a row per token of the batch, which MasterAdamW can take
+    # a row per token of the batch, which MasterAdamW can take
+    network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
     text = config.get_text_config()
     return RewardModel(LanguageModel(ready(network.to(device)), text.max_position_embeddings, name))

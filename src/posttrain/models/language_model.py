@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from posttrain import fast_paths
 from posttrain.errors import ModelError
 from posttrain.models.attention import AttentionPlan, FamilyAttention, use_plans
 from posttrain.models.fused import use_lean_forms
@@ -83,6 +84,11 @@ class LanguageModel:
         body: Any = self.network.base_model
         return body(input_ids=token_ids, position_ids=positions, plan=plan, use_cache=False).last_hidden_state
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [B, V] of last hidden states [B, D]."""
+        head: Any = self.network.get_output_embeddings()
+        return head(hidden)
+
     def states(self, row: Packed) -> Tensor:
         """Last hidden states [N, D] of a packed row."""
         plan = FamilyAttention(row.families, self.device)
@@ -107,7 +113,7 @@ def wrap(network: PreTrainedModel, *, name: str, context: int) -> LanguageModel:
     model = LanguageModel(ready(network), context, name)
     embedding: Any = network.get_input_embeddings()
     # Its gradient has a row per token then, not per word of the vocabulary; the head's, to which it is added, has all.
-    embedding.sparse = embedding.weight is model.head
+    embedding.sparse = embedding.weight is model.head and fast_paths.on("sparse embedding")
     _refuse_unusual_heads(model)
     return model
 
@@ -115,7 +121,8 @@ def wrap(network: PreTrainedModel, *, name: str, context: int) -> LanguageModel:
 def ready(network: PreTrainedModel) -> PreTrainedModel:
     """A network that runs by plan and in lean forms, all of it trainable, dropout off."""
     use_plans(network)
-    use_lean_forms(network)
+    if fast_paths.on("lean forms"):
+        use_lean_forms(network)
     network.eval()
     for parameter in network.parameters():
         parameter.requires_grad_(True)

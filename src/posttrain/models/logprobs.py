@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from posttrain import fast_paths
 from posttrain.models.wide import add_, block_rows, wide_dtype
 
 CHUNK_BYTES = 128 * 2**20  # of logits in the format of the products: what one product makes
@@ -32,8 +33,19 @@ def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
     """
     if temperature <= 0:
         raise ValueError(f"token_logprobs needs a temperature above 0; got {temperature}. Greedy text is scored at 1.")
+    if not fast_paths.on("lean head"):
+        return _with_logits(hidden, weight, targets, temperature)
     logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature, torch.is_grad_enabled())
     return TokenLogprobs(logprobs, entropy)
+
+
+def _with_logits(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> TokenLogprobs:
+    """The same by autograd, from logits that all exist at once."""
+    logits = (hidden @ weight.T).to(wide_dtype(hidden.dtype)) / temperature
+    logprobs = logits.log_softmax(dim=1)
+    with torch.no_grad():
+        entropy = -(logprobs.exp() * logprobs).sum(dim=1)
+    return TokenLogprobs(logprobs.gather(1, targets[:, None])[:, 0], entropy)
 
 
 def _parts(start: int, stop: int, rows: int) -> list[slice]:

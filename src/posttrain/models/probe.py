@@ -40,7 +40,7 @@ def seconds_of(work: Callable[[], object], device: str = "cpu", repeats: int = 2
 
 
 def products_per_second(dtype: torch.dtype, device: str = "cpu") -> float:
-    """Operations per second of a square matrix product: a multiplication and an addition count as two."""
-    size = 768 if device == "cpu" else 4096
+    """Operations per second of a large square product: a multiplication and an addition count as two."""
+    size = 2048 if device == "cpu" else 4096
     a, b = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
     return 2 * size**3 / seconds_of(lambda: torch.mm(a, b), device, repeats=5)

@@ -108,8 +108,9 @@ class KeyValueCache:
         room = -(-longest // STEP) * STEP
         for kept in (self._keys, self._values):
             for layer, old in enumerate(kept):
-                # zeros, not empty: what is hidden gets weight 0, and 0 times a stray nan would still be nan
-                new = old.new_zeros(*old.shape[:2], room, old.shape[3])
+                new = old.new_empty(*old.shape[:2], room, old.shape[3])
                 both = min(room, old.shape[2])
                 new[:, :, :both] = old[:, :, :both]
+                # zeros: what is hidden gets weight 0, and 0 times a stray nan would still be nan
+                new[:, :, both:] = 0
                 kept[layer] = new

@@ -4,6 +4,7 @@ A prompt is computed once for all its completions. A sequence that has finished 
 takes its place. How many are decoded together is bounded by the memory of their keys and values.
 """
 
+import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,16 @@ from itertools import accumulate, chain
 import torch
 from torch import Tensor
 
+from posttrain import fast_paths
 from posttrain.models.host_memory import release_freed_memory
 from posttrain.models.language_model import LanguageModel
+from posttrain.models.packed_weights import packed_weights
 from posttrain.rollouts.engine import refuse_unanswerable
 from posttrain.rollouts.kv_cache import KeyValueCache, Prefill, bytes_per_token
 from posttrain.rollouts.sampling import draw, uniforms
 from posttrain.types import Completion, Request, Sampling, StopReason
 
+PACK_FROM = 8  # new tokens from which packed weights pay
 PREFILL_TOKENS = 1024  # of different prompts computed in one forward pass, those of waiting sequences included
 
 
@@ -69,8 +73,11 @@ class TransformersEngine:
         for index, request in enumerate(requests):
             s = request.sampling
             by_settings.setdefault((s.temperature, s.top_k, s.top_p), []).append(index)
-        for indices in by_settings.values():
-            done |= _Decoding(self._model, self._stop_ids, self._slots(requests), requests, indices).run(on_tokens)
+        # packing costs about as much as it saves in eight steps
+        pack = fast_paths.on("packed weights") and any(r.sampling.max_new_tokens > PACK_FROM for r in requests)
+        with packed_weights(self._model.network) if pack else contextlib.nullcontext():
+            for indices in by_settings.values():
+                done |= _Decoding(self._model, self._stop_ids, self._slots(requests), requests, indices).run(on_tokens)
         release_freed_memory()
         return [done[index] for index in range(len(requests))]
 
@@ -171,7 +178,7 @@ class _Decoding:
         noise = uniforms([s.request.seed for s in sequences], [len(s.token_ids) for s in sequences])
         settings = self._settings
         drawn = draw(
-            hidden @ self._model.head.T,
+            self._model.logits(hidden),
             torch.from_numpy(noise).to(self._model.device),
             temperature=settings.temperature,
             top_k=settings.top_k,

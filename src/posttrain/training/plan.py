@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from posttrain.models.footprint import Shape, cache_bytes_per_token, family_bytes, head_bytes
+from posttrain.models.footprint import Shape, cache_bytes_per_token, head_bytes, saved_bytes
 
 DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
 GB = 1e9
@@ -99,27 +99,20 @@ def update_phase(training: Training, load: Load) -> Phase:
 
 
 def activation_bytes(training: Training, load: Load) -> int:
-    """What autograd keeps of a full micro-batch, packed as `data/packing.py` packs it: families that share a prompt."""
-    room = min(load.microbatch_tokens, load.tokens)
-    per_family = load.group if load.prompt_tokens else load.sequences  # without a prompt to share all are one family
-    branches = max(1, min(per_family, (room - load.prompt_tokens) // max(1, load.completion_tokens)))
-    family = load.prompt_tokens + branches * load.completion_tokens
-    one = family_bytes(
-        training.shape,
-        training.itemsize,
-        prefix=load.prompt_tokens,
-        branch=load.completion_tokens,
-        branches=branches,
-        fused=training.on_gpu,
-    )
-    return math.ceil(one * max(1.0, room / family))
+    """What autograd keeps of a full micro-batch."""
+    tokens = min(load.microbatch_tokens, load.tokens)
+    learned = math.ceil(tokens * load.sequences * load.completion_tokens / load.tokens)
+    return saved_bytes(training.shape, training.itemsize, tokens=tokens, learned=learned)
 
 
 def sampling_phase(training: Training, load: Load, *, cache_bytes: int) -> Phase:
-    """Decoding: keys and values of all sequences under way, and their logits (three times, in float32)."""
+    """Decoding: keys and values of all sequences under way, their logits (three times, in float32), packed weights."""
     slots = decoded_together(training, load, cache_bytes=cache_bytes)
     cache = slots * _longest(training, load) * cache_bytes_per_token(training.shape, training.itemsize)
     parts = {"keys and values": cache, "logits": 12 * slots * training.shape.vocabulary}
+    if training.itemsize == 2 and not training.on_gpu:
+        head = training.shape.vocabulary * training.shape.hidden
+        parts["packed weights"] = training.itemsize * (training.shape.active + head)
     return Phase("sampling", training.held() | parts)
 
 
@@ -161,24 +154,25 @@ def sampling_seconds(training: Training, load: Load, speed: Speed, *, cache_byte
     return load.prompts * load.prompt_tokens * speed.read_token + rounds * load.completion_tokens * speed.decode_step
 
 
-def extend(one: Speed, two: Speed, layers: int) -> Speed:
-    """The speed of a model of `layers` layers from those of copies with one and with two: a straight line through both.
+def extend(few: Speed, many: Speed, cut: tuple[int, int], layers: int) -> Speed:
+    """The speed of a model of `layers` layers from those of copies cut to fewer and more: a straight line through both.
 
-    A layer costs no more than the whole copy with one, which keeps a disturbed measurement from being multiplied.
+    A layer costs no more than its share of the smaller copy, which keeps a disturbed measurement from being multiplied.
 
     Example:
-        >>> extend(Speed(3.0, 1.0, 5.0, 0.1), Speed(5.0, 2.0, 6.0, 0.1), layers=10)
+        >>> extend(Speed(3.0, 1.0, 5.0, 0.1), Speed(5.0, 2.0, 6.0, 0.1), (1, 2), layers=10)
         Speed(trained_token=21.0, read_token=10.0, decode_step=14.0, parameter=0.1)
     """
 
     def line(first: float, second: float) -> float:
-        return first + min(max(0.0, second - first), first) * (layers - 1)
+        layer = (second - first) / (cut[1] - cut[0])
+        return first + min(max(0.0, layer), first / cut[0]) * (layers - cut[0])
 
     return Speed(
-        line(one.trained_token, two.trained_token),
-        line(one.read_token, two.read_token),
-        line(one.decode_step, two.decode_step),
-        two.parameter,
+        line(few.trained_token, many.trained_token),
+        line(few.read_token, many.read_token),
+        line(few.decode_step, many.decode_step),
+        many.parameter,
     )
 
 

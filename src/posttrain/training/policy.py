@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from posttrain import fast_paths
 from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.data.packing import Example, PackedRow
 from posttrain.models.language_model import LanguageModel
@@ -48,7 +49,8 @@ def policy_batch(groups: Sequence[Group], algorithm: OnlineAlgorithm) -> tuple[P
     """Give every completion its advantage, and leave out groups that carry no gradient."""
     rewards_PG = torch.tensor([group.rewards for group in groups], dtype=torch.float64)
     found = algorithm.advantages(rewards_PG)
-    kept = [p for p in range(len(groups)) if algorithm.keep(rewards_PG[p])]
+    everything = not fast_paths.on("skipped groups")
+    kept = [p for p in range(len(groups)) if everything or algorithm.keep(rewards_PG[p])]
     trajectories = [
         (t, a) for p in kept for t, a in zip(groups[p].trajectories, found.advantages_PG[p].tolist(), strict=True)
     ]

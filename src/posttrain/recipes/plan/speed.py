@@ -8,24 +8,28 @@ from torch import Tensor
 from posttrain.data import Example, pack
 from posttrain.models.lora import add_lora
 from posttrain.models.probe import probe, products_per_second, seconds_of
-from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.rollouts.transformers import PACK_FROM, TransformersEngine
 from posttrain.training import plan
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.plan import Load, Speed, Training
 from posttrain.types import Request, Sampling
 
 MOST_PROBED = 500e6  # parameters of a cut-down copy; larger models are estimated from the rate of products
-PROBE_TOKENS, PROBE_STEPS = 1024, 8
+PROBE_TOKENS, PROBE_STEPS = 1024, 32  # as many steps as it takes the cache of keys and values to grow once
+FEW, MANY = 2, 8  # layers of the copies; one layer's work would stay in the processor's cache, as a model's does not
 
 
 def measured_speed(training: Training, load: Load, dtype: torch.dtype, device: str, together: int) -> Speed:
     """Seconds on this machine: from two cut-down copies, or for large models from the rate of products."""
     shape = training.shape
     ends = 2 * shape.vocabulary * shape.hidden
-    if ends + 2 * shape.active / shape.layers > MOST_PROBED:
+    many = min(MANY, shape.layers)
+    if ends + many * shape.active / shape.layers > MOST_PROBED:
         return plan.speed_from_products(training, together, products_per_second(dtype, device))
-    one, two = (_probed(training, load, dtype, device, layers, together) for layers in (1, 2))
-    return plan.extend(one, two, shape.layers)
+    found = _probed(training, load, dtype, device, many, together)
+    if many == shape.layers:
+        return found
+    return plan.extend(_probed(training, load, dtype, device, FEW, together), found, (FEW, many), shape.layers)
 
 
 def _probed(training: Training, load: Load, dtype: torch.dtype, device: str, layers: int, together: int) -> Speed:
@@ -35,10 +39,12 @@ def _probed(training: Training, load: Load, dtype: torch.dtype, device: str, lay
         model = add_lora(model, training.lora_rank)
     optimizer = MasterAdamW(model.trainable())
     prompt, completion = min(load.prompt_tokens, PROBE_TOKENS // 2), min(load.completion_tokens, PROBE_TOKENS // 2)
-    prefix = tuple(i % training.shape.vocabulary for i in range(prompt))
-    learned = (bool(prefix),) + (True,) * (completion - 1)
-    branches = max(1, min((PROBE_TOKENS - prompt) // completion, load.sequences))
-    (row,) = pack([Example(prefix, (1,) * completion, learned)] * branches, 2 * PROBE_TOKENS)
+    branches = max(1, min((PROBE_TOKENS - prompt) // completion, load.group if prompt else load.sequences))
+    families = max(1, min(PROBE_TOKENS // (prompt + branches * completion), load.prompts if prompt else 1))
+    learned = (prompt > 0,) + (True,) * (completion - 1)
+    prefixes = [tuple((i + family) % training.shape.vocabulary for i in range(prompt)) for family in range(families)]
+    examples = [Example(prefix, (1,) * completion, learned) for prefix in prefixes for _ in range(branches)]
+    (row,) = pack(examples, 2 * PROBE_TOKENS)
     tokens = len(row.token_ids)
 
     def value() -> Tensor:
@@ -61,14 +67,14 @@ def _probed(training: Training, load: Load, dtype: torch.dtype, device: str, lay
         read = seconds_of(value, device)
     step = 0.0
     if together:
-        middle = (1,) * max(1, min(prompt + completion // 2, model.context - PROBE_STEPS - 1))
+        middle = (1,) * max(1, min(prompt + completion // 2, model.context - PACK_FROM - PROBE_STEPS - 1))
         engine = TransformersEngine(model, frozenset(), max_sequences=together)
 
         def decode(tokens: int) -> Callable[[], object]:
             requests = [Request(middle, Sampling(tokens), seed) for seed in range(together)]
             return lambda: engine.generate(requests)
 
-        longer, shorter = (seconds_of(decode(n), device) for n in (PROBE_STEPS + 1, 1))
+        longer, shorter = (seconds_of(decode(PACK_FROM + 1 + n), device) for n in (PROBE_STEPS, 0))
         step = max(0.0, longer - shorter) / PROBE_STEPS
     trainable = sum(p.numel() for _, p in model.trainable())
     return Speed(trained / tokens, read / tokens, step, updated / trainable)

@@ -2,6 +2,7 @@
 
     posttrain verify
     posttrain verify --model OWNER/NAME --precision bfloat16
+    posttrain verify --without all
 
 Eight items, one file or function each, on short inputs: about two minutes for a model of 135M parameters on two CPU
 cores, and up to 24 bytes of memory per parameter. `bounds.py` says how far each may be off, and why. Left out: several
@@ -11,6 +12,7 @@ workers, for there are none yet.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from posttrain import fast_paths
 from posttrain.errors import PosttrainError, UserError
 from posttrain.monitoring import Progress
 from posttrain.recipes.verify.failures import failures
@@ -47,6 +49,8 @@ class Verify:
     """Rank of the adapter whose updates are checked."""
     resume_steps: int = 6
     """Steps of the run that is killed and resumed, 4 or more."""
+    without: str = ""
+    """Fast paths to switch off, such as "shared prefix,lean head", or all (docs/performance.md says what they are)."""
     seed: int = 0
     """Decides every draw, and when the run is killed."""
 
@@ -75,7 +79,7 @@ def run(config: Verify, *, quiet: bool = False) -> list[Item]:
     if config.temperature <= 0 or config.lora_rank < 1 or config.resume_steps < 4:
         raise UserError("verify needs a --temperature above 0, a --lora-rank of 1 or more, --resume-steps of 4 or more")
     items: list[Item] = []
-    with Progress("verify", len(ITEMS), quiet=quiet) as progress:
+    with fast_paths.without(config.without), Progress("verify", len(ITEMS), quiet=quiet) as progress:
         with progress.phase("loading"):
             subject = subject_of(config)
         for name, check in ITEMS.items():

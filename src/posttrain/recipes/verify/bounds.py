@@ -14,6 +14,10 @@ EXACT_GRADIENT = 1e-3
 """The same from a float64 gradient, through tens of layers in float32. A wrong term in a backward pass that we wrote
 ourselves shows as 1e-2 or more."""
 
+ROUNDED_GRADIENT = 1.5
+"""How much further from the float32 gradient one with shared prompts may be than one without, both in the format that
+is computed in, as 1 - cosine. Bfloat16 alone makes 1.5e-3 of a model of 30 layers; 5% of a wrong term adds 1.2e-3."""
+
 GAP_MEAN = {torch.float32: 1e-5, torch.bfloat16: 0.03}
 """Mean distance of the engine's logprobs from the trainer's, in nats. They take the same products in other shapes. A
 bfloat16 number has 8 bits, so a logit of size 16 to 32 is rounded to a multiple of 0.125."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from posttrain import fast_paths
 from posttrain.errors import PosttrainError
 from posttrain.models.probe import probe
 from posttrain.monitoring.run import METRICS
@@ -105,7 +106,11 @@ def _start(run: Path, options: list[str]) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "PYTHONSAFEPATH": "1"},  # the run's folder is no place to import from
+            env={
+                **os.environ,
+                **fast_paths.for_children(),
+                "PYTHONSAFEPATH": "1",
+            },  # the run's folder is no place to import from
         )
 
 
