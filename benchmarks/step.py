@@ -170,7 +170,7 @@ def compare(args: argparse.Namespace) -> None:
     common = [args.stage, "--model", args.model, "--data", str(args.data), "--steps", str(args.steps)]
     commands = {
         "posttrain": [sys.executable, str(here), *common],
-        "trl": [args.peer_python, str(here.with_name("step_trl.py")), *common],
+        "trl": [args.peer_python, str(here.with_name("step_trl.py")), *common, "--dtype", args.peer_dtype],
     }
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     memory: dict[str, list[float]] = {name: [] for name in commands}
@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--compare", action="store_true", help="against TRL")
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has trl")
+    parser.add_argument("--peer-dtype", default="bfloat16", help="what TRL's weights are; float32 where that is faster")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each, with --compare")
     args = parser.parse_args()
     if args.compare:

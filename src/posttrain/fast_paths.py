@@ -25,6 +25,7 @@ FAST_PATHS: Mapping[str, str] = {
     "lean forms": "norms and MLPs keep less for their backward pass (at loading)",
     "lean head": "logprobs and entropy are computed without the logits of a batch",
     "sparse embedding": "the input embedding's gradient has a row per token, not per word (at loading)",
+    "kept memory": "memory that a step has freed stays with the process for the next one",
     "packed weights": "sampling multiplies by weights that were cut into tiles once",
 }
 """What is saved, by name."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from posttrain import fast_paths
-from posttrain.models.host_memory import release_freed_memory
+from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.packed_weights import packed_weights
 from posttrain.rollouts.engine import refuse_unanswerable
@@ -78,7 +78,7 @@ class TransformersEngine:
         with packed_weights(self._model.network) if pack else contextlib.nullcontext():
             for indices in by_settings.values():
                 done |= _Decoding(self._model, self._stop_ids, self._slots(requests), requests, indices).run(on_tokens)
-        release_freed_memory()
+        HEAP.settle()
         return [done[index] for index in range(len(requests))]
 
     def _slots(self, requests: Sequence[Request]) -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.errors import CheckpointError, TrainingError
-from posttrain.models.host_memory import release_freed_memory
+from posttrain.models.host_memory import HEAP, keep_freed_memory
 from posttrain.models.wide import add_
 
 
@@ -34,6 +34,7 @@ class MasterAdamW:
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
     ) -> None:
+        keep_freed_memory()
         named = [(name, p) for name, p in parameters if p.requires_grad]
         if not named:
             raise ValueError("no parameter requires a gradient; nothing would be trained")
@@ -110,7 +111,7 @@ class MasterAdamW:
         self.adam.step()
         self.discard()
         self.publish()
-        release_freed_memory()
+        HEAP.settle()
         return norm
 
     def discard(self) -> None:
