@@ -347,7 +347,7 @@ def test_shared_prompts_that_are_worse_in_bfloat16_alone_are_found(folder, monke
 
     def lossy(self, grad, q, k, v, scale, window):
         grad_q, grad_k, grad_v = right(self, grad, q, k, v, scale, window)
-        lost = 0.5 if grad.dtype == torch.bfloat16 and self._families[0][0] else 1.0
+        lost = 0.5 if grad.dtype == torch.bfloat16 and self._families[0][1] else 1.0
         return grad_q, grad_k, lost * grad_v
 
     monkeypatch.setattr(FamilyAttention, "backward", lossy)

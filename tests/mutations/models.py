@@ -71,15 +71,16 @@ MUTATIONS = [
             ("branches.gather(part[:, :, prefix:])", "branches.gather(part[:, :, : part.shape[2] - prefix])"),
             ("torch.matmul(grad_scores, k).mul_(scale)", "torch.matmul(grad_scores, k)"),
             ("torch.matmul(weights.transpose(2, 3), grad)", "torch.matmul(weights.transpose(2, 3), grouped)"),
-            ("bias = branches.bias_within(window)\n", "bias = branches.bias\n"),
-            ("_attention_backward(grads[at][None], *row, bias", "_attention_backward(grads[at][None], *row, 0 * bias"),
+            ("k, v, self.bias_within(window)", "k, v, self.bias"),
+            (
+                "return q, k, v, _causal(q.shape[2], window, q.device)",
+                "return q, k, v, _causal(q.shape[2], None, q.device)",
+            ),
             ("x.repeat_interleave(q.shape[1] // k.shape[1], dim=1)", "x.repeat(1, q.shape[1] // k.shape[1], 1, 1)"),
             (".index_select(0, self.order)", "[: len(self.order)]"),
             ("    if plan is None:\n", "    if False:\n"),
-            (
-                "branches.seen(values[at], values[after])\n                out",
-                "branches.seen(keys[at], values[after])\n                out",
-            ),
+            ("for x in (keys, values))", "for x in (keys, keys))"),
+            ("branches.padded(grads[at + 1])", "branches.spread(grads[at + 1])"),
         ]
     ),
     Mutation("models/attention.py", 'and fast_paths.on("recomputed attention")', "", "test_fast_paths.py"),

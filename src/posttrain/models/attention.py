@@ -64,6 +64,16 @@ def use_plans(model: PreTrainedModel) -> None:
     model.set_attn_implementation(NAME)
 
 
+_Row = Sequence[Sequence[Tensor]]
+"""Queries, keys and values of a flat row, each cut into parts: a family's prefix, its branches, the next family's."""
+
+
+def _alone(row: _Row, at: int, window: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries, keys, values and bias of a part that sees itself alone."""
+    q, k, v = (parts[at][None] for parts in row)
+    return q, k, v, _causal(q.shape[2], window, q.device)
+
+
 @dataclass(frozen=True)
 class _Branches:
     """How a family's branches are padded to one rectangle, for the attention alone."""
@@ -88,6 +98,12 @@ class _Branches:
         if not prefix.shape[1]:
             return rectangle
         return torch.cat([prefix.expand(self.rows, -1, -1, -1), rectangle], dim=2)
+
+    def rectangles(self, row: _Row, at: int, window: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries, keys, values and bias of a family whose prefix is part `at` of the row, as attention wants them."""
+        queries, keys, values = row
+        k, v = (self.seen(x[at], x[at + 1]) for x in (keys, values))
+        return self.spread(queries[at + 1]), k, v, self.bias_within(window)
 
     def padded(self, grad: Tensor) -> Tensor:
         """The gradient [H, tokens, E] of `gather`'s output for its input: a rectangle, 0 in the padding."""
@@ -114,8 +130,9 @@ class FamilyAttention:
 
     def __init__(self, families: Sequence[tuple[int, Sequence[int]]], device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
-        self._families = [
-            (prefix, self._branches(prefix, lengths) if lengths else None) for prefix, lengths in families
+        self._families = [  # where the prefix lies among the parts of a row (its branches follow), its length, branches
+            (2 * number, prefix, self._branches(prefix, lengths) if lengths else None)
+            for number, (prefix, lengths) in enumerate(families)
         ]
         self._sizes = [size for prefix, lengths in families for size in (prefix, sum(lengths))]
 
@@ -147,39 +164,33 @@ class FamilyAttention:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
         """Attention of all families: q [H, N, E], k and v [K, N, E] -> [H, N, E]."""
         # one split whose backward is one concatenation; slicing would fill a whole row of zeros for every slice
-        queries, keys, values = (x.split(self._sizes, dim=1) for x in (q, k, v))
+        row = [x.split(self._sizes, dim=1) for x in (q, k, v)]
         parts: list[Tensor] = []
-        for family, (prefix, branches) in enumerate(self._families):
-            at, after = 2 * family, 2 * family + 1
+        for at, prefix, branches in self._families:
             if prefix:
-                bias = _causal(prefix, window, q.device)
-                parts.append(_attention(queries[at][None], keys[at][None], values[at][None], bias, scale)[0])
+                parts.append(_attention(*_alone(row, at, window), scale)[0])
             if branches is not None:
-                seen = branches.seen(keys[at], keys[after]), branches.seen(values[at], values[after])
-                out = _attention(branches.spread(queries[after]), *seen, branches.bias_within(window), scale)
-                parts.append(branches.gather(out))
+                parts.append(branches.gather(_attention(*branches.rectangles(row, at, window), scale)))
         return torch.cat(parts, dim=1)
 
     def backward(
         self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v for `grad` of what `forward` gave; nothing of it need have been kept."""
-        grads, queries, keys, values = (x.split(self._sizes, dim=1) for x in (grad, q, k, v))
-        found = [list(queries), list(keys), list(values)]  # every part that is not empty is replaced
-        for family, (prefix, branches) in enumerate(self._families):
-            at, after = 2 * family, 2 * family + 1
+        grads, *row = (x.split(self._sizes, dim=1) for x in (grad, q, k, v))
+        found = [list(parts) for parts in row]  # every part that is not empty is replaced
+        for at, prefix, branches in self._families:
             if prefix:
-                bias, row = _causal(prefix, window, q.device), (queries[at][None], keys[at][None], values[at][None])
-                for parts, part in zip(found, _attention_backward(grads[at][None], *row, bias, scale), strict=True):
+                of_prefix = _attention_backward(grads[at][None], *_alone(row, at, window), scale)
+                for parts, part in zip(found, of_prefix, strict=True):
                     parts[at] = part[0]
             if branches is not None:
-                seen = branches.seen(keys[at], keys[after]), branches.seen(values[at], values[after])
-                row = branches.spread(queries[after]), *seen
-                bias = branches.bias_within(window)
-                grad_q, *grad_kv = _attention_backward(branches.padded(grads[after]), *row, bias, scale)
-                found[0][after] = branches.gather(grad_q)
+                grad_q, *grad_kv = _attention_backward(
+                    branches.padded(grads[at + 1]), *branches.rectangles(row, at, window), scale
+                )
+                found[0][at + 1] = branches.gather(grad_q)
                 for parts, part in zip(found[1:], grad_kv, strict=True):
-                    parts[after] = branches.gather(part[:, :, prefix:])
+                    parts[at + 1] = branches.gather(part[:, :, prefix:])
                     if prefix:
                         parts[at] = parts[at] + part[:, :, :prefix].sum(0)
         grad_q, grad_k, grad_v = (torch.cat(parts, dim=1) for parts in found)
