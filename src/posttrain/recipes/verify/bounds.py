@@ -9,8 +9,7 @@ tens of layers add up to 1e-5. A wrong mask, position or temperature shows as 1e
 GRADIENT = 1e-5
 """Length of the difference of two gradients over the gradient's own length, in float32. Sums in another order differ by
 1e-7 to 1e-6, by 8e-6 where the library takes another kernel for rows of another length; one token that is lost, doubled
-or weighed otherwise shows as 1e-2 or more. A model whose float32 gradient is itself further than half of this from the
-float64 one may be off by twice that: two roundings lie between two gradients."""
+or weighed otherwise shows as 1e-2 or more."""
 
 EXACT_GRADIENT = 1e-3
 """The same from a float64 gradient, through tens of layers in float32. A wrong term in a backward pass that we wrote

@@ -44,7 +44,7 @@ def gradients(subject: Subject) -> Item:
     return within(
         "gradients",
         max(found.values()),
-        max(GRADIENT, 2 * exact),
+        GRADIENT,
         f"relative difference from one micro-batch: {detail}; {rounded}; from the plain float64 network {exact:.1e} "
         f"(bound {EXACT_GRADIENT:g}); there is no padding, and logprobs are those of left- and right-padded batches "
         f"within {padding:.1e} (bound {LOGPROB:g})",
