@@ -77,6 +77,26 @@ def test_the_first_token_of_an_unconditional_sequence_cannot_be_learned():
         Example.whole([1, 2], [True, True])
 
 
+def test_what_all_sequences_begin_with_is_laid_down_once_up_to_what_one_of_them_learns():
+    said = [((5, 6, 7, 1), 3), ((5, 6, 7, 2, 4), 3), ((5, 6, 8), 2)]
+    examples = [Example.whole(ids, [i >= learned for i in range(len(ids))]) for ids, learned in said]
+    (row,) = pack(examples, 100)
+    assert row.families == [(2, [3, 2, 1])] and row.token_ids == [5, 6, 7, 2, 4, 7, 1, 8]
+    assert row.positions == [0, 1, 2, 3, 4, 2, 3, 2]
+    assert (row.rows, row.targets, row.sources) == ([1, 1, 0, 2], [2, 4, 1, 8], [2, 3, 5, 1])
+    early = Example.whole((5, 6, 7), [False, True, True])  # learns its second token, so the others share one with it
+    (row,) = pack([*examples, early], 100)
+    assert row.families == [(1, [4, 3, 2, 2])]
+
+
+@pytest.mark.parametrize("texts", [[(5, 6)], [(5, 6), (5, 6)], [(5,), (5, 6)], [(4, 6), (5, 6)]])
+def test_every_sequence_keeps_a_token_of_its_own(texts):
+    rows = pack([Example.whole(ids, [False] * len(ids)) for ids in texts], 100)
+    shared = {prefix for row in rows for prefix, _ in row.families}
+    assert shared == ({1} if texts == [(5, 6), (5, 6)] else {0})
+    assert all(length for row in rows for _, lengths in row.families for length in lengths)
+
+
 def learned_of(rows: list[PackedRow]) -> list[tuple[int, tuple[int, ...], int]]:
     """(example, everything the target's prediction may see, target), read from the layout alone."""
     found = []

@@ -1,4 +1,4 @@
-"""Packing: many sequences side by side in one flat row, without padding; equal prompts are laid down once.
+"""Packing: many sequences side by side in one flat row, without padding; equal beginnings are laid down once.
 
 Shape letters: N tokens of a flat row, M tokens of it that are learned.
 """
@@ -6,6 +6,7 @@ Shape letters: N tokens of a flat row, M tokens of it that are learned.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from os.path import commonprefix
 from typing import NamedTuple
 
 from posttrain import fast_paths
@@ -76,7 +77,8 @@ def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int =
 
     Consecutive examples with equal prefixes become one family; a family too long for a row is cut, and its prefix laid
     down again. How a batch is cut bounds memory and nothing else: the sums over rows do not depend on it. Examples
-    without a prefix are packed by length, longest first, so that the padding inside attention stays small.
+    without a prefix share what all of them begin with, such as a system message, and are packed by length, longest
+    first, so that the padding inside attention stays small.
 
     Of `together` examples that follow each other, such as the two of a pair, all come into the same row; they must
     share a prefix.
@@ -136,7 +138,23 @@ def _length(members: Sequence[tuple[int, Example]]) -> int:
 
 
 def _families(examples: Sequence[Example]) -> list[tuple[tuple[int, ...], list[tuple[int, Example]]]]:
-    families = [(p, list(members)) for p, members in groupby(enumerate(examples), key=lambda item: item[1].prefix)]
-    return [
-        (p, members if p else sorted(members, key=lambda item: -len(item[1].continuation))) for p, members in families
-    ]
+    found: list[tuple[tuple[int, ...], list[tuple[int, Example]]]] = []
+    for prefix, group in groupby(enumerate(examples), key=lambda item: item[1].prefix):
+        members = list(group)
+        if not prefix:
+            size = _opening([example for _, example in members])
+            prefix = members[0][1].continuation[:size]
+            members = [(number, Example(prefix, e.continuation[size:], e.learned[size:])) for number, e in members]
+            members.sort(key=lambda item: -len(item[1].continuation))
+        found.append((prefix, members))
+    return found
+
+
+def _opening(examples: Sequence[Example]) -> int:
+    """How many tokens sequences without a prefix begin with alike: none that is learned, and of none the last."""
+    if len(examples) < 2:
+        return 0
+    texts = [example.continuation for example in examples]
+    alike = commonprefix([min(texts), max(texts)])  # what the first and the last in order share, all between them share
+    before = min(e.learned.index(True) if True in e.learned else len(e.learned) - 1 for e in examples)
+    return min(len(alike), before, min(map(len, texts)) - 1)
