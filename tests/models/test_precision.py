@@ -22,16 +22,16 @@ def forget():
 )
 def test_what_is_clearly_faster_is_chosen(monkeypatch, wide, narrow, chosen):
     times = {torch.float32: wide, torch.bfloat16: narrow}
-    monkeypatch.setattr(precision, "product_seconds", lambda dtype: times[dtype])
+    monkeypatch.setattr(precision, "product_seconds", lambda *dtypes: [times[dtype] for dtype in dtypes])
     assert precision.fastest_dtype("cpu") is chosen
 
 
 def test_it_is_measured_once(monkeypatch):
     measured = []
-    monkeypatch.setattr(precision, "product_seconds", lambda dtype: measured.append(dtype) or 1.0)
+    monkeypatch.setattr(precision, "product_seconds", lambda *dtypes: measured.append(dtypes) or [1.0, 1.0])
     precision.fastest_dtype("cpu")
     precision.fastest_dtype("cpu")
-    assert measured == [torch.float32, torch.bfloat16]
+    assert measured == [(torch.float32, torch.bfloat16)]
 
 
 @pytest.mark.parametrize(("supported", "chosen"), [(True, torch.bfloat16), (False, torch.float32)])
@@ -40,10 +40,10 @@ def test_a_gpu_says_itself_what_it_can(monkeypatch, supported, chosen):
     assert precision.fastest_dtype("cuda") is chosen
 
 
-def test_the_measure_is_the_median_after_a_warm_up(monkeypatch):
-    clock = iter([0.0, 9.0, 10.0, 12.0, 20.0, 21.0])  # 9, 2 and 1 seconds
+def test_the_measure_is_the_least_of_each_in_turn_after_a_warm_up(monkeypatch):
+    clock = iter([0.0, 9.0, 10.0, 13.0, 20.0, 22.0, 30.0, 35.0, 40.0, 43.0, 50.0, 51.0])  # 9, 3; 2, 5; 3, 1
     products = []
     monkeypatch.setattr(precision.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(precision.torch, "mm", lambda a, b: products.append((a.shape, a.dtype)))
-    assert precision.product_seconds(torch.bfloat16, size=16, repeats=3) == 2.0
-    assert products == [((16, 16), torch.bfloat16)] * 4
+    assert precision.product_seconds(torch.float32, torch.bfloat16, size=16, repeats=3) == [2.0, 1.0]
+    assert products == [((16, 16), torch.float32), ((16, 16), torch.bfloat16)] * 4

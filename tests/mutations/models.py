@@ -218,14 +218,12 @@ MUTATIONS = [
         Mutation("models/precision.py", old, new, "models/test_precision.py")
         for old, new in [
             ("WORTH_IT = 1.3", "WORTH_IT = 1.0"),
-            ("torch.bfloat16 if speedup > WORTH_IT", "torch.bfloat16 if speedup < WORTH_IT"),
-            (
-                "product_seconds(torch.float32) / product_seconds(torch.bfloat16)",
-                "product_seconds(torch.bfloat16) / product_seconds(torch.float32)",
-            ),
+            ("if wide / narrow > WORTH_IT", "if wide / narrow < WORTH_IT"),
+            ("product_seconds(torch.float32, torch.bfloat16)", "product_seconds(torch.bfloat16, torch.float32)"),
             ("@cache\n", ""),
-            ("return median(times)", "return min(times)"),
-            ("    torch.mm(a, b)  # the", "    # the"),
+            ("least[number] = min(", "least[number] = max("),
+            ("least[number] = min(least[number], time", "least[number] = min(math.inf, time"),
+            ("        torch.mm(a, b)  # the", "        pass  # the"),
             ("torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32", "torch.bfloat16"),
         ]
     ),
