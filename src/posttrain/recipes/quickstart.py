@@ -74,20 +74,20 @@ class Quickstart:
     """Demonstrations in a batch."""
     sft_lr: float = 3e-5
     """Peak learning rate of the cold start."""
-    rl_steps: int = 28
+    rl_steps: int = 24
     """Updates by reinforcement learning."""
-    prompts_per_step: int = 16
+    prompts_per_step: int = 12
     """Different problems in a batch."""
     completions_per_prompt: int = 8
     """Completions of each: the group."""
     rl_lr: float = 1.5e-5
     """Learning rate of the reinforcement learning."""
-    problems: int = 200
+    problems: int = 128
     """Held-out problems in an examination."""
     samples: int = 8
     """Samples of each problem."""
-    base_samples: int = 2
-    """Samples of each problem by the base, which talks long and solves next to nothing."""
+    base_problems: int = 32
+    """How many of them the base is asked, which talks long and solves next to nothing."""
     seed: int = 0
     """Decides every random choice."""
 
@@ -166,12 +166,12 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
 
     with RunDirectory.create(output, "quickstart", asdict(config)) as directory:
         examine = _Examiner(config, policy, heldout, quiet)
-        base = examine("base", config.base_samples)
+        base = examine("base", config.base_problems)
         cold_start_log = _cold_start(config, policy, demonstrated, directory.path / "cold-start", quiet)
-        cold_start = examine("cold start", config.samples)
+        cold_start = examine("cold start")
         policy.save(directory.path / "cold-start" / "model")
         rl_log = _reinforce(config, policy, practised, directory.path / "rl", quiet)
-        rl = examine("RL", config.samples)
+        rl = examine("RL")
         policy.save(directory.path / "rl" / "model")
         for stage, exam in enumerate((base, cold_start, rl)):
             directory.log_samples(stage, samples_of(exam.greedy.groups[:8], model=exam.name))
@@ -239,13 +239,13 @@ class _Examiner:
     tasks: Sequence[Task]
     quiet: bool
 
-    def __call__(self, name: str, samples: int) -> Examination:
-        """Sampled and greedy answers; every model gets the same problems and the same noise."""
+    def __call__(self, name: str, problems: int | None = None) -> Examination:
+        """Sampled and greedy answers to the first `problems`; every model gets the same ones and the same noise."""
 
         def answers(samples: int, temperature: float) -> Accuracy:
             return evaluate(
                 ENVIRONMENT,
-                self.tasks,
+                self.tasks[:problems],
                 self.policy.engine,
                 self.policy.chat,
                 max_new_tokens=MAX_NEW_TOKENS,
@@ -257,7 +257,7 @@ class _Examiner:
 
         with Progress(f"examine {name}", 2, quiet=self.quiet) as progress:
             with progress.phase("sampled"):
-                sampled = answers(samples, 1.0)
+                sampled = answers(self.config.samples, 1.0)
             progress.step(1, sampled=sampled.accuracy)
             with progress.phase("greedy"):
                 greedy = answers(1, 0.0)
