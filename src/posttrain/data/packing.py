@@ -6,7 +6,6 @@ Shape letters: N tokens of a flat row, M tokens of it that are learned.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from os.path import commonprefix
 from typing import NamedTuple
 
 from posttrain import fast_paths
@@ -155,6 +154,7 @@ def _opening(examples: Sequence[Example]) -> int:
     if len(examples) < 2:
         return 0
     texts = [example.continuation for example in examples]
-    alike = commonprefix([min(texts), max(texts)])  # what the first and the last in order share, all between them share
-    before = min(e.learned.index(True) if True in e.learned else len(e.learned) - 1 for e in examples)
-    return min(len(alike), before, min(map(len, texts)) - 1)
+    first, last = min(texts), max(texts)  # what these two begin with alike, all between them do
+    alike = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    before = min(e.learned.index(True) if True in e.learned else len(e.learned) for e in examples)
+    return min(alike, before, min(map(len, texts)) - 1)
