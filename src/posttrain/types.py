@@ -133,6 +133,19 @@ class Preference:
     annotator: str = ""
     source: str = ""  # where it was read: file and line
     time: str = ""  # when it was said, ISO 8601
+    opening: str = ""  # how both responses begin, which is given and not learned: steps that are right
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One response to a prompt, and whether somebody found it good."""
+
+    prompt: tuple[Message, ...]
+    response: str
+    good: bool
+    annotator: str = ""
+    source: str = ""  # where it was read: file and line
+    time: str = ""  # when it was said, ISO 8601
 
 
 @dataclass(frozen=True, slots=True)

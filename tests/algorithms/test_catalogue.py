@@ -1,4 +1,5 @@
 import doctest
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,10 +43,14 @@ def test_explain_grpo_has_the_equation_and_what_seven_tools_call_by_that_name():
     assert "--clip-high 0.272 --kl-coefficient 0.05 --kl-estimator k2" in text
 
 
-def test_the_flags_named_in_the_text_are_knobs():
-    text = catalogue.explain("grpo")
-    known = {catalogue.flag(knob.name) for knob in catalogue.knobs(GRPO)} | {"--algorithm", "--dataset"}
-    assert {word for word in text.replace(";", " ").split() if word.startswith("--")} == known
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_flags_named_in_the_text_are_knobs(name):
+    text = catalogue.explain(name)
+    knobs = catalogue.knobs(type(ALGORITHMS[name]()))
+    known = {catalogue.flag(knob.name) for knob in knobs} | {"--algorithm", "--dataset"}
+    negated = {catalogue.flag(f"no_{knob.name}") for knob in knobs if isinstance(knob.default, bool)}
+    found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+    assert known <= found <= known | negated
 
 
 def test_a_wrapper_inherits_the_knobs_it_does_not_restate():

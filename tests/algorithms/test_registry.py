@@ -4,7 +4,7 @@ import doctest
 import pytest
 
 from posttrain import algorithms
-from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.errors import UserError
 
 
@@ -18,14 +18,14 @@ def test_an_algorithm_of_another_command_names_that_command():
         algorithms.online("dpo")
     with pytest.raises(UserError, match="posttrain rl --algorithm grpo"):
         algorithms.preference("grpo")
-    with pytest.raises(UserError, match=r"did you mean 'dpo'\? There are: dpo$"):
+    with pytest.raises(UserError, match=r"did you mean 'dpop'\? There are: dpo, .*tdpo$"):
         algorithms.preference("dop")
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_every_algorithm_is_a_frozen_dataclass_with_the_whole_interface(name):
     algorithm = algorithms.get(name)()
-    kinds = {"online": OnlineAlgorithm, "preference": PreferenceAlgorithm}
+    kinds = {"online": OnlineAlgorithm, "preference": (PreferenceAlgorithm, UnpairedAlgorithm)}
     assert isinstance(algorithm, kinds[algorithm.family])
     assert getattr(algorithms, algorithm.family)(name)() == algorithm
     with pytest.raises(dataclasses.FrozenInstanceError):

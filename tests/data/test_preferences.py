@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from posttrain.data import ChatFormat, Example, Pair, fitting, load_preferences, pair_of
+from posttrain.data import ChatFormat, judged_of, judgements_of, load_judgements, load_preferences, pair_of
 from posttrain.errors import DataError
-from posttrain.types import Message, Preference
+from posttrain.types import Judgement, Message, Preference
 from tests.data.families import of_family
 
 
 def load(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> list[Preference]:
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return load_preferences(str(path), **options).preferences
+    return load_preferences(str(path), **options).items
 
 
 def test_a_prompt_and_two_responses(tmp_path):
@@ -85,15 +85,6 @@ def test_a_pair_shares_its_prompt_and_learns_each_response_from_its_first_token_
         assert [*example.prefix, *example.continuation] == whole
 
 
-def test_pairs_with_one_long_response_are_left_out():
-    def example(length: int) -> Example:
-        return Example((1, 2), (3,) * length, (True,) * length)
-
-    short, one_long = Pair(example(3), example(2)), Pair(example(1), example(4))
-    assert fitting([short, one_long], 5) == [short]
-    assert fitting([short, one_long], 6) == [short, one_long]
-
-
 @pytest.mark.parametrize(
     ("rejected", "problem"),
     [
@@ -108,7 +99,7 @@ def test_what_nothing_can_be_learned_from_is_left_out_and_named(tmp_path, reject
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in (good, bad, good)))
     found = load_preferences(str(path))
-    assert len(found.preferences) == 2
+    assert len(found.items) == 2
     (left_out,) = found.left_out
     assert "pairs.jsonl line 2: " in left_out and left_out.endswith(problem)
     path.write_text(json.dumps(bad) + "\n")
@@ -122,3 +113,80 @@ def test_only_the_responses_are_learned_even_where_a_template_rewrites_what_was_
     pair = pair_of(chat, Preference(prompt, "4", "5"))
     assert pair.chosen.prefix == tuple(chat.prompt_ids(prompt)) and all(pair.chosen.learned)
     assert "4" in chat.decode(pair.chosen.continuation)
+
+
+JUDGED = {"prompt": "1+1?", "completion": "2", "label": True}
+
+
+def judged(tmp_path: Path, *rows: dict[str, Any], **options: Any) -> list[tuple[Judgement, ...]]:
+    path = tmp_path / "thumbs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return load_judgements(str(path), **options).items
+
+
+def test_single_responses_that_were_judged(tmp_path):
+    bad = {"prompt": "1+1?", "completion": [{"role": "assistant", "content": "3"}], "label": 0}
+    ((good,), (other,)) = judged(tmp_path, JUDGED, bad, system="Add.")
+    assert good.prompt == (Message("system", "Add."), Message("user", "1+1?"))
+    assert [(one.response, one.good) for one in (good, other)] == [("2", True), ("3", False)]
+    assert other.source.endswith("thumbs.jsonl line 2")
+
+
+def test_a_pair_is_a_good_response_and_a_bad_one(tmp_path):
+    row = {"prompt": "1+1?", "chosen": "2", "rejected": "3", "steps": "So: "}
+    ((good, bad),) = judged(tmp_path, row)
+    assert [(one.response, one.good) for one in (good, bad)] == [("So: 2", True), ("So: 3", False)]
+    said = Preference((Message("user", "a"),), "b", "c", annotator="Ann", source="x", time="2026-01-31")
+    assert judgements_of(said)[1] == Judgement(said.prompt, "c", False, "Ann", "x", "2026-01-31")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (
+            JUDGED | {"label": "yes"},
+            "field 'label' must be true for a good response and false for a bad one; got 'yes'",
+        ),
+        (JUDGED | {"completion": [{"role": "user", "content": "b"}]}, "'completion' must be one response"),
+        ({"prompt": "a", "label": True}, "field 'completion' is missing"),
+        ({"completion": "a", "label": True}, "field 'prompt' is missing"),
+    ],
+)
+def test_a_row_that_is_no_judgement_is_named_with_what_is_wrong(tmp_path, row, problem):
+    with pytest.raises(DataError, match=f"thumbs.jsonl line 2: .*{problem}"):
+        judged(tmp_path, JUDGED, row)
+
+
+def test_judged_rows_are_no_pairs_and_the_error_says_which_algorithm_takes_them(tmp_path):
+    with pytest.raises(DataError, match=r"pairs.jsonl line 1: .*--algorithm kto"):
+        load(tmp_path, JUDGED)
+
+
+def test_a_judgement_is_learned_from_its_first_token_to_its_stop():
+    chat = ChatFormat(of_family("smollm2"))
+    found = judged_of(chat, Judgement((Message("user", "1+1?"),), "three", False))
+    assert not found.good and all(found.example.learned)
+    assert found.example.prefix == tuple(chat.prompt_ids([Message("user", "1+1?")]))
+    assert chat.decode(found.example.continuation) == "three" and found.example.continuation[-1] in chat.stop_ids
+
+
+@pytest.mark.parametrize("field", ["steps", "initial_reason_steps"])
+def test_steps_that_both_share_are_given_and_not_learned(tmp_path, field):
+    row = {"prompt": "1+1+2?", "chosen": "2+2=4", "rejected": "2+2=5", field: "1+1=2\n"}
+    (found,) = load(tmp_path, row)
+    assert found.opening == "1+1=2\n"
+    chat = ChatFormat(of_family("smollm2"))
+    pair = pair_of(chat, found)
+    prompt = tuple(chat.prompt_ids(found.prompt))
+    assert pair.chosen.prefix == pair.rejected.prefix and pair.chosen.prefix[: len(prompt)] == prompt
+    assert chat.decode(pair.chosen.prefix[len(prompt) :]) == "1+1=2\n"
+    assert [chat.decode(example.continuation) for example in pair] == ["2+2=4", "2+2=5"]
+    assert all(all(example.learned) for example in pair)
+
+
+def test_a_token_that_runs_over_the_end_of_the_steps_is_learned():
+    chat = ChatFormat(of_family("smollm2"))  # in which two newlines are one token, and `20` is one
+    pair = pair_of(chat, Preference((Message("user", "?"),), "0", "1", opening="=2"))
+    prompt = tuple(chat.prompt_ids([Message("user", "?")]))
+    assert chat.decode(pair.chosen.prefix[len(prompt) :]) == "="
+    assert [chat.decode(example.continuation) for example in pair] == ["20", "21"]

@@ -5,7 +5,7 @@ import torch
 
 from posttrain.models import logprobs as module
 from posttrain.models import wide
-from posttrain.models.logprobs import token_logprobs
+from posttrain.models.logprobs import token_divergence, token_logprobs
 
 
 def plain(hidden, weight, targets, temperature):
@@ -154,3 +154,34 @@ def test_the_exponentials_are_taken_once_where_all_rows_fit_one_chunk_and_residu
     monkeypatch.setattr(module, "CHUNK_BYTES", 2 * 6 * 4)  # two rows
     token_logprobs(hidden, weight, targets).logprobs.sum().backward()
     assert made == {"_scaled": 6, "_minus_onehot": 3}  # two chunks forward, and again backward
+
+
+def test_the_divergence_is_that_of_the_other_model_from_this_one(chunk_rows):
+    hidden, weight, _ = example()
+    others = example(seed=1)[:2]
+    expected = []
+    for h, g in zip(hidden.tolist(), others[0].tolist(), strict=True):
+        odds = [
+            [math.exp(sum(a * b for a, b in zip(state, w, strict=True))) for w in head.tolist()]
+            for state, head in ((h, weight), (g, others[1]))
+        ]
+        p, q = ([x / sum(row) for x in row] for row in odds)
+        expected.append(sum(b * math.log(b / a) for a, b in zip(p, q, strict=True)))
+    found = token_divergence(hidden, weight, *others)
+    assert found.tolist() == pytest.approx(expected, rel=1e-10)
+    assert token_divergence(hidden, weight, hidden, weight).abs().max() < 1e-12
+
+
+def test_the_divergence_s_gradient_reaches_this_model_alone(chunk_rows):
+    (hidden, weight, _), (other, head, _) = example(), example(seed=1)
+    for tensor in (hidden, weight, other, head):
+        tensor.requires_grad_()
+    scale = torch.linspace(-1, 2, 7, dtype=torch.float64)
+    (token_divergence(hidden, weight, other, head) * scale).sum().backward()
+    ours = hidden.grad.clone(), weight.grad.clone()
+    hidden.grad = weight.grad = None
+    q = (other @ head.T).softmax(1).detach()
+    (((q * (q.log() - (hidden @ weight.T).log_softmax(1))).sum(1)) * scale).sum().backward()
+    for mine, theirs in zip(ours, (hidden.grad, weight.grad), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    assert other.grad is None and head.grad is None

@@ -31,8 +31,8 @@ MUTATIONS = [
     *(
         Mutation("recipes/preference.py", old, new, "recipes/test_pairs.py")
         for old, new in [
-            ("if pairs.heldout and step == 0:", "if pairs.heldout and step == 1:"),
-            ("step, steps=pairs.steps, peak", "step + 1, steps=pairs.steps, peak"),
+            ("if units.heldout and step == 0:", "if units.heldout and step == 1:"),
+            ("step, steps=units.steps, peak", "step + 1, steps=units.steps, peak"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("lora_rank=config.lora_rank, seed=config.seed)", "seed=config.seed)"),
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
@@ -55,6 +55,13 @@ MUTATIONS = [
     *(
         Mutation("training/pair_options.py", old, new, "recipes/test_pairs.py")
         for old, new in [
+            ("return judged[0], judged[-1]", "return judged[-1], judged[-1]"),
+            ("options.steps < 0 or not 0 < options.epochs", "options.steps < 0 or not 0 <= options.epochs"),
+        ]
+    ),
+    *(
+        Mutation("training/feedback.py", old, new, "recipes/test_pairs.py")
+        for old, new in [
             ("min(options.max_tokens, context)", "context"),
             ("min(options.max_tokens, context)", "options.max_tokens"),
             ("if most > options.microbatch_tokens:", "if False:"),
@@ -63,8 +70,19 @@ MUTATIONS = [
             ("len(sides.learned) - len(learned)", "0"),
             ("        if found.left_out:\n", "        if False:\n"),
             ("(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None", "None"),
-            ("return judged[0], judged[-1]", "return judged[-1], judged[-1]"),
-            ("options.steps < 0 or not 0 < options.epochs", "options.steps < 0 or not 0 <= options.epochs"),
+            (
+                "if max(map(_size, kind.sequences(unit))) <= longest",
+                "if min(map(_size, kind.sequences(unit))) <= longest",
+            ),
+            ("return len(sequence.prefix) + len(sequence.continuation)", "return len(sequence.continuation)"),
+            ("lambda sequences: max(map(_size, sequences))", "lambda sequences: sum(map(_size, sequences))"),
+        ]
+    ),
+    *(
+        Mutation("training/learner.py", old, new, "recipes/test_pairs.py")
+        for old, new in [
+            ("JUDGEMENTS if isinstance(algorithm, UnpairedAlgorithm) else PAIRS", "PAIRS"),
+            ("preference_loss(model, algorithm, reference)", "preference_loss(model, algorithm, None)"),
         ]
     ),
     *(

@@ -92,6 +92,11 @@ MUTATIONS = [
             ("if temperature == 1 else logits.div_(temperature)", "if temperature == 1 else logits.mul_(temperature)"),
             ("product.to(wide_dtype(product.dtype), copy=True)", "product.clone()"),
             ("normalizer[block] = log_total + peak[:, 0]", "normalizer[block] = log_total"),
+            ("(q.exp() * (q - p))", "(p.exp() * (q - p))"),
+            ("(q.exp() * (q - p))", "(q.exp() * (p - q))"),
+            ("(q.exp() * (q - p))", "(q.exp() * (q - p).detach())"),
+            ("from_hidden.detach(), from_weight.detach()", "from_hidden, from_weight"),
+            ("given[0][chunk], given[1]", "given[0][: chunk.stop - chunk.start], given[1]"),
             ("logprobs[block] = chosen - log_total", "logprobs[block] = log_total - chosen"),
             ("entropy[block] = log_total - ", "entropy[block] = log_total + "),
             (".sum(dim=1) / total", ".sum(dim=1)"),
@@ -170,7 +175,7 @@ MUTATIONS = [
     *(
         Mutation("models/reference.py", old, new, "models/test_lora.py")
         for old, new in [
-            ("with self._model.adapter.disable_adapter():", "if True:"),
+            ("return self._model.adapter.disable_adapter()", "return contextlib.nullcontext()"),
             ("copy.deepcopy(model)", "model"),
             (
                 "    if model.adapter is None:\n        return FrozenCopy(model)",

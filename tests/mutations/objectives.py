@@ -91,6 +91,15 @@ MUTATIONS = [
             ("return beta * (logprob_B - reference_B)", "return beta * (reference_B - logprob_B)"),
             ('    require_one_shape("implicit_reward", logprob_B=logprob_B, reference_B=reference_B)\n', ""),
             ('    require_one_shape("bradley_terry", chosen_B=chosen_B, rejected_B=rejected_B)\n', ""),
+            ("(value_B - target).square()", "(value_B - target).abs()"),
+            ("(value_B - target).square()", "(value_B + target).square()"),
+            ("mean_logprob_B.clamp(max=-1e-7)", "mean_logprob_B"),
+            ("torch.where(below_B > -0.6931, near_B, far_B)", "far_B"),
+            ("torch.where(below_B > -0.6931, near_B, far_B)", "near_B"),
+            ("return below_B - torch.where", "return below_B + torch.where"),
+            ("(good_B, point - reward_B, reward_B - point)", "(good_B, reward_B - point, point - reward_B)"),
+            ("(good_B, good * loss_B, bad * loss_B)", "(good_B, bad * loss_B, good * loss_B)"),
+            ('    require_one_shape("prospect", reward_B=reward_B, good_B=good_B)\n', ""),
         ]
     ),
     *(

@@ -86,6 +86,46 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("training/unpaired.py", old, new, "training/test_unpaired.py")
+        for old, new in [
+            ("return max(0.0, fmean(ratios))", "return fmean(ratios)"),
+            ("return max(0.0, fmean(ratios)) if ratios else 0.0", "return max(0.0, fmean(ratios))"),
+            ("(policy - anchor).tolist()", "(anchor - policy).tolist()"),
+            ("if e.prefix != example.prefix), None)", "), None)"),
+            ("others = (*examples[at + 1 :], *examples[:at])", "others = examples"),
+            ("other.continuation[:room], other.learned[:room]", "other.continuation, other.learned"),
+            ("longest = max(", "longest = min("),
+            ("batch[number].good for number", "batch[0].good for number"),
+            ("reduce.pair_mean(found.loss_B, len(batch))", "found.loss_B.mean()"),
+            ('"logprob/bad": policy.logprob_B[~good_E]', '"logprob/bad": policy.logprob_B[good_E]'),
+            ('"length/good": policy.length_B[good_E]', '"length/good": policy.length_B'),
+            ("@torch.inference_mode()\n", ""),
+            ("reference=anchor, divergence=divergence", "reference=anchor, divergence=0.0"),
+        ]
+    ),
+    *(
+        Mutation("training/responses.py", old, new, "training/test_pairwise.py training/test_unpaired.py")
+        for old, new in [
+            ("torch.ones_like(logprobs_N)", "logprobs_N"),
+            ("sequence_sum(divergence_N, row_N, len(place))", "sequence_sum(logprobs_N, row_N, len(place))"),
+            ("[place[number] for number in row.rows]", "[place[row.rows[0]] for _ in row.rows]"),
+            ("{number: e for e, number", "{number: 0 for e, number"),
+            ("(sequence_sum(x_N, row_N, len(place)) for", "(sequence_sum(x_N, row_N, len(place)) / 2 for"),
+        ]
+    ),
+    *(
+        Mutation("training/pairwise.py", old, new, "training/test_pairwise.py")
+        for old, new in [
+            ("token_divergence(states, model.head, *given)", "token_divergence(states, given.head, *given)"),
+            ("_both(responses_of(anchor_N, row))", "_both(responses_of(policy_N, row))"),
+            ("_both(responses_of(policy_N, row, divergence_N))", "_both(responses_of(policy_N, row, -divergence_N))"),
+            ("given.states, given.head, targets", "states.detach(), given.head, targets"),
+        ]
+    ),
+    Mutation(
+        "training/means.py", "            if numbers.numel():\n", "            if True:\n", "training/test_unpaired.py"
+    ),
+    *(
         Mutation("training/policy.py", old, new, "training/test_policy.py")
         for old, new in [
             ("prompt = trajectory.turns[0].context_ids", "prompt = trajectory.turns[-1].context_ids"),
@@ -150,8 +190,6 @@ MUTATIONS = [
             ("(chosen_B > rejected_B)", "(chosen_B < rejected_B)"),
             ("label_smoothing=label_smoothing), metrics)", "label_smoothing=0.0), metrics)"),
             ("reduce.pair_mean(found.loss_B, len(pairs))", "found.loss_B.mean()"),
-            ("row_N, len(place))", "row_N, len(place)) / 2"),
-            ("{number: e for e, number", "{number: 0 for e, number"),
             ('"logprob/rejected": rejected.logprob_B', '"logprob/rejected": chosen.logprob_B'),
             ('"length/rejected": rejected.length_B', '"length/rejected": chosen.length_B'),
             ("@torch.inference_mode()\n", ""),

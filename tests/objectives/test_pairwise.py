@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.objectives import pairwise
-from posttrain.objectives.pairwise import bradley_terry, implicit_reward
+from posttrain.objectives.pairwise import bradley_terry, implicit_reward, log_odds, prospect, squared_distance
 from tests.references import pairwise as reference
 
 REWARDS = st.lists(st.tuples(*[st.floats(-4, 4)] * 3), min_size=1, max_size=5)
@@ -70,6 +70,41 @@ def test_unequal_shapes_are_refused_and_not_broadcast():
         bradley_terry(torch.zeros(3), torch.zeros(3), margin_B=torch.zeros(1))
     with pytest.raises(ValueError, match="reference_B"):
         implicit_reward(torch.zeros(3), torch.zeros(1), 0.1)
+
+
+def test_a_squared_distance_pulls_back_what_went_too_far():
+    value = torch.tensor([7.0, 3.0], requires_grad=True)
+    found = squared_distance(value, 5.0)
+    found.sum().backward()
+    assert (found.tolist(), value.grad.tolist()) == ([4.0, 4.0], [4.0, -4.0])
+
+
+@pytest.mark.parametrize("probability", [1e-12, 0.2, 0.4999, 0.5001, 0.9, 1 - 1e-9])
+def test_log_odds_are_exact_at_both_ends(probability):
+    x = torch.tensor([math.log(probability)], dtype=torch.float64, requires_grad=True)
+    found = log_odds(x)
+    at = min(probability, 1 - 1e-7)  # as near to 1 as it goes
+    assert found.item() == pytest.approx(math.log(at) - math.log1p(-at), rel=1e-6)
+    (grad,) = torch.autograd.grad(found.sum(), x)
+    assert grad.item() == pytest.approx(1 / (1 - probability) if probability == at else 0.0, rel=1e-6)
+
+
+def test_the_odds_of_what_is_certain_are_finite_and_so_is_their_gradient():
+    x = torch.zeros(1, requires_grad=True)
+    found = log_odds(x)
+    found.sum().backward()
+    assert 15 < found.item() < 17 and x.grad.isfinite().all()
+
+
+def test_gains_and_losses_count_from_the_reference_point_and_lose_weight_far_from_it():
+    reward = torch.tensor([1.0, 1.0, 30.0, 30.0], dtype=torch.float64, requires_grad=True)
+    good = torch.tensor([True, False, True, False])
+    found = prospect(reward, good, 1.0, good=2.0, bad=3.0)
+    found.sum().backward()
+    assert found.tolist() == pytest.approx([1.0, 1.5, 0.0, 3.0], abs=1e-9)
+    assert reward.grad.tolist() == pytest.approx([-0.5, 0.75, 0.0, 0.0], abs=1e-9)
+    with pytest.raises(ValueError, match="good_B"):
+        prospect(reward, good[:1], 0.0, good=1.0, bad=1.0)
 
 
 def test_docstring_examples_run():

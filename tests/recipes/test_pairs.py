@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from posttrain.algorithms.dpo import DPO
+from posttrain import algorithms
 from posttrain.data import Example, pack
 from posttrain.errors import UserError
 from posttrain.models.heads import load_reward_model
@@ -49,7 +49,7 @@ def train(config: Any, **where: Any) -> Any:
     where = {"quiet": True, **where}
     if isinstance(config, Scoring):
         return reward_model.run(config, **where)
-    return preference.run(config, DPO(), **where)
+    return preference.run(config, algorithms.preference(config.algorithm)(), **where)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -180,6 +180,59 @@ def test_a_batch_may_be_all_there_is(dataset, model, tmp_path):
 
 def test_an_epoch_is_as_many_steps_as_it_takes(dataset, model, tmp_path):
     assert train(options(Scoring, dataset, model, steps=0, epochs=1.5), output=tmp_path / "run").steps == 5
+
+
+# what each needs to be seen learning from twelve pairs in twelve steps; SPPO's target is a thousand nats away
+RATES = {"sppo": 3e-4, "dpop": 1e-3}
+
+
+@pytest.mark.parametrize("name", algorithms.PREFERENCE)
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_every_algorithm_learns_pairs(name, lora_rank, dataset, model, tmp_path):
+    rate = 3e-2 if lora_rank else RATES.get(name, 3e-3)
+    config = options(
+        Preferences, dataset, model, algorithm=name, steps=12, lr=rate, lora_rank=lora_rank, eval_dataset=dataset + "x"
+    )
+    write(Path(dataset + "x.jsonl"), [{**row, "prompt": row["prompt"] + "?"} for row in ROWS])
+    result = train(replace(config, eval_dataset=dataset + "x.jsonl"), output=tmp_path / "run")
+    judged = "pair_accuracy" if name == "kto" else "accuracy"
+    assert result.after[judged] > 0.9 and result.after["loss"] < result.before["loss"]
+
+
+def test_single_responses_are_learned_from(model, tmp_path):
+    rows = [{"prompt": row["prompt"], "completion": row["chosen"], "label": True} for row in ROWS]
+    rows += [{"prompt": row["prompt"], "completion": row["rejected"], "label": False} for row in ROWS[:6]]
+    config = options(
+        Preferences, write(tmp_path / "thumbs.jsonl", rows), model, algorithm="kto", steps=15, eval_share=0.2
+    )
+    result = train(config, output=tmp_path / "run")
+    assert 12 <= result.pairs < 18 and result.after["loss"] < result.before["loss"] == pytest.approx(0.5, abs=1e-4)
+    assert result.after["reward/good"] > result.after["reward/bad"] + 1
+    assert "pair_accuracy" not in result.after
+    first = read_run(result.run).metrics[1]
+    assert {"divergence", "reward/good", "logprob/bad", "length/good"} <= first.keys()
+
+
+def test_of_judged_responses_one_alone_must_fit_a_micro_batch(dataset, model, tmp_path):
+    config = options(Preferences, dataset, model, steps=1, max_tokens=200)
+    with pytest.raises(UserError, match=r"--microbatch-tokens (\d+)") as refused:
+        train(replace(config, microbatch_tokens=10), output=tmp_path / "a")
+    needed = int(str(refused.value).split("--microbatch-tokens ")[2].split()[0])
+    with pytest.raises(UserError, match="type --microbatch-tokens"):
+        train(replace(config, microbatch_tokens=needed - 1), output=tmp_path / "b")
+    alone = replace(config, algorithm="kto", microbatch_tokens=needed - 1)  # the two of a pair need not be together
+    assert train(alone, output=tmp_path / "c").steps == 1
+
+
+def test_algorithms_that_need_no_reference_hold_none(dataset, model, tmp_path, monkeypatch):
+    def refuse(policy):
+        raise AssertionError("a reference was made")
+
+    monkeypatch.setattr(preference, "reference_for", refuse)
+    for name in ("simpo", "orpo"):
+        train(options(Preferences, dataset, model, algorithm=name, steps=1), output=tmp_path / name)
+    with pytest.raises(AssertionError, match="a reference was made"):
+        train(options(Preferences, dataset, model, algorithm="ipo", steps=1), output=tmp_path / "ipo")
 
 
 def test_what_was_held_out_is_read_from_the_log():

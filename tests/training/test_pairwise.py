@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from posttrain.algorithms.dpo import DPO
+from posttrain.algorithms.tdpo import TDPO
 from posttrain.data.packing import Example, Pair
 from posttrain.models.heads import RewardModel
 from posttrain.models.reference import reference_for
@@ -13,6 +14,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.pairwise import pairwise_loss, pairwise_step, preference_loss, reward_loss
 from tests.models.test_heads import tiny_reward_model
 from tests.references import pairwise as reference
+from tests.references import preferences
 from tests.tiny import plain_logits, tiny_llama
 
 
@@ -52,6 +54,41 @@ def test_dpo_by_hand_however_the_batch_is_cut(microbatch_tokens):
     stepped = pairwise_step(MasterAdamW(model.trainable()), PAIRS, loss_of, lr=0.0, microbatch_tokens=microbatch_tokens)
     assert stepped["loss"] == pytest.approx(expected, rel=1e-5)
     assert stepped["margin"] == pytest.approx(found["margin"], rel=1e-5)
+
+
+def divergence(model, anchor, example: Example) -> float:
+    """KL(anchor || model) along what is learned, in float64, one sequence at a time."""
+    ids = [*example.prefix, *example.continuation]
+    p, q = (plain_logits(m, ids).log_softmax(-1) for m in (model, anchor))
+    by_token = (q.exp() * (q - p)).sum(-1)
+    at = range(len(example.prefix), len(ids))
+    return sum(by_token[i - 1].item() for i, learned in zip(at, example.learned, strict=True) if learned)
+
+
+@pytest.mark.parametrize("microbatch_tokens", [8, 100])
+def test_tdpo_by_hand_however_the_batch_is_cut(microbatch_tokens):
+    model, anchor = tiny_llama(dtype=torch.float64), tiny_llama(seed=1, dtype=torch.float64)
+
+    def said(example):
+        tokens = list(zip(logprobs(model, example), logprobs(anchor, example), strict=True))
+        return {"tokens": tokens, "divergence": divergence(model, anchor, example)}
+
+    by_hand = [tuple(said(example) for example in pair) for pair in PAIRS]
+    loss_of = preference_loss(model, TDPO(beta=0.3), reference_for(anchor))
+    found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=microbatch_tokens)
+    assert found["loss"] == pytest.approx(sum(preferences.tdpo2(*p, beta=0.3) for p in by_hand) / 3, rel=1e-5)
+    for side, name in enumerate(("chosen", "rejected")):
+        expected = sum(pair[side]["divergence"] for pair in by_hand) / 3
+        assert found[f"divergence/{name}"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_tdpo_learns_the_pairs():
+    model = tiny_llama()
+    loss_of = preference_loss(model, TDPO(), reference_for(model))
+    optimizer = MasterAdamW(model.trainable())
+    for _ in range(30):
+        pairwise_step(optimizer, PAIRS, loss_of, lr=3e-3, microbatch_tokens=100)
+    assert pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)["accuracy"] == 1.0
 
 
 def gradients(microbatch_tokens: int) -> dict[str, torch.Tensor]:

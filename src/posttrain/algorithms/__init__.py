@@ -4,19 +4,37 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import Algorithm, OnlineAlgorithm, PreferenceAlgorithm
+from posttrain.algorithms.algorithm import Algorithm, OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.dpo import DPO
+from posttrain.algorithms.dpop import DPOP
 from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.ipo import IPO
+from posttrain.algorithms.irpo import IRPO
+from posttrain.algorithms.kto import KTO
+from posttrain.algorithms.orpo import ORPO
+from posttrain.algorithms.simpo import SimPO
+from posttrain.algorithms.sppo import SPPO
+from posttrain.algorithms.step_dpo import StepDPO
+from posttrain.algorithms.tdpo import TDPO
 
 ONLINE: dict[str, Callable[..., OnlineAlgorithm]] = {
     "grpo": GRPO,
 }
 """Those that learn from the policy's own samples. By name: the dataclass of the algorithm's knobs."""
 
-PREFERENCE: dict[str, Callable[..., PreferenceAlgorithm]] = {
+PREFERENCE: dict[str, Callable[..., PreferenceAlgorithm | UnpairedAlgorithm]] = {
     "dpo": DPO,
+    "ipo": IPO,
+    "kto": KTO,
+    "orpo": ORPO,
+    "simpo": SimPO,
+    "dpop": DPOP,
+    "tdpo": TDPO,
+    "step-dpo": StepDPO,
+    "irpo": IRPO,
+    "sppo": SPPO,
 }
-"""Those that learn from pairs of a chosen and a rejected response."""
+"""Those that learn from what people said of responses: which of two is better, or whether one is good."""
 
 A = TypeVar("A", bound=Algorithm)
 
@@ -41,7 +59,7 @@ def online(name: str) -> Callable[..., OnlineAlgorithm]:
     return _find(name, ONLINE)
 
 
-def preference(name: str) -> Callable[..., PreferenceAlgorithm]:
+def preference(name: str) -> Callable[..., PreferenceAlgorithm | UnpairedAlgorithm]:
     """As `get`, for `posttrain preference`."""
     return _find(name, PREFERENCE)
 

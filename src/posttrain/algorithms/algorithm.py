@@ -1,6 +1,7 @@
 """What an algorithm is: its knobs, and the few pure functions in which it differs from its neighbours.
 
-Shape legend: P prompts, G completions per prompt, N completion tokens, flat and without padding, B pairs.
+Shape legend: P prompts, G completions per prompt, N completion tokens, flat and without padding, B pairs
+(of an unpaired algorithm: responses).
 
 An algorithm is a frozen dataclass. It composes `objectives/` and states its defaults; it knows nothing of models,
 rollouts, data, workers or configurations, so five tensors are enough to test it. Of an online algorithm, which learns
@@ -11,20 +12,27 @@ from what the policy itself samples, a recipe calls, for each update,
     loss         once per micro-batch: one value per token
     reduce       once per micro-batch: a scalar, by denominators that were counted over the whole batch
 
-and of a preference algorithm, which learns from pairs that are there already,
+of a preference algorithm, which learns from pairs that are there already,
 
     loss         once per micro-batch: one value per pair, of which the batch's loss is the mean
+
+and of an unpaired one, which learns from responses that were each found good or bad,
+
+    loss         once per micro-batch: one value per response, of which the batch's loss is the mean
 
 To add one: write its file, register it in one line of `__init__.py`. A special case (other defaults, another
 advantage, another reduction) is a small class that overrides just that, never a branch on a name.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from posttrain import errors
 
 
 class Advantages(NamedTuple):
@@ -39,13 +47,47 @@ class Responses(NamedTuple):
 
     logprob_B: Float[Tensor, "B"]  # the sum over its tokens, in nats
     length_B: Float[Tensor, "B"]  # tokens
+    divergence_B: Float[Tensor, "B"] | None = None  # the sum over its tokens of KL(reference || policy), if asked for
 
 
 class PairLoss(NamedTuple):
-    """One loss value per pair, with the per-pair numbers worth logging (detached; a recipe averages them)."""
+    """One loss value per pair (or response), with the numbers worth logging (detached; a recipe averages each)."""
 
     loss_B: Float[Tensor, "B"]
-    metrics: Mapping[str, Float[Tensor, "B"]]
+    metrics: Mapping[str, Float[Tensor, "..."]]
+
+
+def compared(chosen_B: Float[Tensor, "B"], rejected_B: Float[Tensor, "B"]) -> dict[str, Float[Tensor, "B"]]:
+    """The metrics of pairs by what an algorithm takes for the rewards of the two responses.
+
+    `reward/chosen` and `reward/rejected`, their `margin`, and `accuracy`: 1.0 where the chosen one's is larger.
+
+    Example:
+        >>> import torch
+        >>> compared(torch.tensor([0.5]), torch.tensor([0.75]))["accuracy"]
+        tensor([0.])
+    """
+    chosen_B, rejected_B = chosen_B.detach(), rejected_B.detach()
+    return {
+        "reward/chosen": chosen_B,
+        "reward/rejected": rejected_B,
+        "margin": chosen_B - rejected_B,
+        "accuracy": (chosen_B > rejected_B).to(chosen_B.dtype),
+    }
+
+
+def needed(reference: tuple[Responses, Responses] | None) -> tuple[Responses, Responses]:
+    """The reference's logprobs, for an algorithm that cannot do without; raises `ValueError` for None."""
+    if reference is None:
+        raise ValueError("this algorithm compares with a reference policy, so loss() needs its logprobs; got None")
+    return reference
+
+
+def positive(algorithm: object, knob: str, *, or_zero: bool = False) -> None:
+    """Refuse a knob that is not a finite number above 0 (or 0, where it may be); raises `UserError`."""
+    value = getattr(algorithm, knob)
+    if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
+        raise errors.UserError(f"{knob} must be a number {'of at least' if or_zero else 'above'} 0; got {value}")
 
 
 class TokenLoss(NamedTuple):
@@ -61,7 +103,8 @@ class Algorithm(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # its knobs are the fields of a dataclass
 
     family: ClassVar[str]
-    """`online`: learns from its own samples, by `posttrain rl`; `preference`: from pairs, by `posttrain preference`."""
+    """`online`: learns from its own samples, by `posttrain rl`; `preference`: from what people said of responses, by
+    `posttrain preference`."""
 
     paper: ClassVar[str]
     """The arXiv identifier of the paper whose objective this is."""
@@ -76,6 +119,9 @@ class Algorithm(Protocol):
 class PreferenceAlgorithm(Algorithm, Protocol):
     """An algorithm that learns from pairs of a chosen and a rejected response."""
 
+    needs_divergence: ClassVar[bool]
+    """Whether `loss` needs the token-wise divergence of the policy from the reference, `Responses.divergence_B`."""
+
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
     ) -> PairLoss:
@@ -83,6 +129,26 @@ class PreferenceAlgorithm(Algorithm, Protocol):
 
         The logprobs of `chosen` and `rejected` are the trained policy's and carry the gradient; `reference` has the
         reference policy's of the same two responses.
+        """
+        ...
+
+
+@runtime_checkable
+class UnpairedAlgorithm(Algorithm, Protocol):
+    """An algorithm that learns from single responses, each of them found good or bad."""
+
+    def rewards(self, responses: Responses, reference: Responses) -> Float[Tensor, "B"]:
+        """What the policy's own logprobs say each response is worth; it carries the gradient."""
+        ...
+
+    def loss_of_each(
+        self, responses: Responses, good_B: Bool[Tensor, "B"], *, reference: Responses, divergence: float
+    ) -> PairLoss:
+        """One loss value per response.
+
+        The logprobs of `responses` are the trained policy's and carry the gradient; `reference` has the reference
+        policy's of the same. `divergence` is how far the policy is from the reference over the whole batch, in nats per
+        response: the mean of log(policy / reference) of responses to other prompts, and at least 0.
         """
         ...
 

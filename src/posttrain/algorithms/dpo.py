@@ -20,15 +20,21 @@ What to know about it:
 - Its gradient is weighted by how wrong the implicit reward is: sigmoid(r_l - r_w). A pair that is won weighs little.
 - Logprobs are sums over tokens, so long responses move more. SimPO (https://arxiv.org/abs/2405.14734) takes means.
 
-TRL's `sigmoid` loss is the same, with the same beta and label smoothing.
+Without a reference (`--reference-free`) pi_ref is taken to be the same for every response: only the policy's own
+logprobs are compared, nothing holds it where it was, and longer responses are the less likely ones.
+
+TRL's `sigmoid` loss is the same, with the same beta. It has no label smoothing of this kind (its `robust` is another
+one) and no option without a reference.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from jaxtyping import Float
+from torch import Tensor
+
 from posttrain import errors
-from posttrain.algorithms.algorithm import PairLoss, Responses
+from posttrain.algorithms.algorithm import PairLoss, Responses, compared, needed, positive
 from posttrain.objectives.pairwise import bradley_terry, implicit_reward
 
 
@@ -42,38 +48,41 @@ class DPO:
     label_smoothing: float = 0.0
     """How often a label is taken to be the wrong way round (e); below 0.5."""
 
+    reference_free: bool = False
+    """Compare the policy's own logprobs, without a reference."""
+
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2305.18290"
+    needs_divergence: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.beta) and self.beta > 0):
-            raise errors.UserError(f"beta must be a number above 0; got {self.beta}")
+        positive(self, "beta")
         if not 0 <= self.label_smoothing < 0.5:
             raise errors.UserError(f"label_smoothing must be at least 0 and below 0.5; got {self.label_smoothing}")
 
     @property
     def needs_reference(self) -> bool:
-        """Always."""
-        return True
+        """Unless it is left out."""
+        return not self.reference_free
+
+    def rewards(
+        self, chosen: Responses, rejected: Responses, reference: tuple[Responses, Responses] | None
+    ) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+        """The implicit rewards of the two responses, in nats; raises `ValueError` where a reference is missing."""
+        if self.reference_free:
+            return self.beta * chosen.logprob_B, self.beta * rejected.logprob_B
+        of_chosen, of_rejected = needed(reference)
+        return (
+            implicit_reward(chosen.logprob_B, of_chosen.logprob_B, self.beta),
+            implicit_reward(rejected.logprob_B, of_rejected.logprob_B, self.beta),
+        )
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
     ) -> PairLoss:
         """Compare the implicit rewards of the two responses; see `PreferenceAlgorithm.loss`.
 
-        Metrics per pair: `reward/chosen` and `reward/rejected` (implicit, so in nats), their `margin`, and `accuracy`:
-        1.0 where the chosen one's is larger. Raises `ValueError` without a reference.
+        The metrics are those of `compared`. Raises `ValueError` where a reference is missing.
         """
-        if reference is None:
-            raise ValueError("DPO compares with a reference policy, so loss() needs its logprobs; got None")
-        chosen_B, rejected_B = (
-            implicit_reward(policy.logprob_B, anchor.logprob_B, self.beta)
-            for policy, anchor in zip((chosen, rejected), reference, strict=True)
-        )
-        metrics = {
-            "reward/chosen": chosen_B.detach(),
-            "reward/rejected": rejected_B.detach(),
-            "margin": (chosen_B - rejected_B).detach(),
-            "accuracy": (chosen_B > rejected_B).to(chosen_B.dtype),
-        }
-        return PairLoss(bradley_terry(chosen_B, rejected_B, label_smoothing=self.label_smoothing), metrics)
+        rewards = self.rewards(chosen, rejected, reference)
+        return PairLoss(bradley_terry(*rewards, label_smoothing=self.label_smoothing), compared(*rewards))

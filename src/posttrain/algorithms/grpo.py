@@ -49,7 +49,6 @@ As read from their code and issue threads; defaults change, and only what is nam
 reproduces is another algorithm, to have a name and a file of its own, not a mode of this one.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,7 +56,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import Advantages, TokenLoss
+from posttrain.algorithms.algorithm import Advantages, TokenLoss, positive
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import group_normalised
 from posttrain.objectives.policy import clipped_surrogate
@@ -86,10 +85,8 @@ class GRPO:
     paper: ClassVar[str] = "2402.03300"
 
     def __post_init__(self) -> None:
-        for name in ("clip_low", "clip_high", "kl_coefficient", "std_epsilon"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise errors.UserError(f"{name} must be a number of at least 0; got {value}")
+        for knob in ("clip_low", "clip_high", "kl_coefficient", "std_epsilon"):
+            positive(self, knob, or_zero=True)
         if self.kl_estimator not in kl.ESTIMATORS:
             raise errors.unknown("KL estimator", self.kl_estimator, kl.ESTIMATORS)
 

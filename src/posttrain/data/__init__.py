@@ -4,8 +4,8 @@ from posttrain.data.chat import ChatFormat, TrainingIds, TrainOn
 from posttrain.data.demonstrations import load_demonstrations
 from posttrain.data.gym import load_gym, parse_gym, split_of
 from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example, PackedRow, Pair, pack
-from posttrain.data.preferences import fitting, load_preferences, pair_of
+from posttrain.data.packing import Example, Judged, PackedRow, Pair, pack
+from posttrain.data.preferences import judged_of, judgements_of, load_judgements, load_preferences, pair_of
 from posttrain.data.rows import Row, parse_columns
 from posttrain.data.sources import load_rows, read_rows
 from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks, met_before
@@ -16,6 +16,7 @@ __all__ = [
     "ChatTokenizer",
     "Disjoint",
     "Example",
+    "Judged",
     "PackedRow",
     "Pair",
     "Row",
@@ -25,10 +26,12 @@ __all__ = [
     "disjoint",
     "divide",
     "ending_at_stop",
-    "fitting",
     "hold_out",
+    "judged_of",
+    "judgements_of",
     "load_demonstrations",
     "load_gym",
+    "load_judgements",
     "load_preferences",
     "load_rows",
     "load_tasks",

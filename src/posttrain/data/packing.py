@@ -39,6 +39,13 @@ class Pair(NamedTuple):
     rejected: Example
 
 
+class Judged(NamedTuple):
+    """A sequence, and whether its response was found good."""
+
+    example: Example
+    good: bool
+
+
 @dataclass(slots=True)
 class PackedRow:
     """One micro-batch. `families` says what may see what; `models/attention.py` reads it."""

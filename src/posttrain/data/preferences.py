@@ -1,25 +1,29 @@
-"""Preferences from any source: prompts with a chosen and a rejected response."""
+"""What people said of responses, from any source: which of two was chosen, or whether one is good."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.packing import Example, Pair
+from posttrain.data.layouts import gathered, layout_of
+from posttrain.data.packing import Example, Judged, Pair
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
 from posttrain.errors import DataError
-from posttrain.types import Message, Preference, Role
+from posttrain.types import Judgement, Message, Preference, Role
 
 _TURN = re.compile(r"\n\n(Human|Assistant):")  # how HH-RLHF writes who speaks
 
 
-class Preferences(NamedTuple):
+T = TypeVar("T")
+
+
+class Loaded(NamedTuple, Generic[T]):
     """What a data set holds, and the rows that were left out: where each is, and why."""
 
-    preferences: list[Preference]
+    items: list[T]
     left_out: tuple[str, ...] = ()
 
 
@@ -35,7 +39,7 @@ def load_preferences(
     limit: int | None = None,
     system: str | None = None,
     prompt_template: str = "{prompt}",
-) -> Preferences:
+) -> Loaded[Preference]:
     r"""The preferences of a data set.
 
     A row has `chosen` and `rejected`, and either a `prompt` that both answer (text, or a list of {role, content}) or
@@ -44,29 +48,88 @@ def load_preferences(
     that are the same, or that say nothing cannot be learned from; HH-RLHF has two in a thousand. They are left out, and
     named in the result.
 
+    The layouts of UltraFeedback, HelpSteer2, PRM800K and TL;DR's comparisons are recognised, and `prompt` with
+    `responses` and their `scores` (data/layouts.py); a row of these may make several preferences.
+
+    `steps` (or `initial_reason_steps`, as in Step-DPO's own data) is what both go on from: given, not learned.
+
     Args:
         source: a file, folder or hub id (see `load_rows`).
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
-        limit: the most preferences, from the first.
+        limit: the most rows, from the first.
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
 
     Raises:
         DataError: as `load_rows`; a row that is no preference, by file, line and field; or all were left out.
     """
-    kept: list[Preference] = []
+
+    def read(row: Row) -> list[Preference]:
+        return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in _preferences(row)]
+
+    return _usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
+
+
+def load_judgements(
+    source: str,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    system: str | None = None,
+    prompt_template: str = "{prompt}",
+) -> Loaded[tuple[Judgement, ...]]:
+    """The judgements of a data set, row by row: of single responses, or both of a pair.
+
+    A row has `prompt`, `completion` and `label` (true for a good one), or is one of `load_preferences`, of which the
+    chosen response is good and the rejected one bad. Arguments and errors are those of `load_preferences`.
+    """
+
+    def read(row: Row) -> list[tuple[Judgement, ...]]:
+        found = [(_judgement(row),)] if _is_judged(row) else [judgements_of(one) for one in _preferences(row)]
+        return [
+            tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found
+        ]
+
+    return _usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
+
+
+def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
+    """A preference as two judgements: the chosen response is good, the rejected one bad."""
+    p = preference
+    about = (p.annotator, p.source, p.time)
+    good, bad = ((p.opening + p.chosen, True), (p.opening + p.rejected, False))
+    return Judgement(p.prompt, *good, *about), Judgement(p.prompt, *bad, *about)
+
+
+def _usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T]:
+    kept: list[T] = []
     left_out: list[str] = []
-    for row in read_rows(source, split=split, columns=columns, limit=limit):
+    for row in rows:
         try:
-            found = _preference(row)
+            kept += read(row)
         except _Unusable as problem:
             left_out.append(f"{row.place}: {problem}")
-        else:
-            kept.append(replace(found, prompt=dress(found.prompt, system, prompt_template)))
     if not kept:
         raise DataError(f"{left_out[0]}, and nothing can be learned from the other rows either")
-    return Preferences(kept, tuple(left_out))
+    return Loaded(kept, tuple(left_out))
+
+
+def _is_judged(row: Row) -> bool:
+    return "label" in row and "chosen" not in row and layout_of(row) is None
+
+
+def _preferences(row: Row) -> list[Preference]:
+    """What a row says, in posttrain's own layout or a public one."""
+    if _is_judged(row):
+        raise row.fail("a response that was judged alone, not two of which one was chosen; use --algorithm kto")
+    layout = layout_of(row)
+    if layout is None:
+        return [_preference(row)]
+    if not (found := layout.read(row)):
+        raise _Unusable("no two responses of which one was found better")
+    return found
 
 
 def _preference(row: Row) -> Preference:
@@ -86,7 +149,18 @@ def _preference(row: Row) -> Preference:
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
     if last[0].content == last[1].content:
         raise _Unusable("'chosen' and 'rejected' are the same")
-    return Preference(prompt, last[0].content, last[1].content, source=row.place)
+    opening = next((row.text(field) for field in ("steps", "initial_reason_steps") if row.fields.get(field)), "")
+    return Preference(prompt, last[0].content, last[1].content, source=row.place, opening=opening)
+
+
+def _judgement(row: Row) -> Judgement:
+    prompt, said = row.messages("prompt"), _conversation(row, "completion")
+    good = row.fields["label"]
+    if not isinstance(good, bool) and good not in (0, 1):
+        raise row.fail(f"field 'label' must be true for a good response and false for a bad one; got {good!r}")
+    if len(said) != 1 or said[0].role != "assistant":
+        raise row.fail("field 'completion' must be one response: text, or a list with one assistant message")
+    return Judgement(prompt, said[0].content, bool(good), source=row.place)
 
 
 def _conversation(row: Row, field: str) -> tuple[Message, ...]:
@@ -107,16 +181,31 @@ def _conversation(row: Row, field: str) -> tuple[Message, ...]:
 
 
 def pair_of(chat: ChatFormat, preference: Preference) -> Pair:
-    """A preference as tokens: two sequences that share their prompt, each learned from its first token to its stop."""
-    prompt = tuple(chat.prompt_ids(preference.prompt))
+    """A preference as tokens: two sequences that share their prompt, each learned from its first token to its stop.
 
-    def example(text: str) -> Example:
-        ids = chat.training_ids([*preference.prompt, Message("assistant", text)], train_on="last")
-        return Example(prompt, tuple(ids.token_ids[len(prompt) :]), tuple(ids.mask[len(prompt) :]))
+    They share the opening of the responses too, where there is one, and it is not learned: as far as its tokens are the
+    same in both, for its last token may differ by what follows.
+    """
+    chosen, rejected = (
+        _response(chat, preference.prompt, preference.opening + text)
+        for text in (preference.chosen, preference.rejected)
+    )
+    if not preference.opening:
+        return Pair(chosen, rejected)
+    opening = _response(chat, preference.prompt, preference.opening).continuation
+    texts = (opening, chosen.continuation, rejected.continuation)
+    alike = next((i for i, tokens in enumerate(zip(*texts, strict=False)) if len(set(tokens)) > 1), 0)
+    return Pair(
+        *(Example(e.prefix + opening[:alike], e.continuation[alike:], e.learned[alike:]) for e in (chosen, rejected))
+    )
 
-    return Pair(example(preference.chosen), example(preference.rejected))
+
+def judged_of(chat: ChatFormat, judgement: Judgement) -> Judged:
+    """A judgement as tokens, learned from the response's first token to its stop."""
+    return Judged(_response(chat, judgement.prompt, judgement.response), judgement.good)
 
 
-def fitting(pairs: Sequence[Pair], longest: int) -> list[Pair]:
-    """The pairs of which neither sequence has more than `longest` tokens."""
-    return [pair for pair in pairs if max(len(e.prefix) + len(e.continuation) for e in pair) <= longest]
+def _response(chat: ChatFormat, prompt: Sequence[Message], text: str) -> Example:
+    given = tuple(chat.prompt_ids(prompt))
+    ids = chat.training_ids([*prompt, Message("assistant", text)], train_on="last")
+    return Example(given, tuple(ids.token_ids[len(given) :]), tuple(ids.mask[len(given) :]))

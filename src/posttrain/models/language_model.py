@@ -94,10 +94,13 @@ class LanguageModel:
         plan = FamilyAttention(row.families, self.device)
         return self.hidden(self.ids(row.token_ids)[None], self.ids(row.positions)[None], plan)[0]
 
+    def learned_states(self, row: Packed) -> Tensor:
+        """The states [M, D] from which the learned tokens of a packed row are predicted."""
+        return self.states(row)[self.ids(row.sources)]
+
     def logprobs(self, row: Packed, temperature: float = 1.0) -> TokenLogprobs:
         """Logprob and entropy of each learned token of a packed row, [M] each."""
-        learned = self.states(row)[self.ids(row.sources)]
-        return token_logprobs(learned, self.head, self.ids(row.targets), temperature)
+        return token_logprobs(self.learned_states(row), self.head, self.ids(row.targets), temperature)
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: the adapter alone where there is one, else the whole model."""

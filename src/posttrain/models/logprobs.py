@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from posttrain import fast_paths
 from posttrain.models.wide import add_, block_rows, wide_dtype
@@ -37,6 +38,30 @@ def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature:
         return _with_logits(hidden, weight, targets, temperature)
     logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature, torch.is_grad_enabled())
     return TokenLogprobs(logprobs, entropy)
+
+
+def token_divergence(hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor) -> Tensor:
+    """How far each prediction is from another model's, over the whole vocabulary: [N], in nats, wide.
+
+        D_n = KL(q_n || p_n) = sum_v q_n[v] (log q_n[v] - log p_n[v]),   p = softmax(W h), q = softmax(W' h')
+
+    The gradient reaches `hidden` and `weight`, whose p it is; q, of `from_hidden` and `from_weight`, is given. Logits
+    of a chunk exist at a time; the backward pass makes them again.
+    """
+    given = from_hidden.detach(), from_weight.detach()
+    parts = [
+        checkpoint(_divergence, hidden[chunk], weight, given[0][chunk], given[1], use_reentrant=False)
+        for chunk in _chunks(hidden, weight)
+    ]
+    return torch.cat(parts)
+
+
+def _divergence(hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor) -> Tensor:
+    p, q = (
+        (states @ head.T).to(wide_dtype(states.dtype)).log_softmax(dim=1)
+        for states, head in ((hidden, weight), (from_hidden, from_weight))
+    )
+    return (q.exp() * (q - p)).sum(dim=1)
 
 
 def _with_logits(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> TokenLogprobs:

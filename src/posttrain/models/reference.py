@@ -1,7 +1,12 @@
-"""The reference policy: what the trained one is kept close to."""
+"""The reference policy: what the trained one is kept close to.
 
+Shape letters: M learned tokens of a packed row, D hidden width, V vocabulary.
+"""
+
+import contextlib
 import copy
-from typing import final
+from collections.abc import Iterator
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -9,53 +14,73 @@ from torch import Tensor
 from posttrain.models.language_model import LanguageModel, Packed
 
 
-@final
-class FrozenCopy:
-    """The policy as it is now, kept in a second copy of its weights."""
+class Predictions(NamedTuple):
+    """Whole distributions over the vocabulary, before they are computed: `states @ head.T` are their logits."""
+
+    states: Tensor  # [M, D]
+    head: Tensor  # [V, D]
+
+
+class _Reference:
+    """A policy that stays as it was; how, its kinds say."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self._model = copy.deepcopy(model)
-        self._model.network.requires_grad_(False)
+        self._model = model
+
+    def _as_it_was(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     @torch.no_grad()
     def logprobs(self, row: Packed, temperature: float) -> Tensor:
-        """Logprobs of a row's learned tokens, [N]."""
-        return self._model.logprobs(row, temperature).logprobs
+        """Logprobs of a row's learned tokens, [M]."""
+        with self._as_it_was():
+            return self._model.logprobs(row, temperature).logprobs
+
+    @torch.no_grad()
+    def predictions(self, row: Packed) -> Predictions:
+        """What is predicted where a row's learned tokens are, over the whole vocabulary."""
+        with self._as_it_was():
+            return Predictions(self._model.learned_states(row), self._model.head)
 
 
 @final
-class AdapterOff:
+class FrozenCopy(_Reference):
+    """The policy as it is now, kept in a second copy of its weights."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__(copy.deepcopy(model))
+        self._model.network.requires_grad_(False)
+
+
+@final
+class AdapterOff(_Reference):
     """The base under the policy's own adapter: no second copy of anything."""
 
     def __init__(self, model: LanguageModel) -> None:
         if model.adapter is None:
             raise ValueError("AdapterOff needs a model with an adapter; use FrozenCopy for a fully trained one")
-        self._model = model
+        super().__init__(model)
 
-    @torch.no_grad()
-    def logprobs(self, row: Packed, temperature: float) -> Tensor:
-        """Logprobs of a row's learned tokens, [N]."""
-        with self._model.adapter.disable_adapter():
-            return self._model.logprobs(row, temperature).logprobs
+    def _as_it_was(self) -> contextlib.AbstractContextManager[None]:
+        return self._model.adapter.disable_adapter()
 
 
 @final
-class FrozenAdapter:
+class FrozenAdapter(_Reference):
     """The policy as it is now under an adapter that had been trained before: a copy of the adapter's weights alone."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self._model = model
+        super().__init__(model)
         self._kept = {name: p.detach().clone() for name, p in model.trainable()}
 
-    @torch.no_grad()
-    def logprobs(self, row: Packed, temperature: float) -> Tensor:
-        """Logprobs of a row's learned tokens, [N]."""
+    @contextlib.contextmanager
+    def _as_it_was(self) -> Iterator[None]:
         weights = dict(self._model.trainable())
         now = {name: p.data for name, p in weights.items()}
         try:
             for name, p in weights.items():
                 p.data = self._kept[name]
-            return self._model.logprobs(row, temperature).logprobs
+            yield
         finally:
             for name, p in weights.items():
                 p.data = now[name]

@@ -3,7 +3,8 @@
 Shape legend: B pairs.
 """
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -62,3 +63,58 @@ def implicit_reward(
     """
     require_one_shape("implicit_reward", logprob_B=logprob_B, reference_B=reference_B)
     return beta * (logprob_B - reference_B)
+
+
+def squared_distance(value_B: Float[Tensor, "..."], target: float) -> Float[Tensor, "..."]:
+    """How far a number is from where it should be, squared: it is pulled back once it has gone too far.
+
+        L_b = (v_b - c)^2
+
+    On the difference of two log-ratios, with c = 1/(2 tau), this is IPO: eq. 17 of Azar et al. 2023
+    (https://arxiv.org/abs/2310.12036). On the log-ratio of one response, with c = eta (P - 1/2), it is SPPO: eq. 4.7 of
+    Wu et al. 2024 (https://arxiv.org/abs/2405.00675).
+
+    Example:
+        >>> squared_distance(torch.tensor([2.0]), 5.0)
+        tensor([9.])
+    """
+    return (value_B - target).square()
+
+
+def log_odds(mean_logprob_B: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The logarithm of the odds of a response whose tokens have this mean logprob.
+
+        log odds(y | x) = log( p / (1 - p) ),   log p = 1/|y| sum_t log pi(y_t | x, y_<t)
+
+    Hong et al. 2024, eq. 4 (https://arxiv.org/abs/2403.07691). `mean_logprob_B` is in nats, at most 0. Where rounding
+    makes p 1 the odds would be infinite; p is taken to be below 1 by one part in 10^7 then.
+
+    Example:
+        >>> log_odds(torch.tensor([0.5]).log())
+        tensor([0.])
+    """
+    below_B = mean_logprob_B.clamp(max=-1e-7)
+    # log(1 - e^x): of the two ways to write it, each is exact where the other cancels
+    near_B = torch.log(-torch.expm1(below_B))
+    far_B = torch.log1p(-torch.exp(below_B.clamp(max=-0.5)))
+    return below_B - torch.where(below_B > -0.6931, near_B, far_B)
+
+
+def prospect(
+    reward_B: Float[Tensor, "..."], good_B: Bool[Tensor, "..."], point: float, *, good: float, bad: float
+) -> Float[Tensor, "..."]:
+    """What a person loses by a response, in the eyes of prospect theory: gains and losses count from a reference point.
+
+        L_b = w_g (1 - sigmoid(r_b - z))   for a good response
+        L_b = w_b (1 - sigmoid(z - r_b))   for a bad one
+
+    Ethayarajh et al. 2024, eq. 7 (https://arxiv.org/abs/2402.01306). `reward_B` carries the gradient; z is `point`, in
+    the same units; the weights w are `good` and `bad`. Raises `ValueError` for unequal shapes.
+
+    Example:
+        >>> prospect(torch.tensor([1.0, 1.0]), torch.tensor([True, False]), 1.0, good=1.0, bad=3.0)
+        tensor([0.5000, 1.5000])
+    """
+    require_one_shape("prospect", reward_B=reward_B, good_B=good_B)
+    loss_B = torch.sigmoid(torch.where(good_B, point - reward_B, reward_B - point))
+    return torch.where(good_B, good * loss_B, bad * loss_B)

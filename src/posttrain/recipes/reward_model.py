@@ -14,17 +14,19 @@ from pathlib import Path
 
 from posttrain.data import ChatFormat, ending_at_stop, load_tokenizer, padding_beside
 from posttrain.data.order import batch_indices
+from posttrain.data.packing import Pair
 from posttrain.errors import UserError
 from posttrain.models.heads import RewardModel, load_reward_model
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.cost import step_cost
-from posttrain.training import checkpoint, pair_options
+from posttrain.training import checkpoint, feedback, pair_options
 from posttrain.training.failure import kept_batch
+from posttrain.training.feedback import PAIRS, Units
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.pair_options import PairOptions, Pairs
+from posttrain.training.pair_options import PairOptions
 from posttrain.training.pairwise import PairLossOf, examples_of, pairwise_loss, pairwise_step, reward_loss
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
@@ -98,7 +100,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Parts:
-    pairs: Pairs
+    pairs: Units[Pair]
     model: RewardModel
     chat: ChatFormat
     optimizer: MasterAdamW
@@ -121,13 +123,13 @@ def _prepare(config: Scoring) -> _Parts:
     pair_options.check(config)
     if not 0 <= config.label_smoothing < 0.5:
         raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
-    sides = pair_options.read_preferences(config)
+    sides = feedback.read(config, PAIRS)
     saved = saved_model(config.model)
     device = default_device()
     tokenizer = load_tokenizer(locate(saved.where))
     model = load_reward_model(saved.where, dtype=dtype_of(config.precision, device), device=device, seed=config.seed)
     chat = ChatFormat(tokenizer, model.body.stop_ids)
-    pairs = pair_options.tokenize(config, sides, chat, model.body.context)
+    pairs = feedback.tokenize(config, PAIRS, sides, chat, model.body.context)
     optimizer = MasterAdamW(
         model.body.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )

@@ -14,9 +14,10 @@ class Means:
         self._values: dict[str, list[Tensor]] = {}
 
     def add(self, values: Mapping[str, Tensor]) -> None:
-        """The numbers of one micro-batch, [N] each."""
+        """The numbers of one micro-batch, [N] each; one that has none there is left out."""
         for name, numbers in values.items():
-            self._values.setdefault(name, []).append(numbers.detach())
+            if numbers.numel():
+                self._values.setdefault(name, []).append(numbers.detach())
 
     def summary(self) -> dict[str, float]:
         """The mean of each by its name; of `extremes`, NAME/mean and NAME/max."""

@@ -1,16 +1,12 @@
-"""What recipes that learn from pairs have in common: their options, and the pairs that these name."""
+"""The options that recipes which learn from people's feedback have in common."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.data import ChatFormat, divide, fitting, load_preferences, pair_of, parse_columns
-from posttrain.data.packing import Pair
 from posttrain.errors import UserError
-from posttrain.training.schedule import unreached
 from posttrain.training.settings import check_heldout, check_settings
-from posttrain.types import Preference, Task
 
 
 @dataclass(frozen=True)
@@ -67,17 +63,6 @@ class PairOptions:
     """Decides every random choice of the run."""
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """What is learned, what is held out, and how many updates that makes."""
-
-    learned: list[Pair]
-    heldout: list[Pair]
-    dropped: int  # pairs that were too long
-    steps: int
-    notes: tuple[str, ...]  # what to tell the user
-
-
 def check(options: PairOptions, *, lora_rank: int = 0) -> None:
     """Refuse what cannot be trained with; raises `UserError`, which names the option."""
     check_settings(
@@ -91,79 +76,6 @@ def check(options: PairOptions, *, lora_rank: int = 0) -> None:
         raise UserError(
             f"--epochs must be above 0 and --steps 0 or more; got {options.epochs} epochs and {options.steps} steps"
         )
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Preferences to learn from and to hold out, and what to tell the user of them."""
-
-    learned: list[Preference]
-    heldout: list[Preference]
-    notes: tuple[str, ...]
-
-
-def read_preferences(options: PairOptions) -> Sides:
-    """The preferences that the options name."""
-    if not options.dataset:
-        raise UserError("say what to train on with --dataset: a hub id, or a jsonl or parquet file or folder")
-    columns = parse_columns(options.columns) if options.columns else None
-
-    notes: list[str] = []
-
-    def tasks(source: str, limit: int | None = None) -> list[Task]:
-        words = {"system": options.system, "prompt_template": options.prompt_template}
-        found = load_preferences(source, columns=columns, limit=limit, **words)
-        if found.left_out:
-            first = "; ".join(found.left_out[:3]) + ("; and so on" if len(found.left_out) > 3 else "")
-            notes.append(
-                f"{len(found.left_out)} of {len(found.left_out) + len(found.preferences)} pairs left out: {first}"
-            )
-        return [Task(p.prompt, answer=p) for p in found.preferences]
-
-    sides = divide(
-        tasks(options.dataset, options.limit),
-        share=options.eval_share,
-        offered=(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None,
-        limit=options.eval_limit,
-        seed=options.seed,
-    )
-    learned, heldout = ([task.answer for task in side] for side in (sides.learned, sides.heldout))
-    return Sides(learned, heldout, (*notes, *sides.notes))
-
-
-def tokenize(options: PairOptions, sides: Sides, chat: ChatFormat, context: int) -> Pairs:
-    """Preferences as tokens, without those that are too long.
-
-    Raises:
-        UserError: nothing is left on one of the two sides, a pair does not fit a micro-batch, or a batch is larger than
-            the data.
-    """
-    longest = min(options.max_tokens, context)
-    learned, heldout = (fitting([pair_of(chat, p) for p in side], longest) for side in (sides.learned, sides.heldout))
-    if not learned or (sides.heldout and not heldout):
-        raise UserError(
-            f"all {'held-out ' if learned else ''}pairs are longer than {longest} tokens, the smaller of --max-tokens "
-            f"{options.max_tokens} and the model's context {context}; shorten them, or raise what limits them"
-        )
-    most = max(len(c.prefix) + len(c.continuation) + len(r.continuation) for c, r in learned + heldout)
-    if most > options.microbatch_tokens:
-        raise UserError(
-            f"the longest pair has {most} tokens, but --microbatch-tokens is {options.microbatch_tokens}; "
-            f"type --microbatch-tokens {most} or more, or leave longer ones out with --max-tokens"
-        )
-    if len(learned) < options.pairs_per_step:
-        raise UserError(
-            f"--pairs-per-step {options.pairs_per_step} is more than there are pairs; "
-            f"type --pairs-per-step {len(learned)} or less"
-        )
-    steps = options.steps or math.ceil(options.epochs * len(learned) / options.pairs_per_step)
-    too_long = [
-        f"{len(read) - len(kept)} of {len(read)} {kind} are over {longest} tokens and were left out"
-        for kind, read, kept in (("pairs", sides.learned, learned), ("held-out pairs", sides.heldout, heldout))
-        if len(kept) < len(read)
-    ]
-    notes = (*sides.notes, *too_long, *unreached(options.warmup_steps, steps))
-    return Pairs(learned, heldout, len(sides.learned) - len(learned), steps, notes)
 
 
 def heldout_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float] | None, dict[str, float] | None]:

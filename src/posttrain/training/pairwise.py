@@ -5,6 +5,7 @@ Shape letters: N learned tokens of a micro-batch, E its sequences, B its pairs.
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,15 +14,27 @@ from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Respon
 from posttrain.data.packing import Example, PackedRow, Pair, pack
 from posttrain.models.heads import RewardModel
 from posttrain.models.language_model import LanguageModel
+from posttrain.models.logprobs import token_divergence, token_logprobs
+from posttrain.models.reference import Predictions
 from posttrain.objectives import reduce
 from posttrain.objectives.pairwise import bradley_terry
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import Reference
+from posttrain.training.responses import responses_of
 
 PairLossOf = Callable[[PackedRow], PairLoss]
 """A packed row to the losses of its pairs, in order."""
+
+
+@runtime_checkable
+class WholeReference(Reference, Protocol):
+    """A reference that can say what it predicts over the whole vocabulary."""
+
+    def predictions(self, row: PackedRow) -> Predictions:
+        """Of a row's learned tokens, without gradient."""
+        ...
 
 
 def preference_loss(
@@ -30,8 +43,12 @@ def preference_loss(
     """What a preference algorithm makes of a row: both responses of each pair, by the policy and by the reference."""
 
     def loss_of(row: PackedRow) -> PairLoss:
-        policy = _responses(model.logprobs(row).logprobs, row)
-        anchor = None if reference is None else _responses(reference.logprobs(row, 1.0), row)
+        if algorithm.needs_divergence:
+            assert isinstance(reference, WholeReference), "logprobs alone do not say how far two models are apart"
+            policy, anchor = _with_divergence(model, reference, row)
+        else:
+            policy = _both(responses_of(model.logprobs(row).logprobs, row))
+            anchor = None if reference is None else _both(responses_of(reference.logprobs(row, 1.0), row))
         found = algorithm.loss(*policy, reference=anchor)
         chosen, rejected = policy
         seen = {"logprob/chosen": chosen.logprob_B, "logprob/rejected": rejected.logprob_B}
@@ -89,12 +106,23 @@ def examples_of(pairs: Sequence[Pair]) -> list[Example]:
     return list(chain.from_iterable(pairs))
 
 
-def _responses(logprobs_N: Tensor, row: PackedRow) -> tuple[Responses, Responses]:
-    """The chosen and the rejected response of each pair of a row, in which the two follow each other."""
-    place = {number: e for e, number in enumerate(row.examples)}
-    row_N = torch.tensor([place[number] for number in row.rows], dtype=torch.long, device=logprobs_N.device)
-    sums_E, lengths_E = (
-        reduce.sequence_sum(values_N, row_N, len(place)) for values_N in (logprobs_N, torch.ones_like(logprobs_N))
-    )
-    (chosen, rejected), (chosen_length, rejected_length) = sums_E.view(-1, 2).unbind(1), lengths_E.view(-1, 2).unbind(1)
-    return Responses(chosen, chosen_length), Responses(rejected, rejected_length)
+Both = tuple[Responses, Responses]
+"""The chosen and the rejected response of each pair of a row."""
+
+
+def _both(responses: Responses) -> Both:
+    """Chosen and rejected ones, which follow each other in a row."""
+    columns = [(None, None) if x_E is None else x_E.view(-1, 2).unbind(1) for x_E in responses]
+    chosen, rejected = (Responses(*side) for side in zip(*columns, strict=True))
+    return chosen, rejected
+
+
+def _with_divergence(model: LanguageModel, reference: WholeReference, row: PackedRow) -> tuple[Both, Both]:
+    """Both responses by the policy, with how far it is from the reference along the way, and by the reference."""
+    states, targets = model.learned_states(row), model.ids(row.targets)
+    given = reference.predictions(row)
+    policy_N = token_logprobs(states, model.head, targets).logprobs
+    with torch.no_grad():
+        anchor_N = token_logprobs(given.states, given.head, targets).logprobs
+    divergence_N = token_divergence(states, model.head, *given)
+    return _both(responses_of(policy_N, row, divergence_N)), _both(responses_of(anchor_N, row))

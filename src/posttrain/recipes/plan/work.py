@@ -7,20 +7,14 @@ from typing import Any
 import torch
 
 from posttrain.algorithms import online, preference
-from posttrain.data import (
-    ChatFormat,
-    fitting,
-    load_demonstrations,
-    load_tasks,
-    load_tokenizer,
-    pair_of,
-    parse_columns,
-)
+from posttrain.data import ChatFormat, load_demonstrations, load_tasks, load_tokenizer, parse_columns
 from posttrain.errors import UserError
 from posttrain.models.footprint import Shape
 from posttrain.models.load import locate
 from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
-from posttrain.training import pair_options
+from posttrain.training import feedback
+from posttrain.training.feedback import PAIRS
+from posttrain.training.learner import feedback_for
 from posttrain.training.plan import Load
 
 MOST_READ = 500  # rows of the data whose lengths are measured
@@ -139,12 +133,13 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
     most = min(config.max_tokens, shape.context)
     sizes, rows, steps = [(most // 2, most - most // 2)], None, config.steps or 1  # prompt, and a response
     if config.dataset:
-        sides = pair_options.read_preferences(config)
+        kind = feedback_for(preference(config.algorithm)()) if isinstance(config, PlanPreference) else PAIRS
+        sides = feedback.read(config, kind)
         chat, rows = ChatFormat(load_tokenizer(locate(config.model))), len(sides.learned)
-        pairs = fitting([pair_of(chat, preference) for preference in sides.learned[:MOST_READ]], most)
-        if not pairs:
-            raise UserError(f"all pairs are longer than {most} tokens; raise --max-tokens")
-        sizes = [(len(e.prefix), len(e.continuation)) for pair in pairs for e in pair]
+        units = feedback.fitting(kind, [kind.tokens(chat, item) for item in sides.learned[:MOST_READ]], most)
+        if not units:
+            raise UserError(f"all {kind.noun} are longer than {most} tokens; raise --max-tokens")
+        sizes = [(len(e.prefix), len(e.continuation)) for unit in units for e in kind.sequences(unit)]
         steps = config.steps or math.ceil(config.epochs * rows / config.pairs_per_step)
 
     def load(prompt: float, response: float) -> Load:

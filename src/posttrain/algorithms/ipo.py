@@ -1,0 +1,63 @@
+"""IPO: Identity Preference Optimization.
+
+Azar et al. 2023, eq. 17 (https://arxiv.org/abs/2310.12036).
+
+DPO's loss falls without end as a pair is won by more and more, so where the labels agree it pulls the policy as far
+from the reference as it can go. IPO gives the difference of the log-ratios a target, and pulls back what went past it:
+
+    h = log( pi(y_w | x) / pi_ref(y_w | x) ) - log( pi(y_l | x) / pi_ref(y_l | x) )
+    L = ( h - 1/(2 tau) )^2
+
+averaged over pairs. tau is called beta here, as in DPO: the strength of the KL constraint.
+
+Published settings (section 6 has bandits only): none for language models; 0.1 is TRL's.
+
+What to know about it:
+- The target is a difference of sums over tokens: at beta 0.1 a pair of short answers is to differ by 5 nats, and so is
+  one of essays. With `--length-normalised` each log-ratio is divided by its number of tokens, which the authors
+  are said to have done in their own experiments, and which TRL's `ipo` always does.
+- Losses are squares of nats, so at beta 0.1 they begin at 25 and gradients are large: watch `grad_norm`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posttrain.algorithms.algorithm import PairLoss, Responses, compared, needed, positive
+from posttrain.objectives.pairwise import squared_distance
+
+
+@dataclass(frozen=True)
+class IPO:
+    """The knobs of IPO; a `PreferenceAlgorithm`."""
+
+    beta: float = 0.1
+    """The strength of the KL constraint (tau): log-ratios are to differ by 1 / (2 beta)."""
+
+    length_normalised: bool = False
+    """Divide each log-ratio by its response's number of tokens."""
+
+    family: ClassVar[str] = "preference"
+    paper: ClassVar[str] = "2310.12036"
+    needs_divergence: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive(self, "beta")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Always."""
+        return True
+
+    def loss(
+        self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
+    ) -> PairLoss:
+        """Square how far the difference of the log-ratios is from its target; see `PreferenceAlgorithm.loss`.
+
+        The rewards in its metrics are beta times the log-ratios. Raises `ValueError` without a reference.
+        """
+        ratios = [
+            (policy.logprob_B - anchor.logprob_B) / (policy.length_B if self.length_normalised else 1)
+            for policy, anchor in zip((chosen, rejected), needed(reference), strict=True)
+        ]
+        loss_B = squared_distance(ratios[0] - ratios[1], 1 / (2 * self.beta))
+        return PairLoss(loss_B, compared(self.beta * ratios[0], self.beta * ratios[1]))

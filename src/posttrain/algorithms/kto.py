@@ -1,0 +1,80 @@
+"""KTO: Kahneman-Tversky Optimization.
+
+Ethayarajh et al. 2024, eq. 7 (https://arxiv.org/abs/2402.01306).
+
+People say of single responses whether they are good or bad more readily than which of two is better. What a response is
+worth to a person is a gain or a loss from a reference point, and losses weigh more:
+
+    r(x, y) = beta log( pi(y | x) / pi_ref(y | x) ),   z = beta KL(pi || pi_ref)
+    L       = w_g (1 - sigmoid( r - z ))   for a good response
+    L       = w_b (1 - sigmoid( z - r ))   for a bad one
+
+averaged over responses. z is estimated from the batch: max(0, the mean of beta log(pi/pi_ref) of responses to other
+prompts, each response moved on to the next prompt). It carries no gradient.
+
+Published settings (section 4, appendix): beta 0.1, w_g = w_b = 1, batches of 32 responses, learning rate 5e-7 with
+AdamW. Where good and bad are not as many, the weights are to satisfy 1 <= w_g n_g / (w_b n_b) <= 4/3 (eq. 8).
+
+What to know about it:
+- It takes pairs as well: each is a good response and a bad one.
+- The loss of a response is bounded (by its weight), so a wrong label is given up on instead of being fought for.
+- A batch needs 2 responses or more, to different prompts, for z to mean anything.
+
+TRL's `kto` is the same, with z from the responses of one worker's micro-batch (a mean over workers); here it is the
+whole batch's, so that how a batch is cut changes nothing.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from posttrain.algorithms.algorithm import PairLoss, Responses, positive
+from posttrain.objectives.pairwise import implicit_reward, prospect
+
+
+@dataclass(frozen=True)
+class KTO:
+    """The knobs of KTO; an `UnpairedAlgorithm`."""
+
+    beta: float = 0.1
+    """How averse to risk: the higher, the sooner gains and losses are as large as they get."""
+
+    good_weight: float = 1.0
+    """What a good response weighs (lambda_D)."""
+
+    bad_weight: float = 1.0
+    """What a bad response weighs (lambda_U)."""
+
+    family: ClassVar[str] = "preference"
+    paper: ClassVar[str] = "2402.01306"
+
+    def __post_init__(self) -> None:
+        for name in ("beta", "good_weight", "bad_weight"):
+            positive(self, name)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Always."""
+        return True
+
+    def rewards(self, responses: Responses, reference: Responses) -> Float[Tensor, "B"]:
+        """The implicit rewards, in nats."""
+        return implicit_reward(responses.logprob_B, reference.logprob_B, self.beta)
+
+    def loss_of_each(
+        self, responses: Responses, good_B: Bool[Tensor, "B"], *, reference: Responses, divergence: float
+    ) -> PairLoss:
+        """Gains and losses from the reference point; see `UnpairedAlgorithm.loss_of_each`.
+
+        Metrics: `reward/good` and `reward/bad` (implicit, in nats), and `accuracy`: 1.0 for a good response above the
+        reference point, and for a bad one below it.
+        """
+        reward_B = self.rewards(responses, reference)
+        point = self.beta * divergence
+        loss_B = prospect(reward_B, good_B, point, good=self.good_weight, bad=self.bad_weight)
+        seen_B = reward_B.detach()
+        right_B = (seen_B > point) & good_B | (seen_B < point) & ~good_B
+        metrics = {"reward/good": seen_B[good_B], "reward/bad": seen_B[~good_B], "accuracy": right_B.to(seen_B.dtype)}
+        return PairLoss(loss_B, metrics)

@@ -1,0 +1,62 @@
+"""ORPO: Odds Ratio Preference Optimization.
+
+Hong et al. 2024, eq. 6 and 7 (https://arxiv.org/abs/2403.07691).
+
+Fine-tuning on the chosen response and preferring it are one loss, without a reference policy:
+
+    log p(y)  = 1/|y| sum_t log pi(y_t | x, y_<t),   odds(y) = p(y) / (1 - p(y))
+    L         = -log p(y_w) - lambda log sigmoid( log odds(y_w) - log odds(y_l) )
+
+averaged over pairs.
+
+Published settings (section 5, appendix C): lambda 0.1 (0.2 to 0.25 for Phi-2 and OPT), learning rate 5e-6 to 8e-6,
+5 to 10 epochs. It starts from a base model: the first term is the supervised stage.
+
+What to know about it:
+- It imitates what was chosen, whoever wrote it: use it where the chosen responses are worth imitating.
+- The odds of a mean logprob: 1 - p hardly matters where p is small, so that the second term is then nearly DPO's
+  without a reference on mean logprobs.
+
+TRL's `ORPOTrainer` takes the mean logprob of the prompt's tokens and the response's together for the first term, over
+all tokens of a batch; here and in the paper's equation it is the response's, for each pair. Its beta is lambda.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
+from posttrain.objectives.likelihood import negative_log_likelihood
+from posttrain.objectives.pairwise import bradley_terry, log_odds
+
+
+@dataclass(frozen=True)
+class ORPO:
+    """The knobs of ORPO; a `PreferenceAlgorithm`."""
+
+    odds_weight: float = 0.1
+    """Weight of the preference beside the imitation (lambda)."""
+
+    family: ClassVar[str] = "preference"
+    paper: ClassVar[str] = "2403.07691"
+    needs_divergence: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive(self, "odds_weight")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Never."""
+        return False
+
+    def loss(
+        self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
+    ) -> PairLoss:
+        """Imitate the chosen response, and compare odds; see `PreferenceAlgorithm.loss`. No reference is looked at.
+
+        The rewards in its metrics are log-odds; `likelihood` is the first term, in nats per token.
+        """
+        mean_B, other_B = (r.logprob_B / r.length_B for r in (chosen, rejected))
+        imitation_B = negative_log_likelihood(mean_B)
+        odds = log_odds(mean_B), log_odds(other_B)
+        metrics = compared(*odds) | {"likelihood": imitation_B.detach()}
+        return PairLoss(imitation_B + self.odds_weight * bradley_terry(*odds), metrics)

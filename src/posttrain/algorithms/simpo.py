@@ -1,0 +1,60 @@
+"""SimPO: Simple Preference Optimization with a reference-free reward.
+
+Meng et al. 2024, eq. 6 (https://arxiv.org/abs/2405.14734).
+
+The reward of a response is what decoding goes by, its mean logprob, and a pair must be won by a margin:
+
+    r(x, y) = beta/|y| log pi(y | x)
+    L       = -log sigmoid( r(x, y_w) - r(x, y_l) - gamma )
+
+averaged over pairs. No reference policy, so one model in memory and one forward pass.
+
+Published settings (table 8): beta 2.0 to 2.5 (10 for Gemma 2), gamma 0.3 to 1.6 (gamma/beta 0.1 to 0.8), learning rate
+3e-7 to 1e-6, 128 pairs a batch, one epoch. The defaults here are beta 2.0 and gamma 1.0.
+
+What to know about it:
+- Nothing holds the policy to where it was but the learning rate and few steps; the paper says how sensitive it is.
+- Length is taken out of the comparison: a long response is not the less likely one.
+
+TRL has it as `CPOTrainer(loss_type="simpo", cpo_alpha=0.0)`, with beta 0.1 and gamma 0.5 unless told.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
+from posttrain.objectives.pairwise import bradley_terry
+
+
+@dataclass(frozen=True)
+class SimPO:
+    """The knobs of SimPO; a `PreferenceAlgorithm`."""
+
+    beta: float = 2.0
+    """How much a nat per token is worth."""
+
+    gamma: float = 1.0
+    """The margin by which the chosen response must win, in units of the reward."""
+
+    family: ClassVar[str] = "preference"
+    paper: ClassVar[str] = "2405.14734"
+    needs_divergence: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive(self, "beta")
+        positive(self, "gamma", or_zero=True)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Never."""
+        return False
+
+    def loss(
+        self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
+    ) -> PairLoss:
+        """Compare mean logprobs, with a margin; see `PreferenceAlgorithm.loss`. A reference is not looked at."""
+        chosen_B, rejected_B = (self.beta * r.logprob_B / r.length_B for r in (chosen, rejected))
+        margin_B = torch.full_like(chosen_B, self.gamma)
+        return PairLoss(bradley_terry(chosen_B, rejected_B, margin_B=margin_B), compared(chosen_B, rejected_B))

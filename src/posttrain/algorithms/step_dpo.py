@@ -1,0 +1,35 @@
+"""Step-DPO: DPO on the first step that went wrong.
+
+Lai et al. 2024, eq. 2 (https://arxiv.org/abs/2406.18629).
+
+A long derivation that ends in a wrong answer is mostly right; DPO lowers all of it. Here a pair is two ways to go on
+after steps s_1 ... s_k-1 that are right and that both share:
+
+    L = -log sigmoid( beta log( pi(s_win | x, s_1..k-1) / pi_ref(s_win | x, s_1..k-1) )
+                    - beta log( pi(s_lose | x, s_1..k-1) / pi_ref(s_lose | x, s_1..k-1) ) )
+
+averaged over pairs: DPO, with the shared steps as part of what is given. They are computed once, and not learned.
+
+Published settings (section 4.1): beta 0.5 (0.4 for the 72B model), learning rate 5e-7, 128 pairs a batch, 8 epochs
+(4 for the 72B model).
+
+Its data have a column of the steps that both share: `initial_reason_steps`, as the authors' own set calls it, or
+`steps`; see docs/data.md. Without one it is DPO with another beta.
+
+TRL does not have it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posttrain.algorithms.dpo import DPO
+
+
+@dataclass(frozen=True)
+class StepDPO(DPO):
+    """The knobs of Step-DPO; a `PreferenceAlgorithm`."""
+
+    beta: float = 0.5
+    """How close to the reference: the strength of the KL constraint."""
+
+    paper: ClassVar[str] = "2406.18629"

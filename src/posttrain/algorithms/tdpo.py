@@ -1,0 +1,76 @@
+"""TDPO: Token-level Direct Preference Optimization.
+
+Zeng et al. 2024 (https://arxiv.org/abs/2404.11999); the equations as in the authors' code.
+
+Derived token by token, the implicit reward has a second part: how far the policy is from the reference along the way,
+over the whole vocabulary and not at the sampled token alone.
+
+    D(x, y) = sum_t KL( pi_ref(. | x, y_<t) || pi(. | x, y_<t) )
+    u       = r_w - r_l as in DPO
+    TDPO1:  L = -log sigmoid( u - beta ( D(x, y_l) - D(x, y_w) ) )
+    TDPO2:  L = -log sigmoid( u - alpha beta ( D(x, y_l) - sg[ D(x, y_w) ] ) )
+
+averaged over pairs; sg[.] carries no gradient. So the policy is kept near the reference on the rejected response, and
+in TDPO2 is not led away from it on the chosen one. TDPO1 is `--no-stop-gradient --alpha 1`.
+
+Published settings (the authors' code): beta 0.1, alpha 0.5, learning rate 5e-6.
+
+What to know about it:
+- D needs both models' distributions at every token, so logprobs of the reference that were computed before do not do:
+  each update computes both models.
+
+TRL does not have it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from posttrain import errors
+from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
+from posttrain.algorithms.dpo import DPO
+from posttrain.objectives.pairwise import bradley_terry
+
+
+@dataclass(frozen=True)
+class TDPO(DPO):
+    """The knobs of TDPO; a `PreferenceAlgorithm`."""
+
+    alpha: float = 0.5
+    """Weight of the divergence in the comparison."""
+
+    stop_gradient: bool = True
+    """Whether the divergence on the chosen response carries no gradient: TDPO2; without it and with alpha 1, TDPO1."""
+
+    paper: ClassVar[str] = "2404.11999"
+    needs_divergence: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "alpha", or_zero=True)
+        if self.reference_free:
+            raise errors.UserError("TDPO is about the distance from a reference; leave out --reference-free")
+
+    def loss(
+        self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
+    ) -> PairLoss:
+        """As DPO's, with the divergences as a margin; see `PreferenceAlgorithm.loss`.
+
+        Metrics beside those of `compared`: `divergence/chosen` and `divergence/rejected`, in nats per response. Raises
+        `ValueError` where they, or a reference, are missing.
+        """
+        chosen_B, rejected_B = self.rewards(chosen, rejected, reference)
+        of_chosen_B, of_rejected_B = (_divergence(responses) for responses in (chosen, rejected))
+        metrics = {"divergence/chosen": of_chosen_B.detach(), "divergence/rejected": of_rejected_B.detach()}
+        kept_B = of_chosen_B.detach() if self.stop_gradient else of_chosen_B
+        margin_B = self.alpha * self.beta * (of_rejected_B - kept_B)
+        loss_B = bradley_terry(chosen_B, rejected_B, margin_B=margin_B, label_smoothing=self.label_smoothing)
+        return PairLoss(loss_B, compared(chosen_B, rejected_B) | metrics)
+
+
+def _divergence(responses: Responses) -> Float[Tensor, "B"]:
+    if responses.divergence_B is None:
+        raise ValueError("TDPO compares divergences from the reference, so loss() needs divergence_B; got None")
+    return responses.divergence_B

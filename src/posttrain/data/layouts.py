@@ -1,0 +1,156 @@
+"""Preferences as the public data sets lay them out: which columns say that it is one of them, and what they mean.
+
+A row of theirs may hold several preferences, or none: responses with scores make a pair of every two whose scores
+differ, and a derivation whose steps were rated makes one wherever a right step and a wrong one were seen.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, groupby
+from typing import Any, NamedTuple
+
+from posttrain.data.rows import Row
+from posttrain.types import Message, Preference
+
+
+class Layout(NamedTuple):
+    """How one data set is recognised by its columns, and read."""
+
+    name: str
+    fits: Callable[[Row], bool]
+    read: Callable[[Row], list[Preference]]
+
+
+def layout_of(row: Row) -> Layout | None:
+    """The public layout that a row has; None for posttrain's own, or one that is not known."""
+    return next((layout for layout in LAYOUTS if layout.fits(row)), None)
+
+
+def gathered(rows: Sequence[Row]) -> list[Row]:
+    """HelpSteer2 has a row for each response: those that follow each other and answer the same prompt become one row.
+
+    Other rows stay as they are.
+    """
+    if not rows or not {"prompt", "response", "helpfulness"} <= rows[0].fields.keys():
+        return list(rows)
+    found: list[Row] = []
+    for prompt, group in groupby(rows, key=lambda row: row.fields.get("prompt")):
+        members = list(group)
+        fields = {
+            "prompt": prompt,
+            "responses": [row.text("response") for row in members],
+            "scores": [_number(row, row.fields.get("helpfulness"), "helpfulness") for row in members],
+        }
+        found.append(Row(fields, members[0].place, members[0].id))
+    return found
+
+
+def _scored(row: Row) -> list[Preference]:
+    """`prompt`, `responses` and their `scores`: the higher, the better."""
+    responses, scores = (_list(row, row.fields.get(name), name) for name in ("responses", "scores"))
+    if len(responses) != len(scores):
+        raise row.fail(f"{len(responses)} 'responses' need as many 'scores'; got {len(scores)}")
+    said = [_text(row, response, "responses") for response in responses]
+    return _pairs(row, row.messages("prompt"), said, [_number(row, score, "scores") for score in scores])
+
+
+def _ultrafeedback(row: Row) -> list[Preference]:
+    """`instruction`, and `completions` by their `fine-grained_score`; their `overall_score` is wrong for some."""
+    completions = [_mapping(row, item, "completions") for item in _list(row, row.fields["completions"], "completions")]
+    said = [_text(row, one.get("response"), "completions response") for one in completions]
+    scores = [_number(row, one.get("fine-grained_score"), "completions fine-grained_score") for one in completions]
+    return _pairs(row, (Message("user", row.text("instruction")),), said, scores)
+
+
+def _tldr(row: Row) -> list[Preference]:
+    """OpenAI's comparisons of summaries, with the prompt of Stiennon et al. 2020 (arXiv 2009.01325), appendix B."""
+    info = _mapping(row, row.fields["info"], "info")
+    post = _text(row, info.get("post"), "info post")
+    prompt = f"SUBREDDIT: r/{info.get('subreddit')}\n\nTITLE: {info.get('title')}\n\nPOST: {post}\n\nTL;DR:"
+    summaries = _list(row, row.fields["summaries"], "summaries")
+    texts = [_text(row, _mapping(row, one, "summaries").get("text"), "summaries text").strip() for one in summaries]
+    choice = row.fields["choice"]
+    if len(texts) != 2 or choice not in (0, 1):
+        raise row.fail(f"two 'summaries' and a 'choice' of 0 or 1 make a comparison; got {len(texts)} and {choice!r}")
+    worker = str(row.fields.get("worker") or "")
+    return _differing(
+        [Preference((Message("user", prompt),), texts[choice], texts[1 - choice], 1.0, worker, row.place)]
+    )
+
+
+def _prm800k(row: Row) -> list[Preference]:
+    """A derivation of which people rated each step: a right step against each wrong one that was seen in its place."""
+    question = _mapping(row, row.fields["question"], "question")
+    prompt = (Message("user", _text(row, question.get("problem"), "question problem")),)
+    annotator, time = (str(row.fields.get(name) or "") for name in ("labeler", "timestamp"))
+    found: list[Preference] = []
+    before = ""
+    steps = _list(row, _mapping(row, row.fields["label"], "label").get("steps"), "label steps")
+    for step in (_mapping(row, one, "label steps") for one in steps):
+        seen = [_mapping(row, one, "completions") for one in step.get("completions") or ()]
+        rated = [(_text(row, one.get("text"), "completions text"), one.get("rating")) for one in seen]
+        right, wrong = ([text for text, rating in rated if rating == wanted] for wanted in (1, -1))
+        found += [
+            Preference(prompt, good, bad, 1.0, annotator, row.place, time, opening=before)
+            for good in right
+            for bad in wrong
+        ]
+        chosen, human = step.get("chosen_completion"), step.get("human_completion")
+        taken = human.get("text") if isinstance(human, Mapping) else human
+        if isinstance(chosen, int):
+            taken = rated[chosen][0]
+        if not isinstance(taken, str):
+            break
+        before += f"{taken}\n"
+    return _differing(found)
+
+
+def _has(*names: str) -> Callable[[Row], bool]:
+    return lambda row: all(name in row for name in names)
+
+
+LAYOUTS = (
+    Layout("responses with scores", _has("prompt", "responses", "scores"), _scored),
+    Layout("UltraFeedback", _has("instruction", "completions"), _ultrafeedback),
+    Layout("TL;DR comparisons", _has("info", "summaries", "choice"), _tldr),
+    Layout("PRM800K", _has("question", "label"), _prm800k),
+)
+
+
+def _pairs(row: Row, prompt: tuple[Message, ...], said: Sequence[str], scores: Sequence[float]) -> list[Preference]:
+    """Every two responses of different scores, with the difference as how much better the one is."""
+
+    def ordered() -> Iterator[Preference]:
+        for (one, first), (other, second) in combinations(zip(said, scores, strict=True), 2):
+            if first != second:
+                chosen, rejected = (one, other) if first > second else (other, one)
+                yield Preference(prompt, chosen, rejected, abs(first - second), source=row.place)
+
+    return _differing(list(ordered()))
+
+
+def _differing(preferences: list[Preference]) -> list[Preference]:
+    return [p for p in preferences if p.chosen != p.rejected]
+
+
+def _list(row: Row, value: Any, name: str) -> Sequence[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise row.fail(f"field '{name}' must be a list; got {value!r:.60}")
+    return value
+
+
+def _mapping(row: Row, value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise row.fail(f"field '{name}' must be an object; got {value!r:.60}")
+    return value
+
+
+def _text(row: Row, value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise row.fail(f"field '{name}' must be text with something in it; got {value!r:.60}")
+    return value
+
+
+def _number(row: Row, value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise row.fail(f"field '{name}' must be a number; got {value!r:.60}")
+    return float(value)

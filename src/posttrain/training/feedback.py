@@ -1,0 +1,149 @@
+"""What people said, from the data that the options name to the tokens of a step.
+
+Feedback comes in kinds: pairs, of which one response was chosen, and judgements of single responses. A unit is what a
+batch counts: a pair, or the judgements of one row of the data.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from posttrain.data import ChatFormat, divide, judged_of, load_judgements, load_preferences, pair_of, parse_columns
+from posttrain.data.packing import Example, Judged, Pair
+from posttrain.data.preferences import Loaded
+from posttrain.errors import UserError
+from posttrain.training.pair_options import PairOptions
+from posttrain.training.schedule import unreached
+from posttrain.types import Judgement, Message, Preference, Task
+
+T = TypeVar("T")  # what one row of the data says
+U = TypeVar("U")  # the same as tokens
+
+
+@dataclass(frozen=True)
+class Feedback(Generic[T, U]):
+    """A kind of feedback."""
+
+    noun: str  # what people call its units
+    load: Callable[..., Loaded[T]]
+    prompt: Callable[[T], tuple[Message, ...]]
+    tokens: Callable[[ChatFormat, T], U]
+    sequences: Callable[[U], Sequence[Example]]
+    row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
+
+
+def _size(sequence: Example) -> int:
+    return len(sequence.prefix) + len(sequence.continuation)
+
+
+PAIRS: Feedback[Preference, Pair] = Feedback(
+    "pairs",
+    load_preferences,
+    lambda preference: preference.prompt,
+    pair_of,
+    lambda pair: pair,
+    lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
+)
+
+JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Judged, ...]] = Feedback(
+    "judged rows",
+    load_judgements,
+    lambda judgements: judgements[0].prompt,
+    lambda chat, judgements: tuple(judged_of(chat, one) for one in judgements),
+    lambda unit: [judged.example for judged in unit],
+    lambda sequences: max(map(_size, sequences)),
+)
+
+
+@dataclass(frozen=True)
+class Sides(Generic[T]):
+    """Feedback to learn from and to hold out, and what to tell the user of it."""
+
+    learned: list[T]
+    heldout: list[T]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Units(Generic[U]):
+    """What is learned, what is held out, and how many updates that makes."""
+
+    learned: list[U]
+    heldout: list[U]
+    dropped: int  # units that were too long
+    steps: int
+    notes: tuple[str, ...]  # what to tell the user
+
+
+def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
+    """The feedback that the options name."""
+    if not options.dataset:
+        raise UserError("say what to train on with --dataset: a hub id, or a jsonl or parquet file or folder")
+    columns = parse_columns(options.columns) if options.columns else None
+
+    notes: list[str] = []
+
+    def tasks(source: str, limit: int | None = None) -> list[Task]:
+        words = {"system": options.system, "prompt_template": options.prompt_template}
+        found = kind.load(source, columns=columns, limit=limit, **words)
+        if found.left_out:
+            first = "; ".join(found.left_out[:3]) + ("; and so on" if len(found.left_out) > 3 else "")
+            notes.append(
+                f"{len(found.left_out)} of {len(found.left_out) + len(found.items)} {kind.noun} left out: {first}"
+            )
+        return [Task(kind.prompt(item), answer=item) for item in found.items]
+
+    sides = divide(
+        tasks(options.dataset, options.limit),
+        share=options.eval_share,
+        offered=(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None,
+        limit=options.eval_limit,
+        seed=options.seed,
+    )
+    learned, heldout = ([task.answer for task in side] for side in (sides.learned, sides.heldout))
+    return Sides(learned, heldout, (*notes, *sides.notes))
+
+
+def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:
+    """The units of which no sequence has more than `longest` tokens."""
+    return [unit for unit in units if max(map(_size, kind.sequences(unit))) <= longest]
+
+
+def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:
+    """Feedback as tokens, without what is too long.
+
+    Raises:
+        UserError: nothing is left on one of the two sides, a unit does not fit a micro-batch, or a batch is larger than
+            the data.
+    """
+    longest = min(options.max_tokens, context)
+    learned, heldout = (
+        fitting(kind, [kind.tokens(chat, item) for item in side], longest) for side in (sides.learned, sides.heldout)
+    )
+    if not learned or (sides.heldout and not heldout):
+        raise UserError(
+            f"all {'held-out ' if learned else ''}{kind.noun} are longer than {longest} tokens, the smaller of "
+            f"--max-tokens {options.max_tokens} and the model's context {context}; shorten them, or raise what limits "
+            "them"
+        )
+    most = max(kind.row(kind.sequences(unit)) for unit in learned + heldout)
+    if most > options.microbatch_tokens:
+        raise UserError(
+            f"the longest of the {kind.noun} has {most} tokens, but --microbatch-tokens is "
+            f"{options.microbatch_tokens}; type --microbatch-tokens {most} or more, or leave longer ones out with "
+            "--max-tokens"
+        )
+    if len(learned) < options.pairs_per_step:
+        raise UserError(
+            f"--pairs-per-step {options.pairs_per_step} is more than there are {kind.noun}; "
+            f"type --pairs-per-step {len(learned)} or less"
+        )
+    steps = options.steps or math.ceil(options.epochs * len(learned) / options.pairs_per_step)
+    too_long = [
+        f"{len(before) - len(kept)} of {len(before)} {which}{kind.noun} are over {longest} tokens and were left out"
+        for which, before, kept in (("", sides.learned, learned), ("held-out ", sides.heldout, heldout))
+        if len(kept) < len(before)
+    ]
+    notes = (*sides.notes, *too_long, *unreached(options.warmup_steps, steps))
+    return Units(learned, heldout, len(sides.learned) - len(learned), steps, notes)
