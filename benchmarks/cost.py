@@ -22,6 +22,7 @@ from statistics import median
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import Example
 from posttrain.models.language_model import LanguageModel, wrap
@@ -70,10 +71,10 @@ def measure(shape: str, folder: str, completions: int, length: int, repeats: int
         sampled = time.perf_counter()
         batch = PolicyBatch(
             [Example(r.token_ids, c.token_ids, (True,) * length) for r, c in zip(requests, said, strict=True)],
-            [(-1.0) ** number for number in range(len(said))],
+            [((-1.0) ** number,) * length for number in range(len(said))],
             [c.logprobs for c in said],
-            len(said),
-            length * len(said),
+            None,
+            Counts(len(said), length * len(said), length),
         )
         policy_step(model, optimizer, GRPO(kl_coefficient=0.0), batch, lr=1e-6, microbatch_tokens=MICROBATCH_TOKENS)
         sampling.append(sampled - began)

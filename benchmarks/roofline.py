@@ -21,6 +21,7 @@ from statistics import median
 
 import torch
 
+from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import Example, load_tasks, pack
 from posttrain.models.footprint import shape_of
@@ -74,7 +75,11 @@ def phases(name: str) -> tuple[LanguageModel, list[Phase]]:
     done = engine.generate(requests)
     examples = [Example(r.token_ids, c.token_ids, (True,) * NEW) for r, c in zip(requests, done, strict=True)]
     batch = PolicyBatch(
-        examples, [(-1.0) ** i for i in range(len(done))], [c.logprobs for c in done], len(done), NEW * len(done)
+        examples,
+        [((-1.0) ** i,) * NEW for i in range(len(done))],
+        [c.logprobs for c in done],
+        None,
+        Counts(len(done), NEW * len(done), NEW),
     )
     (row,) = pack([Example.whole(ids, [False] * len(ids)) for ids in asked], 10**6)
 
@@ -91,7 +96,7 @@ def phases(name: str) -> tuple[LanguageModel, list[Phase]]:
     seen = sum(len(r.token_ids) + NEW / 2 for r in requests) * NEW  # keys that the new tokens look at
     attention = 4 * shape.layers * shape.query_width * seen
     return model, [
-        Phase("prefill", prefill, 2 * shape.active * read),
+        Phase("prefill", prefill, 2 * shape.active * len(row.token_ids)),
         Phase(
             "sampling", lambda: engine.generate(requests), 2 * shape.active * (read + new) + 2 * head * new + attention
         ),

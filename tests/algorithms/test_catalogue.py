@@ -63,7 +63,12 @@ def test_a_wrapper_inherits_the_knobs_it_does_not_restate():
 
 def test_rows_have_all_algorithms_by_name():
     assert [row.name for row in catalogue.rows()] == sorted(ALGORITHMS)
-    assert catalogue.describe("grpo") == ("grpo", "online", "2402.03300", ("reference policy",))
+    assert catalogue.describe("grpo") == ("grpo", "online", "2402.03300", ("groups", "reference policy"))
+    needs = {row.name: row.needs for row in catalogue.rows()}
+    assert needs["dapo"] == ("groups",) and needs["reinforce"] == ("reference policy",)
+    assert needs["remax"] == ("greedy completions", "reference policy")
+    assert needs["simpo"] == ("pairs",) and needs["dpo"] == ("pairs", "reference policy")
+    assert needs["kto"] == ("good and bad responses", "reference policy")
 
 
 @pytest.mark.parametrize("function", [catalogue.describe, catalogue.explain])

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posttrain.algorithms.algorithm import Counts, Rollout
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import UserError
 from posttrain.objectives import kl
@@ -40,11 +41,22 @@ def scalar(algorithm, b, rows=None):
     chosen = torch.arange(len(b.sizes)) if rows is None else torch.tensor(rows)
     here = torch.isin(b.row, chosen)
     row = torch.searchsorted(chosen, b.row[here])
-    advantages = algorithm.advantages(b.rewards).advantages_PG.flatten()[b.row[here]]
+    found = algorithm.advantages(Rollout(b.rewards, b.row)).advantages_N[here]
     out = algorithm.loss(
-        b.logprobs[here], old_N=b.old[here], advantages_N=advantages, row_N=row, reference_N=b.reference[here]
+        b.logprobs[here], old_N=b.old[here], advantages_N=found, row_N=row, reference_N=b.reference[here]
     )
-    return algorithm.reduce(out.loss_N, row, sequences=len(b.sizes), tokens=len(b.row))
+    return algorithm.reduce(out.loss_N, row, Counts(len(b.sizes), len(b.row)))
+
+
+def advantages(algorithm, rewards, lengths=None):
+    """Of whole completions, of as many tokens as `lengths` says, or of one each."""
+    rewards = torch.as_tensor(rewards, dtype=torch.float64)
+    row = (
+        torch.arange(rewards.numel())
+        if lengths is None
+        else torch.repeat_interleave(torch.arange(rewards.numel()), torch.tensor(lengths))
+    )
+    return algorithm.advantages(Rollout(rewards, row))
 
 
 def gradient(loss, b):
@@ -92,11 +104,11 @@ def test_the_defaults_are_the_papers():
 
 def test_on_the_first_update_the_ratio_is_one_nothing_is_clipped_and_the_gradient_is_reinforce():
     b = batch(drift=0.0)
-    advantages = WITHOUT_KL.advantages(b.rewards).advantages_PG.flatten()
-    out = WITHOUT_KL.loss(b.logprobs, old_N=b.old, advantages_N=advantages[b.row], row_N=b.row)
+    of_each = advantages(WITHOUT_KL, b.rewards).advantages_N
+    out = WITHOUT_KL.loss(b.logprobs, old_N=b.old, advantages_N=of_each[b.row], row_N=b.row)
     assert out.metrics["ratio"].tolist() == [1.0] * len(b.row)
     assert out.metrics["clip_fraction"].tolist() == [0.0] * len(b.row)
-    expected = [-advantages[r].item() / b.sizes[r] / len(b.sizes) for r in b.row.tolist()]
+    expected = [-of_each[r].item() / b.sizes[r] / len(b.sizes) for r in b.row.tolist()]
     assert gradient(scalar(WITHOUT_KL, b), b).tolist() == pytest.approx(expected, rel=1e-12)
 
 
@@ -131,25 +143,27 @@ def test_the_order_within_a_group_does_not_matter(order):
     torch.testing.assert_close(scalar(GRPO(), swapped), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_group_that_is_not_kept_would_not_have_changed_the_gradient():
+def test_without_a_kl_term_a_token_of_no_advantage_is_silent_and_with_one_it_is_not():
     b = batch(rewards=[[1.0, 0.0, 0.25], [0.1, 0.1, 0.1]])
-    assert [WITHOUT_KL.keep(group) for group in b.rewards] == [True, False]
+    assert WITHOUT_KL.silent_at_zero and not GRPO().silent_at_zero
     whole = gradient(scalar(WITHOUT_KL, b), b)
-    assert torch.equal(gradient(scalar(WITHOUT_KL, b, [0, 1, 2]), b), whole)
-    assert whole.abs().max() > 0
-
-
-@pytest.mark.parametrize("rewards", [[1.0, 0.0], [0.0, 0.5, 1.0], [0.0, 0.0, 0.0, 1.0]])
-def test_a_group_with_any_advantage_at_all_is_kept_and_is_not_counted_as_dead(rewards):
-    rewards = torch.tensor(rewards, dtype=torch.float64)  # in the second, one completion is just average
-    assert WITHOUT_KL.keep(rewards)
-    assert WITHOUT_KL.advantages(rewards).metrics["zero_advantage"] == 0.0
-
-
-def test_with_a_kl_term_every_group_is_kept_since_every_group_carries_its_gradient():
-    b = batch(rewards=[[1.0, 0.0, 0.25], [0.1, 0.1, 0.1]])
-    assert [GRPO().keep(group) for group in b.rewards] == [True, True]
+    assert torch.equal(gradient(scalar(WITHOUT_KL, b, [0, 1, 2]), b), whole) and whole.abs().max() > 0
     assert gradient(scalar(GRPO(), b), b)[b.row >= 3].abs().min() > 0
+
+
+@pytest.mark.parametrize("rewards", [[[1.0, 0.0]], [[0.0, 0.5, 1.0]], [[0.0, 0.0, 0.0, 1.0]]])
+def test_a_group_with_any_advantage_at_all_is_not_counted_as_dead(rewards):
+    assert advantages(WITHOUT_KL, rewards).metrics["zero_advantage"] == 0.0  # in the second, one is just average
+
+
+def test_every_group_is_accepted():
+    assert GRPO().accepts(torch.zeros(3)) and GRPO().accepts(torch.ones(2))
+
+
+def test_an_advantage_is_that_of_all_tokens_of_its_completion():
+    found = advantages(GRPO(std_epsilon=0.0), [[1.0, 0.0], [0.0, 1.0]], [2, 1, 3, 1]).advantages_N
+    half = math.sqrt(0.5)
+    assert found.tolist() == pytest.approx([half, half, -half, -half, -half, -half, half])
 
 
 def test_the_kl_estimator_is_the_one_asked_for():
@@ -172,17 +186,14 @@ def test_metrics_carry_no_gradient():
 
 def test_advantage_metrics_show_a_run_that_learns_nothing():
     rewards = torch.tensor([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [3.0, 3.0]], dtype=torch.float64)
-    metrics = GRPO().advantages(rewards).metrics
+    metrics = advantages(GRPO(), rewards).metrics
     assert metrics["zero_advantage"] == 0.75
     assert metrics["reward_std"] == pytest.approx(math.sqrt(0.5) / 4)
 
 
 def test_a_group_of_one_says_what_to_type():
-    for rewards in (torch.zeros(1), torch.zeros(4, 1)):
-        with pytest.raises(UserError, match="needs 2 or more of them; got 1: type --completions-per-prompt 2"):
-            GRPO().advantages(rewards)
-    with pytest.raises(UserError, match="got 1"):
-        WITHOUT_KL.keep(torch.zeros(1))
+    with pytest.raises(UserError, match="needs 2 or more of them; got 1: type --completions-per-prompt 2"):
+        advantages(GRPO(), torch.zeros(4, 1))
 
 
 def test_a_kl_term_without_a_reference_is_an_error_not_a_loss_without_kl():

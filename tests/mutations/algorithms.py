@@ -16,16 +16,19 @@ MUTATIONS = [
             ("(logprobs_N, reference_N)", "(reference_N, logprobs_N)"),
             ("kl_N.detach()}", "kl_N}"),
             ("return self.kl_coefficient > 0", "return self.kl_coefficient >= 0"),
-            ("self.needs_reference or bool(", "bool("),
-            (".advantages_PG != 0).any()", ".advantages_PG != 0).all()"),
-            (".advantages_PG != 0).any()", ".advantages_PG > 1).any()"),
+            ("return not self.needs_reference", "return True"),
+            ("rollout.per_token(advantages_PG)", "rollout.per_token(rewards_PG)"),
             ("epsilon=self.std_epsilon", "epsilon=0.0"),
-            ("denominator=sequences", "denominator=tokens"),
-            ("reduce.sequence_mean(values_N, row_N, denominator=sequences)", "reduce.token_mean(values_N, tokens)"),
+            ("denominator=counts.sequences", "denominator=counts.tokens"),
+            (
+                "reduce.sequence_mean(values_N, row_N, denominator=counts.sequences)",
+                "reduce.token_mean(values_N, counts.tokens)",
+            ),
             ("(advantages_PG == 0).all(dim=-1)", "(advantages_PG == 0).any(dim=-1)"),
             ("(advantages_PG == 0).all(dim=-1)", "(advantages_PG != 0).all(dim=-1)"),
             ("rewards_PG.std(dim=-1).mean()", "rewards_PG.std()"),
-            ("if size < 2:", "if size < 1:"),
+            ("least_group: ClassVar[int] = 2", "least_group: ClassVar[int] = 1"),
+            ("        enough(self, rewards_PG.shape[-1])\n", ""),
             ("positive(self, knob, or_zero=True)", "pass"),
             ("if self.kl_estimator not in kl.ESTIMATORS", "if not self.kl_estimator"),
             ("kl_coefficient: float = 0.04", "kl_coefficient: float = 0.4"),
@@ -38,9 +41,84 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation(f"algorithms/{name}.py", old, new, "algorithms/test_online.py")
+        for name, faults in {
+            "dr_grpo": [
+                ("mean_centred(rewards_PG)", "rewards_PG"),
+                ("counts.sequences * counts.longest", "counts.tokens"),
+                ("kl_coefficient: float = 0.0", "kl_coefficient: float = 0.04"),
+            ],
+            "dapo": [
+                ("bool((rewards_G != rewards_G[0]).any())", "bool((rewards_G != rewards_G[0]).all())"),
+                ("bool((rewards_G != rewards_G[0]).any())", "bool(rewards_G.any())"),
+                ("rollout.rewards_PG + punished_PG", "rollout.rewards_PG - punished_PG"),
+                ("rollout.rewards_PG + punished_PG", "rollout.rewards_PG"),
+                ("        if not buffer:\n", "        if True:\n"),
+                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+                ("clip_high: float = 0.28", "clip_high: float = 0.2"),
+                ("if not 0 <= self.overlong_share <= 1:", "if self.overlong_share < 0:"),
+                ("overlong_share: float = 0.2", "overlong_share: float = 0.1"),
+            ],
+            "gspo": [
+                ("by_length=True", "by_length=False"),
+                ("clip_low=self.clip_low", "clip_low=self.clip_high"),
+                ("clip_low: float = 3e-4", "clip_low: float = 4e-4"),
+            ],
+            "grpo_bucketed": [
+                ("rollout.kinds_P or (", "("),
+                ("epsilon=self.std_epsilon", "epsilon=1.0"),
+                ("(advantages_PG == 0).all(dim=-1)", "(advantages_PG == 0).any()"),
+                ("least_group: ClassVar[int] = 1", "least_group: ClassVar[int] = 2"),
+            ],
+            "reinforce": [
+                ("rewards_PG - self.kl_coefficient * kl_PG", "rewards_PG + self.kl_coefficient * kl_PG"),
+                ("rewards_PG - self.kl_coefficient * kl_PG", "rewards_PG - kl_PG"),
+                ("rewards_PG - self.baseline(rewards_PG, rollout)", "rewards_PG"),
+                ("return rewards_PG.mean()", "return rewards_PG.mean(dim=-1, keepdim=True)"),
+                ("found.loss / length_N", "found.loss"),
+                ("token_mean(values_N, counts.sequences)", "token_mean(values_N, counts.tokens)"),
+                ("kl.k1(rollout.sampler_N, rollout.reference_N)", "kl.k1(rollout.reference_N, rollout.sampler_N)"),
+                ("kl.k1(rollout.sampler_N", "kl.k3(rollout.sampler_N"),
+                ("clip_low=1.0, clip_high=math.inf", "clip_low=0.2, clip_high=0.2"),
+                ("return self.kl_coefficient > 0", "return self.kl_coefficient >= 0"),
+                ("kl_PG.mean().item()", "kl_PG.sum().item()"),
+            ],
+            "rloo": [
+                ("rewards_PG - leave_one_out(rewards_PG)", "rewards_PG.mean(dim=-1, keepdim=True)"),
+                ("clip_low=self.clip, clip_high=self.clip", "clip_low=1.0, clip_high=self.clip"),
+                ("least_group: ClassVar[int] = 2", "least_group: ClassVar[int] = 1"),
+                ("by_length=False", "by_length=True"),
+            ],
+            "remax": [
+                ("return rollout.greedy_P[:, None]", "return rollout.greedy_P.mean()"),
+                ("needs_greedy: ClassVar[bool] = True", "needs_greedy: ClassVar[bool] = False"),
+                ("kl_coefficient: float = 0.1", "kl_coefficient: float = 0.05"),
+            ],
+            "reinforce_pp": [
+                (
+                    "returns_N - self.kl_coefficient * returns(kl_N, rollout.row_N)",
+                    "returns_N - self.kl_coefficient * kl_N",
+                ),
+                ("returns_N - self.kl_coefficient", "returns_N + self.kl_coefficient"),
+                ("batch_normalised(returns_N)", "returns_N"),
+                ("clip_low=self.clip, clip_high=self.clip", "clip_low=0.2, clip_high=0.2"),
+                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+            ],
+        }.items()
+        for old, new in faults
+    ),
+    *(
+        Mutation("algorithms/algorithm.py", old, new, "algorithms/test_online.py")
+        for old, new in [
+            ("minlength=self.rewards_PG.numel()", "minlength=0"),
+            ("values_PG.flatten()[self.row_N]", "values_PG.T.flatten()[self.row_N]"),
+        ]
+    ),
+    *(
         Mutation("algorithms/catalogue.py", old, new, "algorithms/test_catalogue.py")
         for old, new in [
-            ("if algorithm.needs_reference else ()", "if not algorithm.needs_reference else ()"),
+            ('policy", algorithm.needs_reference)', 'policy", not algorithm.needs_reference)'),
+            ("algorithm.least_group > 1", "algorithm.least_group > 0"),
             ("reversed(algorithm.__mro__)", "algorithm.__mro__"),
             ("field.default", "field.name"),
         ]

@@ -35,7 +35,7 @@ MUTATIONS = [
             ("centred * (size / (size - 1))", "centred"),
             ("rewards_PG.shape[-1] - ddof)", "rewards_PG.shape[-1])"),
             ("ddof: int = 1", "ddof: int = 0"),
-            ("epsilon: float = 1e-4", "epsilon: float = 1e-2"),
+            ("epsilon: float = 1e-4, ddof", "epsilon: float = 1e-2, ddof"),
             ("std + epsilon)", "std)"),
             ("centred / torch.where(", "centred * torch.where("),
             (".sqrt()", ""),
@@ -77,6 +77,38 @@ MUTATIONS = [
             ("not denominator > 0", "denominator < 0"),
             ("not denominator > 0", "denominator <= 0"),
             ('    require_one_shape("sequence_mean"', '    dict(name="sequence_mean"'),
+        ]
+    ),
+    *(
+        Mutation("objectives/advantages.py", old, new, "objectives/test_advantages.py")
+        for old, new in [
+            ("[other == kind for other in kinds_P]", "[True for other in kinds_P]"),
+            ("0.0 if alone else", "bucket if alone else"),
+            ("if len(kinds_P) != len(rewards_PG):", "if False:"),
+            ("(values_N - values_N.mean())", "values_N"),
+            ("if values_N.numel() < 2 or", "if"),
+            ("values[n] += discount * values[n + 1]", "values[n] += values[n + 1]"),
+            ("if rows[n] == rows[n + 1]:", "if True:"),
+            ("range(len(values) - 2, -1, -1)", "range(len(values) - 1)"),
+        ]
+    ),
+    *(
+        Mutation("objectives/policy.py", old, new, "objectives/test_policy.py")
+        for old, new in [
+            ("    if by_length:\n", "    if True:\n"),
+            ("logprobs_N - old_N.detach(), row_N, rows", "old_N.detach() - logprobs_N, row_N, rows"),
+            ("clipped_surrogate(log_ratio_N, nothing_N", "clipped_surrogate(log_ratio_N.detach(), nothing_N"),
+            ("advantages_N=advantages_N, row_N=row_N)", "advantages_N=advantages_N)"),
+        ]
+    ),
+    *(
+        Mutation("objectives/shaping.py", old, new, "objectives/test_shaping.py")
+        for old, new in [
+            ("return -((", "return (("),
+            ("(longest - buffer)) / buffer", "longest) / buffer"),
+            (".clamp(0.0, 1.0)", ".clamp(min=0.0)"),
+            (".clamp(0.0, 1.0)", ".clamp(max=1.0)"),
+            ("if not 1 <= buffer <= longest:", "if not 0 <= buffer <= longest:"),
         ]
     ),
     *(

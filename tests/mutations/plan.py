@@ -91,7 +91,7 @@ MUTATIONS = [
         for old, new in [
             ("reference=algorithm.needs_reference", "reference=False"),
             ("if length <= config.max_prompt_tokens]", "]"),
-            ("    algorithm.advantages(torch.zeros(1, config.completions_per_prompt))", "    pass"),
+            ("    enough(algorithm, config.completions_per_prompt)", "    pass"),
             ("math.ceil(config.epochs * rows / config.examples_per_step)", "int(config.epochs)"),
             ("math.ceil(config.epochs * rows / config.pairs_per_step)", "int(config.epochs)"),
             ("longest = load(*max(sizes, key=sum))", "longest = load(*min(sizes, key=sum))"),

@@ -92,6 +92,36 @@ def test_a_group_of_one_is_refused(function):
         function(torch.zeros(4, 1))
 
 
+def test_a_bucket_is_all_completions_of_one_kind():
+    rewards = tensor([[1.0, 0.0], [0.0, 0.0], [3.0, 5.0]])
+    found = advantages.bucket_normalised(rewards, ["a", "b", "a"], epsilon=0.5)
+    expected = reference.group_normalised([1.0, 0.0, 3.0, 5.0], 0.5, 1)
+    close(found[[0, 2]].flatten(), expected)
+    assert not found[1].any()  # its kind earned nothing, so nothing is better
+
+
+def test_a_completion_that_is_alone_of_its_kind_is_compared_with_nothing():
+    found = advantages.bucket_normalised(tensor([[1.0], [0.0], [4.0]]), ["a", "a", "b"], epsilon=0.0)
+    close(found.flatten(), [0.5**0.5, -(0.5**0.5), 0.0])
+    with pytest.raises(ValueError, match="3 groups need as many kinds; got 1"):
+        advantages.bucket_normalised(tensor([[1.0], [0.0], [4.0]]), ["a"])
+
+
+@given(REWARDS)
+def test_the_batch_s_normalisation_is_a_group_s_of_everything(rewards):
+    expected = reference.group_normalised(rewards, 1e-8, 1)
+    close(advantages.batch_normalised(tensor(rewards)), expected)
+    assert advantages.batch_normalised(tensor(rewards[:1])).tolist() == [0.0]
+
+
+def test_returns_look_ahead_to_the_end_of_their_own_completion():
+    rewards, row = tensor([1.0, 2.0, 4.0, 8.0, 16.0]), torch.tensor([0, 0, 1, 1, 1])
+    close(advantages.returns(rewards, row), [3.0, 2.0, 28.0, 24.0, 16.0])
+    close(advantages.returns(rewards, row, discount=0.5), [2.0, 2.0, 12.0, 16.0, 16.0])
+    close(advantages.returns(rewards, row, discount=0.0), rewards.tolist())
+    assert advantages.returns(tensor([]), torch.tensor([], dtype=torch.long)).tolist() == []
+
+
 def test_docstring_examples_run():
     results = doctest.testmod(advantages, extraglobs={"torch": torch})
     assert results.failed == 0 and results.attempted > 0

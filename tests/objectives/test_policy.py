@@ -69,6 +69,49 @@ def test_shapes_that_would_broadcast_silently_are_refused_with_what_to_do():
         policy.clipped_surrogate(torch.zeros(2, 2), torch.zeros(2, 2), torch.zeros(2))
 
 
+ROW = torch.tensor([0, 0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("by_length", [True, False])
+def test_one_ratio_for_a_whole_completion(by_length):
+    g = torch.Generator().manual_seed(0)
+    logprobs, old = (-torch.rand(5, generator=g, dtype=torch.float64) for _ in range(2))
+    advantages = torch.tensor([1.5, 1.5, 1.5, -2.0, -2.0], dtype=torch.float64)
+    logprobs.requires_grad_()
+    found = policy.sequence_surrogate(logprobs, old, advantages, ROW, clip_low=0.9, clip_high=9.0, by_length=by_length)
+    expected, slopes = [], []
+    for start, stop in ((0, 3), (3, 5)):
+        power = 1 / (stop - start) if by_length else 1.0
+        ratio = (logprobs[start:stop].sum() - old[start:stop].sum()).exp().item() ** power
+        expected += [-ratio * advantages[start].item()] * (stop - start)
+        # each of its n tokens has the value, so a logprob moves n of them by the ratio times the power
+        slopes += [-ratio * advantages[start].item() * power * (stop - start)] * (stop - start)
+    assert found.loss.tolist() == pytest.approx(expected, rel=1e-12)
+    assert torch.autograd.grad(found.loss.sum(), logprobs)[0].tolist() == pytest.approx(slopes, rel=1e-12)
+
+
+def test_a_whole_completion_is_clipped():
+    logprobs = torch.tensor([0.5, 0.5, 0.0], requires_grad=True)
+    found = policy.sequence_surrogate(
+        logprobs,
+        torch.zeros(3),
+        torch.ones(3),
+        torch.tensor([0, 0, 1]),
+        clip_low=0.2,
+        clip_high=0.6,
+        by_length=True,
+    )
+    assert found.clipped.tolist() == [1.0, 1.0, 0.0] and found.loss.tolist() == pytest.approx([-1.6, -1.6, -1.0])
+    assert torch.autograd.grad(found.loss.sum(), logprobs)[0].tolist() == [0.0, 0.0, -1.0]
+
+
+def test_a_sequence_surrogate_of_unequal_shapes_is_refused():
+    with pytest.raises(ValueError, match="row_N"):
+        policy.sequence_surrogate(
+            torch.zeros(2), torch.zeros(2), torch.zeros(2), ROW, clip_low=0.2, clip_high=0.2, by_length=True
+        )
+
+
 def test_docstring_examples_run():
     results = doctest.testmod(policy, extraglobs={"torch": torch})
     assert results.failed == 0 and results.attempted > 0

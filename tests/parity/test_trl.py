@@ -13,13 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Responses
+from posttrain.algorithms.algorithm import Counts, Responses, Rollout
+from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dpo import DPO
+from posttrain.algorithms.dr_grpo import DrGRPO
 from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.ipo import IPO
 from posttrain.algorithms.irpo import IRPO
 from posttrain.algorithms.kto import KTO
 from posttrain.algorithms.orpo import ORPO
+from posttrain.algorithms.rloo import RLOO
 from posttrain.algorithms.simpo import SimPO
 from posttrain.algorithms.sppo import SPPO
 
@@ -195,23 +199,51 @@ def test_the_divergence_of_kto_is_both_above_and_at_zero_in_these():
     assert min(differences) < 0 < max(differences)
 
 
-@pytest.mark.parametrize("kl_coefficient", [0.0, 0.04])
-def test_grpo(kl_coefficient):
-    group, rows = 4, 2 * PAIRS
-    policy, reference, mask = said(0)
-    old = policy.detach() + 0.4 * torch.randn(policy.shape, generator=torch.Generator().manual_seed(1)) * mask
-    rewards_PG = torch.rand(rows // group, group, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    algorithm = GRPO(kl_coefficient=kl_coefficient, clip_high=0.28)
-    advantages = algorithm.advantages(rewards_PG).advantages_PG.flatten()
+GROUP = 4
 
-    theirs = trainer(
+
+def grpo_inputs(mask: Tensor, policy: Tensor) -> dict[str, Tensor]:
+    ids = torch.ones(len(mask), TOKENS - 1, dtype=torch.long)
+    noise = torch.randn(policy.shape, generator=torch.Generator().manual_seed(1))
+    old = policy.detach() + 0.4 * noise * mask
+    shared = {"prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1], "completion_ids": ids}
+    return shared | {
+        "completion_mask": mask.long(),
+        "old_per_token_logps": old,
+        "old_logps": (old * mask).sum(1),
+        "num_items_in_batch": mask.sum(),
+    }
+
+
+def group_rewards() -> Tensor:
+    g = torch.Generator().manual_seed(2)
+    return torch.rand(2 * PAIRS // GROUP, GROUP, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (GRPO(kl_coefficient=0.0), {"loss_type": "grpo"}),
+        (GRPO(kl_coefficient=0.04, clip_high=0.28), {"loss_type": "grpo", "beta": 0.04, "epsilon_high": 0.28}),
+        (DrGRPO(), {"loss_type": "dr_grpo"}),
+        (DAPO(), {"loss_type": "dapo", "epsilon_high": 0.28}),
+        (
+            GSPO(clip_low=0.1, clip_high=0.15),
+            {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon_low": 0.1, "epsilon_high": 0.15},
+        ),
+    ],
+    ids=["grpo", "grpo with KL", "dr-grpo", "dapo", "gspo"],
+)
+def test_groups(ours, theirs):
+    policy, reference, mask = said(0)
+    inputs = grpo_inputs(mask, policy)
+    row_N = mask.nonzero()[:, 0]
+    advantages_N = ours.advantages(Rollout(group_rewards(), row_N)).advantages_N
+    of_each = torch.stack([advantages_N[row_N == row][0] for row in range(len(mask))])
+    settings = {"beta": 0.0, "epsilon_low": 0.2, "epsilon_high": 0.2, "importance_sampling_level": "token", **theirs}
+    peer = trainer(
         trl.GRPOTrainer,
         model=Answers(),
-        beta=kl_coefficient,
-        loss_type="grpo",
-        importance_sampling_level="token",
-        epsilon_low=0.2,
-        epsilon_high=0.28,
         top_entropy_quantile=1.0,
         off_policy_mask_threshold=None,
         use_vllm=False,
@@ -219,22 +251,47 @@ def test_grpo(kl_coefficient):
         current_gradient_accumulation_steps=1,
         max_completion_length=TOKENS - 1,
         _get_per_token_logps_and_entropies=lambda *args, **options: (policy, torch.zeros_like(policy), None),
-        args=SimpleNamespace(delta=None, use_bias_correction_kl=False),
+        args=SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
+        **settings,
     )
-    ids = torch.ones(rows, TOKENS - 1, dtype=torch.long)
-    inputs = {
-        "prompt_ids": ids[:, :1],
-        "prompt_mask": ids[:, :1],
-        "completion_ids": ids,
-        "completion_mask": mask.long(),
-    }
-    inputs |= {"advantages": advantages, "old_per_token_logps": old, "ref_per_token_logps": reference}
-    expected = theirs._compute_loss(Answers(), inputs)
+    expected = peer._compute_loss(Answers(), inputs | {"advantages": of_each, "ref_per_token_logps": reference})
+    found_N, metrics = ours.loss(
+        policy[mask],
+        old_N=inputs["old_per_token_logps"][mask],
+        advantages_N=advantages_N,
+        row_N=row_N,
+        reference_N=reference[mask],
+    )
+    found = ours.reduce(found_N, row_N, Counts(len(mask), int(mask.sum()), TOKENS - 1))
+    assert metrics["clip_fraction"].sum() > 0  # the clip is compared too
+    assert found.item() == pytest.approx(expected.item(), **CLOSE)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, policy)[0] for loss in (found, expected)))
 
+
+@pytest.mark.parametrize("kl_coefficient", [0.0, 0.3])
+def test_rloo(kl_coefficient):
+    policy, reference, mask = said(0)
+    inputs = grpo_inputs(mask, policy)
     row_N = mask.nonzero()[:, 0]
-    found_N, _ = algorithm.loss(
-        policy[mask], old_N=old[mask], advantages_N=advantages[row_N], row_N=row_N, reference_N=reference[mask]
+    old = inputs["old_per_token_logps"]
+    ours = RLOO(kl_coefficient=kl_coefficient)
+    rollout = Rollout(group_rewards(), row_N, sampler_N=old[mask], reference_N=reference[mask])
+    advantages_N = ours.advantages(rollout).advantages_N
+    # TRL's own lines: rewards less the KL, and the mean of the group's others
+    rewards = group_rewards() - kl_coefficient * ((old - reference) * mask).sum(1).view(-1, GROUP)
+    others = (rewards.sum(1, keepdim=True) - rewards) / (GROUP - 1)
+    of_each = (rewards - others).flatten()
+    assert advantages_N.tolist() == pytest.approx(of_each[row_N].tolist())
+    peer = trainer(
+        trl.RLOOTrainer,
+        model=Answers(),
+        epsilon_low=0.2,
+        epsilon_high=0.2,
+        _get_per_token_logps_and_entropies=lambda *args, **options: (policy, torch.zeros_like(policy), None),
     )
-    found = algorithm.reduce(found_N, row_N, sequences=rows, tokens=int(mask.sum()))
+    expected = peer._compute_loss(Answers(), inputs | {"advantages": of_each})
+    found_N, metrics = ours.loss(policy[mask], old_N=old[mask], advantages_N=advantages_N, row_N=row_N)
+    found = ours.reduce(found_N, row_N, Counts(len(mask), int(mask.sum())))
+    assert metrics["clip_fraction"].sum() > 0
     assert found.item() == pytest.approx(expected.item(), **CLOSE)
     torch.testing.assert_close(*(torch.autograd.grad(loss, policy)[0] for loss in (found, expected)))

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import TrainingError
 from posttrain.models.attention import FamilyAttention
@@ -63,6 +64,12 @@ def gradient(model, algorithm, batch, *, tokens=1000, **options):
     return optimizer.kept[0], metrics
 
 
+def batch_of(found, algorithm, reference=None, **options):
+    """A batch with the logprobs of a reference in float64, which would take its norms in float32 if it were let."""
+    with Float64() if reference is not None else nullcontext():
+        return policy_batch(found, algorithm, reference=reference, **options)[0]
+
+
 def difference(a, b) -> float:
     """Relative difference of two whole gradients."""
     assert a.keys() == b.keys()
@@ -108,10 +115,9 @@ def test_gradient_is_that_of_the_paper_sequence_by_sequence(beta, temperature):
     model = tiny_llama(dtype=torch.float64)
     reference = tiny_llama(seed=1, dtype=torch.float64)
     algorithm = GRPO(kl_coefficient=beta)
-    batch, _ = policy_batch(groups(), algorithm)
-    found, metrics = gradient(
-        model, algorithm, batch, temperature=temperature, reference=FrozenCopy(reference) if beta else None
-    )
+    frozen = FrozenCopy(reference) if beta else None
+    batch = batch_of(groups(), algorithm, frozen, temperature=temperature, microbatch_tokens=9)
+    found, metrics = gradient(model, algorithm, batch, temperature=temperature)
     plain = tiny_llama(dtype=torch.float64)
     with Float64():
         loss = by_hand(plain, plain, reference, beta=beta, temperature=temperature)
@@ -123,8 +129,7 @@ def test_gradient_is_that_of_the_paper_sequence_by_sequence(beta, temperature):
 def test_loss_is_that_of_the_reading_in_plain_floats():
     model, reference = tiny_llama(dtype=torch.float64), tiny_llama(seed=1, dtype=torch.float64)
     algorithm = GRPO(kl_coefficient=0.2)
-    batch, _ = policy_batch(groups(), algorithm)
-    _, metrics = gradient(model, algorithm, batch, reference=FrozenCopy(reference))
+    _, metrics = gradient(model, algorithm, batch_of(groups(), algorithm, FrozenCopy(reference)))
     with Float64():
         spoken = [
             [
@@ -170,24 +175,25 @@ def test_the_second_update_of_a_batch_is_measured_against_the_first_ones_start()
     )
 
 
-def test_the_reference_is_asked_once_for_a_batch_however_many_updates_it_gets():
-    asked = []
-
-    class Counted(FrozenCopy):
-        def logprobs(self, row, temperature):
-            asked.append(row.examples)
-            return super().logprobs(row, temperature)
-
+def test_later_updates_are_held_to_the_same_reference():
     model, algorithm = tiny_llama(dtype=torch.float64), GRPO(kl_coefficient=0.1)
-    reference = Counted(tiny_llama(seed=1, dtype=torch.float64))
-    batch, _ = policy_batch(groups(), algorithm)
-    options = {"lr": 0.01, "microbatch_tokens": 14, "reference": reference}
+    batch = batch_of(groups(), algorithm, FrozenCopy(tiny_llama(seed=1, dtype=torch.float64)))
+    options = {"lr": 0.01, "microbatch_tokens": 14}
     found = policy_step(model, MasterAdamW(model.trainable()), algorithm, batch, updates=2, **options)
-    assert len(asked) == len(set(map(tuple, asked))) > 1
     after_one, start = tiny_llama(dtype=torch.float64), tiny_llama(dtype=torch.float64)
     policy_step(after_one, MasterAdamW(after_one.trainable()), algorithm, batch, **options)
     expected = by_hand(after_one, start, tiny_llama(seed=1, dtype=torch.float64), beta=0.1, temperature=1.0).item()
     assert found["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_reference_is_asked_for_nothing_that_the_algorithm_does_not_need():
+    class Refuses:
+        def logprobs(self, row, temperature):
+            raise AssertionError("asked")
+
+    assert policy_batch(groups(), NO_KL, reference=Refuses())[0].reference_logprobs is None
+    with pytest.raises(AssertionError, match="asked"):
+        policy_batch(groups(), GRPO(), reference=Refuses())
 
 
 def test_another_batch_has_old_logprobs_of_its_own():
@@ -205,13 +211,13 @@ def test_a_group_without_a_signal_adds_nothing_but_counts():
     first = groups()[0]
     with_dead, counted = policy_batch([first, dead], NO_KL)
     alone_, _ = policy_batch([first], NO_KL)
-    assert (len(with_dead.examples), with_dead.sequences, with_dead.tokens) == (3, 6, 18)
+    assert (len(with_dead.examples), with_dead.counts) == (3, Counts(6, 18))
     assert (counted["groups/kept"], counted["groups/zero_advantage"]) == (1, 0.5)
     found, _ = gradient(model, NO_KL, with_dead)
     single, _ = gradient(model, NO_KL, alone_)
     assert difference({n: 2 * g for n, g in found.items()}, single) < 1e-12
     kept = GRPO(kl_coefficient=0.1)
-    assert len(policy_batch([first, dead], kept)[0].examples) == 6  # with a KL term it does have a gradient
+    assert len(batch_of([first, dead], kept, REFERENCE).examples) == 6  # with a KL term it does have a gradient
 
 
 def test_a_batch_without_any_signal_changes_no_weight_by_the_optimizers_momentum_either():
@@ -259,18 +265,19 @@ def test_the_gap_is_that_of_each_token_to_itself(tokens):
     with Float64():
         own = [tuple(alone(model, *words).tolist()) for members in SPOKEN for words in members]
     _, metrics = gradient(model, NO_KL, replace(batch, sampler_logprobs=own), tokens=tokens)
-    assert metrics["logprob_gap/max"] < 1e-6  # the sampler's numbers are compared in float32
+    assert metrics["logprob_gap/max"] < 1e-12
 
 
 def test_kl_is_measured_to_the_reference_that_was_kept():
     model = tiny_llama(dtype=torch.float64)
     reference = FrozenCopy(model)
     algorithm = GRPO(kl_coefficient=0.05)
-    batch, _ = policy_batch(groups(), algorithm)
+    batch = policy_batch(groups(), algorithm, reference=reference)[0]
     optimizer = MasterAdamW(model.trainable())
-    options = {"lr": 0.01, "microbatch_tokens": 1000, "reference": reference}
-    assert policy_step(model, optimizer, algorithm, batch, **options)["kl"] == pytest.approx(0.0, abs=1e-12)
-    found = policy_step(model, optimizer, algorithm, batch, lr=0.0, microbatch_tokens=1000, reference=reference)["kl"]
+    first = policy_step(model, optimizer, algorithm, batch, lr=0.01, microbatch_tokens=1000)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-12)
+    again = policy_batch(groups(), algorithm, reference=reference)[0]
+    found = policy_step(model, optimizer, algorithm, again, lr=0.0, microbatch_tokens=1000)["kl"]
     start = tiny_llama(dtype=torch.float64)
     behind = torch.cat([alone(start, *w) - alone(model, *w) for members in SPOKEN for w in members])
     assert found == pytest.approx((behind.exp() - behind - 1).mean().item(), rel=1e-9) and found > 1e-4
@@ -282,14 +289,15 @@ def test_the_base_under_an_adapter_is_a_reference_that_costs_nothing():
     frozen = FrozenCopy(base)
     model = add_lora(base, rank=2)
     algorithm = GRPO(kl_coefficient=0.05)
-    batch, _ = policy_batch(groups(), algorithm)
     optimizer = MasterAdamW(model.trainable())
-    options = {"microbatch_tokens": 1000, "reference": AdapterOff(model)}
-    assert policy_step(model, optimizer, algorithm, batch, lr=0.05, **options)["kl"] == 0.0
-    found = policy_step(model, optimizer, algorithm, batch, lr=0.0, **options)["kl"]
-    options["reference"] = frozen
-    assert found == pytest.approx(policy_step(model, optimizer, algorithm, batch, lr=0.0, **options)["kl"], rel=1e-5)
-    assert found > 1e-5
+
+    def kl(reference, lr: float) -> float:
+        batch, _ = policy_batch(groups(), algorithm, reference=reference)
+        return policy_step(model, optimizer, algorithm, batch, lr=lr, microbatch_tokens=1000)["kl"]
+
+    assert kl(AdapterOff(model), 0.05) == 0.0
+    found = kl(AdapterOff(model), 0.0)
+    assert found == pytest.approx(kl(frozen, 0.0), rel=1e-5) and found > 1e-5
 
 
 def test_a_loss_that_is_not_finite_names_its_examples_and_touches_nothing():
@@ -338,7 +346,7 @@ MODEL, REFERENCE = tiny_llama(dtype=torch.float64), FrozenCopy(tiny_llama(seed=1
 @given(batches(), st.integers(14, 80), st.randoms(use_true_random=False))
 def test_the_gradient_does_not_depend_on_how_a_batch_is_cut_or_ordered(found, tokens, random):
     algorithm = GRPO(kl_coefficient=0.1)
-    whole, _ = gradient(MODEL, algorithm, policy_batch(found, algorithm)[0], reference=REFERENCE)
+    whole, _ = gradient(MODEL, algorithm, batch_of(found, algorithm, REFERENCE))
     random.shuffle(found)
-    cut, _ = gradient(MODEL, algorithm, policy_batch(found, algorithm)[0], tokens=tokens, reference=REFERENCE)
+    cut, _ = gradient(MODEL, algorithm, batch_of(found, algorithm, REFERENCE, microbatch_tokens=tokens), tokens=tokens)
     assert difference(cut, whole) < 1e-9

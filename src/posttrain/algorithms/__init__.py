@@ -5,20 +5,36 @@ from typing import TypeVar
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import Algorithm, OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.dpop import DPOP
+from posttrain.algorithms.dr_grpo import DrGRPO
 from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.grpo_bucketed import BucketedGRPO
+from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.ipo import IPO
 from posttrain.algorithms.irpo import IRPO
 from posttrain.algorithms.kto import KTO
 from posttrain.algorithms.orpo import ORPO
+from posttrain.algorithms.reinforce import Reinforce
+from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
+from posttrain.algorithms.remax import ReMax
+from posttrain.algorithms.rloo import RLOO
 from posttrain.algorithms.simpo import SimPO
 from posttrain.algorithms.sppo import SPPO
 from posttrain.algorithms.step_dpo import StepDPO
 from posttrain.algorithms.tdpo import TDPO
 
 ONLINE: dict[str, Callable[..., OnlineAlgorithm]] = {
+    "reinforce": Reinforce,
+    "rloo": RLOO,
+    "remax": ReMax,
+    "reinforce++": ReinforcePlusPlus,
     "grpo": GRPO,
+    "dr-grpo": DrGRPO,
+    "dapo": DAPO,
+    "gspo": GSPO,
+    "grpo-bucketed": BucketedGRPO,
 }
 """Those that learn from the policy's own samples. By name: the dataclass of the algorithm's knobs."""
 

@@ -7,8 +7,8 @@ An algorithm is a frozen dataclass. It composes `objectives/` and states its def
 rollouts, data, workers or configurations, so five tensors are enough to test it. Of an online algorithm, which learns
 from what the policy itself samples, a recipe calls, for each update,
 
-    advantages   once per batch of groups: what was better than expected
-    keep         once per group: whether computing its tokens can change anything
+    accepts      once per group: whether to learn from it, or to sample another in its place
+    advantages   once per batch: what was better than expected, token by token
     loss         once per micro-batch: one value per token
     reduce       once per micro-batch: a scalar, by denominators that were counted over the whole batch
 
@@ -29,17 +29,47 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posttrain import errors
 
 
-class Advantages(NamedTuple):
-    """One advantage per completion, with numbers worth logging."""
+class Rollout(NamedTuple):
+    """A batch as it was sampled. Its tokens are those that the policy drew, completion after completion."""
 
-    advantages_PG: Float[Tensor, "*P G"]
+    rewards_PG: Float[Tensor, "P G"]
+    row_N: Int[Tensor, "N"]  # which completion each token belongs to: p G + g
+    longest: int = 0  # tokens that a completion may have; 0 where there is no such limit
+    sampler_N: Float[Tensor, "N"] | None = None  # logprobs at which the tokens were drawn
+    reference_N: Float[Tensor, "N"] | None = None  # the reference policy's of the same
+    greedy_P: Float[Tensor, "P"] | None = None  # what the most likely completion of each prompt earned
+    kinds_P: tuple[str, ...] = ()  # what kind of prompt each is
+
+    @property
+    def lengths_PG(self) -> Int[Tensor, "P G"]:
+        """Tokens of each completion."""
+        return torch.bincount(self.row_N, minlength=self.rewards_PG.numel()).view(self.rewards_PG.shape)
+
+    def per_token(self, values_PG: Float[Tensor, "P G"]) -> Float[Tensor, "N"]:
+        """One number of each completion, for all its tokens."""
+        return values_PG.flatten()[self.row_N]
+
+
+class Advantages(NamedTuple):
+    """One advantage per token, with numbers worth logging."""
+
+    advantages_N: Float[Tensor, "N"]
     metrics: Mapping[str, float]
+
+
+class Counts(NamedTuple):
+    """What a loss may be divided by. It is counted over the whole batch, completions that are left out included."""
+
+    sequences: int
+    tokens: int
+    longest: int = 0  # tokens that a completion may have
 
 
 class Responses(NamedTuple):
@@ -157,12 +187,23 @@ class UnpairedAlgorithm(Algorithm, Protocol):
 class OnlineAlgorithm(Algorithm, Protocol):
     """An algorithm that learns from what the policy itself has just sampled."""
 
-    def advantages(self, rewards_PG: Float[Tensor, "*P G"]) -> Advantages:
-        """One advantage per completion, from the total reward of each; one group `[G]` or several `[P, G]`."""
+    least_group: ClassVar[int]
+    """How many completions of a prompt it takes at least: 2 where they are compared with each other."""
+
+    needs_greedy: ClassVar[bool]
+    """Whether `advantages` needs what the most likely completion of each prompt earned."""
+
+    @property
+    def silent_at_zero(self) -> bool:
+        """Whether a token whose advantage is 0 adds nothing to the loss, so that it need not be computed."""
         ...
 
-    def keep(self, rewards_G: Float[Tensor, "G"]) -> bool:
-        """Whether a group's tokens can change the gradient. The denominators of `reduce` count it either way."""
+    def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
+        """Whether to learn from a group; if not, it is thrown away, and another prompt's is sampled in its place."""
+        ...
+
+    def advantages(self, rollout: Rollout) -> Advantages:
+        """One advantage per token of the batch."""
         ...
 
     def loss(
@@ -178,13 +219,19 @@ class OnlineAlgorithm(Algorithm, Protocol):
 
         `logprobs_N` are the trained policy's and carry the gradient; `old_N` those of the policy that the batch is
         anchored to, before its first update; `reference_N` the reference policy's. All under the sampling temperature,
-        in nats. `advantages_N` is each token's completion's, `advantages_PG.flatten()[row_N]`; `row_N` says which
-        sequence a token belongs to, for an algorithm whose ratio is the sequence's.
+        in nats. `row_N` says which sequence a token belongs to, for an algorithm whose ratio is the sequence's.
         """
         ...
 
-    def reduce(
-        self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], *, sequences: float, tokens: float
-    ) -> Float[Tensor, ""]:
-        """Reduce a micro-batch's losses to its share of the batch's; `sequences` and `tokens` count the whole batch."""
+    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+        """Reduce a micro-batch's losses to its share of the batch's."""
         ...
+
+
+def enough(algorithm: OnlineAlgorithm, size: int) -> None:
+    """Refuse groups that are too small for an algorithm; raises `UserError`."""
+    if size < algorithm.least_group:
+        raise errors.UserError(
+            f"this algorithm compares the completions of one prompt, so it needs {algorithm.least_group} or more of "
+            f"them; got {size}: type --completions-per-prompt {algorithm.least_group} or more"
+        )

@@ -7,6 +7,7 @@ import textwrap
 from typing import NamedTuple
 
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 
 DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example of what each family learns from
 
@@ -16,8 +17,8 @@ class Row(NamedTuple):
 
     name: str
     family: str
-    paper: str  # arXiv identifier
-    needs: tuple[str, ...]  # beside the policy, with the default knobs
+    paper: str  # arXiv identifier, or author and year
+    needs: tuple[str, ...]  # beside the policy and a reward or feedback, with the default knobs
 
 
 class Knob(NamedTuple):
@@ -33,11 +34,17 @@ def describe(name: str) -> Row:
 
     Example:
         >>> describe("grpo")
-        Row(name='grpo', family='online', paper='2402.03300', needs=('reference policy',))
+        Row(name='grpo', family='online', paper='2402.03300', needs=('groups', 'reference policy'))
     """
     algorithm = get(name)()
-    needs = ("reference policy",) if algorithm.needs_reference else ()
-    return Row(name, algorithm.family, algorithm.paper, needs)
+    needs = (
+        ("pairs", isinstance(algorithm, PreferenceAlgorithm)),
+        ("good and bad responses", isinstance(algorithm, UnpairedAlgorithm)),
+        ("groups", isinstance(algorithm, OnlineAlgorithm) and algorithm.least_group > 1),
+        ("greedy completions", isinstance(algorithm, OnlineAlgorithm) and algorithm.needs_greedy),
+        ("reference policy", algorithm.needs_reference),
+    )
+    return Row(name, algorithm.family, algorithm.paper, tuple(need for need, there in needs if there))
 
 
 def rows() -> list[Row]:

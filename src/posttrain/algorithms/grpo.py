@@ -32,21 +32,21 @@ What to know about it:
 What "GRPO" means by default in seven tools, and the flags here that come nearest:
 
     TRL              mean and std; token mean over the batch; no KL
-                     --kl-coefficient 0; the reduction differs
+                     --kl-coefficient 0; the reduction is that of dapo
     verl             mean and std; token mean; a second clip, for negative advantages
                      --std-epsilon 1e-6; the reduction and the second clip differ
     NeMo RL          leave-one-out mean and std
                      no flag: the baseline differs
     prime-rl         mean only
-                     no flag: the std differs
+                     --algorithm dr-grpo, which leaves out the std too
     tinker-cookbook  mean only
-                     no flag: the std differs
+                     --algorithm dr-grpo, which leaves out the std too
     open-instruct    mean only; clip 0.2 and 0.272; KL 0.05 by the estimator k2
-                     --clip-high 0.272 --kl-coefficient 0.05 --kl-estimator k2; the std differs
+                     --algorithm dr-grpo --clip-high 0.272 --kl-coefficient 0.05 --kl-estimator k2
     OpenRLHF         must be told
 
 As read from their code and issue threads; defaults change, and only what is named was compared. What no flag
-reproduces is another algorithm, to have a name and a file of its own, not a mode of this one.
+reproduces is another algorithm with a name and a file of its own, not a mode of this one.
 """
 
 from dataclasses import dataclass
@@ -56,10 +56,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import Advantages, TokenLoss, positive
+from posttrain.algorithms.algorithm import Advantages, Counts, Rollout, TokenLoss, enough, positive
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import group_normalised
-from posttrain.objectives.policy import clipped_surrogate
+from posttrain.objectives.policy import PolicyLoss, clipped_surrogate
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class GRPO:
     """Added to the standard deviation of a group's rewards, in the units of the reward."""
 
     family: ClassVar[str] = "online"
+    least_group: ClassVar[int] = 2
+    needs_greedy: ClassVar[bool] = False
     paper: ClassVar[str] = "2402.03300"
 
     def __post_init__(self) -> None:
@@ -95,30 +97,35 @@ class GRPO:
         """Whether the loss has a KL term, and so needs the reference policy's logprobs."""
         return self.kl_coefficient > 0
 
-    def advantages(self, rewards_PG: Float[Tensor, "*P G"]) -> Advantages:
-        """Normalise each group's rewards by its mean and standard deviation.
+    @property
+    def silent_at_zero(self) -> bool:
+        """Without a KL term."""
+        return not self.needs_reference
+
+    def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
+        """Every group."""
+        return True
+
+    def advantages(self, rollout: Rollout) -> Advantages:
+        """Compare each completion with its group.
 
         Metrics: `zero_advantage`, the share of groups without any (a run in which it is near 1 learns nothing), and
         `reward_std`, the mean over groups of the standard deviation within a group, in the units of the reward.
         Raises `UserError` for groups of one.
         """
-        size = rewards_PG.shape[-1]
-        if size < 2:
-            raise errors.UserError(
-                f"this algorithm compares the completions of one prompt, so it needs 2 or more of them; got {size}: "
-                "type --completions-per-prompt 2 or more"
-            )
-        advantages_PG = group_normalised(rewards_PG, epsilon=self.std_epsilon)
+        rewards_PG = rollout.rewards_PG
+        enough(self, rewards_PG.shape[-1])
+        advantages_PG = self.compare(rewards_PG)
         dead_P = (advantages_PG == 0).all(dim=-1)
         metrics = {
             "zero_advantage": dead_P.to(rewards_PG.dtype).mean().item(),
             "reward_std": rewards_PG.std(dim=-1).mean().item(),
         }
-        return Advantages(advantages_PG, metrics)
+        return Advantages(rollout.per_token(advantages_PG), metrics)
 
-    def keep(self, rewards_G: Float[Tensor, "G"]) -> bool:
-        """Whether the group carries a gradient: always with a KL term, else if its rewards are not all equal."""
-        return self.needs_reference or bool((self.advantages(rewards_G).advantages_PG != 0).any())
+    def compare(self, rewards_PG: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
+        """Normalise each group's rewards by its mean and standard deviation."""
+        return group_normalised(rewards_PG, epsilon=self.std_epsilon)
 
     def loss(
         self,
@@ -134,7 +141,7 @@ class GRPO:
         Metrics per token: `ratio`, `clip_fraction` (1.0 where the clip changed the loss), and with a reference `kl`.
         Raises `ValueError` if the KL term has no reference to be computed from.
         """
-        surrogate = clipped_surrogate(logprobs_N, old_N, advantages_N, clip_low=self.clip_low, clip_high=self.clip_high)
+        surrogate = self.surrogate(logprobs_N, old_N, advantages_N, row_N)
         metrics = {"ratio": surrogate.ratio, "clip_fraction": surrogate.clipped}
         if not self.needs_reference:
             return TokenLoss(surrogate.loss, metrics)
@@ -143,8 +150,10 @@ class GRPO:
         kl_N = kl.ESTIMATORS[self.kl_estimator](logprobs_N, reference_N)
         return TokenLoss(surrogate.loss + self.kl_coefficient * kl_N, metrics | {"kl": kl_N.detach()})
 
-    def reduce(
-        self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], *, sequences: float, tokens: float
-    ) -> Float[Tensor, ""]:
+    def surrogate(self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, row_N: Tensor) -> PolicyLoss:
+        """Each token's own ratio, clipped."""
+        return clipped_surrogate(logprobs_N, old_N, advantages_N, clip_low=self.clip_low, clip_high=self.clip_high)
+
+    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over the tokens of a completion, then over the batch's completions."""
-        return reduce.sequence_mean(values_N, row_N, denominator=sequences)
+        return reduce.sequence_mean(values_N, row_N, denominator=counts.sequences)

@@ -7,8 +7,11 @@ In every function a group whose rewards are all equal gets exactly 0: subtractin
 can leave a residue, and dividing that by a tiny standard deviation would make an advantage out of rounding.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -69,3 +72,67 @@ def group_normalised(
     std = (centred.square().sum(dim=-1, keepdim=True) / (rewards_PG.shape[-1] - ddof)).sqrt()
     # A divisor of 1 where the group's advantages are 0 already: 0/0 would be NaN if epsilon is 0.
     return centred / torch.where(std == 0, torch.ones_like(std), std + epsilon)
+
+
+def bucket_normalised(
+    rewards_PG: Float[Tensor, "P G"], kinds_P: Sequence[str], *, epsilon: float = 1e-4
+) -> Float[Tensor, "P G"]:
+    """Subtract the mean of all completions of the same kind of prompt, and divide by their standard deviation.
+
+        A_i = (r_i - mean(bucket)) / (std(bucket) + epsilon)
+
+    As `group_normalised`, with a bucket, the groups of one kind, in the place of a group: a prompt that is solved every
+    time still teaches, because others of its kind are not. A completion that is the only one of its kind gets 0. Raises
+    `ValueError` for another number of kinds than groups.
+
+    Example:
+        >>> bucket_normalised(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), ["sum", "sum"], epsilon=0.0)
+        tensor([[ 0.8660,  0.8660],
+                [-0.8660, -0.8660]])
+    """
+    if len(kinds_P) != len(rewards_PG):
+        raise ValueError(f"{len(rewards_PG)} groups need as many kinds; got {len(kinds_P)}")
+    found = torch.empty_like(rewards_PG)
+    for kind in dict.fromkeys(kinds_P):
+        here_P = torch.tensor([other == kind for other in kinds_P], device=rewards_PG.device)
+        bucket = rewards_PG[here_P]
+        alone = bucket.numel() == 1  # compared with nothing
+        found[here_P] = 0.0 if alone else group_normalised(bucket.flatten(), epsilon=epsilon).view(bucket.shape)
+    return found
+
+
+def batch_normalised(values_N: Float[Tensor, "..."], *, epsilon: float = 1e-8) -> Float[Tensor, "..."]:
+    """Subtract the mean of the whole batch and divide by its standard deviation.
+
+        A_n = (a_n - mean(a)) / (std(a) + epsilon)
+
+    REINFORCE++, Hu 2025 (https://arxiv.org/abs/2501.03262): of all tokens of the batch, so that long completions count
+    for more. The standard deviation's divisor is their number less one. Equal values, and a single one, give 0.
+
+    Example:
+        >>> batch_normalised(torch.tensor([1.0, 3.0]), epsilon=0.0)
+        tensor([-0.7071,  0.7071])
+    """
+    if values_N.numel() < 2 or (values_N == values_N.flatten()[0]).all():
+        return torch.zeros_like(values_N)
+    return (values_N - values_N.mean()) / (values_N.std() + epsilon)
+
+
+def returns(rewards_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], *, discount: float = 1.0) -> Float[Tensor, "N"]:
+    """What is still to come at each token: the discounted sum of the rewards from it to the end of its completion.
+
+        R_t = sum_{u >= t} discount^(u - t) r_u
+
+    `row_N` says which completion a token belongs to; the tokens of each are next to each other, in order.
+
+    Example:
+        >>> returns(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 0, 1]), discount=0.5)
+        tensor([0.5000, 1.0000, 2.0000])
+    """
+    plain: tuple[Any, Any] = rewards_N, row_N  # torch does not say what its lists hold
+    values: list[float] = plain[0].tolist()
+    rows: list[int] = plain[1].tolist()
+    for n in range(len(values) - 2, -1, -1):
+        if rows[n] == rows[n + 1]:
+            values[n] += discount * values[n + 1]
+    return torch.tensor(values, dtype=rewards_N.dtype, device=rewards_N.device)

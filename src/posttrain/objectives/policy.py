@@ -8,9 +8,10 @@ See `objectives/reduce.py` for the mean over tokens or sequences.
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from posttrain.objectives.reduce import sequence_sum
 from posttrain.objectives.shapes import require_one_shape
 
 
@@ -50,3 +51,38 @@ def clipped_surrogate(
     unclipped = -ratio * advantages
     clipped = -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
     return PolicyLoss(torch.maximum(unclipped, clipped), ratio.detach(), (clipped > unclipped).to(ratio.dtype))
+
+
+def sequence_surrogate(
+    logprobs_N: Float[Tensor, "..."],
+    old_N: Float[Tensor, "..."],
+    advantages_N: Float[Tensor, "..."],
+    row_N: Int[Tensor, "..."],
+    *,
+    clip_low: float,
+    clip_high: float,
+    by_length: bool,
+) -> PolicyLoss:
+    """The clipped surrogate with one ratio for a whole completion; each of its tokens has the same value.
+
+        L_i = -min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i)
+        s_i = (pi(o_i | q) / pi_old(o_i | q))^(1/|o_i|)    with `by_length`: GSPO, Zheng et al. 2025, eq. 7
+        s_i =  pi(o_i | q) / pi_old(o_i | q)               without: a completion is one action
+
+    GSPO: https://arxiv.org/abs/2507.18071. `row_N` says which completion a token belongs to, from 0; all tokens of a
+    completion are here and have the same advantage. Logprobs are in nats. Raises `ValueError` for unequal shapes.
+
+    Example:
+        >>> logprobs, old = torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -2.0])
+        >>> row, advantages = torch.tensor([0, 0]), torch.ones(2)
+        >>> sequence_surrogate(logprobs, old, advantages, row, clip_low=1.0, clip_high=9.0, by_length=True).loss
+        tensor([-2.7183, -2.7183])
+    """
+    require_one_shape("sequence_surrogate", logprobs_N=logprobs_N, old_N=old_N, advantages_N=advantages_N, row_N=row_N)
+    rows = int(row_N.max()) + 1 if len(row_N) else 0
+    log_ratio_B = sequence_sum(logprobs_N - old_N.detach(), row_N, rows)
+    if by_length:
+        log_ratio_B = log_ratio_B / sequence_sum(torch.ones_like(logprobs_N), row_N, rows).clamp(min=1.0)
+    log_ratio_N = log_ratio_B[row_N]
+    nothing_N = torch.zeros_like(log_ratio_N)
+    return clipped_surrogate(log_ratio_N, nothing_N, advantages_N, clip_low=clip_low, clip_high=clip_high)

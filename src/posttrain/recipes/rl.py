@@ -9,16 +9,16 @@ asynchronous rollouts, so the policy that samples is always the one that is trai
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from posttrain.algorithms.algorithm import OnlineAlgorithm
+from posttrain.algorithms.algorithm import OnlineAlgorithm, enough
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
-from posttrain.data.order import batch_indices, seed_for
+from posttrain.data.order import seed_for
 from posttrain.environments import SingleTurn
 from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import evaluate
@@ -27,7 +27,7 @@ from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.memory import peak_gb
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.measures import rollout_metrics
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training import checkpoint
@@ -60,6 +60,8 @@ class RL:
     """Different prompts in a batch."""
     completions_per_prompt: int = 8
     """Completions of each prompt: the group. The rollout batch is prompts x completions."""
+    max_refills: int = 3
+    """For an algorithm that throws groups away (dapo): how often others are sampled in their place, at most."""
     updates_per_step: int = 1
     """Updates on each batch; above 1 the later ones are off-policy, which is what clipping is for."""
     max_new_tokens: int = 256
@@ -140,32 +142,35 @@ def run(
 ) -> RLResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm)
-    policy, environment, optimizer = parts.policy, parts.environment, parts.optimizer
-    directory, step, notes = _open(config, algorithm, parts, output, resume)
+    policy, optimizer = parts.policy, parts.optimizer
+    directory, step, draws, notes = _open(config, algorithm, parts, output, resume)
     with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
+        sampler = _sampler(config, parts, progress)
+
+        def accepts(rewards: Sequence[float]) -> bool:
+            return algorithm.accepts(torch.tensor(rewards))
+
         if config.eval_every and step == 0:
             directory.log_metrics(0, _evaluate(config, parts, progress))
 
         while step < config.steps and not stop.requested:
             began = time.perf_counter()
-            batch_tasks = [
-                parts.tasks[i] for i in batch_indices(len(parts.tasks), config.prompts_per_step, step, config.seed)
-            ]
             with progress.phase("rollout"):
-                groups = sample_groups(
-                    environment,
-                    batch_tasks,
-                    policy.engine,
-                    policy.chat,
-                    Sampling(config.max_new_tokens, config.temperature),
-                    completions_per_prompt=config.completions_per_prompt,
-                    seed=seed_for(config.seed, "rollout", step),
-                    on_tokens=progress.tokens,
-                )
+                rolled = sampler.roll_out(draws, accepts, max_refills=config.max_refills)
+                draws += rolled.draws
+                greedy = sampler.greedy_rewards(rolled.groups) if algorithm.needs_greedy else None
             sampled = time.perf_counter()
-            batch, metrics = policy_batch(groups, algorithm)
+            batch, metrics = policy_batch(
+                rolled.groups,
+                algorithm,
+                longest=config.max_new_tokens,
+                greedy=greedy,
+                reference=parts.reference,
+                microbatch_tokens=config.microbatch_tokens,
+                temperature=config.temperature,
+            )
             lr = learning_rate(step, steps=config.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
             with progress.phase("update"), kept_batch(step + 1, batch.examples, directory.path, directory.checkpoints):
                 metrics |= policy_step(
@@ -177,20 +182,22 @@ def run(
                     microbatch_tokens=config.microbatch_tokens,
                     temperature=config.temperature,
                     updates=config.updates_per_step,
-                    reference=parts.reference,
                 )
-            metrics |= rollout_metrics(groups, environment.outcome) | _cost(began, sampled, batch.tokens) | {"lr": lr}
+            metrics |= rollout_metrics(rolled.sampled, parts.environment.outcome) | {"lr": lr}
+            metrics |= {"groups/thrown_away": len(rolled.sampled) - len(rolled.groups)}
+            metrics |= _cost(began, sampled, rolled.tokens)
             step += 1
             last = step == config.steps
             if config.eval_every and (step % config.eval_every == 0 or last):
                 metrics |= _evaluate(config, parts, progress)
             directory.log_metrics(step, metrics)
-            directory.log_samples(step, samples_of(groups, per_group=1))
+            directory.log_samples(step, samples_of(rolled.groups, per_group=1))
             progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
             if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
                 save = writer(policy.save, optimizer)
                 score = metrics.get("evaluation/accuracy")
-                checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
+                state = {"draws": draws}
+                checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
     done = directory.read()
     write_report(done)
     found = [_held_out(row) for row in done.metrics if "evaluation/accuracy_low" in row] or [None]
@@ -211,7 +218,7 @@ class _Parts:
 def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config)
-    algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
+    enough(algorithm, config.completions_per_prompt)
     environment = SingleTurn(parse_rewards(_rewards(config)))
     tasks, heldout, met = _tasks(config)
     saved = saved_model(config.model)
@@ -249,10 +256,24 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     return _Parts(fitting, heldout, environment, policy, optimizer, reference, tuple(notes))
 
 
+def _sampler(config: RL, parts: _Parts, progress: Progress) -> Sampler:
+    return Sampler(
+        parts.environment,
+        parts.tasks,
+        parts.policy.engine,
+        parts.policy.chat,
+        Sampling(config.max_new_tokens, config.temperature),
+        prompts=config.prompts_per_step,
+        completions=config.completions_per_prompt,
+        seed=config.seed,
+        on_tokens=progress.tokens,
+    )
+
+
 def _check(config: RL) -> None:
     counts = ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step", "max_new_tokens")
     counts += ("max_prompt_tokens", "eval_limit", "eval_samples")
-    check_settings(config, counts=counts, zero_or_more=("eval_every",), lora_rank=config.lora_rank)
+    check_settings(config, counts=counts, zero_or_more=("eval_every", "max_refills"), lora_rank=config.lora_rank)
     if not 0 < config.temperature < math.inf:
         raise UserError(
             f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
@@ -299,16 +320,16 @@ def _tasks(config: RL) -> tuple[list[Task], list[Task], list[str]]:
 
 def _open(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, output: Path | None, resume: Path | None
-) -> tuple[RunDirectory, int, tuple[str, ...]]:
-    """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
+) -> tuple[RunDirectory, int, int, tuple[str, ...]]:
+    """The run directory, new or gone on with, step and draw to go on from, and what to tell the user."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
     if resume is None:
-        return RunDirectory.create(output, "rl", settings, environment=about), 0, parts.notes
+        return RunDirectory.create(output, "rl", settings, environment=about), 0, 0, parts.notes
     directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
     found = restore_latest(directory.checkpoints, parts.optimizer)
     directory.rewind(found.step)
-    return directory, found.step, parts.notes + found.skipped
+    return directory, found.step, found.state["draws"], parts.notes + found.skipped
 
 
 def _evaluate(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from posttrain.algorithms import online, preference
+from posttrain.algorithms.algorithm import enough
 from posttrain.data import ChatFormat, load_demonstrations, load_tasks, load_tokenizer, parse_columns
 from posttrain.errors import UserError
 from posttrain.models.footprint import Shape
@@ -51,7 +50,7 @@ def _rlwork_of(config: PlanRL) -> Work:
     if min(config.steps, config.prompts_per_step, config.completions_per_prompt, config.updates_per_step) < 1:
         raise UserError("--steps, --prompts-per-step, --completions-per-prompt, --updates-per-step must be 1 or more")
     algorithm = online(config.algorithm)()
-    algorithm.advantages(torch.zeros(1, config.completions_per_prompt))  # refuses a group that is too small
+    enough(algorithm, config.completions_per_prompt)
     lengths, rows = [config.prompt_tokens], None
     if config.dataset:
         tasks = load_tasks(

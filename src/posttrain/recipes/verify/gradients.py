@@ -93,10 +93,12 @@ def _exact(subject: Subject) -> dict[str, Tensor]:
     length and the number of completions.
     """
     batch, sequences = subject.batch, list[tuple[list[int], list[float]]]()
-    for example, advantage in zip(batch.examples, batch.advantages, strict=True):
-        weight = -advantage / sum(example.learned) / batch.sequences
+    for example, advantages in zip(batch.examples, batch.advantages, strict=True):
+        share = 1 / sum(example.learned) / batch.counts.sequences
+        following = iter(advantages)
         learned = [*[False] * len(example.prefix), *example.learned][1:]
-        sequences.append(([*example.prefix, *example.continuation], [weight * flag for flag in learned]))
+        weights = [-next(following) * share if flag else 0.0 for flag in learned]
+        sequences.append(([*example.prefix, *example.continuation], weights))
     network = float64_copy(subject.exact.model)
     found = exact_gradient(network, sequences, subject.temperature)
     return {name: found[name] for name, _ in subject.exact.model.trainable()}

@@ -1,0 +1,72 @@
+"""DAPO: Decoupled clip and dynamic sampling policy optimisation.
+
+Yu et al. 2025, eq. 8 to 13 (https://arxiv.org/abs/2503.14476).
+
+Four changes to GRPO for long chains of thought, and no KL:
+
+    clip-higher          clip(w, 1 - eps_low, 1 + eps_high) with eps_high > eps_low: an unlikely token may grow
+    dynamic sampling     a group that is all right or all wrong is thrown away, and another sampled in its place
+    token-level loss     L = -1/(sum_i |o_i|) sum_i sum_t min(w_it A_i, clip(w_it) A_i): every token weighs the same
+    overlong punishment  r_i + R(|o_i|), which falls from 0 to -1 over the last tokens that a completion may have
+
+with A_i and w as in GRPO; the loss is averaged over all tokens of the batch.
+
+Published settings (section 4.1): eps_low 0.2, eps_high 0.28, G 16, 512 prompts a batch with 16 updates, learning rate
+1e-6, at most 20480 tokens of which the last 4096 are punished: a fifth.
+
+What to know about it:
+- Dynamic sampling costs rollouts: `groups/thrown_away` says how many groups of a step.
+- The punishment is taken before rewards are compared, so it tells apart completions that earned the same.
+
+TRL's `loss_type="dapo"` is the same loss; its dynamic sampling is not.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from posttrain import errors
+from posttrain.algorithms.algorithm import Advantages, Counts, Rollout
+from posttrain.algorithms.grpo import GRPO
+from posttrain.objectives import reduce
+from posttrain.objectives.shaping import soft_overlong
+
+
+@dataclass(frozen=True)
+class DAPO(GRPO):
+    """The knobs of DAPO; an `OnlineAlgorithm`."""
+
+    clip_high: float = 0.28
+    """The importance ratio is clipped at 1 + clip_high from above."""
+
+    kl_coefficient: float = 0.0
+    """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
+
+    overlong_share: float = 0.2
+    """The share of the longest completion over whose last tokens the punishment grows; 0: none."""
+
+    paper: ClassVar[str] = "2503.14476"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.overlong_share <= 1:
+            raise errors.UserError(f"overlong_share is a share, 0 to 1; got {self.overlong_share}")
+
+    def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
+        """A group of which not all completions earned the same."""
+        return bool((rewards_G != rewards_G[0]).any())
+
+    def advantages(self, rollout: Rollout) -> Advantages:
+        """As GRPO's, of rewards less the punishment; `overlong` in the metrics is its mean, 0 to -1."""
+        buffer = round(self.overlong_share * rollout.longest)
+        if not buffer:
+            return super().advantages(rollout)
+        punished_PG = soft_overlong(rollout.lengths_PG, rollout.longest, buffer).to(rollout.rewards_PG.dtype)
+        found = super().advantages(rollout._replace(rewards_PG=rollout.rewards_PG + punished_PG))
+        return Advantages(found.advantages_N, {**found.metrics, "overlong": punished_PG.mean().item()})
+
+    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+        """Average over all tokens of the batch."""
+        return reduce.token_mean(values_N, counts.tokens)

@@ -1,0 +1,75 @@
+"""REINFORCE++: REINFORCE with PPO's clip, a KL per token and one normalisation for the whole batch.
+
+Hu 2025, eq. 4 to 6 (https://arxiv.org/abs/2501.03262).
+
+Baselines by prompt differ from prompt to prompt in what their advantages are worth; here all tokens of the batch share
+one scale:
+
+    a_t = r(q, o) - beta sum_{u >= t} log( pi_old(o_u) / pi_ref(o_u) )
+    A_t = (a_t - mean(a)) / std(a)                                        over all tokens of the batch
+    L   = -mean_t min(w_t A_t, clip(w_t, 1 - eps, 1 + eps) A_t)
+
+with w the token's ratio, averaged over all tokens of the batch. The KL is that of what the policy is still to say.
+
+Published settings (section 4): eps 0.2, beta 0.01, one completion of each prompt, learning rate 5e-7.
+
+What to know about it:
+- One completion of each prompt is enough, so a batch can have more prompts.
+- Prompts that are always solved have a positive advantage: what is easy is reinforced. The paper's variant with a
+  group's mean subtracted first is for several completions of a prompt.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from posttrain.algorithms.algorithm import Advantages, Counts, Rollout, TokenLoss, positive
+from posttrain.algorithms.reinforce import Reinforce
+from posttrain.objectives import reduce
+from posttrain.objectives.advantages import batch_normalised, returns
+from posttrain.objectives.policy import clipped_surrogate
+
+
+@dataclass(frozen=True)
+class ReinforcePlusPlus(Reinforce):
+    """The knobs of REINFORCE++; an `OnlineAlgorithm`."""
+
+    kl_coefficient: float = 0.01
+    """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
+
+    clip: float = 0.2
+    """A token's ratio is clipped at 1 - clip and 1 + clip."""
+
+    paper: ClassVar[str] = "2501.03262"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "clip", or_zero=True)
+
+    def advantages(self, rollout: Rollout) -> Advantages:
+        """Normalise what is still to come at each token; `kl` in the metrics is the mean over tokens, in nats."""
+        returns_N, metrics = rollout.per_token(rollout.rewards_PG), dict[str, float]()
+        if self.needs_reference:
+            kl_N = self.kl_N(rollout)
+            returns_N = returns_N - self.kl_coefficient * returns(kl_N, rollout.row_N)
+            metrics["kl"] = kl_N.mean().item()
+        return Advantages(batch_normalised(returns_N), metrics)
+
+    def loss(
+        self,
+        logprobs_N: Float[Tensor, "N"],
+        *,
+        old_N: Float[Tensor, "N"],
+        advantages_N: Float[Tensor, "N"],
+        row_N: Int[Tensor, "N"],
+        reference_N: Float[Tensor, "N"] | None = None,
+    ) -> TokenLoss:
+        """Clip each token's ratio; see `OnlineAlgorithm.loss`. Metrics per token: `ratio` and `clip_fraction`."""
+        found = clipped_surrogate(logprobs_N, old_N, advantages_N, clip_low=self.clip, clip_high=self.clip)
+        return TokenLoss(found.loss, {"ratio": found.ratio, "clip_fraction": found.clipped})
+
+    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+        """Average over all tokens of the batch."""
+        return reduce.token_mean(values_N, counts.tokens)

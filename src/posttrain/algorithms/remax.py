@@ -1,0 +1,45 @@
+"""ReMax: REINFORCE with the greedy completion as its baseline.
+
+Li et al. 2023, eq. 5 and algorithm 1 (https://arxiv.org/abs/2310.10505).
+
+What a policy would answer without chance says how hard the prompt is for it, for one more completion and no critic:
+
+    R_i = r_i - beta sum_t log( pi_old(o_it) / pi_ref(o_it) )
+    A_i = R_i - r(greedy completion of the prompt)
+    L   = -1/B sum_i w_i A_i,   w_i = pi(o_i | q) / pi_old(o_i | q)
+
+averaged over the B completions of the batch, as in REINFORCE.
+
+Published settings (section 5, appendix): one completion of each prompt and one greedy one, learning rate 1e-6, beta 0.1
+in the reward. Here a prompt may have several: all are compared with the same greedy one.
+
+What to know about it:
+- Where the greedy answer is right, only wrong samples teach, and the other way round.
+- The greedy completion is sampled and scored, but not learned from: with G completions it is 1/(G + 1) of the rollout.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from posttrain.algorithms.algorithm import Rollout
+from posttrain.algorithms.reinforce import Reinforce
+
+
+@dataclass(frozen=True)
+class ReMax(Reinforce):
+    """The knobs of ReMax; an `OnlineAlgorithm`."""
+
+    kl_coefficient: float = 0.1
+    """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
+
+    paper: ClassVar[str] = "2310.10505"
+    needs_greedy: ClassVar[bool] = True
+
+    def baseline(self, rewards_PG: Float[Tensor, "P G"], rollout: Rollout) -> Tensor:
+        """What the prompt's greedy completion earned; raises `ValueError` where that is missing."""
+        if rollout.greedy_P is None:
+            raise ValueError("ReMax compares with the greedy completion, so advantages() needs greedy_P; got None")
+        return rollout.greedy_P[:, None]

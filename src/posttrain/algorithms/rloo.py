@@ -1,0 +1,59 @@
+"""RLOO: REINFORCE Leave-One-Out.
+
+Ahmadian et al. 2024, eq. 8 (https://arxiv.org/abs/2402.14740).
+
+A prompt's other completions are the baseline of each, so that it depends on the prompt and not on the completion, and
+the gradient stays unbiased:
+
+    R_i = r_i - beta sum_t log( pi_old(o_it) / pi_ref(o_it) )
+    A_i = R_i - 1/(G - 1) sum_{j != i} R_j
+    L   = -1/G sum_i min(w_i A_i, clip(w_i, 1 - eps, 1 + eps) A_i),   w_i = pi(o_i | q) / pi_old(o_i | q)
+
+averaged over prompts. A completion is one action: its ratio and its logprob are the whole sequence's.
+
+Published settings (section 4, appendix C): beta 0.03 to 0.10, G 2 or 4, one update a batch, learning rate 1e-6. The
+paper clips nothing, for with one update a batch w is 1; TRL's 0.2 holds later ones.
+
+What to know about it:
+- It is Dr. GRPO's advantage times G/(G - 1), with a completion's tokens added up instead of averaged.
+- A completion's ratio is a product over its tokens, so after an update or two long ones are clipped first.
+
+TRL's `RLOOTrainer` is the same, with beta 0.05.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from posttrain.algorithms.algorithm import Rollout, enough, positive
+from posttrain.algorithms.reinforce import Reinforce
+from posttrain.objectives.advantages import leave_one_out
+from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
+
+
+@dataclass(frozen=True)
+class RLOO(Reinforce):
+    """The knobs of RLOO; an `OnlineAlgorithm`."""
+
+    clip: float = 0.2
+    """A completion's ratio is clipped at 1 - clip and 1 + clip, which matters from a batch's second update on."""
+
+    paper: ClassVar[str] = "2402.14740"
+    least_group: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "clip", or_zero=True)
+
+    def baseline(self, rewards_PG: Float[Tensor, "P G"], rollout: Rollout) -> Tensor:
+        """The mean of the prompt's other completions; raises `UserError` for groups of one."""
+        enough(self, rewards_PG.shape[-1])
+        return rewards_PG - leave_one_out(rewards_PG)
+
+    def surrogate(self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, row_N: Tensor) -> PolicyLoss:
+        """Each completion's own ratio, clipped."""
+        return sequence_surrogate(
+            logprobs_N, old_N, advantages_N, row_N, clip_low=self.clip, clip_high=self.clip, by_length=False
+        )

@@ -1,0 +1,79 @@
+"""Dynamic sampling: groups that teach nothing are thrown away, and others sampled in their place."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.order import batch_indices, seed_for
+from posttrain.environments.env import Environment
+from posttrain.rollouts.drive import OnTokens, sample_groups
+from posttrain.types import Engine, Group, Sampling, Task
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """What was sampled for one step.
+
+    Attributes:
+        groups: those to learn from.
+        sampled: all of them, thrown away or not.
+        draws: how often a batch of prompts was drawn.
+    """
+
+    groups: list[Group]
+    sampled: list[Group]
+    draws: int
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were sampled."""
+        return sum(len(t.logprobs) for group in self.sampled for t in group.trajectories)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws prompts and samples their completions; every draw depends on the seed and its number alone."""
+
+    environment: Environment
+    tasks: Sequence[Task]
+    engine: Engine
+    chat: ChatFormat
+    sampling: Sampling
+    prompts: int  # of one draw, and what a step wants to learn from
+    completions: int  # of each prompt
+    seed: int
+    on_tokens: OnTokens | None = None
+
+    def roll_out(self, draw: int, accepts: Callable[[Sequence[float]], bool], *, max_refills: int) -> Rolled:
+        """Sample until `prompts` groups have rewards that are accepted, but draw `max_refills` times more at most.
+
+        `draw` is the number of the first draw. Where none was accepted, the last draw's groups are given all the same,
+        so that a step has something to count.
+        """
+        groups: list[Group] = []
+        sampled: list[Group] = []
+        drawn = 0
+        while len(groups) < self.prompts and drawn <= max_refills:
+            chosen = batch_indices(len(self.tasks), self.prompts, draw + drawn, self.seed)
+            found = self._sample([self.tasks[i] for i in chosen], self.sampling, self.completions, draw + drawn)
+            sampled += found
+            groups += [group for group in found if accepts(group.rewards)]
+            drawn += 1
+        return Rolled(groups[: self.prompts] or sampled[-self.prompts :], sampled, drawn)
+
+    def greedy_rewards(self, groups: Sequence[Group]) -> list[float]:
+        """What the most likely completion of each group's prompt earns."""
+        greedy = Sampling(self.sampling.max_new_tokens, 0.0)
+        return [group.rewards[0] for group in self._sample([group.task for group in groups], greedy, 1, 0)]
+
+    def _sample(self, tasks: Sequence[Task], sampling: Sampling, completions: int, draw: int) -> list[Group]:
+        return sample_groups(
+            self.environment,
+            tasks,
+            self.engine,
+            self.chat,
+            sampling,
+            completions_per_prompt=completions,
+            seed=seed_for(self.seed, "rollout", draw),
+            on_tokens=self.on_tokens,
+        )

@@ -1,0 +1,25 @@
+import doctest
+
+import pytest
+import torch
+
+from posttrain.objectives import shaping
+from posttrain.objectives.shaping import soft_overlong
+
+
+def test_the_punishment_grows_over_the_buffer_and_is_whole_where_a_completion_was_cut():
+    lengths = torch.tensor([[0, 12, 13], [14, 16, 20]])
+    expected = [[0.0, 0.0, -0.25], [-0.5, -1.0, -1.0]]
+    assert soft_overlong(lengths, longest=16, buffer=4).tolist() == expected
+
+
+@pytest.mark.parametrize("buffer", [0, 17, -1])
+def test_a_buffer_that_is_none_is_refused(buffer):
+    with pytest.raises(ValueError, match="1 to 16 tokens"):
+        soft_overlong(torch.tensor([1]), longest=16, buffer=buffer)
+    assert soft_overlong(torch.tensor([16]), longest=16, buffer=16).tolist() == [-1.0]
+
+
+def test_docstring_examples_run():
+    results = doctest.testmod(shaping)
+    assert results.failed == 0 and results.attempted > 0
