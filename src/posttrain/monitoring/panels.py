@@ -40,17 +40,26 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "Chosen and rejected",
         (
-            Panel("Implicit reward", ("reward/chosen", "reward/rejected"), "nats", zero=False),
+            Panel("Reward by the algorithm's own measure", ("reward/chosen", "reward/rejected"), zero=False),
+            Panel("Reward of good and bad responses", ("reward/good", "reward/bad"), "nats", zero=False),
             Panel("Score", ("score/chosen", "score/rejected"), zero=False),
             Panel("Margin", ("margin", "evaluation/margin")),
             Panel("Logprob of a response", ("logprob/chosen", "logprob/rejected"), "nats", zero=False),
-            Panel("Length of a response", ("length/chosen", "length/rejected"), "tokens"),
+            Panel("Logprob of good and bad responses", ("logprob/good", "logprob/bad"), "nats", zero=False),
+            Panel("Length of a response", ("length/chosen", "length/rejected", "length/good", "length/bad"), "tokens"),
+            Panel("Likelihood of the chosen one", ("likelihood",), "nats per token"),
+            Panel(
+                "Divergence from the reference",
+                ("divergence", "divergence/chosen", "divergence/rejected"),
+                "nats per response",
+            ),
         ),
     ),
     (
         "How the policy changes",
         (
             Panel("KL to the reference", ("kl",), "nats per token"),
+            Panel("KL that the reward pays for", ("groups/kl",), "nats"),
             Panel("Entropy", ("entropy",), "nats per token"),
             Panel("Clip fraction", ("clip_fraction",), "share of tokens", percent=True),
             Panel("Largest ratio", ("ratio/max",), zero=False),
@@ -71,7 +80,7 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Loss", ("loss",), zero=False),
             Panel("Gradient norm", ("grad_norm",)),
             Panel("Learning rate", ("lr",)),
-            Panel("Groups kept", ("groups/kept",)),
+            Panel("Groups kept and thrown away", ("groups/kept", "groups/thrown_away")),
         ),
     ),
     (

@@ -329,7 +329,8 @@ def _open(
     directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
     found = restore_latest(directory.checkpoints, parts.optimizer)
     directory.rewind(found.step)
-    return directory, found.step, found.state["draws"], parts.notes + found.skipped
+    draws = found.state.get("draws", found.step)  # runs of before there were refills drew once a step
+    return directory, found.step, draws, parts.notes + found.skipped
 
 
 def _evaluate(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:
