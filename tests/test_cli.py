@@ -255,7 +255,8 @@ def test_algorithms_as_json(run):
 
 
 def test_algorithms_and_explain_for_people(run):
-    assert "grpo" in run("algorithms")[1]
+    table = run("algorithms")[1]
+    assert "arXiv 2402.03300 " in table and "  Williams 1992 " in table
     assert "--kl-coefficient 0.04" in run("explain", "grpo")[1]
 
 

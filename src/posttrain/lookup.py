@@ -119,9 +119,13 @@ def algorithms(config: Algorithms) -> list[dict[str, Any]]:
     return [row._asdict() for row in catalogue.rows()]
 
 
+def _paper(name: str) -> str:
+    return f"arXiv {name}" if name[0].isdigit() else name
+
+
 def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """A table."""
-    shown = [(row["name"], row["family"], f"arXiv {row['paper']}", ", ".join(row["needs"])) for row in rows]
+    shown = [(row["name"], row["family"], _paper(row["paper"]), ", ".join(row["needs"])) for row in rows]
     return [*columns([("name", "family", "paper", "needs"), *shown]), "", "posttrain explain NAME says all about one."]
 
 
