@@ -99,7 +99,7 @@ def _show_run(result: Any) -> list[str]:
     if isinstance(after, float):
         found.insert(0, f"held-out loss {before:.4f} before, {after:.4f} after, in nats per token")
     elif isinstance(after, dict):
-        share = [f"{pairs['accuracy']:.3f}" for pairs in (before, after)]
+        share = [f"{pairs.get('pair_accuracy', pairs['accuracy']):.3f}" for pairs in (before, after)]
         found.insert(0, f"held-out pairs judged as people did: {share[0]} before, {share[1]} after")
     elif after is not None:
         found.insert(0, f"held-out accuracy {_accuracy(before)} before, {_accuracy(after)} after")

@@ -134,6 +134,7 @@ class Preference:
     source: str = ""  # where it was read: file and line
     time: str = ""  # when it was said, ISO 8601
     opening: str = ""  # how both responses begin, which is given and not learned: steps that are right
+    partial: bool = False  # the responses are steps, after which more follows: that they stop is not learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ class Judgement:
     annotator: str = ""
     source: str = ""  # where it was read: file and line
     time: str = ""  # when it was said, ISO 8601
+    opening: str = ""  # how it begins, which is given and not learned
+    partial: bool = False  # it is a step, after which more follows: that it stops is not learned
 
 
 @dataclass(frozen=True, slots=True)

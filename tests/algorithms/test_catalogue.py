@@ -1,3 +1,4 @@
+import dataclasses
 import doctest
 import re
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ import pytest
 from posttrain.algorithms import ALGORITHMS, catalogue
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import UserError
+from posttrain.recipes.preference import Preferences
+from posttrain.recipes.rl import RL
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,9 @@ def test_the_flags_named_in_the_text_are_knobs(name):
     knobs = catalogue.knobs(type(ALGORITHMS[name]()))
     known = {catalogue.flag(knob.name) for knob in knobs} | {"--algorithm", "--dataset"}
     negated = {catalogue.flag(f"no_{knob.name}") for knob in knobs if isinstance(knob.default, bool)}
+    recipes = {catalogue.flag(field.name) for form in (RL, Preferences) for field in dataclasses.fields(form)}
     found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
-    assert known <= found <= known | negated
+    assert known <= found <= known | negated | recipes
 
 
 def test_a_wrapper_inherits_the_knobs_it_does_not_restate():

@@ -171,7 +171,14 @@ def test_the_kl_in_the_metrics_is_in_nats():
         torch.tensor([-2.0, -1.5, -2.0], dtype=torch.float64),
     )
     assert Reinforce().advantages(rollout).metrics["kl"] == pytest.approx(0.75)  # per completion
-    assert ReinforcePlusPlus().advantages(rollout).metrics["kl"] == pytest.approx(0.5)  # per token
+    assert ReinforcePlusPlus().advantages(rollout).metrics["kl_per_token"] == pytest.approx(0.5)
+
+
+def test_rounding_of_a_kl_does_not_become_a_signal_where_nothing_was_earned():
+    noise = 1e-6 * torch.randn(12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rollout = Rollout(torch.zeros(2, 2, dtype=torch.float64), torch.arange(4).repeat_interleave(3), 6, noise, 0 * noise)
+    for algorithm in (Reinforce(), RLOO(), ReinforcePlusPlus()):
+        assert 0 < algorithm.advantages(rollout).advantages_N.abs().max() < 1e-3
 
 
 def test_what_a_bucket_says_of_itself():
@@ -191,6 +198,8 @@ def test_what_a_bucket_says_of_itself():
         (RLOO, "clip", -0.1),
         (RLOO, "kl_coefficient", math.nan),
         (ReinforcePlusPlus, "clip", math.inf),
+        (ReinforcePlusPlus, "std_epsilon", -1.0),
+        (DrGRPO, "std_epsilon", 0.1),
         (ReinforcePlusPlus, "kl_coefficient", -1.0),
     ],
 )

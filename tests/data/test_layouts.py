@@ -40,6 +40,8 @@ def test_responses_with_scores_make_a_pair_of_every_two_that_differ(tmp_path):
     ]
 
 
+SCORED = {"prompt": "p", "responses": ["a", "b"], "scores": [1, 2]}
+
 ULTRAFEEDBACK = {
     "source": "evol_instruct",
     "instruction": "Name a colour.",
@@ -102,6 +104,39 @@ def test_comparisons_of_summaries(tmp_path):
     assert (found.chosen, found.rejected, found.annotator) == ("Help!", "It is gone.", "w9")
 
 
+def test_a_summary_of_an_article_and_a_choice_that_is_no_whole_number(tmp_path):
+    row = {"info": {"id": "c", "post": None, "article": "It rained."}, "choice": 0.0}
+    (found,) = load(tmp_path, row | {"summaries": [{"text": "Rain."}, {"text": "Sun."}]})
+    assert found.prompt == asked("ARTICLE: It rained.\n\nTL;DR:") and found.chosen == "Rain."
+
+
+def test_helpsteer2_s_conversations(tmp_path):
+    prompt = "Hi<extra_id_1>Assistant\nHello.\n<extra_id_1>User\nWho?"
+    rows = [{"prompt": prompt, "response": text, "helpfulness": score} for text, score in (("Me.", 4), ("No.", 1))]
+    (found,) = load(tmp_path, *rows)
+    assert [(m.role, m.content) for m in found.prompt] == [("user", "Hi"), ("assistant", "Hello."), ("user", "Who?")]
+
+
+def test_completions_that_are_empty_or_have_no_score_are_passed_over(tmp_path):
+    more = [{"response": "", "fine-grained_score": 1.0}, {"response": "Blue.", "fine-grained_score": None}]
+    (found,) = load(tmp_path, ULTRAFEEDBACK | {"completions": ULTRAFEEDBACK["completions"] + more})
+    assert compared([found]) == [("Red, like a rose.", "Red.", 1.25)]
+
+
+def test_what_is_said_to_be_a_pair_is_one_whatever_else_the_row_has(tmp_path):
+    both = SCORED | {"chosen": "x", "rejected": "y", "question": "p", "label": 1}
+    assert compared(load(tmp_path, both)) == [("x", "y", 1.0)]
+    judged = {"prompt": "p", "question": "p", "completion": "c", "label": True}
+    ((found,),) = load_judgements(write(tmp_path / "thumbs.jsonl", judged)).items
+    assert (found.response, found.good) == ("c", True)
+
+
+def test_what_follows_a_wrong_step_is_not_learned_from(tmp_path):
+    wrong = prm(step(("a", 1), ("b", -1), chosen=1), step(("c", 1), ("d", -1), chosen=0))
+    assert [p.chosen for p in load(tmp_path, wrong)] == ["a"]
+    assert all(p.partial for p in load(tmp_path, wrong))
+
+
 def step(*completions: tuple[str, int], chosen: int | None = None, human: Any = None) -> dict[str, Any]:
     said = [{"text": text, "rating": rating, "flagged": False} for text, rating in completions]
     return {"completions": said, "chosen_completion": chosen, "human_completion": human}
@@ -153,9 +188,6 @@ def test_every_layout_is_also_judgements(tmp_path):
     ]
 
 
-SCORED = {"prompt": "p", "responses": ["a", "b"], "scores": [1, 2]}
-
-
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -165,11 +197,14 @@ SCORED = {"prompt": "p", "responses": ["a", "b"], "scores": [1, 2]}
         (SCORED | {"responses": ["a", ""]}, "'responses' must be text"),
         (SCORED | {"responses": "ab"}, "'responses' must be a list; got 'ab'"),
         (ULTRAFEEDBACK | {"completions": ["x"]}, "'completions' must be an object"),
-        (ULTRAFEEDBACK | {"completions": [{"response": "x"}]}, "fine-grained_score' must be a number; got None"),
+        (ULTRAFEEDBACK | {"completions": [{"response": "x", "fine-grained_score": "4"}]}, "must be a number; got '4'"),
+        (ULTRAFEEDBACK | {"completions": [{"response": "x"}]}, "no two responses of which one was found better"),
         ({"info": {"post": "x"}, "summaries": [{"text": "a"}], "choice": 0}, "two 'summaries' and a 'choice'"),
         ({"info": {"post": "x"}, "summaries": [{"text": "a"}, {"text": "b"}], "choice": 2}, "two 'summaries'"),
         (prm() | {"question": {"problem": ""}}, "'question problem' must be text"),
         (prm() | {"label": {"steps": None}}, "'label steps' must be a list"),
+        (prm(step(("a", 1), ("b", -1), chosen=2)), "'chosen_completion' is 2 of 2 completions"),
+        ({"info": {"id": "x"}, "summaries": [{"text": "a"}, {"text": "b"}], "choice": 0}, "'info post or article'"),
     ],
 )
 def test_what_is_not_as_the_layout_has_it_is_named(tmp_path, row, problem):

@@ -135,9 +135,10 @@ def test_single_responses_that_were_judged(tmp_path):
 def test_a_pair_is_a_good_response_and_a_bad_one(tmp_path):
     row = {"prompt": "1+1?", "chosen": "2", "rejected": "3", "steps": "So: "}
     ((good, bad),) = judged(tmp_path, row)
-    assert [(one.response, one.good) for one in (good, bad)] == [("So: 2", True), ("So: 3", False)]
-    said = Preference((Message("user", "a"),), "b", "c", annotator="Ann", source="x", time="2026-01-31")
-    assert judgements_of(said)[1] == Judgement(said.prompt, "c", False, "Ann", "x", "2026-01-31")
+    assert [(one.response, one.good) for one in (good, bad)] == [("2", True), ("3", False)]
+    assert all(one.opening == "So: " and one.partial for one in (good, bad))
+    said = Preference((Message("user", "a"),), "b", "c", 1.0, "Ann", "x", "2026-01-31", "d", True)
+    assert judgements_of(said)[1] == Judgement(said.prompt, "c", False, "Ann", "x", "2026-01-31", "d", True)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,8 @@ def test_a_pair_is_a_good_response_and_a_bad_one(tmp_path):
             "field 'label' must be true for a good response and false for a bad one; got 'yes'",
         ),
         (JUDGED | {"completion": [{"role": "user", "content": "b"}]}, "'completion' must be one response"),
-        ({"prompt": "a", "label": True}, "field 'completion' is missing"),
+        ({"prompt": "a", "completion": "b", "rating": 1}, "field 'label' is missing"),
+        ({"prompt": "a", "completion": "b", "label": None}, "field 'label' is missing"),
         ({"completion": "a", "label": True}, "field 'prompt' is missing"),
     ],
 )
@@ -171,10 +173,11 @@ def test_a_judgement_is_learned_from_its_first_token_to_its_stop():
 
 
 @pytest.mark.parametrize("field", ["steps", "initial_reason_steps"])
-def test_steps_that_both_share_are_given_and_not_learned(tmp_path, field):
-    row = {"prompt": "1+1+2?", "chosen": "2+2=4", "rejected": "2+2=5", field: "1+1=2\n"}
+@pytest.mark.parametrize("steps", ["1+1=2\n", ["1+1=2"]])
+def test_steps_that_both_share_are_given_and_neither_they_nor_a_stop_are_learned(tmp_path, field, steps):
+    row = {"prompt": "1+1+2?", "chosen": "2+2=4", "rejected": "2+2=5", field: steps}
     (found,) = load(tmp_path, row)
-    assert found.opening == "1+1=2\n"
+    assert found.opening == "1+1=2\n" and found.partial
     chat = ChatFormat(of_family("smollm2"))
     pair = pair_of(chat, found)
     prompt = tuple(chat.prompt_ids(found.prompt))
@@ -182,6 +185,40 @@ def test_steps_that_both_share_are_given_and_not_learned(tmp_path, field):
     assert chat.decode(pair.chosen.prefix[len(prompt) :]) == "1+1=2\n"
     assert [chat.decode(example.continuation) for example in pair] == ["2+2=4", "2+2=5"]
     assert all(all(example.learned) for example in pair)
+    assert not any(set(example.continuation) & chat.stop_ids for example in pair)  # more follows after a step
+    good, bad = (judged_of(chat, one) for one in judgements_of(found))
+    assert (good.example, bad.example) == pair
+
+
+def test_the_first_step_has_nothing_before_it_and_is_a_step_all_the_same(tmp_path):
+    (found,) = load(tmp_path, {"prompt": "1+1?", "chosen": "1", "rejected": "2", "steps": ""})
+    chat = ChatFormat(of_family("smollm2"))
+    pair = pair_of(chat, found)
+    assert found.partial and pair.chosen.prefix == tuple(chat.prompt_ids(found.prompt))
+    assert [chat.decode(example.continuation) for example in pair] == ["1", "2"]
+    assert not any(set(example.continuation) & chat.stop_ids for example in pair)
+
+
+def test_a_response_that_only_repeats_the_steps_keeps_a_token_of_its_own():
+    chat = ChatFormat(of_family("smollm2"))
+    pair = pair_of(chat, Preference((Message("user", "?"),), "b", "bc", opening="aa", partial=True))
+    assert [chat.decode(example.continuation) for example in pair] == ["b", "bc"]
+
+
+def test_steps_that_are_none_say_how_to_rename_them(tmp_path):
+    with pytest.raises(DataError, match="--columns other=steps"):
+        load(tmp_path, {"prompt": "a", "chosen": "b", "rejected": "c", "steps": 7})
+
+
+@pytest.mark.parametrize("empty", ["", "  ", [{"role": "assistant", "content": " "}]])
+def test_a_response_that_says_nothing_is_left_out_and_named(tmp_path, empty):
+    path = tmp_path / "pairs.jsonl"
+    good = {"prompt": "a", "chosen": "b", "rejected": "c"}
+    path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"rejected": empty}) + "\n")
+    found = load_preferences(str(path))
+    assert len(found.items) == 1 and found.left_out[0].endswith("line 2: 'rejected' says nothing")
+    path.write_text(json.dumps(JUDGED) + "\n" + json.dumps(JUDGED | {"completion": empty}) + "\n")
+    assert load_judgements(str(path)).left_out[0].endswith("line 2: 'completion' says nothing")
 
 
 def test_a_token_that_runs_over_the_end_of_the_steps_is_learned():

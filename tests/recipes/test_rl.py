@@ -82,7 +82,8 @@ def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_p
     seen.clear()
     monkeypatch.setattr(type(algorithms.online("dapo")()), "accepts", lambda self, rewards: False)
     result = train(config(folder, algorithm="dapo", steps=1, max_refills=2), output=tmp_path / "none")
-    assert rows(result.run)[0]["groups/thrown_away"] == 8  # the last draw is learned from all the same
+    first = rows(result.run)[0]
+    assert (first["groups/thrown_away"], first["groups/kept"], first["grad_norm"]) == (12, 0, 0.0)
     assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 3}
 
 

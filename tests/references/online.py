@@ -113,5 +113,5 @@ def reinforce_pp(batch, *, beta, clip=0.2):
             tokens.append(c["tokens"][t])
     usual, spread = mean(ahead), stdev(ahead)
     return -mean(
-        clipped(ratio(t), (a - usual) / (spread + 1e-8), clip, clip) for t, a in zip(tokens, ahead, strict=True)
+        clipped(ratio(t), (a - usual) / (spread + 1e-4), clip, clip) for t, a in zip(tokens, ahead, strict=True)
     )

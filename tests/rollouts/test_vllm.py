@@ -165,6 +165,7 @@ def brief(completion):
 
 
 @pytest.mark.model
+@pytest.mark.timeout(1800)  # ten minutes where other work shares two cores
 def test_twenty_steps_of_rl_reach_what_they_reach_with_the_embedded_engine(tmp_path):
     (tmp_path / "brief.py").write_text(BRIEF)
     config = rl.RL(

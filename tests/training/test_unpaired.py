@@ -20,19 +20,18 @@ MODEL, ANCHOR = tiny_llama(dtype=torch.float64), tiny_llama(seed=1, dtype=torch.
 
 
 def by_hand_divergence(model, anchor, batch) -> float:
-    """Each prompt with the next response to another one; what would be longer than the longest is cut."""
+    """The prompts are A, B and B's: A is given what was said to B, and B what was said to A, over and over."""
+    first, *rest = [[j.example for j in batch if j.example.prefix == prompt] for prompt in ((5, 9, 3), (2, 2))]
+    (second,) = rest
     longest = max(len(j.example.prefix) + len(j.example.continuation) for j in batch)
     ratios = []
-    for at, judged in enumerate(batch):
-        prompt = judged.example.prefix
-        for other in [*batch[at + 1 :], *batch[:at]]:
-            if other.example.prefix != prompt:
-                room = longest - len(prompt)
-                said, learned = other.example.continuation[:room], other.example.learned[:room]
-                moved = Example(prompt, said, learned)
-                ratios.append(sum(logprobs(model, moved)) - sum(logprobs(anchor, moved)))
-                break
-    return max(0.0, sum(ratios) / len(ratios)) if ratios else 0.0
+    for mine, theirs in ((first, second), (second, first)):
+        for number, example in enumerate(mine):
+            other = (theirs * len(mine))[number]
+            room = longest - len(example.prefix)
+            moved = Example(example.prefix, other.continuation[:room], other.learned[:room])
+            ratios.append(sum(logprobs(model, moved)) - sum(logprobs(anchor, moved)))
+    return max(0.0, sum(ratios) / len(ratios))
 
 
 @pytest.mark.parametrize("microbatch_tokens", [8, 11, 100])

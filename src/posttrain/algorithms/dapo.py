@@ -5,7 +5,7 @@ Yu et al. 2025, eq. 8 to 13 (https://arxiv.org/abs/2503.14476).
 Four changes to GRPO for long chains of thought, and no KL:
 
     clip-higher          clip(w, 1 - eps_low, 1 + eps_high) with eps_high > eps_low: an unlikely token may grow
-    dynamic sampling     a group that is all right or all wrong is thrown away, and another sampled in its place
+    dynamic sampling     a group whose completions all earned the same is thrown away, and another sampled in its place
     token-level loss     L = -1/(sum_i |o_i|) sum_i sum_t min(w_it A_i, clip(w_it) A_i): every token weighs the same
     overlong punishment  r_i + R(|o_i|), which falls from 0 to -1 over the last tokens that a completion may have
 
@@ -15,7 +15,9 @@ Published settings (section 4.1): eps_low 0.2, eps_high 0.28, G 16, 512 prompts 
 1e-6, at most 20480 tokens of which the last 4096 are punished: a fifth.
 
 What to know about it:
-- Dynamic sampling costs rollouts: `groups/thrown_away` says how many groups of a step.
+- Dynamic sampling costs rollouts: `groups/thrown_away` says how many groups of a step. The paper goes by whether an
+  answer is right; here it is the whole reward, so with a small reward for form beside it fewer groups are thrown away.
+  Where `--max-refills` draws bring none that is accepted, the step learns nothing.
 - The punishment is taken before rewards are compared, so it tells apart completions that earned the same.
 
 TRL's `loss_type="dapo"` is the same loss; its dynamic sampling is not.

@@ -10,7 +10,7 @@ worth to a person is a gain or a loss from a reference point, and losses weigh m
     L       = w_b (1 - sigmoid( z - r ))   for a bad one
 
 averaged over responses. z is estimated from the batch: max(0, the mean of beta log(pi/pi_ref) of responses to other
-prompts, each response moved on to the next prompt). It carries no gradient.
+prompts, those of each prompt moved on to the one before). It carries no gradient.
 
 Published settings (section 4, appendix): beta 0.1, w_g = w_b = 1, batches of 32 responses, learning rate 5e-7 with
 AdamW. Where good and bad are not as many, the weights are to satisfy 1 <= w_g n_g / (w_b n_b) <= 4/3 (eq. 8).

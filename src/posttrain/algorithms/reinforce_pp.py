@@ -14,6 +14,7 @@ with w the token's ratio, averaged over all tokens of the batch. The KL is that 
 Published settings (section 4): eps 0.2, beta 0.01, one completion of each prompt, learning rate 5e-7.
 
 What to know about it:
+- Where nothing was earned, a KL of rounding alone would be blown up to advantages of 1: `std_epsilon` keeps it small.
 - One completion of each prompt is enough, so a batch can have more prompts.
 - Prompts that are always solved have a positive advantage: what is easy is reinforced. The paper's variant with a
   group's mean subtracted first is for several completions of a prompt.
@@ -42,20 +43,24 @@ class ReinforcePlusPlus(Reinforce):
     clip: float = 0.2
     """A token's ratio is clipped at 1 - clip and 1 + clip."""
 
+    std_epsilon: float = 1e-4
+    """Added to the standard deviation of the batch, in the units of the reward: rounding must not become a signal."""
+
     paper: ClassVar[str] = "2501.03262"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "clip", or_zero=True)
+        for knob in ("clip", "std_epsilon"):
+            positive(self, knob, or_zero=True)
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """Normalise what is still to come at each token; `kl` in the metrics is the mean over tokens, in nats."""
+        """Normalise what is still to come at each token; `kl_per_token` in the metrics is in nats."""
         returns_N, metrics = rollout.per_token(rollout.rewards_PG), dict[str, float]()
         if self.needs_reference:
             kl_N = self.kl_N(rollout)
             returns_N = returns_N - self.kl_coefficient * returns(kl_N, rollout.row_N)
-            metrics["kl"] = kl_N.mean().item()
-        return Advantages(batch_normalised(returns_N), metrics)
+            metrics["kl_per_token"] = kl_N.mean().item()
+        return Advantages(batch_normalised(returns_N, epsilon=self.std_epsilon), metrics)
 
     def loss(
         self,

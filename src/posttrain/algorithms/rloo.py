@@ -18,7 +18,7 @@ What to know about it:
 - It is Dr. GRPO's advantage times G/(G - 1), with a completion's tokens added up instead of averaged.
 - A completion's ratio is a product over its tokens, so after an update or two long ones are clipped first.
 
-TRL's `RLOOTrainer` is the same, with beta 0.05.
+TRL's `RLOOTrainer` is the same, with beta 0.05; its KL is of logprobs computed again, here of those sampled with.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,7 @@ A row of theirs may hold several preferences, or none: responses with scores mak
 differ, and a derivation whose steps were rated makes one wherever a right step and a wrong one were seen.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
@@ -36,12 +37,22 @@ def gathered(rows: Sequence[Row]) -> list[Row]:
     for prompt, group in groupby(rows, key=lambda row: row.fields.get("prompt")):
         members = list(group)
         fields = {
-            "prompt": prompt,
+            "prompt": _turns(str(prompt)),
             "responses": [row.text("response") for row in members],
             "scores": [_number(row, row.fields.get("helpfulness"), "helpfulness") for row in members],
         }
         found.append(Row(fields, members[0].place, members[0].id))
     return found
+
+
+def _turns(prompt: str) -> str | list[dict[str, str]]:
+    """A prompt of HelpSteer2: text, or a conversation in which `<extra_id_1>` and a name say who goes on."""
+    first, *following = re.split(r"<extra_id_1>(User|Assistant)\n", prompt)
+    if not following:
+        return prompt
+    said = zip(following[::2], following[1::2], strict=True)
+    turns = [("user", first), *((speaker.lower(), text) for speaker, text in said)]
+    return [{"role": role, "content": text.strip()} for role, text in turns]
 
 
 def _scored(row: Row) -> list[Preference]:
@@ -56,21 +67,27 @@ def _scored(row: Row) -> list[Preference]:
 def _ultrafeedback(row: Row) -> list[Preference]:
     """`instruction`, and `completions` by their `fine-grained_score`; their `overall_score` is wrong for some."""
     completions = [_mapping(row, item, "completions") for item in _list(row, row.fields["completions"], "completions")]
-    said = [_text(row, one.get("response"), "completions response") for one in completions]
-    scores = [_number(row, one.get("fine-grained_score"), "completions fine-grained_score") for one in completions]
+    rated = [one for one in completions if one.get("response") and one.get("fine-grained_score") is not None]
+    said = [_text(row, one.get("response"), "completions response") for one in rated]
+    scores = [_number(row, one.get("fine-grained_score"), "completions fine-grained_score") for one in rated]
     return _pairs(row, (Message("user", row.text("instruction")),), said, scores)
 
 
 def _tldr(row: Row) -> list[Preference]:
     """OpenAI's comparisons of summaries, with the prompt of Stiennon et al. 2020 (arXiv 2009.01325), appendix B."""
     info = _mapping(row, row.fields["info"], "info")
-    post = _text(row, info.get("post"), "info post")
-    prompt = f"SUBREDDIT: r/{info.get('subreddit')}\n\nTITLE: {info.get('title')}\n\nPOST: {post}\n\nTL;DR:"
+    title = f"TITLE: {info['title']}\n\n" if info.get("title") else ""
+    if info.get("post"):
+        where = f"SUBREDDIT: r/{info['subreddit']}\n\n" if info.get("subreddit") else ""
+        prompt = f"{where}{title}POST: {_text(row, info['post'], 'info post')}\n\nTL;DR:"
+    else:  # the news articles of the validation split
+        prompt = f"{title}ARTICLE: {_text(row, info.get('article'), 'info post or article')}\n\nTL;DR:"
     summaries = _list(row, row.fields["summaries"], "summaries")
     texts = [_text(row, _mapping(row, one, "summaries").get("text"), "summaries text").strip() for one in summaries]
     choice = row.fields["choice"]
     if len(texts) != 2 or choice not in (0, 1):
         raise row.fail(f"two 'summaries' and a 'choice' of 0 or 1 make a comparison; got {len(texts)} and {choice!r}")
+    choice = int(choice)
     worker = str(row.fields.get("worker") or "")
     return _differing(
         [Preference((Message("user", prompt),), texts[choice], texts[1 - choice], 1.0, worker, row.place)]
@@ -87,19 +104,21 @@ def _prm800k(row: Row) -> list[Preference]:
     steps = _list(row, _mapping(row, row.fields["label"], "label").get("steps"), "label steps")
     for step in (_mapping(row, one, "label steps") for one in steps):
         seen = [_mapping(row, one, "completions") for one in step.get("completions") or ()]
-        rated = [(_text(row, one.get("text"), "completions text"), one.get("rating")) for one in seen]
-        right, wrong = ([text for text, rating in rated if rating == wanted] for wanted in (1, -1))
+        rated = [(str(one.get("text") or ""), one.get("rating")) for one in seen]
+        right, wrong = ([text for text, rating in rated if text.strip() and rating == wanted] for wanted in (1, -1))
         found += [
-            Preference(prompt, good, bad, 1.0, annotator, row.place, time, opening=before)
+            Preference(prompt, good, bad, 1.0, annotator, row.place, time, opening=before, partial=True)
             for good in right
             for bad in wrong
         ]
         chosen, human = step.get("chosen_completion"), step.get("human_completion")
         taken = human.get("text") if isinstance(human, Mapping) else human
         if isinstance(chosen, int):
-            taken = rated[chosen][0]
-        if not isinstance(taken, str):
-            break
+            if not 0 <= chosen < len(rated):
+                raise row.fail(f"'chosen_completion' is {chosen} of {len(rated)} completions")
+            taken = rated[chosen][0] if rated[chosen][1] != -1 else None
+        if not isinstance(taken, str) or not taken.strip():
+            break  # what follows goes on from a step that is wrong, or is not there
         before += f"{taken}\n"
     return _differing(found)
 
@@ -108,11 +127,16 @@ def _has(*names: str) -> Callable[[Row], bool]:
     return lambda row: all(name in row for name in names)
 
 
+def _derivation(row: Row) -> bool:
+    """Others have a `question` and a `label`, too, but as text."""
+    return all(isinstance(row.fields.get(name), Mapping) for name in ("question", "label"))
+
+
 LAYOUTS = (
     Layout("responses with scores", _has("prompt", "responses", "scores"), _scored),
     Layout("UltraFeedback", _has("instruction", "completions"), _ultrafeedback),
     Layout("TL;DR comparisons", _has("info", "summaries", "choice"), _tldr),
-    Layout("PRM800K", _has("question", "label"), _prm800k),
+    Layout("PRM800K", _derivation, _prm800k),
 )
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
@@ -51,7 +51,8 @@ def load_preferences(
     The layouts of UltraFeedback, HelpSteer2, PRM800K and TL;DR's comparisons are recognised, and `prompt` with
     `responses` and their `scores` (data/layouts.py); a row of these may make several preferences.
 
-    `steps` (or `initial_reason_steps`, as in Step-DPO's own data) is what both go on from: given, not learned.
+    `steps` (or `initial_reason_steps`, as in Step-DPO's own data) is what both go on from: given, not learned. The two
+    responses are steps then, after which more follows: that they stop is not learned.
 
     Args:
         source: a file, folder or hub id (see `load_rows`).
@@ -98,9 +99,8 @@ def load_judgements(
 def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
     """A preference as two judgements: the chosen response is good, the rejected one bad."""
     p = preference
-    about = (p.annotator, p.source, p.time)
-    good, bad = ((p.opening + p.chosen, True), (p.opening + p.rejected, False))
-    return Judgement(p.prompt, *good, *about), Judgement(p.prompt, *bad, *about)
+    about = (p.annotator, p.source, p.time, p.opening, p.partial)
+    return Judgement(p.prompt, p.chosen, True, *about), Judgement(p.prompt, p.rejected, False, *about)
 
 
 def _usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T]:
@@ -117,14 +117,14 @@ def _usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T
 
 
 def _is_judged(row: Row) -> bool:
-    return "label" in row and "chosen" not in row and layout_of(row) is None
+    return "completion" in row and "chosen" not in row and "rejected" not in row
 
 
 def _preferences(row: Row) -> list[Preference]:
     """What a row says, in posttrain's own layout or a public one."""
     if _is_judged(row):
         raise row.fail("a response that was judged alone, not two of which one was chosen; use --algorithm kto")
-    layout = layout_of(row)
+    layout = None if "chosen" in row or "rejected" in row else layout_of(row)
     if layout is None:
         return [_preference(row)]
     if not (found := layout.read(row)):
@@ -149,12 +149,27 @@ def _preference(row: Row) -> Preference:
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
     if last[0].content == last[1].content:
         raise _Unusable("'chosen' and 'rejected' are the same")
-    opening = next((row.text(field) for field in ("steps", "initial_reason_steps") if row.fields.get(field)), "")
-    return Preference(prompt, last[0].content, last[1].content, source=row.place, opening=opening)
+    field = next((field for field in ("steps", "initial_reason_steps") if field in row), "")
+    opening = _steps(row, field) if field else ""
+    return Preference(prompt, last[0].content, last[1].content, source=row.place, opening=opening, partial=bool(field))
+
+
+def _steps(row: Row, field: str) -> str:
+    """What the two responses go on from: text, or a list of steps; it may be empty before the first."""
+    value = row.fields[field]
+    steps = [value] if isinstance(value, str) else value
+    if not isinstance(steps, Sequence) or not all(isinstance(step, str) for step in steps):
+        raise row.fail(
+            f"field '{field}' must be the steps before the two responses, text or a list of texts; if it is something "
+            f"else, give it another name with --columns other={field}"
+        )
+    return value if isinstance(value, str) else "".join(f"{step}\n" for step in steps)
 
 
 def _judgement(row: Row) -> Judgement:
     prompt, said = row.messages("prompt"), _conversation(row, "completion")
+    if "label" not in row:
+        raise row.missing("label")
     good = row.fields["label"]
     if not isinstance(good, bool) and good not in (0, 1):
         raise row.fail(f"field 'label' must be true for a good response and false for a bad one; got {good!r}")
@@ -165,7 +180,10 @@ def _judgement(row: Row) -> Judgement:
 
 def _conversation(row: Row, field: str) -> tuple[Message, ...]:
     """A response alone, or the conversation that it ends."""
-    if field in row and not isinstance(row.fields[field], str):
+    value = row.fields.get(field)
+    if _says_nothing(value):
+        raise _Unusable(f"'{field}' says nothing")
+    if field in row and not isinstance(value, str):
         return row.messages(field)
     text = row.text(field)
     pieces = _TURN.split(text)
@@ -180,32 +198,47 @@ def _conversation(row: Row, field: str) -> tuple[Message, ...]:
     return tuple(said)
 
 
+def _says_nothing(value: Any) -> bool:
+    """Whether a response is empty: text, or a list whose last message is."""
+    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+        value = value[-1].get("content", value[-1].get("value"))
+    return isinstance(value, str) and not value.strip()
+
+
 def pair_of(chat: ChatFormat, preference: Preference) -> Pair:
     """A preference as tokens: two sequences that share their prompt, each learned from its first token to its stop.
 
-    They share the opening of the responses too, where there is one, and it is not learned: as far as its tokens are the
-    same in both, for its last token may differ by what follows.
+    They share the opening of the responses too, where there is one, and it is not learned. Of responses after which
+    more follows the stop is not there.
     """
-    chosen, rejected = (
-        _response(chat, preference.prompt, preference.opening + text)
-        for text in (preference.chosen, preference.rejected)
-    )
-    if not preference.opening:
-        return Pair(chosen, rejected)
-    opening = _response(chat, preference.prompt, preference.opening).continuation
-    texts = (opening, chosen.continuation, rejected.continuation)
-    alike = next((i for i, tokens in enumerate(zip(*texts, strict=False)) if len(set(tokens)) > 1), 0)
-    return Pair(
-        *(Example(e.prefix + opening[:alike], e.continuation[alike:], e.learned[alike:]) for e in (chosen, rejected))
-    )
+    p = preference
+    return Pair(*_responses(chat, p.prompt, p.opening, (p.chosen, p.rejected), p.partial))
 
 
 def judged_of(chat: ChatFormat, judgement: Judgement) -> Judged:
-    """A judgement as tokens, learned from the response's first token to its stop."""
-    return Judged(_response(chat, judgement.prompt, judgement.response), judgement.good)
+    """A judgement as tokens, learned as a response of `pair_of`."""
+    j = judgement
+    (example,) = _responses(chat, j.prompt, j.opening, (j.response,), j.partial)
+    return Judged(example, j.good)
 
 
-def _response(chat: ChatFormat, prompt: Sequence[Message], text: str) -> Example:
+def _responses(
+    chat: ChatFormat, prompt: Sequence[Message], opening: str, texts: Sequence[str], partial: bool
+) -> list[Example]:
+    """Responses to one prompt with one opening, which is given as far as its tokens are the same in all of them.
+
+    Its last token may differ by what follows it.
+    """
     given = tuple(chat.prompt_ids(prompt))
-    ids = chat.training_ids([*prompt, Message("assistant", text)], train_on="last")
-    return Example(given, tuple(ids.token_ids[len(given) :]), tuple(ids.mask[len(given) :]))
+
+    def tokens(text: str) -> tuple[int, ...]:
+        ids = chat.training_ids([*prompt, Message("assistant", text)], train_on="last")
+        return tuple(ids.token_ids[len(given) :])
+
+    said = [tokens(opening + text)[: -1 if partial else None] for text in texts]
+    start = 0
+    if opening:
+        before = tokens(opening)[:-1]
+        differing = (i for i, alike in enumerate(zip(before, *said, strict=False)) if len(set(alike)) > 1)
+        start = next(differing, min(len(before), *(len(ids) - 1 for ids in said)))
+    return [Example(given + ids[:start], ids[start:], (True,) * len(ids[start:])) for ids in said]

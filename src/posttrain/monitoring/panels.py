@@ -59,7 +59,8 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         "How the policy changes",
         (
             Panel("KL to the reference", ("kl",), "nats per token"),
-            Panel("KL that the reward pays for", ("groups/kl",), "nats"),
+            Panel("KL that the reward pays for", ("groups/kl",), "nats per completion"),
+            Panel("KL that the reward pays for, by token", ("groups/kl_per_token",), "nats per token"),
             Panel("Entropy", ("entropy",), "nats per token"),
             Panel("Clip fraction", ("clip_fraction",), "share of tokens", percent=True),
             Panel("Largest ratio", ("ratio/max",), zero=False),

@@ -101,7 +101,7 @@ def bucket_normalised(
     return found
 
 
-def batch_normalised(values_N: Float[Tensor, "..."], *, epsilon: float = 1e-8) -> Float[Tensor, "..."]:
+def batch_normalised(values_N: Float[Tensor, "..."], *, epsilon: float = 1e-4) -> Float[Tensor, "..."]:
     """Subtract the mean of the whole batch and divide by its standard deviation.
 
         A_n = (a_n - mean(a)) / (std(a) + epsilon)

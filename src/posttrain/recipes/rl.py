@@ -184,14 +184,14 @@ def run(
                     updates=config.updates_per_step,
                 )
             metrics |= rollout_metrics(rolled.sampled, parts.environment.outcome) | {"lr": lr}
-            metrics |= {"groups/thrown_away": len(rolled.sampled) - len(rolled.groups)}
+            metrics |= {"groups/thrown_away": rolled.thrown_away}
             metrics |= _cost(began, sampled, rolled.tokens)
             step += 1
             last = step == config.steps
             if config.eval_every and (step % config.eval_every == 0 or last):
                 metrics |= _evaluate(config, parts, progress)
             directory.log_metrics(step, metrics)
-            directory.log_samples(step, samples_of(rolled.groups, per_group=1))
+            directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
             if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
                 save = writer(policy.save, optimizer)
@@ -329,8 +329,7 @@ def _open(
     directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
     found = restore_latest(directory.checkpoints, parts.optimizer)
     directory.rewind(found.step)
-    draws = found.state.get("draws", found.step)  # runs of before there were refills drew once a step
-    return directory, found.step, draws, parts.notes + found.skipped
+    return directory, found.step, found.state["draws"], parts.notes + found.skipped
 
 
 def _evaluate(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:

@@ -15,13 +15,15 @@ class Rolled:
     """What was sampled for one step.
 
     Attributes:
-        groups: those to learn from.
+        groups: those to learn from; none, where none was accepted.
         sampled: all of them, thrown away or not.
+        thrown_away: how many were not accepted.
         draws: how often a batch of prompts was drawn.
     """
 
     groups: list[Group]
     sampled: list[Group]
+    thrown_away: int
     draws: int
 
     @property
@@ -47,8 +49,7 @@ class Sampler:
     def roll_out(self, draw: int, accepts: Callable[[Sequence[float]], bool], *, max_refills: int) -> Rolled:
         """Sample until `prompts` groups have rewards that are accepted, but draw `max_refills` times more at most.
 
-        `draw` is the number of the first draw. Where none was accepted, the last draw's groups are given all the same,
-        so that a step has something to count.
+        `draw` is the number of the first draw.
         """
         groups: list[Group] = []
         sampled: list[Group] = []
@@ -59,7 +60,7 @@ class Sampler:
             sampled += found
             groups += [group for group in found if accepts(group.rewards)]
             drawn += 1
-        return Rolled(groups[: self.prompts] or sampled[-self.prompts :], sampled, drawn)
+        return Rolled(groups[: self.prompts], sampled, len(sampled) - len(groups), drawn)
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[float]:
         """What the most likely completion of each group's prompt earns."""

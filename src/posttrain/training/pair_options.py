@@ -42,7 +42,7 @@ class PairOptions:
     columns: str = ""
     """Which columns to read, such as "prompt=question chosen=better rejected=worse"."""
     limit: int | None = None
-    """Use only so many pairs, from the first."""
+    """Use only so many rows, from the first."""
     system: str | None = None
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"

@@ -59,7 +59,7 @@ def policy_batch(
     """Give every token its advantage, and leave out groups that carry no gradient.
 
     Args:
-        groups: as many completions in each.
+        groups: as many completions in each. Of none, nothing is learned.
         algorithm: says what an advantage is.
         longest: tokens that a completion may have.
         greedy: what the most likely completion of each prompt earned, for an algorithm that needs it.
@@ -67,6 +67,8 @@ def policy_batch(
         microbatch_tokens: of the reference's passes.
         temperature: of the sampling.
     """
+    if not groups:
+        return PolicyBatch([], [], [], None, Counts(0, 0, longest)), {"groups/kept": 0}
     trajectories = [t for group in groups for t in group.trajectories]
     examples = [example_of(t) for t in trajectories]
     lengths = torch.tensor([len(t.logprobs) for t in trajectories])

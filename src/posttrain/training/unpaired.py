@@ -81,9 +81,9 @@ def divergence_of(
 
         z = max(0, 1/m sum_i log( pi(y_j | x_i) / pi_ref(y_j | x_i) ))
 
-    y_j is the next response of the batch that answers another prompt. Ethayarajh et al. 2024, section 4.1
-    (https://arxiv.org/abs/2402.01306): a crude estimate, whose point is that it costs no sampling. 0 for a batch of one
-    prompt. What would be longer than the batch's longest sequence is cut there.
+    y_j are the responses to the next prompt of the batch: of pairs, its chosen and its rejected one. Ethayarajh et al.
+    2024, section 4.1 (https://arxiv.org/abs/2402.01306): a crude estimate, whose point is that it costs no sampling. 0
+    for a batch of one prompt. What would be longer than the batch's longest sequence is cut there.
     """
     moved = _moved_on(_examples(batch))
     ratios: list[float] = []
@@ -97,15 +97,20 @@ def divergence_of(
 
 
 def _moved_on(examples: Sequence[Example]) -> list[Example]:
-    """Each prompt with the next response that answers another one."""
+    """Each prompt with the responses of the next prompt of the batch: every response is used about as often."""
     longest = max(len(e.prefix) + len(e.continuation) for e in examples)
+    by_prompt: dict[tuple[int, ...], list[Example]] = {}
+    for example in examples:
+        by_prompt.setdefault(example.prefix, []).append(example)
+    prompts = list(by_prompt)
+    if len(prompts) < 2:
+        return []
     moved: list[Example] = []
-    for at, example in enumerate(examples):
-        others = (*examples[at + 1 :], *examples[:at])
-        other = next((e for e in others if e.prefix != example.prefix), None)
-        if other is not None:
-            room = longest - len(example.prefix)
-            moved.append(Example(example.prefix, other.continuation[:room], other.learned[:room]))
+    for prompt, following in zip(prompts, [*prompts[1:], prompts[0]], strict=True):
+        others, room = by_prompt[following], longest - len(prompt)
+        for number in range(len(by_prompt[prompt])):
+            other = others[number % len(others)]
+            moved.append(Example(prompt, other.continuation[:room], other.learned[:room]))
     return moved
 
 
