@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from posttrain.errors import TrainingError
+from posttrain.rollouts.vllm import weight_versions
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama
 
@@ -94,6 +95,17 @@ def test_a_float32_model_is_its_own_master():
     named = parameters()
     optimizer = MasterAdamW(named)
     assert all(master is p for master, (_, p) in zip(optimizer.masters, named, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_weight_counts_as_written_after_a_step_so_that_no_engine_samples_from_old_ones(dtype):
+    model = tiny_llama(dtype=dtype)
+    optimizer = MasterAdamW(model.trainable())
+    before = weight_versions(model)
+    with optimizer.collecting():
+        sum(weight.float().sum() for _, weight in model.trainable()).backward()
+    optimizer.step(1e-3)
+    assert all(now > then for then, now in zip(before, weight_versions(model), strict=True))
 
 
 def test_a_learning_rate_of_1e_6_moves_bfloat16_weights_in_the_end_where_plain_adamw_stands_still():

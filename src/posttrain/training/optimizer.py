@@ -121,9 +121,15 @@ class MasterAdamW:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Round the masters into the model's own weights, which is where engines read them."""
+        """Round the masters into the model's own weights, which is where engines read them.
+
+        Weights that are their own masters have been written by torch's fused AdamW, which does not count that as a
+        write; an engine with a copy of the weights goes by torch's count, and would sample from old ones.
+        """
         for master, weight in zip(self.masters, self._weights, strict=True):
-            if master is not weight:
+            if master is weight:
+                torch.autograd.graph.increment_version(weight)
+            else:
                 weight.copy_(master)
 
     def named_masters(self) -> dict[str, nn.Parameter]:
