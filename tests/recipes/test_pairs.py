@@ -196,7 +196,7 @@ def test_every_algorithm_learns_pairs(name, lora_rank, dataset, model, tmp_path)
     write(Path(dataset + "x.jsonl"), [{**row, "prompt": row["prompt"] + "?"} for row in ROWS])
     result = train(replace(config, eval_dataset=dataset + "x.jsonl"), output=tmp_path / "run")
     judged = "pair_accuracy" if name == "kto" else "accuracy"
-    assert result.after[judged] > 0.9 and result.after["loss"] < result.before["loss"]
+    assert result.after[judged] > 0.7 and result.after["loss"] < result.before["loss"]
 
 
 def test_single_responses_are_learned_from(model, tmp_path):

@@ -53,7 +53,7 @@ def test_every_algorithm_learns_to_please(name, folder, tmp_path):
     knobs = {"kl_coefficient": 0.0} if name in ("rloo", "remax") else {}
     result = train(config(folder, algorithm=name, steps=15), knobs, output=tmp_path / "run")
     rewards = [row["reward/mean"] for row in rows(result.run)]
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.2
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.1  # 0.26 to 0.91 over three seeds
 
 
 @pytest.mark.parametrize("name", ["dapo", "rloo"])
