@@ -121,7 +121,7 @@ def kept_by_autograd(model: LanguageModel, examples: list[Example]) -> int:
 @pytest.mark.parametrize(("prefix", "branch", "branches"), [(0, 24, 1), (0, 16, 5), (40, 24, 1), (12, 24, 4)])
 def test_activations_are_those_that_autograd_keeps(dtype, prefix, branch, branches):
     learned = (prefix > 0,) + (True,) * (branch - 1)
-    examples = [Example(tuple(range(prefix)), tuple(range(branch)), learned)] * branches
+    examples = [Example(tuple(range(prefix)), tuple(range(n, n + branch)), learned) for n in range(branches)]
     one, two = (kept_by_autograd(small(layers, dtype), examples) for layers in (1, 2))
     shapes = [shape_of(small(layers, dtype).network, "small") for layers in (1, 2)]
     ours = [
