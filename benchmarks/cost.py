@@ -30,7 +30,8 @@ from posttrain.models.precision import dtype_of
 from posttrain.monitoring.memory import peak_gb
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyBatch, policy_step
+from posttrain.training.policy import policy_step
+from posttrain.training.policy_batch import PolicyBatch
 from posttrain.types import Request, Sampling
 
 PROMPTS, PROMPT_TOKENS, MICROBATCH_TOKENS = 4, 100, 1024

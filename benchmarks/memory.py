@@ -20,7 +20,8 @@ from posttrain.rewards import parse_rewards
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import load_policy
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import policy_batch, policy_step
+from posttrain.training.policy import policy_step
+from posttrain.training.policy_batch import policy_batch
 from posttrain.types import Sampling
 
 PAGE = 4096

@@ -30,7 +30,8 @@ from posttrain.models.probe import products_per_second
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyBatch, policy_step
+from posttrain.training.policy import policy_step
+from posttrain.training.policy_batch import PolicyBatch
 from posttrain.types import Request, Sampling
 
 PROMPTS, COMPLETIONS, NEW = 8, 8, 64

@@ -41,7 +41,8 @@ from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import load_policy
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.pairwise import PairLossOf, pairwise_step, preference_loss, reward_loss
-from posttrain.training.policy import policy_batch, policy_step
+from posttrain.training.policy import policy_step
+from posttrain.training.policy_batch import policy_batch
 from posttrain.training.supervised import supervised_step
 from posttrain.types import Message, Sampling, Task
 

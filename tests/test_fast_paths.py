@@ -19,7 +19,7 @@ from posttrain.models.logprobs import token_logprobs
 from posttrain.rollouts import transformers
 from posttrain.rollouts.drive import _finish
 from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.training.policy import policy_batch
+from posttrain.training.policy_batch import policy_batch
 from posttrain.types import Request, Sampling
 from tests.tiny import tiny_llama
 from tests.training.test_policy import SPOKEN, group

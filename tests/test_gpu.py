@@ -3,7 +3,7 @@
 import pytest
 
 from posttrain.rollouts.engine import check_engine
-from posttrain.training.policy import policy_batch
+from posttrain.training.policy_batch import policy_batch
 from tests.rollouts.test_transformers import subject
 from tests.tiny import tiny_llama
 from tests.training.test_policy import NO_KL, difference, gradient, groups

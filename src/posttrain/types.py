@@ -162,6 +162,23 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class States:
+    """Where the steps of a completion begin, and how often it is continued from there."""
+
+    samples: int  # continuations of each state
+    step_tokens: int  # tokens of a step; 0: a step is a line
+    most: int  # steps of a completion; the last one is as long as it has to be
+
+
+@dataclass(frozen=True, slots=True)
+class StateValues:
+    """What the states of one completion are worth; for each of its tokens, in order."""
+
+    values: tuple[float, ...]  # of the state that the token's step began in
+    steps: tuple[int, ...]  # which step the token belongs to, from 0
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are drawn. Temperature 0 is greedy; its logprobs are those of temperature 1."""
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.algorithms.algorithm import Counts, Rollout
+from posttrain.algorithms.algorithm import Counts, Rollout, Tokens
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import UserError
 from posttrain.objectives import kl
@@ -43,7 +43,7 @@ def scalar(algorithm, b, rows=None):
     row = torch.searchsorted(chosen, b.row[here])
     found = algorithm.advantages(Rollout(b.rewards, b.row)).advantages_N[here]
     out = algorithm.loss(
-        b.logprobs[here], old_N=b.old[here], advantages_N=found, row_N=row, reference_N=b.reference[here]
+        Tokens(b.logprobs[here], old_N=b.old[here], advantages_N=found, row_N=row, reference_N=b.reference[here])
     )
     return algorithm.reduce(out.loss_N, row, Counts(len(b.sizes), len(b.row)))
 
@@ -105,7 +105,7 @@ def test_the_defaults_are_the_papers():
 def test_on_the_first_update_the_ratio_is_one_nothing_is_clipped_and_the_gradient_is_reinforce():
     b = batch(drift=0.0)
     of_each = advantages(WITHOUT_KL, b.rewards).advantages_N
-    out = WITHOUT_KL.loss(b.logprobs, old_N=b.old, advantages_N=of_each[b.row], row_N=b.row)
+    out = WITHOUT_KL.loss(Tokens(b.logprobs, old_N=b.old, advantages_N=of_each[b.row], row_N=b.row))
     assert out.metrics["ratio"].tolist() == [1.0] * len(b.row)
     assert out.metrics["clip_fraction"].tolist() == [0.0] * len(b.row)
     expected = [-of_each[r].item() / b.sizes[r] / len(b.sizes) for r in b.row.tolist()]
@@ -171,7 +171,7 @@ def test_the_kl_estimator_is_the_one_asked_for():
     zeros = torch.zeros_like(b.old)
     for name, estimator in kl.ESTIMATORS.items():
         out = GRPO(kl_coefficient=0.5, kl_estimator=name).loss(
-            b.logprobs, old_N=b.old, advantages_N=zeros, row_N=b.row, reference_N=b.reference
+            Tokens(b.logprobs, old_N=b.old, advantages_N=zeros, row_N=b.row, reference_N=b.reference)
         )
         torch.testing.assert_close(out.loss_N, 0.5 * estimator(b.logprobs, b.reference))
         torch.testing.assert_close(out.metrics["kl"], estimator(b.logprobs, b.reference).detach())
@@ -179,7 +179,7 @@ def test_the_kl_estimator_is_the_one_asked_for():
 
 def test_metrics_carry_no_gradient():
     b = batch()
-    out = GRPO().loss(b.logprobs, old_N=b.old, advantages_N=b.old, row_N=b.row, reference_N=b.reference)
+    out = GRPO().loss(Tokens(b.logprobs, old_N=b.old, advantages_N=b.old, row_N=b.row, reference_N=b.reference))
     assert set(out.metrics) == {"ratio", "clip_fraction", "kl"}
     assert not any(value.requires_grad for value in out.metrics.values())
 
@@ -199,7 +199,7 @@ def test_a_group_of_one_says_what_to_type():
 def test_a_kl_term_without_a_reference_is_an_error_not_a_loss_without_kl():
     b = batch()
     with pytest.raises(ValueError, match="needs reference_N"):
-        GRPO().loss(b.logprobs, old_N=b.old, advantages_N=b.old, row_N=b.row)
+        GRPO().loss(Tokens(b.logprobs, old_N=b.old, advantages_N=b.old, row_N=b.row))
 
 
 @pytest.mark.parametrize("knob", ["clip_low", "clip_high", "kl_coefficient", "std_epsilon"])

@@ -10,16 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain import algorithms
-from posttrain.algorithms.algorithm import Counts, OnlineAlgorithm, Rollout
+from posttrain.algorithms.algorithm import ActorCritic, Counts, OnlineAlgorithm, Rollout, Tokens
 from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dr_grpo import DrGRPO
 from posttrain.algorithms.grpo_bucketed import BucketedGRPO
 from posttrain.algorithms.gspo import GSPO
+from posttrain.algorithms.ppo import PPO
+from posttrain.algorithms.ppo_penalty import PPOPenalty
+from posttrain.algorithms.ppo_ptx import PPOPtx
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
 from posttrain.algorithms.remax import ReMax
 from posttrain.algorithms.rloo import RLOO
+from posttrain.algorithms.vapo import VAPO
+from posttrain.algorithms.vineppo import VinePPO
 from posttrain.errors import UserError
+from posttrain.types import States
 from tests.references import online as reference
 
 LONGEST, KINDS, GREEDY = 6, ("sum", "word", "sum"), [0.5, 0.0, 1.0]
@@ -37,7 +43,15 @@ CASES = {
         ReinforcePlusPlus(kl_coefficient=0.3, clip=0.1),
         partial(reference.reinforce_pp, beta=0.3, clip=0.1),
     ),
+    "ppo": (
+        PPO(kl_coefficient=0.3, discount=0.9, gae_lambda=0.7, clip_low=0.1, clip_high=0.1, entropy_coefficient=0.2),
+        partial(reference.ppo, beta=0.3, gamma=0.9, lam=0.7, clip=0.1, c2=0.2),
+    ),
+    "ppo without KL": (PPO(kl_coefficient=0.0, value_coefficient=0.7), partial(reference.ppo, beta=0.0, c1=0.7)),
+    "vapo": (VAPO(length_alpha=0.5), partial(reference.vapo, alpha=0.5, mu=0.1)),
+    "vineppo": (VinePPO(kl_coefficient=0.0), reference.vineppo),
 }
+CRITICS = [name for name, (algorithm, _) in CASES.items() if isinstance(algorithm, ActorCritic)]
 EACH = pytest.mark.parametrize("name", CASES)
 
 
@@ -50,27 +64,64 @@ def batch(seed: int = 0, drift: float = 0.2) -> list:
         old = (-torch.rand(length, generator=g, dtype=torch.float64) * 2 - 0.1).tolist()
         noise = torch.randn(2, length, generator=g, dtype=torch.float64).tolist()
         tokens = [(o + drift * a, o, o + 0.5 * b) for o, a, b in zip(old, *noise, strict=True)]
-        return {"reward": float(torch.rand(1, generator=g, dtype=torch.float64)), "tokens": tokens}
+        steps = (torch.rand(length, generator=g) < 0.5).long().cumsum(0)
+        worth = torch.rand(LONGEST + 1, generator=g, dtype=torch.float64)[steps]
+        values, now, entropy = torch.rand(3, length, generator=g, dtype=torch.float64).tolist()
+        return {
+            "reward": float(torch.rand(1, generator=g, dtype=torch.float64)) - 0.3,
+            "tokens": tokens,
+            "values": values,
+            "now": now,
+            "entropy": entropy,
+            "steps": (steps - steps[0]).tolist(),
+            "worth": worth.tolist(),
+        }
 
     return [[completion() for _ in range(3)] for _ in range(3)]
 
 
 def scalar(algorithm: OnlineAlgorithm, said: list, rows: list[int] | None = None):
     """The loss of a batch, or the share of some completions, renumbered from 0 in a micro-batch; and the logprobs."""
+    loss, tokens = with_tokens(algorithm, said, rows)
+    return loss, tokens["logprobs_N"]
+
+
+def with_tokens(algorithm: OnlineAlgorithm, said: list, rows: list[int] | None = None):
+    """The same, and everything that carries a gradient, by name."""
     members = reference.completions(said)
     row = torch.tensor([number for number, c in enumerate(members) for _ in c["tokens"]])
     logprobs, old, behind = torch.tensor([t for c in members for t in c["tokens"]], dtype=torch.float64).unbind(1)
-    logprobs = logprobs.clone().requires_grad_()
+    now, entropy, values, worth, steps = (
+        torch.tensor([x for c in members for x in c[name]], dtype=torch.float64)
+        for name in ("now", "entropy", "values", "worth", "steps")
+    )
+    leaves = {"logprobs_N": logprobs.clone(), "values_N": now, "entropy_N": entropy}
+    for leaf in leaves.values():
+        leaf.requires_grad_()
     rewards = torch.tensor([[c["reward"] for c in group] for group in said], dtype=torch.float64)
     greedy = torch.tensor(GREEDY, dtype=torch.float64)
-    found = algorithm.advantages(Rollout(rewards, row, LONGEST, old, behind, greedy, KINDS)).advantages_N
+    states = isinstance(algorithm, VinePPO)
+    rollout = Rollout(
+        rewards, row, LONGEST, old, behind, greedy, KINDS, worth if states else values, steps.long() if states else None
+    )
+    found = algorithm.advantages(rollout)
     chosen = torch.arange(len(members)) if rows is None else torch.tensor(rows)
     here = torch.isin(row, chosen)
     renumbered = torch.searchsorted(chosen, row[here])
-    out = algorithm.loss(
-        logprobs[here], old_N=old[here], advantages_N=found[here], row_N=renumbered, reference_N=behind[here]
+    tokens = Tokens(
+        leaves["logprobs_N"][here],
+        old_N=old[here],
+        advantages_N=found.advantages_N[here],
+        row_N=renumbered,
+        reference_N=behind[here],
+        entropy_N=leaves["entropy_N"][here],
+        values_N=leaves["values_N"][here],
+        old_values_N=values[here],
+        returns_N=None if found.returns_N is None else found.returns_N[here],
+        imitation_N=None if found.imitation_N is None else found.imitation_N[here],
     )
-    return algorithm.reduce(out.loss_N, renumbered, Counts(len(members), len(row), LONGEST)), logprobs
+    out = algorithm.loss(tokens)
+    return algorithm.reduce(out.loss_N, renumbered, Counts(len(members), len(row), LONGEST)), leaves
 
 
 @EACH
@@ -112,20 +163,64 @@ def test_on_the_first_update_the_ratio_is_one_and_nothing_is_clipped(name):
     members = reference.completions(said)
     row = torch.tensor([number for number, c in enumerate(members) for _ in c["tokens"]])
     logprobs = torch.tensor([t[0] for c in members for t in c["tokens"]], dtype=torch.float64)
-    found = algorithm.loss(logprobs, old_N=logprobs, advantages_N=torch.ones_like(logprobs), row_N=row)
+    ones = torch.ones_like(logprobs)
+    found = algorithm.loss(
+        Tokens(
+            logprobs,
+            old_N=logprobs,
+            advantages_N=ones,
+            row_N=row,
+            entropy_N=ones,
+            values_N=ones,
+            old_values_N=ones,
+            returns_N=ones,
+            imitation_N=ones,
+        )
+    )
     assert (found.metrics["ratio"] == 1).all() and not found.metrics["clip_fraction"].any()
     assert not any(values.requires_grad for values in found.metrics.values())
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "KL" not in name])
+@pytest.mark.parametrize("name", CRITICS)
+def test_what_the_critic_and_the_entropy_learn_is_the_slope_of_the_equation(name):
+    algorithm, equation = CASES[name]
+    said = batch(3)
+    loss, leaves = with_tokens(algorithm, said)
+    grads = torch.autograd.grad(loss, [leaves["values_N"], leaves["entropy_N"]], allow_unused=True)
+    places = [(c, t) for c in range(9) for t in range(len(reference.completions(said)[c]["tokens"]))]
+    for field, grad in zip(("now", "entropy"), grads, strict=True):
+        for n, (c, t) in enumerate(places):
+            around = []
+            for by in (1e-6, -1e-6):
+                moved = copy.deepcopy(said)
+                reference.completions(moved)[c][field][t] += by
+                around.append(equation(moved))
+            slope = (around[0] - around[1]) / 2e-6
+            assert (0.0 if grad is None else grad[n].item()) == pytest.approx(slope, rel=1e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", CRITICS)
+def test_the_critic_alone_learns_what_it_learns_beside(name):
+    algorithm, _ = CASES[name]
+    now, old, target = torch.rand(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind(0)
+    zeros, row = torch.zeros_like(now), torch.zeros(5, dtype=torch.long)
+    given = {"entropy_N": zeros, "imitation_N": zeros, "values_N": now, "old_values_N": old, "returns_N": target}
+    both = algorithm.loss(Tokens(zeros, zeros, zeros, row, **given))
+    torch.testing.assert_close(algorithm.critic_loss(now, old, target).loss_N, both.loss_N)
+    assert set(algorithm.critic_loss(now, old, target).metrics) == {"value_loss", "value_clip_fraction"}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "KL" not in name and name not in CRITICS])
 def test_where_it_is_silent_at_zero_a_token_of_no_advantage_has_no_gradient(name):
     algorithm, _ = CASES[name]
     logprobs = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64, requires_grad=True)
     out = algorithm.loss(
-        logprobs,
-        old_N=logprobs.detach() - 0.3,
-        advantages_N=torch.zeros(3, dtype=torch.float64),
-        row_N=torch.tensor([0, 0, 1]),
+        Tokens(
+            logprobs,
+            old_N=logprobs.detach() - 0.3,
+            advantages_N=torch.zeros(3, dtype=torch.float64),
+            row_N=torch.tensor([0, 0, 1]),
+        )
     )
     assert algorithm.silent_at_zero
     assert not torch.autograd.grad(out.loss_N.sum(), logprobs)[0].any()
@@ -151,7 +246,7 @@ def test_the_punishment_of_dapo_is_seen_in_its_metrics():
 def test_a_kl_in_the_reward_without_a_reference_is_an_error(kind):
     rollout = Rollout(torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0, 1]), 6, torch.zeros(2))
     assert kind().needs_reference and not kind(kl_coefficient=0.0).needs_reference
-    with pytest.raises(ValueError, match="needs reference_N"):
+    with pytest.raises(ValueError, match="reference_N; got None"):
         kind().advantages(rollout)
     assert not kind(kl_coefficient=0.0).advantages(rollout).advantages_N.any()
 
@@ -160,6 +255,67 @@ def test_remax_without_greedy_completions_is_an_error():
     assert ReMax.needs_greedy and not Reinforce.needs_greedy
     with pytest.raises(ValueError, match="needs greedy_P"):
         ReMax(kl_coefficient=0.0).advantages(Rollout(torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0])))
+
+
+def test_without_a_critic_or_continuations_there_is_nothing_to_compare_with():
+    rollout = Rollout(torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0]))
+    for algorithm in (PPO(), VAPO()):
+        with pytest.raises(ValueError, match="needs values_N"):
+            algorithm.advantages(rollout)
+    ones = torch.ones(1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="needs values_N and step_N"):
+        VinePPO().advantages(rollout._replace(values_N=ones))
+    tokens = Tokens(ones, ones, ones, torch.tensor([0]), entropy_N=ones, values_N=ones, old_values_N=ones)
+    for algorithm, missing in (
+        (PPO(), {}),
+        (PPO(entropy_coefficient=0.1), {"returns_N": ones, "entropy_N": None}),
+        (VAPO(), {"returns_N": ones}),
+    ):
+        with pytest.raises(ValueError, match=r"returns_N|entropy_N|imitation_N"):
+            algorithm.loss(tokens._replace(**missing))
+
+
+def test_what_an_actor_critic_says_of_its_batch():
+    rollout = Rollout(
+        torch.tensor([[1.0, 0.0]], dtype=torch.float64),
+        torch.tensor([0, 0, 1]),
+        6,
+        torch.tensor([-1.0, -1.0, -2.0], dtype=torch.float64),
+        torch.tensor([-2.0, -1.5, -2.0], dtype=torch.float64),
+        values_N=torch.tensor([0.5, 1.0, 0.0], dtype=torch.float64),
+    )
+    found = PPO(kl_coefficient=0.0, gae_lambda=1.0).advantages(rollout)
+    assert found.returns_N.tolist() == [1.0, 1.0, 0.0]
+    assert found.metrics == {"value": 0.5, "explained_variance": pytest.approx(0.75)}
+    told = PPO(kl_coefficient=0.1).advantages(rollout).metrics
+    assert (told["kl"], told["kl_coefficient"]) == (pytest.approx(0.75), 0.1)
+    good = VAPO().advantages(rollout)
+    assert good.imitation_N.tolist() == [1.5, 1.5, 0.0]  # their mean is that over the two tokens that earned something
+    nothing = VAPO().advantages(rollout._replace(rewards_PG=torch.zeros(1, 2, dtype=torch.float64)))
+    assert nothing.imitation_N.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_coefficient_is_steered_to_its_target():
+    algorithm = PPOPenalty(kl_coefficient=0.5, kl_target=2.0, kl_gain=0.1)
+    assert algorithm.adapted(2.0) == algorithm
+    assert algorithm.adapted(2.2).kl_coefficient == pytest.approx(0.5 * 1.01)
+    assert algorithm.adapted(9.0).kl_coefficient == pytest.approx(0.5 * 1.02)  # the error is at most 0.2
+    assert algorithm.adapted(0.0).kl_coefficient == pytest.approx(0.5 * 0.98)
+    assert algorithm.adapted(9.0).adapted(9.0).kl_coefficient == pytest.approx(0.5 * 1.02**2)
+    assert PPO().adapted(100.0) == PPO()
+
+
+def test_what_else_an_algorithm_asks_for():
+    assert VAPO().critic_warmup == 50 and PPO().critic_warmup == 0 and PPO(critic_warmup_steps=3).critic_warmup == 3
+    assert PPO(entropy_coefficient=0.1).needs_entropy and not PPO().needs_entropy
+    assert PPOPtx().pretraining_weight == 27.8 and PPO().pretraining_weight == 0.0
+    assert VinePPO(continuations=3, step_tokens=2, max_states=4).states == States(3, 2, 4) and PPO().states is None
+    assert {n for n in algorithms.ONLINE if isinstance(algorithms.online(n)(), ActorCritic)} == {
+        "ppo",
+        "ppo-penalty",
+        "ppo-ptx",
+        "vapo",
+    }
 
 
 def test_the_kl_in_the_metrics_is_in_nats():
@@ -201,6 +357,28 @@ def test_what_a_bucket_says_of_itself():
         (ReinforcePlusPlus, "std_epsilon", -1.0),
         (DrGRPO, "std_epsilon", 0.1),
         (ReinforcePlusPlus, "kl_coefficient", -1.0),
+        (PPO, "clip_low", -0.1),
+        (PPO, "clip_high", math.nan),
+        (PPO, "kl_coefficient", -0.1),
+        (PPO, "discount", 0.0),
+        (PPO, "discount", 1.1),
+        (PPO, "gae_lambda", -0.1),
+        (PPO, "value_clip", 0.0),
+        (PPO, "value_coefficient", -0.1),
+        (PPO, "entropy_coefficient", -0.1),
+        (PPO, "std_epsilon", -0.1),
+        (PPO, "critic_warmup_steps", -1),
+        (PPOPenalty, "kl_coefficient", 0.0),
+        (PPOPenalty, "kl_target", 0.0),
+        (PPOPenalty, "kl_gain", 0.0),
+        (PPOPenalty, "kl_gain", 5.0),
+        (PPOPtx, "pretraining_coefficient", 0.0),
+        (VAPO, "length_alpha", 0.0),
+        (VAPO, "imitation_coefficient", -0.1),
+        (VinePPO, "continuations", 0),
+        (VinePPO, "step_tokens", -1),
+        (VinePPO, "max_states", 0),
+        (VinePPO, "clip_low", -0.1),
     ],
 )
 def test_a_knob_that_cannot_be_is_refused(kind, knob, value):
@@ -215,5 +393,20 @@ def test_the_published_defaults():
     assert (Reinforce().kl_coefficient, ReMax().kl_coefficient) == (0.05, 0.1)
     assert (RLOO().kl_coefficient, RLOO().clip) == (0.05, 0.2)
     assert (ReinforcePlusPlus().kl_coefficient, ReinforcePlusPlus().clip) == (0.01, 0.2)
+    ppo = PPO()
+    assert (ppo.clip_low, ppo.clip_high, ppo.kl_coefficient, ppo.discount, ppo.gae_lambda) == (
+        0.2,
+        0.2,
+        0.05,
+        1.0,
+        0.95,
+    )
+    assert (ppo.value_clip, ppo.value_coefficient, ppo.entropy_coefficient) == (0.2, 0.1, 0.0)
+    assert (PPOPenalty().kl_target, PPOPenalty().kl_gain, PPOPtx().kl_coefficient) == (6.0, 0.1, 0.02)
+    vapo = VAPO()
+    assert (vapo.clip_low, vapo.clip_high, vapo.kl_coefficient, vapo.gae_lambda) == (0.2, 0.28, 0.0, 1.0)
+    assert (vapo.length_alpha, vapo.imitation_coefficient) == (0.05, 0.1)
+    vine = VinePPO()
+    assert (vine.continuations, vine.max_states, vine.step_tokens, vine.kl_coefficient) == (9, 25, 0, 1e-4)
     least = {name: algorithms.online(name).least_group for name in algorithms.ONLINE}
     assert {name for name, size in least.items() if size == 2} == {"grpo", "dr-grpo", "dapo", "gspo", "rloo"}

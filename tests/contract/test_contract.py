@@ -154,8 +154,8 @@ def sampler_logprobs_as_old(monkeypatch):
 
     def step(model, optimizer, algorithm, batch, **options):
         class Other(type(algorithm)):
-            def loss(self, logprobs_N, *, old_N, **given):
-                return super().loss(logprobs_N, old_N=old_N + 1e-6, **given)
+            def loss(self, tokens):
+                return super().loss(tokens._replace(old_N=tokens.old_N + 1e-6))
 
         return right(model, optimizer, Other(kl_coefficient=0.0), batch, **options)
 

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from posttrain import fast_paths
 from posttrain.models import logprobs as module
 from posttrain.models import wide
 from posttrain.models.logprobs import token_divergence, token_logprobs
@@ -185,3 +186,37 @@ def test_the_divergence_s_gradient_reaches_this_model_alone(chunk_rows):
     for mine, theirs in zip(ours, (hidden.grad, weight.grad), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
     assert other.grad is None and head.grad is None
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_the_gradient_of_the_entropy_is_that_of_autograd(chunk_rows, temperature):
+    by, of = torch.linspace(-2, 3, 7, dtype=torch.float64), torch.linspace(1, -2, 7, dtype=torch.float64)
+    grads = []
+    for chunked in (True, False):
+        hidden, weight, targets = example()
+        hidden.requires_grad_()
+        weight.requires_grad_()
+        if chunked:
+            found = token_logprobs(hidden, weight, targets, temperature, entropy_gradient=True)
+            logprobs, entropy = found
+        else:
+            spread = (hidden @ weight.T / temperature).log_softmax(-1)
+            logprobs, entropy = spread.gather(1, targets[:, None])[:, 0], -(spread.exp() * spread).sum(1)
+        grads.append(torch.autograd.grad((logprobs * by + entropy * of).sum(), (hidden, weight)))
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+
+
+def test_without_the_fast_path_the_entropy_has_the_same_gradient():
+    with fast_paths.without("lean head"):
+        hidden, weight, targets = example()
+        found = token_logprobs(hidden.requires_grad_(), weight, targets, entropy_gradient=True)
+        (plain,) = torch.autograd.grad(found.entropy.sum(), hidden)
+    lean = token_logprobs(hidden, weight, targets, entropy_gradient=True)
+    torch.testing.assert_close(torch.autograd.grad(lean.entropy.sum(), hidden)[0], plain, rtol=1e-10, atol=1e-12)
+
+
+def test_the_entropy_has_no_gradient_unless_asked_for():
+    for paths in (fast_paths.without(), fast_paths.without("lean head")):
+        with paths:
+            hidden, weight, targets = example()
+            assert not token_logprobs(hidden.requires_grad_(), weight, targets).entropy.requires_grad

@@ -114,14 +114,6 @@ def test_the_batch_s_normalisation_is_a_group_s_of_everything(rewards):
     assert advantages.batch_normalised(tensor(rewards[:1])).tolist() == [0.0]
 
 
-def test_returns_look_ahead_to_the_end_of_their_own_completion():
-    rewards, row = tensor([1.0, 2.0, 4.0, 8.0, 16.0]), torch.tensor([0, 0, 1, 1, 1])
-    close(advantages.returns(rewards, row), [3.0, 2.0, 28.0, 24.0, 16.0])
-    close(advantages.returns(rewards, row, discount=0.5), [2.0, 2.0, 12.0, 16.0, 16.0])
-    close(advantages.returns(rewards, row, discount=0.0), rewards.tolist())
-    assert advantages.returns(tensor([]), torch.tensor([], dtype=torch.long)).tolist() == []
-
-
 def test_docstring_examples_run():
     results = doctest.testmod(advantages, extraglobs={"torch": torch})
     assert results.failed == 0 and results.attempted > 0

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Counts, Responses, Rollout
+from posttrain.algorithms.algorithm import Counts, Responses, Rollout, Tokens
 from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.dr_grpo import DrGRPO
@@ -256,11 +256,13 @@ def test_groups(ours, theirs):
     )
     expected = peer._compute_loss(Answers(), inputs | {"advantages": of_each, "ref_per_token_logps": reference})
     found_N, metrics = ours.loss(
-        policy[mask],
-        old_N=inputs["old_per_token_logps"][mask],
-        advantages_N=advantages_N,
-        row_N=row_N,
-        reference_N=reference[mask],
+        Tokens(
+            policy[mask],
+            old_N=inputs["old_per_token_logps"][mask],
+            advantages_N=advantages_N,
+            row_N=row_N,
+            reference_N=reference[mask],
+        )
     )
     found = ours.reduce(found_N, row_N, Counts(len(mask), int(mask.sum()), TOKENS - 1))
     assert metrics["clip_fraction"].sum() > 0  # the clip is compared too
@@ -290,7 +292,7 @@ def test_rloo(kl_coefficient):
         _get_per_token_logps_and_entropies=lambda *args, **options: (policy, torch.zeros_like(policy), None),
     )
     expected = peer._compute_loss(Answers(), inputs | {"advantages": of_each})
-    found_N, metrics = ours.loss(policy[mask], old_N=old[mask], advantages_N=advantages_N, row_N=row_N)
+    found_N, metrics = ours.loss(Tokens(policy[mask], old_N=old[mask], advantages_N=advantages_N, row_N=row_N))
     found = ours.reduce(found_N, row_N, Counts(len(mask), int(mask.sum())))
     assert metrics["clip_fraction"].sum() > 0
     assert found.item() == pytest.approx(expected.item(), **CLOSE)

@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (where / "scorer.py").write_text(SCORER)
     rows = [{"prompt": f"{i}?", "answer": "", "kind": "even" if i % 2 == 0 else "odd"} for i in range(8)]
     (where / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (where / "texts.jsonl").write_text("".join(json.dumps({"text": f"zy {i} xw"}) + "\n" for i in range(4)))
     return where
 
 
@@ -37,6 +38,22 @@ def config(folder: Path, **changes: Any) -> RL:
     common = {"prompts_per_step": 4, "completions_per_prompt": 4, "steps": 12, "max_new_tokens": 8}
     common |= {"lr": 1e-2, "warmup_steps": 0, "precision": "float32", "reward": f"{folder / 'scorer.py'}:score"}
     return RL(dataset=str(folder / "tasks.jsonl"), model=str(folder / "model"), **(common | changes))
+
+
+KNOBS: dict[str, dict[str, Any]] = {
+    "rloo": {"kl_coefficient": 0.0},  # paid for in nats of a whole completion, which outweigh this reward
+    "remax": {"kl_coefficient": 0.0},
+    "ppo-penalty": {"kl_target": 1.0, "kl_gain": 1.0},
+    "ppo-ptx": {"pretraining_coefficient": 0.05},
+    "vapo": {"length_alpha": 1.0, "critic_warmup_steps": 2},
+    "vineppo": {"step_tokens": 3, "continuations": 3},
+}
+
+
+def small(folder: Path, name: str, **changes: Any) -> RL:
+    """Options for that algorithm on a task that takes no time."""
+    text = {"pretraining_dataset": str(folder / "texts.jsonl")} if name == "ppo-ptx" else {}
+    return config(folder, algorithm=name, critic_lr=1e-2, **text, **changes)
 
 
 def train(options: RL, knobs: dict[str, Any] | None = None, **where: Any) -> Any:
@@ -49,26 +66,39 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", algorithms.ONLINE)
 def test_every_algorithm_learns_to_please(name, folder, tmp_path):
-    # a KL in the reward is paid for in nats of a whole completion, which outweigh this reward
-    knobs = {"kl_coefficient": 0.0} if name in ("rloo", "remax") else {}
-    result = train(config(folder, algorithm=name, steps=15), knobs, output=tmp_path / "run")
+    result = train(small(folder, name, steps=15), KNOBS.get(name), output=tmp_path / "run")
     rewards = [row["reward/mean"] for row in rows(result.run)]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.1  # 0.26 to 0.91 over three seeds
 
 
-@pytest.mark.parametrize("name", ["dapo", "rloo"])
-def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, folder, tmp_path):
-    options = config(folder, algorithm=name, steps=4, save_every=1, keep_last=9)
-    whole = train(options, output=tmp_path / "whole").run
-    part = train(replace(options, steps=2), output=tmp_path / "part").run
-    train(options, resume=part)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dapo", {}),
+        ("rloo", {}),
+        ("ppo-penalty", {"updates_per_step": 2}),
+        ("ppo-penalty", {"critic": "own", "renew_reference": 1}),
+        ("ppo-ptx", {}),
+        ("vapo", {}),
+        ("vineppo", {}),
+    ],
+)
+def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, folder, tmp_path):
+    options, knobs = small(folder, name, steps=4, save_every=1, keep_last=9, **changes), KNOBS.get(name)
+    whole = train(options, knobs, output=tmp_path / "whole").run
+    part = train(replace(options, steps=2), knobs, output=tmp_path / "part").run
+    train(options, knobs, resume=part)
     timed = ("seconds/", "tokens_per_second", "memory_gb")
     curves = [[{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows(run)] for run in (whole, part)]
     assert curves[0] == curves[1] and len(curves[0]) == 4
     states = [checkpoint.latest(run / "checkpoints") for run in (whole, part)]
-    first, second = (checkpoint.load_tensors(found.path / "masters.safetensors") for found in states)
-    assert all(torch.equal(first[key], second[key]) for key in first)
+    for file in sorted(states[0].path.glob("*.safetensors")):
+        first, second = (checkpoint.load_tensors(found.path / file.name) for found in states)
+        assert all(torch.equal(first[key], second[key]) for key in first)
     assert states[0].state == states[1].state
+    critic = (states[0].path / "critic-masters.safetensors").exists()
+    assert critic == (name in ("ppo-penalty", "ppo-ptx", "vapo"))
+    assert (states[0].path / "reference.safetensors").exists() == ("renew_reference" in changes)
 
 
 def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_path, monkeypatch):
@@ -78,13 +108,13 @@ def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_p
     )
     result = train(config(folder, algorithm="dapo", steps=2), output=tmp_path / "run")
     assert [row["groups/thrown_away"] for row in rows(result.run)] == [4, 4] and len(seen) == 16
-    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 4}
+    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 4, "adapted": {}}
     seen.clear()
     monkeypatch.setattr(type(algorithms.online("dapo")()), "accepts", lambda self, rewards: False)
     result = train(config(folder, algorithm="dapo", steps=1, max_refills=2), output=tmp_path / "none")
     first = rows(result.run)[0]
     assert (first["groups/thrown_away"], first["groups/kept"], first["grad_norm"]) == (12, 0, 0.0)
-    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 3}
+    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 3, "adapted": {}}
 
 
 def test_the_kl_in_the_reward_is_that_of_the_policy_before_training(folder, tmp_path):
@@ -108,3 +138,76 @@ def test_a_group_of_one_is_enough_where_nothing_is_compared_within_it(folder, tm
         with pytest.raises(UserError, match="needs 2 or more of them; got 1"):
             train(config(folder, algorithm=name, completions_per_prompt=1), output=tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
+
+
+def test_a_coefficient_that_is_steered_is_logged_and_moves(folder, tmp_path):
+    options = small(folder, "ppo-penalty", steps=6)
+    run = train(options, {"kl_coefficient": 0.1, "kl_target": 0.01, "kl_gain": 1.0}, output=tmp_path / "run").run
+    found = [row["groups/kl_coefficient"] for row in rows(run)]
+    kls = [row["groups/kl"] for row in rows(run)]
+    for before, after, kl in zip(found, found[1:], kls, strict=False):
+        assert after == pytest.approx(before * (1 + min(max(kl / 0.01 - 1, -0.2), 0.2)))
+    assert max(kls) > 0.01 and found[-1] > found[1]
+
+
+def test_while_the_critic_warms_up_the_policy_stays(folder, tmp_path):
+    options = small(folder, "vapo", steps=3, save_every=1, keep_last=9)
+    run = train(options, {"critic_warmup_steps": 2, "length_alpha": 1.0}, output=tmp_path / "run").run
+    at = [checkpoint.load_tensors(run / f"checkpoints/step-{n:06d}/masters.safetensors") for n in (1, 2, 3)]
+    assert all(torch.equal(at[0][name], at[1][name]) for name in at[0])
+    assert any(not torch.equal(at[1][name], at[2][name]) for name in at[0])
+    critic = [checkpoint.load_tensors(run / f"checkpoints/step-{n:06d}/critic-masters.safetensors") for n in (1, 2)]
+    assert not torch.equal(critic[0]["head.weight"], critic[1]["head.weight"])
+    found = rows(run)
+    assert "ratio/mean" not in found[1] and found[2]["ratio/mean"] == 1.0
+    assert found[1]["value_loss"] < found[0]["value_loss"]
+
+
+def test_a_reference_that_is_renewed_is_the_policy_of_then(folder, tmp_path):
+    knobs = {"kl_coefficient": 0.1}
+    fixed = rows(train(small(folder, "rloo", steps=4), knobs, output=tmp_path / "a").run)
+    renewed = rows(train(small(folder, "rloo", steps=4, renew_reference=2), knobs, output=tmp_path / "b").run)
+    assert [row["groups/kl"] for row in fixed[:2]] == [row["groups/kl"] for row in renewed[:2]]
+    assert fixed[1]["groups/kl"] > 1e-3 and fixed[2]["groups/kl"] > 1e-3
+    assert renewed[2]["groups/kl"] == pytest.approx(0.0, abs=1e-5)  # what was just sampled is the reference's own
+
+
+def test_text_is_learned_beside(folder, tmp_path):
+    found = rows(train(small(folder, "ppo-ptx", steps=8), KNOBS["ppo-ptx"], output=tmp_path / "run").run)
+    assert found[-1]["pretraining_loss"] < found[0]["pretraining_loss"] - 0.1
+    with pytest.raises(UserError, match="ppo-ptx learns from text beside; name it with --pretraining-dataset"):
+        train(config(folder, algorithm="ppo-ptx"), output=tmp_path / "refused")
+    with pytest.raises(UserError, match="grpo learns from no text; leave out --pretraining-dataset"):
+        train(config(folder, algorithm="grpo", pretraining_dataset="x"), output=tmp_path / "refused")
+
+
+def test_a_penalty_on_length_makes_completions_shorter(folder, tmp_path):
+    options = config(folder, algorithm="reinforce", steps=12)
+    free, pressed = (
+        rows(train(replace(options, length_penalty=w), {"kl_coefficient": 0.0}, output=tmp_path / str(w)).run)
+        for w in (0.0, 3.0)
+    )
+    assert pressed[-1]["length/mean"] < free[-1]["length/mean"] - 1
+
+
+def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
+    first = rows(train(config(folder, steps=1, importance_cap=2.0), output=tmp_path / "run").run)[0]
+    assert first["importance"] == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"critic": "trnk"}, "unknown critic 'trnk'"),
+        ({"critic_lr": 0.0}, "--critic-lr must be above 0"),
+        ({"updates_per_step": 0}, "--updates-per-step must be 1 or more"),
+        ({"pretraining_per_step": 0}, "--pretraining-per-step must be 1 or more"),
+        ({"importance_cap": -1.0}, "--importance-cap must be 0 or more"),
+        ({"length_penalty": float("nan")}, "--length-penalty must be 0 or more"),
+        ({"renew_reference": -1}, "--renew-reference must be 0 or more"),
+        ({"max_refills": -1}, "--max-refills must be 0 or more"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(changes, what, folder, tmp_path):
+    with pytest.raises(UserError, match=what):
+        train(config(folder, **changes), output=tmp_path / "refused")

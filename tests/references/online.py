@@ -115,3 +115,59 @@ def reinforce_pp(batch, *, beta, clip=0.2):
     return -mean(
         clipped(ratio(t), (a - usual) / (spread + 1e-4), clip, clip) for t, a in zip(tokens, ahead, strict=True)
     )
+
+
+def gae(c, rewards, gamma, lam):
+    """One advantage per token of a completion, whose `values` are what was expected before each."""
+    values = [*c["values"], 0.0]
+    deltas = [r + gamma * values[t + 1] - values[t] for t, r in enumerate(rewards)]
+    return [sum((gamma * lam) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(deltas))]
+
+
+def ppo_parts(batch, *, beta, gamma, lam_of, target_lam, low, high, value_clip, c1, c2):
+    """The surrogate, the critic's error and the entropy, one number per token each, all in the loss."""
+    advantages, targets = [], []
+    for c in completions(batch):
+        rewards = [-beta * kl({"tokens": [t]}) for t in c["tokens"]]
+        rewards[-1] += c["reward"]
+        advantages += gae(c, rewards, gamma, lam_of(c))
+        targets += [a + v for a, v in zip(gae(c, rewards, gamma, target_lam), c["values"], strict=True)]
+    usual, spread = mean(advantages), stdev(advantages)
+    tokens = [(t, v, n, e) for c in completions(batch) for t, v, n, e in zip(
+        c["tokens"], c["values"], c["now"], c["entropy"], strict=True)]  # fmt: skip
+    found = []
+    for (token, before, now, entropy), advantage, target in zip(tokens, advantages, targets, strict=True):
+        near = min(max(now, before - value_clip), before + value_clip)
+        error = max((now - target) ** 2, (near - target) ** 2) / 2
+        surrogate = clipped(ratio(token), (advantage - usual) / (spread + 1e-4), low, high)
+        found.append(-surrogate + c1 * error - c2 * entropy)
+    return found
+
+
+def ppo(batch, *, beta, gamma=1.0, lam=0.95, clip=0.2, value_clip=0.2, c1=0.1, c2=0.0):
+    return mean(
+        ppo_parts(batch, beta=beta, gamma=gamma, lam_of=lambda c: lam, target_lam=lam, low=clip, high=clip,
+                  value_clip=value_clip, c1=c1, c2=c2)
+    )  # fmt: skip
+
+
+def vapo(batch, *, alpha, mu, gamma=1.0):
+    parts = ppo_parts(
+        batch, beta=0.0, gamma=gamma, lam_of=lambda c: max(0.0, 1 - 1 / (alpha * len(c["tokens"]))), target_lam=1.0,
+        low=0.2, high=0.28, value_clip=0.2, c1=0.1, c2=0.0,
+    )  # fmt: skip
+    good = [t[0] for c in completions(batch) if c["reward"] > 0 for t in c["tokens"]]
+    return mean(parts) - (mu * mean(good) if good else 0.0)
+
+
+def vineppo(batch, *, clip=0.2):
+    gains, tokens = [], []
+    for c in completions(batch):
+        for t, step in enumerate(c["steps"]):
+            later = [v for v, s in zip(c["worth"], c["steps"], strict=True) if s > step]
+            gains.append((later[0] if later else c["reward"]) - c["worth"][t])
+            tokens.append(c["tokens"][t])
+    usual, spread = mean(gains), stdev(gains)
+    return -mean(
+        clipped(ratio(t), (g - usual) / (spread + 1e-4), clip, clip) for t, g in zip(tokens, gains, strict=True)
+    )

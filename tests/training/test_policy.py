@@ -17,7 +17,8 @@ from posttrain.models.lora import add_lora
 from posttrain.models.plain import Float64
 from posttrain.models.reference import AdapterOff, FrozenCopy
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import example_of, policy_batch, policy_step
+from posttrain.training.policy import policy_step
+from posttrain.training.policy_batch import example_of, policy_batch
 from posttrain.types import Group, StopReason, Task, Trajectory, Turn
 from tests.references import grpo as reference_grpo
 from tests.tiny import tiny_llama
@@ -147,8 +148,8 @@ def test_on_the_first_update_the_ratio_is_exactly_1_in_every_micro_batch(dtype):
     ratios = []
 
     class Watched(GRPO):
-        def loss(self, logprobs_N, **options):
-            found = super().loss(logprobs_N, **options)
+        def loss(self, tokens):
+            found = super().loss(tokens)
             ratios.append(found.metrics["ratio"])
             return found
 
@@ -306,9 +307,9 @@ def test_a_loss_that_is_not_finite_names_its_examples_and_touches_nothing():
     before = {name: p.detach().clone() for name, p in model.trainable()}
 
     class Explodes(GRPO):
-        def loss(self, logprobs_N, *, row_N, **options):
-            found = super().loss(logprobs_N, row_N=row_N, **options)
-            return found._replace(loss_N=torch.where(row_N == 4, math.inf, found.loss_N))
+        def loss(self, tokens):
+            found = super().loss(tokens)
+            return found._replace(loss_N=torch.where(tokens.row_N == 4, math.inf, found.loss_N))
 
     batch, _ = policy_batch(groups(), NO_KL)
     with pytest.raises(TrainingError, match=r"loss is inf for examples \[3, 4\] of the batch"):

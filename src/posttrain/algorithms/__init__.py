@@ -16,6 +16,9 @@ from posttrain.algorithms.ipo import IPO
 from posttrain.algorithms.irpo import IRPO
 from posttrain.algorithms.kto import KTO
 from posttrain.algorithms.orpo import ORPO
+from posttrain.algorithms.ppo import PPO
+from posttrain.algorithms.ppo_penalty import PPOPenalty
+from posttrain.algorithms.ppo_ptx import PPOPtx
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
 from posttrain.algorithms.remax import ReMax
@@ -24,9 +27,16 @@ from posttrain.algorithms.simpo import SimPO
 from posttrain.algorithms.sppo import SPPO
 from posttrain.algorithms.step_dpo import StepDPO
 from posttrain.algorithms.tdpo import TDPO
+from posttrain.algorithms.vapo import VAPO
+from posttrain.algorithms.vineppo import VinePPO
 
 ONLINE: dict[str, Callable[..., OnlineAlgorithm]] = {
     "reinforce": Reinforce,
+    "ppo": PPO,
+    "ppo-penalty": PPOPenalty,
+    "ppo-ptx": PPOPtx,
+    "vapo": VAPO,
+    "vineppo": VinePPO,
     "rloo": RLOO,
     "remax": ReMax,
     "reinforce++": ReinforcePlusPlus,

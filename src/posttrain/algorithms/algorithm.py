@@ -12,7 +12,7 @@ from what the policy itself samples, a recipe calls, for each update,
     loss         once per micro-batch: one value per token
     reduce       once per micro-batch: a scalar, by denominators that were counted over the whole batch
 
-of a preference algorithm, which learns from pairs that are there already,
+and of one with a critic also `critic_loss`; of a preference algorithm, which learns from pairs that are there already,
 
     loss         once per micro-batch: one value per pair, of which the batch's loss is the mean
 
@@ -34,6 +34,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posttrain import errors
+from posttrain.objectives import kl
+from posttrain.objectives.values import last_of_rows
+from posttrain.types import States
 
 
 class Rollout(NamedTuple):
@@ -46,6 +49,8 @@ class Rollout(NamedTuple):
     reference_N: Float[Tensor, "N"] | None = None  # the reference policy's of the same
     greedy_P: Float[Tensor, "P"] | None = None  # what the most likely completion of each prompt earned
     kinds_P: tuple[str, ...] = ()  # what kind of prompt each is
+    values_N: Float[Tensor, "N"] | None = None  # what was expected before the token (or before its step) was drawn
+    step_N: Int[Tensor, "N"] | None = None  # which step of its completion a token belongs to, where values are of steps
 
     @property
     def lengths_PG(self) -> Int[Tensor, "P G"]:
@@ -56,12 +61,39 @@ class Rollout(NamedTuple):
         """One number of each completion, for all its tokens."""
         return values_PG.flatten()[self.row_N]
 
+    def at_end(self, values_PG: Float[Tensor, "P G"]) -> Float[Tensor, "N"]:
+        """One number of each completion, for its last token; 0 for the others."""
+        return torch.where(last_of_rows(self.row_N), self.per_token(values_PG), 0.0)
+
+    def kl_N(self) -> Float[Tensor, "N"]:
+        """The KL of each token from the reference, k1; raises `ValueError` without the reference's logprobs."""
+        if self.sampler_N is None or self.reference_N is None:
+            raise ValueError("a KL in the reward needs the reference's logprobs, reference_N; got None")
+        return kl.k1(self.sampler_N, self.reference_N)
+
 
 class Advantages(NamedTuple):
     """One advantage per token, with numbers worth logging."""
 
     advantages_N: Float[Tensor, "N"]
     metrics: Mapping[str, float]
+    returns_N: Float[Tensor, "N"] | None = None  # what a critic is to expect
+    imitation_N: Float[Tensor, "N"] | None = None  # weights of a likelihood that is raised beside
+
+
+class Tokens(NamedTuple):
+    """What a loss knows of the tokens of a micro-batch. All logprobs are under the sampling temperature, in nats."""
+
+    logprobs_N: Float[Tensor, "N"]  # the trained policy's, which carry the gradient
+    old_N: Float[Tensor, "N"]  # of the policy that the batch is anchored to, before its first update
+    advantages_N: Float[Tensor, "N"]
+    row_N: Int[Tensor, "N"]  # which sequence a token belongs to, all of whose tokens are here
+    reference_N: Float[Tensor, "N"] | None = None  # the reference policy's
+    entropy_N: Float[Tensor, "N"] | None = None  # of the whole distribution, in nats; carries a gradient if asked for
+    values_N: Float[Tensor, "N"] | None = None  # the critic's, which carry the gradient
+    old_values_N: Float[Tensor, "N"] | None = None  # the critic's before the batch's first update
+    returns_N: Float[Tensor, "N"] | None = None
+    imitation_N: Float[Tensor, "N"] | None = None
 
 
 class Counts(NamedTuple):
@@ -185,46 +217,75 @@ class UnpairedAlgorithm(Algorithm, Protocol):
 
 @runtime_checkable
 class OnlineAlgorithm(Algorithm, Protocol):
-    """An algorithm that learns from what the policy itself has just sampled."""
+    """An algorithm that learns from what the policy itself has just sampled; what one does not say is as said here."""
 
-    least_group: ClassVar[int]
+    family: ClassVar[str] = "online"
+
+    least_group: ClassVar[int] = 1
     """How many completions of a prompt it takes at least: 2 where they are compared with each other."""
 
-    needs_greedy: ClassVar[bool]
+    needs_greedy: ClassVar[bool] = False
     """Whether `advantages` needs what the most likely completion of each prompt earned."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether `advantages` or `loss` needs the reference policy's logprobs."""
+        return False
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether `loss` needs the entropy of each distribution with its gradient."""
+        return False
 
     @property
     def silent_at_zero(self) -> bool:
         """Whether a token whose advantage is 0 adds nothing to the loss, so that it need not be computed."""
-        ...
+        return False
+
+    @property
+    def states(self) -> States | None:
+        """At which intermediate states completions are continued, to find what those are worth; None: at none."""
+        return None
+
+    @property
+    def pretraining_weight(self) -> float:
+        """Weight of the loss on pretraining text that is learned beside; 0 where there is none."""
+        return 0.0
 
     def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
         """Whether to learn from a group; if not, it is thrown away, and another prompt's is sampled in its place."""
-        ...
+        return True
+
+    def adapted(self, kl: float) -> "OnlineAlgorithm":
+        """The algorithm for the next step, after one whose completions were `kl` nats from the reference on average."""
+        return self
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """One advantage per token of the batch."""
         ...
 
-    def loss(
-        self,
-        logprobs_N: Float[Tensor, "N"],
-        *,
-        old_N: Float[Tensor, "N"],
-        advantages_N: Float[Tensor, "N"],
-        row_N: Int[Tensor, "N"],
-        reference_N: Float[Tensor, "N"] | None = None,
-    ) -> TokenLoss:
-        """One loss value per token.
-
-        `logprobs_N` are the trained policy's and carry the gradient; `old_N` those of the policy that the batch is
-        anchored to, before its first update; `reference_N` the reference policy's. All under the sampling temperature,
-        in nats. `row_N` says which sequence a token belongs to, for an algorithm whose ratio is the sequence's.
-        """
+    def loss(self, tokens: Tokens) -> TokenLoss:
+        """One loss value per token."""
         ...
 
     def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Reduce a micro-batch's losses to its share of the batch's."""
+        ...
+
+
+@runtime_checkable
+class ActorCritic(OnlineAlgorithm, Protocol):
+    """An online algorithm with a critic: `advantages` needs the values that it gives, and `loss` trains it."""
+
+    @property
+    def critic_warmup(self) -> int:
+        """For how many steps the critic learns alone, of what the policy samples as it is."""
+        ...
+
+    def critic_loss(
+        self, values_N: Float[Tensor, "N"], old_values_N: Float[Tensor, "N"], returns_N: Float[Tensor, "N"]
+    ) -> TokenLoss:
+        """The critic's part of the loss alone, one value per token."""
         ...
 
 

@@ -56,14 +56,23 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import Advantages, Counts, Rollout, TokenLoss, enough, positive
+from posttrain.algorithms.algorithm import (
+    Advantages,
+    Counts,
+    OnlineAlgorithm,
+    Rollout,
+    TokenLoss,
+    Tokens,
+    enough,
+    positive,
+)
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import group_normalised
 from posttrain.objectives.policy import PolicyLoss, clipped_surrogate
 
 
 @dataclass(frozen=True)
-class GRPO:
+class GRPO(OnlineAlgorithm):
     """The knobs of GRPO, with the defaults of the paper; an `OnlineAlgorithm`."""
 
     clip_low: float = 0.2
@@ -81,9 +90,7 @@ class GRPO:
     std_epsilon: float = 1e-4
     """Added to the standard deviation of a group's rewards, in the units of the reward."""
 
-    family: ClassVar[str] = "online"
     least_group: ClassVar[int] = 2
-    needs_greedy: ClassVar[bool] = False
     paper: ClassVar[str] = "2402.03300"
 
     def __post_init__(self) -> None:
@@ -101,10 +108,6 @@ class GRPO:
     def silent_at_zero(self) -> bool:
         """Without a KL term."""
         return not self.needs_reference
-
-    def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
-        """Every group."""
-        return True
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """Compare each completion with its group.
@@ -127,32 +130,26 @@ class GRPO:
         """Normalise each group's rewards by its mean and standard deviation."""
         return group_normalised(rewards_PG, epsilon=self.std_epsilon)
 
-    def loss(
-        self,
-        logprobs_N: Float[Tensor, "N"],
-        *,
-        old_N: Float[Tensor, "N"],
-        advantages_N: Float[Tensor, "N"],
-        row_N: Int[Tensor, "N"],
-        reference_N: Float[Tensor, "N"] | None = None,
-    ) -> TokenLoss:
+    def loss(self, tokens: Tokens) -> TokenLoss:
         """Clip the surrogate and add the KL penalty, one value per token; see `OnlineAlgorithm.loss`.
 
         Metrics per token: `ratio`, `clip_fraction` (1.0 where the clip changed the loss), and with a reference `kl`.
         Raises `ValueError` if the KL term has no reference to be computed from.
         """
-        surrogate = self.surrogate(logprobs_N, old_N, advantages_N, row_N)
+        surrogate = self.surrogate(tokens)
         metrics = {"ratio": surrogate.ratio, "clip_fraction": surrogate.clipped}
         if not self.needs_reference:
             return TokenLoss(surrogate.loss, metrics)
-        if reference_N is None:
+        if tokens.reference_N is None:
             raise ValueError(f"kl_coefficient is {self.kl_coefficient}, so loss() needs reference_N; got None")
-        kl_N = kl.ESTIMATORS[self.kl_estimator](logprobs_N, reference_N)
+        kl_N = kl.ESTIMATORS[self.kl_estimator](tokens.logprobs_N, tokens.reference_N)
         return TokenLoss(surrogate.loss + self.kl_coefficient * kl_N, metrics | {"kl": kl_N.detach()})
 
-    def surrogate(self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, row_N: Tensor) -> PolicyLoss:
+    def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each token's own ratio, clipped."""
-        return clipped_surrogate(logprobs_N, old_N, advantages_N, clip_low=self.clip_low, clip_high=self.clip_high)
+        return clipped_surrogate(
+            tokens.logprobs_N, tokens.old_N, tokens.advantages_N, clip_low=self.clip_low, clip_high=self.clip_high
+        )
 
     def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over the tokens of a completion, then over the batch's completions."""

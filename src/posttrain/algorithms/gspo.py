@@ -23,8 +23,7 @@ TRL's `importance_sampling_level="sequence"` with `loss_type="grpo"` is the same
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
+from posttrain.algorithms.algorithm import Tokens
 from posttrain.algorithms.grpo import GRPO
 from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
@@ -44,13 +43,13 @@ class GSPO(GRPO):
 
     paper: ClassVar[str] = "2507.18071"
 
-    def surrogate(self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, row_N: Tensor) -> PolicyLoss:
+    def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each completion's ratio, clipped."""
         return sequence_surrogate(
-            logprobs_N,
-            old_N,
-            advantages_N,
-            row_N,
+            tokens.logprobs_N,
+            tokens.old_N,
+            tokens.advantages_N,
+            tokens.row_N,
             clip_low=self.clip_low,
             clip_high=self.clip_high,
             by_length=True,

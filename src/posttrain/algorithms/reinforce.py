@@ -28,22 +28,19 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Advantages, Counts, Rollout, TokenLoss, positive
-from posttrain.objectives import kl, reduce
+from posttrain.algorithms.algorithm import Advantages, Counts, OnlineAlgorithm, Rollout, TokenLoss, Tokens, positive
+from posttrain.objectives import reduce
 from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
 
 @dataclass(frozen=True)
-class Reinforce:
+class Reinforce(OnlineAlgorithm):
     """The knobs of REINFORCE; an `OnlineAlgorithm`."""
 
     kl_coefficient: float = 0.05
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
-    family: ClassVar[str] = "online"
     paper: ClassVar[str] = "Williams 1992"
-    least_group: ClassVar[int] = 1
-    needs_greedy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive(self, "kl_coefficient", or_zero=True)
@@ -58,16 +55,6 @@ class Reinforce:
         """Always: the KL is in the advantage."""
         return True
 
-    def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
-        """Every group."""
-        return True
-
-    def kl_N(self, rollout: Rollout) -> Float[Tensor, "N"]:
-        """The KL of each token, k1, that the reward pays for; raises `ValueError` without a reference."""
-        if rollout.sampler_N is None or rollout.reference_N is None:
-            raise ValueError(f"kl_coefficient is {self.kl_coefficient}, so advantages() needs reference_N; got None")
-        return kl.k1(rollout.sampler_N, rollout.reference_N)
-
     def advantages(self, rollout: Rollout) -> Advantages:
         """Subtract the baseline from each completion's reward less its KL.
 
@@ -75,7 +62,7 @@ class Reinforce:
         """
         rewards_PG, metrics = rollout.rewards_PG, dict[str, float]()
         if self.needs_reference:
-            kl_PG = reduce.sequence_sum(self.kl_N(rollout), rollout.row_N, rewards_PG.numel()).view(rewards_PG.shape)
+            kl_PG = reduce.sequence_sum(rollout.kl_N(), rollout.row_N, rewards_PG.numel()).view(rewards_PG.shape)
             rewards_PG = rewards_PG - self.kl_coefficient * kl_PG
             metrics["kl"] = kl_PG.mean().item()
         return Advantages(rollout.per_token(rewards_PG - self.baseline(rewards_PG, rollout)), metrics)
@@ -84,24 +71,22 @@ class Reinforce:
         """What a completion is compared with: the mean of the batch."""
         return rewards_PG.mean()
 
-    def loss(
-        self,
-        logprobs_N: Float[Tensor, "N"],
-        *,
-        old_N: Float[Tensor, "N"],
-        advantages_N: Float[Tensor, "N"],
-        row_N: Int[Tensor, "N"],
-        reference_N: Float[Tensor, "N"] | None = None,
-    ) -> TokenLoss:
+    def loss(self, tokens: Tokens) -> TokenLoss:
         """Weigh each completion's advantage by its ratio; see `OnlineAlgorithm.loss`. Metrics per token: `ratio`."""
-        found = self.surrogate(logprobs_N, old_N, advantages_N, row_N)
-        length_N = row_N.bincount()[row_N]
+        found = self.surrogate(tokens)
+        length_N = tokens.row_N.bincount()[tokens.row_N]
         return TokenLoss(found.loss / length_N, {"ratio": found.ratio, "clip_fraction": found.clipped})
 
-    def surrogate(self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, row_N: Tensor) -> PolicyLoss:
+    def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each completion's own ratio, not clipped."""
         return sequence_surrogate(
-            logprobs_N, old_N, advantages_N, row_N, clip_low=1.0, clip_high=math.inf, by_length=False
+            tokens.logprobs_N,
+            tokens.old_N,
+            tokens.advantages_N,
+            tokens.row_N,
+            clip_low=1.0,
+            clip_high=math.inf,
+            by_length=False,
         )
 
     def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:

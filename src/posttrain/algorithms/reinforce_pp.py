@@ -26,11 +26,12 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Advantages, Counts, Rollout, TokenLoss, positive
+from posttrain.algorithms.algorithm import Advantages, Counts, Rollout, TokenLoss, Tokens, positive
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.objectives import reduce
-from posttrain.objectives.advantages import batch_normalised, returns
+from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.policy import clipped_surrogate
+from posttrain.objectives.values import returns
 
 
 @dataclass(frozen=True)
@@ -57,22 +58,16 @@ class ReinforcePlusPlus(Reinforce):
         """Normalise what is still to come at each token; `kl_per_token` in the metrics is in nats."""
         returns_N, metrics = rollout.per_token(rollout.rewards_PG), dict[str, float]()
         if self.needs_reference:
-            kl_N = self.kl_N(rollout)
+            kl_N = rollout.kl_N()
             returns_N = returns_N - self.kl_coefficient * returns(kl_N, rollout.row_N)
             metrics["kl_per_token"] = kl_N.mean().item()
         return Advantages(batch_normalised(returns_N, epsilon=self.std_epsilon), metrics)
 
-    def loss(
-        self,
-        logprobs_N: Float[Tensor, "N"],
-        *,
-        old_N: Float[Tensor, "N"],
-        advantages_N: Float[Tensor, "N"],
-        row_N: Int[Tensor, "N"],
-        reference_N: Float[Tensor, "N"] | None = None,
-    ) -> TokenLoss:
+    def loss(self, tokens: Tokens) -> TokenLoss:
         """Clip each token's ratio; see `OnlineAlgorithm.loss`. Metrics per token: `ratio` and `clip_fraction`."""
-        found = clipped_surrogate(logprobs_N, old_N, advantages_N, clip_low=self.clip, clip_high=self.clip)
+        found = clipped_surrogate(
+            tokens.logprobs_N, tokens.old_N, tokens.advantages_N, clip_low=self.clip, clip_high=self.clip
+        )
         return TokenLoss(found.loss, {"ratio": found.ratio, "clip_fraction": found.clipped})
 
     def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:

@@ -27,7 +27,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Rollout, enough, positive
+from posttrain.algorithms.algorithm import Rollout, Tokens, enough, positive
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.objectives.advantages import leave_one_out
 from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
@@ -52,8 +52,14 @@ class RLOO(Reinforce):
         enough(self, rewards_PG.shape[-1])
         return rewards_PG - leave_one_out(rewards_PG)
 
-    def surrogate(self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, row_N: Tensor) -> PolicyLoss:
+    def surrogate(self, tokens: Tokens) -> PolicyLoss:
         """Each completion's own ratio, clipped."""
         return sequence_surrogate(
-            logprobs_N, old_N, advantages_N, row_N, clip_low=self.clip, clip_high=self.clip, by_length=False
+            tokens.logprobs_N,
+            tokens.old_N,
+            tokens.advantages_N,
+            tokens.row_N,
+            clip_low=self.clip,
+            clip_high=self.clip,
+            by_length=False,
         )

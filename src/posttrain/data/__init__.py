@@ -9,6 +9,7 @@ from posttrain.data.preferences import judged_of, judgements_of, load_judgements
 from posttrain.data.rows import Row, parse_columns
 from posttrain.data.sources import load_rows, read_rows
 from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks, met_before
+from posttrain.data.texts import load_texts
 from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, padding_beside
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "load_preferences",
     "load_rows",
     "load_tasks",
+    "load_texts",
     "load_tokenizer",
     "met_before",
     "pack",

@@ -173,6 +173,10 @@ class ChatFormat:
                 raise
             return [self.training_ids(messages[: turn + 1], train_on="last") for turn in turns]
 
+    def text_ids(self, text: str) -> list[int]:
+        """Plain text, as pretraining has it: no turns, and nothing added."""
+        return self._encode(text)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """What sampled tokens say: without stop and other special tokens, but with tags such as `<think>`."""
         return self._decode([t for t in token_ids if t not in self._silent])

@@ -100,7 +100,13 @@ class LanguageModel:
 
     def logprobs(self, row: Packed, temperature: float = 1.0) -> TokenLogprobs:
         """Logprob and entropy of each learned token of a packed row, [M] each."""
-        return token_logprobs(self.learned_states(row), self.head, self.ids(row.targets), temperature)
+        return self.logprobs_at(self.learned_states(row), row, temperature)
+
+    def logprobs_at(
+        self, states: Tensor, row: Packed, temperature: float = 1.0, *, entropy_gradient: bool = False
+    ) -> TokenLogprobs:
+        """The same, from the states that the learned tokens are predicted from, [M, D]."""
+        return token_logprobs(states, self.head, self.ids(row.targets), temperature, entropy_gradient=entropy_gradient)
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: the adapter alone where there is one, else the whole model."""

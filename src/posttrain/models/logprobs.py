@@ -20,23 +20,28 @@ class TokenLogprobs(NamedTuple):
     """One number per token, float32."""
 
     logprobs: Tensor  # [N] log p(target), in nats, at the temperature given
-    entropy: Tensor  # [N] of the same distribution, in nats; carries no gradient
+    entropy: Tensor  # [N] of the same distribution, in nats; carries a gradient only if that is asked for
 
 
-def token_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0) -> TokenLogprobs:
+def token_logprobs(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
+) -> TokenLogprobs:
     """Logprob and entropy of each target under the softmax of `hidden @ weight.T / temperature`.
 
         logprob_n = z_n[target_n] - log sum_v exp z_n[v],   z_n = W h_n / temperature
+        entropy_n = -sum_v p_n[v] log p_n[v],   p_n = softmax(z_n)
 
-    The gradient reaches `hidden` [N, D] and `weight` [V, D]; the logits are computed again in the backward pass, chunk
+    The gradient of the logprobs reaches `hidden` [N, D] and `weight` [V, D], and with `entropy_gradient` the entropy's
+    too; the logits are computed again in the backward pass, chunk
     by chunk, so peak memory does not grow with N. Products run in the dtype of `hidden`, everything after them in
     float32 (in float64 where the input is).
     """
     if temperature <= 0:
         raise ValueError(f"token_logprobs needs a temperature above 0; got {temperature}. Greedy text is scored at 1.")
     if not fast_paths.on("lean head"):
-        return _with_logits(hidden, weight, targets, temperature)
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature, torch.is_grad_enabled())
+        return _with_logits(hidden, weight, targets, temperature, entropy_gradient)
+    learning = torch.is_grad_enabled()
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature, learning, entropy_gradient)
     return TokenLogprobs(logprobs, entropy)
 
 
@@ -64,11 +69,13 @@ def _divergence(hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight
     return (q.exp() * (q - p)).sum(dim=1)
 
 
-def _with_logits(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> TokenLogprobs:
+def _with_logits(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+) -> TokenLogprobs:
     """The same by autograd, from logits that all exist at once."""
     logits = (hidden @ weight.T).to(wide_dtype(hidden.dtype)) / temperature
     logprobs = logits.log_softmax(dim=1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(logprobs.exp() * logprobs).sum(dim=1)
     return TokenLogprobs(logprobs.gather(1, targets[:, None])[:, 0], entropy)
 
@@ -91,18 +98,25 @@ class _ChunkedHead(torch.autograd.Function):
 
     What the backward pass needs of a chunk are its residuals, softmax - onehot, for d logprob / d logits is minus them
     over the temperature. They take the place of the logits. Where all rows fit one chunk, they are made in the forward
-    pass, which has the exponentials at hand, and kept; else the backward pass makes them again, chunk by chunk.
+    pass, which has the exponentials at hand, and kept; else the backward pass makes them again, chunk by chunk. The
+    entropy's gradient, d entropy / d z_v = -p_v (log p_v + entropy), is added to them there.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, learning: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperature: float,
+        learning: bool,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         wide = wide_dtype(hidden.dtype)
         logprobs = torch.empty(len(targets), dtype=wide, device=hidden.device)
         entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)
         chunks = _chunks(hidden, weight)
-        keep = learning and len(chunks) == 1
+        keep = learning and len(chunks) == 1 and not entropy_gradient
         product = None
         for chunk in chunks:
             product = hidden[chunk] @ weight.T
@@ -120,16 +134,18 @@ class _ChunkedHead(torch.autograd.Function):
                 normalizer[block] = log_total + peak[:, 0]
                 if keep:
                     rows.copy_(_minus_onehot(weights.mul_(total.reciprocal()[:, None]), target))
-        ctx.save_for_backward(hidden, weight, targets, normalizer, product if keep else None)
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy)
+        ctx.save_for_backward(hidden, weight, targets, normalizer, product if keep else None, entropy)
+        ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        hidden, weight, targets, normalizer, kept = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        hidden, weight, targets, normalizer, kept, entropy = ctx.saved_tensors
         wide = wide_dtype(hidden.dtype)
-        scale = (grads[0] / -ctx.temperature)[:, None]
+        # what a row of residuals is worth; with the entropy's gradient among them it is in them already
+        scale = (torch.ones_like(grads[0]) if ctx.entropy_gradient else grads[0])[:, None] / -ctx.temperature
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = None
         for chunk in _chunks(hidden, weight):
@@ -138,8 +154,14 @@ class _ChunkedHead(torch.autograd.Function):
                 residuals = hidden[chunk] @ weight.T
                 for block in _blocks(chunk, weight):
                     rows = residuals[block.start - chunk.start : block.stop - chunk.start]
-                    probs = _scaled(rows, ctx.temperature).sub_(normalizer[block, None]).exp_()
-                    rows.copy_(_minus_onehot(probs, targets[block, None]))
+                    logits = _scaled(rows, ctx.temperature).sub_(normalizer[block, None])
+                    if ctx.entropy_gradient:
+                        probs = logits.exp()
+                        spread = logits.add_(entropy[block, None]).mul_(probs).mul_(grads[1][block, None])
+                        both = _minus_onehot(probs, targets[block, None]).mul_(grads[0][block, None]).add_(spread)
+                        rows.copy_(both)
+                    else:
+                        rows.copy_(_minus_onehot(logits.exp_(), targets[block, None]))
             if grad_hidden is not None:
                 grad_hidden[chunk] = (residuals @ weight).to(wide).mul_(scale[chunk])
             if ctx.needs_input_grad[1]:
@@ -148,7 +170,7 @@ class _ChunkedHead(torch.autograd.Function):
                     grad_weight = part if chunk.stop == len(targets) else part.to(wide)  # the sum of several is wide
                 else:
                     add_(grad_weight, part)
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None, None
 
 
 def _scaled(product: Tensor, temperature: float) -> Tensor:

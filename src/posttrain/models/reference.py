@@ -5,7 +5,7 @@ Shape letters: M learned tokens of a packed row, D hidden width, V vocabulary.
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, final
 
 import torch
@@ -36,6 +36,16 @@ class _Reference:
         with self._as_it_was():
             return self._model.logprobs(row, temperature).logprobs
 
+    def kept(self) -> dict[str, Tensor]:
+        """The weights that are the reference's own, by name: what `renew` changes, and a checkpoint has to keep."""
+        return {}
+
+    @torch.no_grad()
+    def renew(self, weights: Mapping[str, Tensor]) -> None:
+        """Become the policy with these weights, by the names of `kept`."""
+        for name, mine in self.kept().items():
+            mine.copy_(weights[name])
+
     @torch.no_grad()
     def predictions(self, row: Packed) -> Predictions:
         """What is predicted where a row's learned tokens are, over the whole vocabulary."""
@@ -49,7 +59,12 @@ class FrozenCopy(_Reference):
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__(copy.deepcopy(model))
+        self._own = {name: p.data for name, p in self._model.trainable()}
         self._model.network.requires_grad_(False)
+
+    def kept(self) -> dict[str, Tensor]:
+        """All that the policy trains."""
+        return self._own
 
 
 @final
@@ -73,6 +88,10 @@ class FrozenAdapter(_Reference):
         super().__init__(model)
         self._kept = {name: p.detach().clone() for name, p in model.trainable()}
 
+    def kept(self) -> dict[str, Tensor]:
+        """The adapter's weights."""
+        return self._kept
+
     @contextlib.contextmanager
     def _as_it_was(self) -> Iterator[None]:
         weights = dict(self._model.trainable())
@@ -86,8 +105,11 @@ class FrozenAdapter(_Reference):
                 p.data = now[name]
 
 
-def reference_for(model: LanguageModel) -> FrozenCopy | AdapterOff | FrozenAdapter:
-    """The reference that costs least for this model: the policy as it is now; to be made before the first update."""
+def reference_for(model: LanguageModel, *, renewed: bool = False) -> FrozenCopy | AdapterOff | FrozenAdapter:
+    """The reference that costs least for this model: the policy as it is now; to be made before the first update.
+
+    One that is to be `renewed` cannot be the base under an adapter: that stays as it is.
+    """
     if model.adapter is None:
         return FrozenCopy(model)
-    return AdapterOff(model) if model.fresh_adapter else FrozenAdapter(model)
+    return AdapterOff(model) if model.fresh_adapter and not renewed else FrozenAdapter(model)

@@ -8,10 +8,9 @@ can leave a residue, and dividing that by a tiny standard deviation would make a
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 
@@ -116,23 +115,3 @@ def batch_normalised(values_N: Float[Tensor, "..."], *, epsilon: float = 1e-4) -
     if values_N.numel() < 2 or (values_N == values_N.flatten()[0]).all():
         return torch.zeros_like(values_N)
     return (values_N - values_N.mean()) / (values_N.std() + epsilon)
-
-
-def returns(rewards_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], *, discount: float = 1.0) -> Float[Tensor, "N"]:
-    """What is still to come at each token: the discounted sum of the rewards from it to the end of its completion.
-
-        R_t = sum_{u >= t} discount^(u - t) r_u
-
-    `row_N` says which completion a token belongs to; the tokens of each are next to each other, in order.
-
-    Example:
-        >>> returns(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 0, 1]), discount=0.5)
-        tensor([0.5000, 1.0000, 2.0000])
-    """
-    plain: tuple[Any, Any] = rewards_N, row_N  # torch does not say what its lists hold
-    values: list[float] = plain[0].tolist()
-    rows: list[int] = plain[1].tolist()
-    for n in range(len(values) - 2, -1, -1):
-        if rows[n] == rows[n + 1]:
-            values[n] += discount * values[n + 1]
-    return torch.tensor(values, dtype=rewards_N.dtype, device=rewards_N.device)

@@ -25,3 +25,25 @@ def soft_overlong(lengths_PG: Int[Tensor, "..."], longest: int, buffer: int) -> 
     if not 1 <= buffer <= longest:
         raise ValueError(f"a buffer is 1 to {longest} tokens, the longest completion; got {buffer}")
     return -((lengths_PG.double() - (longest - buffer)) / buffer).clamp(0.0, 1.0)
+
+
+def adaptive_length_penalty(
+    rewards_PG: Float[Tensor, "P G"], lengths_PG: Int[Tensor, "P G"], longest: int
+) -> Float[Tensor, "P G"]:
+    """A penalty on length that weighs most where a prompt is easy: the share of the longest that a completion takes.
+
+        R_i = |y_i| / longest * max(p, 1/G),   p = the share of the prompt's completions that earned something
+
+    Xiang et al. 2025, adaptive length penalties (https://arxiv.org/abs/2506.05256), here with lengths as shares. A
+    prompt that is hardly ever solved may be thought about for long; one that is always solved should be answered
+    shortly. In [0, 1]; it is to be weighted and taken off the reward. Raises `ValueError` for a `longest` below 1.
+
+    Example:
+        >>> import torch
+        >>> adaptive_length_penalty(torch.tensor([[1.0, 0.0]]), torch.tensor([[5, 10]]), longest=10)
+        tensor([[0.2500, 0.5000]], dtype=torch.float64)
+    """
+    if longest < 1:
+        raise ValueError(f"the longest completion has 1 token or more; got {longest}")
+    solved_P1 = (rewards_PG > 0).double().mean(dim=-1, keepdim=True).clamp(min=1 / rewards_PG.shape[-1])
+    return lengths_PG.double() / longest * solved_P1

@@ -42,7 +42,8 @@ from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.measures import rollout_metrics
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import policy_batch, policy_step
+from posttrain.training.policy import policy_step
+from posttrain.training.policy_batch import policy_batch
 from posttrain.training.schedule import learning_rate
 from posttrain.training.supervised import supervised_step
 from posttrain.types import Message, Sampling, Task

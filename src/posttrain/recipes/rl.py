@@ -10,19 +10,21 @@ asynchronous rollouts, so the policy that samples is always the one that is trai
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from posttrain.algorithms.algorithm import OnlineAlgorithm, enough
-from posttrain.data import disjoint, load_tasks, met_before, parse_columns
-from posttrain.data.order import seed_for
+from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm, enough
+from posttrain.data import load_texts
+from posttrain.data.order import batch_indices, seed_for
+from posttrain.data.packing import Example
 from posttrain.environments import SingleTurn
-from posttrain.errors import UserError
+from posttrain.errors import UserError, unknown
 from posttrain.evaluation.accuracy import evaluate
-from posttrain.models.reference import reference_for
+from posttrain.models.critic import CRITICS
+from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.memory import peak_gb
 from posttrain.monitoring.samples import samples_of
@@ -31,87 +33,46 @@ from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.measures import rollout_metrics
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training import checkpoint
+from posttrain.training.critic import TrainedCritic, critic_step
 from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
+from posttrain.training.online_options import OnlineOptions, check, read_tasks, rewards_of
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import Reference, policy_batch, policy_step
+from posttrain.training.policy import policy_step
+from posttrain.training.policy_batch import policy_batch
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate, unreached
-from posttrain.training.settings import check_settings
-from posttrain.training.state import restore_latest, writer
+from posttrain.training.state import REFERENCE, restore_latest, writer
 from posttrain.types import Sampling, Task
 
 
 @dataclass(frozen=True)
-class RL:
+class RL(OnlineOptions):
     """Train a policy by reinforcement learning."""
 
-    dataset: str = ""
-    """What to train on: a hub id, a jsonl or parquet file or folder, or gym:NAME?option=value."""
-    model: str = "smollm2-135m-instruct"
-    """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     algorithm: str = "grpo"
     """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
-    reward: str = ""
-    """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function; for gym: sources gym=1.0."""
-    steps: int = 100
-    """How many batches to sample and learn from."""
-    prompts_per_step: int = 16
-    """Different prompts in a batch."""
-    completions_per_prompt: int = 8
-    """Completions of each prompt: the group. The rollout batch is prompts x completions."""
     max_refills: int = 3
     """For an algorithm that throws groups away (dapo): how often others are sampled in their place, at most."""
     updates_per_step: int = 1
     """Updates on each batch; above 1 the later ones are off-policy, which is what clipping is for."""
-    max_new_tokens: int = 256
-    """The longest completion."""
-    max_prompt_tokens: int = 1024
-    """Longer prompts are left out, and counted."""
-    temperature: float = 1.0
-    """Of sampling; the loss uses the same."""
-    lr: float = 1e-5
-    """Peak learning rate; 1e-6 is usual for larger models, ten times as much with an adapter."""
-    warmup_steps: int = 3
-    """Steps until the peak."""
-    decay: str = "constant"
-    """What comes after the warmup: constant, linear or cosine."""
-    weight_decay: float = 0.0
-    """Of AdamW."""
-    max_grad_norm: float = 1.0
-    """Longer gradients are scaled to this."""
-    lora_rank: int = 0
-    """Train an adapter of this rank instead of all weights; 0: all weights."""
-    precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
-    microbatch_tokens: int = 4096
-    """Tokens of one forward and backward pass: bounds memory, never changes the result."""
-    engine: str = "embedded"
-    """What samples: embedded, vllm (to be installed first), or a vLLM server's address."""
-    cache_gb: float = 1.5
-    """Memory for keys and values while sampling."""
-    columns: str = ""
-    """Which columns to read, such as "prompt=question answer=final"."""
-    limit: int | None = None
-    """Use only so many tasks; of a gym: source, make so many."""
-    system: str | None = None
-    """A system message, in place of the data's own."""
-    prompt_template: str = "{prompt}"
-    """Text around each question."""
-    eval_dataset: str = ""
-    """Held-out tasks; for a gym: source its held-out split, which never meets the training split."""
-    eval_limit: int = 100
-    """Held-out tasks to use."""
-    eval_samples: int = 4
-    """Samples of each in an evaluation."""
-    eval_every: int = 0
-    """Evaluate every so many steps, besides before the first and after the last; 0: not at all."""
-    save_every: int = 20
-    """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
-    keep_last: int = 2
-    """Checkpoints to keep, besides the best."""
-    seed: int = 0
-    """Decides every random choice of the run."""
+    length_penalty: float = 0.0
+    """Take so much off for the longest completion of an easy prompt; less for shorter ones and harder prompts."""
+    renew_reference: int = 0
+    """Every so many steps the reference becomes the policy as it is then; 0: it stays the policy before training."""
+    importance_cap: float = 0.0
+    """Weigh tokens by policy over sampler, at most this (2 is usual), where engine and trainer differ; 0: no."""
+    critic: str = "trunk"
+    """For an algorithm with a critic: a row on the policy's own trunk, or a network of its own (trunk or own)."""
+    critic_lr: float = 1e-4
+    """Learning rate of what is the critic's own; constant. For --critic own of a larger model 2e-6 is usual."""
+    pretraining_dataset: str = ""
+    """For an algorithm that learns text beside (ppo-ptx): a hub id, jsonl or parquet with a column `text`."""
+    pretraining_per_step: int = 16
+    """Texts in each update; each is cut at --max-prompt-tokens."""
+
+
+_FRESH: dict[str, Any] = {"draws": 0, "adapted": {}}  # what a run begins with: draws of prompts, knobs that moved
 
 
 class HeldOut(NamedTuple):
@@ -142,8 +103,10 @@ def run(
 ) -> RLResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm)
-    policy, optimizer = parts.policy, parts.optimizer
-    directory, step, draws, notes = _open(config, algorithm, parts, output, resume)
+    policy, optimizer, critic, reference = parts.policy, parts.optimizer, parts.critic, parts.reference
+    directory, step, state, notes = _open(config, algorithm, parts, output, resume)
+    draws, knobs = state["draws"], asdict(algorithm)
+    algorithm = replace(algorithm, **state["adapted"])
     with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
@@ -161,42 +124,60 @@ def run(
                 rolled = sampler.roll_out(draws, accepts, max_refills=config.max_refills)
                 draws += rolled.draws
                 greedy = sampler.greedy_rewards(rolled.groups) if algorithm.needs_greedy else None
+                states = sampler.state_values(rolled.groups, algorithm.states, draws) if algorithm.states else None
             sampled = time.perf_counter()
             batch, metrics = policy_batch(
                 rolled.groups,
                 algorithm,
                 longest=config.max_new_tokens,
                 greedy=greedy,
-                reference=parts.reference,
+                states=states,
+                reference=reference,
+                critic=None if critic is None else critic.critic,
+                length_penalty=config.length_penalty,
                 microbatch_tokens=config.microbatch_tokens,
                 temperature=config.temperature,
             )
             lr = learning_rate(step, steps=config.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
             with progress.phase("update"), kept_batch(step + 1, batch.examples, directory.path, directory.checkpoints):
-                metrics |= policy_step(
-                    policy.model,
-                    optimizer,
-                    algorithm,
-                    batch,
-                    lr=lr,
-                    microbatch_tokens=config.microbatch_tokens,
-                    temperature=config.temperature,
-                    updates=config.updates_per_step,
-                )
+                if critic and isinstance(algorithm, ActorCritic) and step < algorithm.critic_warmup:
+                    metrics |= critic_step(
+                        policy.model, critic, algorithm, batch, microbatch_tokens=config.microbatch_tokens
+                    )
+                else:
+                    metrics |= policy_step(
+                        policy.model,
+                        optimizer,
+                        algorithm,
+                        batch,
+                        lr=lr,
+                        microbatch_tokens=config.microbatch_tokens,
+                        temperature=config.temperature,
+                        updates=config.updates_per_step,
+                        importance_cap=config.importance_cap,
+                        critic=critic,
+                        pretraining=_texts(config, parts, step),
+                    )
+            if batch.kl is not None:
+                algorithm = algorithm.adapted(batch.kl)
             metrics |= rollout_metrics(rolled.sampled, parts.environment.outcome) | {"lr": lr}
             metrics |= {"groups/thrown_away": rolled.thrown_away}
             metrics |= _cost(began, sampled, rolled.tokens)
             step += 1
             last = step == config.steps
+            if reference and config.renew_reference and step % config.renew_reference == 0:
+                reference.renew(dict(policy.model.trainable()))
             if config.eval_every and (step % config.eval_every == 0 or last):
                 metrics |= _evaluate(config, parts, progress)
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
             if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
-                save = writer(policy.save, optimizer)
+                behind = reference.kept() if reference and config.renew_reference else None
+                save = writer(policy.save, optimizer, critic.optimizer if critic else None, behind)
                 score = metrics.get("evaluation/accuracy")
-                state = {"draws": draws}
+                adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
+                state = {"draws": draws, "adapted": adapted}
                 checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
     done = directory.read()
     write_report(done)
@@ -211,16 +192,19 @@ class _Parts:
     environment: SingleTurn
     policy: Policy
     optimizer: MasterAdamW
-    reference: Reference | None
+    reference: FrozenCopy | AdapterOff | FrozenAdapter | None
+    critic: TrainedCritic | None
+    pretraining: list[Example]
     notes: tuple[str, ...]  # what to tell the user
 
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    _check(config)
+    check(config)
+    _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
-    environment = SingleTurn(parse_rewards(_rewards(config)))
-    tasks, heldout, met = _tasks(config)
+    environment = SingleTurn(parse_rewards(rewards_of(config)))
+    tasks, heldout, met = read_tasks(config)
     saved = saved_model(config.model)
     policy = load_policy(
         saved.where,
@@ -247,13 +231,55 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
-    reference = reference_for(policy.model) if algorithm.needs_reference else None
+    renewed = config.renew_reference > 0
+    reference = reference_for(policy.model, renewed=renewed) if algorithm.needs_reference else None
+    critic = _critic(config, policy) if isinstance(algorithm, ActorCritic) else None
+    pretraining: list[Example] = []
+    if algorithm.pretraining_weight:
+        most_text = min(config.max_prompt_tokens, policy.model.context, config.microbatch_tokens)
+        texts = [policy.chat.text_ids(text)[:most_text] for text in load_texts(config.pretraining_dataset)]
+        pretraining = [Example.whole(ids, (False, *[True] * (len(ids) - 1))) for ids in texts if len(ids) > 1]
     notes = [*saved.notes(), *met, *unreached(config.warmup_steps, config.steps)]
     if config.prompts_per_step > len(fitting):
         notes.append(f"--prompts-per-step {config.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
-    return _Parts(fitting, heldout, environment, policy, optimizer, reference, tuple(notes))
+    return _Parts(fitting, heldout, environment, policy, optimizer, reference, critic, pretraining, tuple(notes))
+
+
+def _critic(config: RL, policy: Policy) -> TrainedCritic:
+    made = CRITICS[config.critic](policy.model)
+    optimizer = MasterAdamW(made.parameters(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
+    return TrainedCritic(made, optimizer, config.critic_lr)
+
+
+def _texts(config: RL, parts: _Parts, step: int) -> list[Example]:
+    """The pretraining texts of a step."""
+    if not parts.pretraining:
+        return []
+    seed = seed_for(config.seed, "pretraining")
+    chosen = batch_indices(len(parts.pretraining), config.pretraining_per_step, step, seed)
+    return [parts.pretraining[i] for i in chosen]
+
+
+def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
+    counts = ("updates_per_step", "pretraining_per_step")
+    for name in counts:
+        if getattr(config, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {getattr(config, name)}")
+    for name in ("max_refills", "length_penalty", "importance_cap", "renew_reference"):
+        if not 0 <= getattr(config, name) < math.inf:
+            raise UserError(f"--{name.replace('_', '-')} must be 0 or more; got {getattr(config, name)}")
+    if not 0 < config.critic_lr < math.inf:
+        raise UserError(f"--critic-lr must be above 0; got {config.critic_lr}")
+    if config.critic not in CRITICS:
+        raise unknown("critic", config.critic, CRITICS)
+    if bool(config.pretraining_dataset) != bool(algorithm.pretraining_weight):
+        raise UserError(
+            f"{config.algorithm} learns from text beside; name it with --pretraining-dataset"
+            if algorithm.pretraining_weight
+            else f"{config.algorithm} learns from no text; leave out --pretraining-dataset, or type --algorithm ppo-ptx"
+        )
 
 
 def _sampler(config: RL, parts: _Parts, progress: Progress) -> Sampler:
@@ -270,66 +296,22 @@ def _sampler(config: RL, parts: _Parts, progress: Progress) -> Sampler:
     )
 
 
-def _check(config: RL) -> None:
-    counts = ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step", "max_new_tokens")
-    counts += ("max_prompt_tokens", "eval_limit", "eval_samples")
-    check_settings(config, counts=counts, zero_or_more=("eval_every", "max_refills"), lora_rank=config.lora_rank)
-    if not 0 < config.temperature < math.inf:
-        raise UserError(
-            f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
-        )
-    if not config.cache_gb > 0:
-        raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
-    if not config.dataset:
-        raise UserError("say what to train on with --dataset: a hub id, a file or folder, or gym:NAME")
-
-
-def _rewards(config: RL) -> str:
-    if config.reward:
-        return config.reward
-    if config.dataset.startswith("gym:"):
-        return "gym=1.0"
-    raise UserError(
-        'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
-    )
-
-
-def _tasks(config: RL) -> tuple[list[Task], list[Task], list[str]]:
-    """What to train on, what to examine with, and what to tell the user of the rest."""
-    words = {"system": config.system, "prompt_template": config.prompt_template}
-    columns = parse_columns(config.columns) if config.columns else None
-    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
-    if config.eval_dataset and not config.eval_every:
-        raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
-    if not config.eval_every:
-        return tasks, [], []
-    gym = config.dataset.startswith("gym:")
-    if not (config.eval_dataset or gym):
-        raise UserError("--eval-every needs held-out tasks; give them with --eval-dataset")
-    heldout = load_tasks(
-        config.eval_dataset or config.dataset,
-        split="heldout" if gym and not config.eval_dataset else None,
-        columns=columns,
-        limit=config.eval_limit,
-        seed=config.seed,
-        **words,
-    )
-    kept = disjoint(tasks, heldout)
-    return tasks, kept.tasks, met_before(kept.removed)
-
-
 def _open(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, output: Path | None, resume: Path | None
-) -> tuple[RunDirectory, int, int, tuple[str, ...]]:
-    """The run directory, new or gone on with, step and draw to go on from, and what to tell the user."""
+) -> tuple[RunDirectory, int, dict[str, Any], tuple[str, ...]]:
+    """The run directory, new or gone on with, step and state to go on from, and what to tell the user."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
     if resume is None:
-        return RunDirectory.create(output, "rl", settings, environment=about), 0, 0, parts.notes
+        return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
     directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
-    found = restore_latest(directory.checkpoints, parts.optimizer)
+    found = restore_latest(
+        directory.checkpoints, parts.optimizer, None if parts.critic is None else parts.critic.optimizer
+    )
+    if parts.reference and config.renew_reference:
+        parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))
     directory.rewind(found.step)
-    return directory, found.step, found.state["draws"], parts.notes + found.skipped
+    return directory, found.step, _FRESH | found.state, parts.notes + found.skipped
 
 
 def _evaluate(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:

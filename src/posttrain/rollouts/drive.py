@@ -60,9 +60,14 @@ class PolicySeat:
     """The policy's side of one episode; keeps its tokens. Conforms to `environments.env.Seat`."""
 
     def __init__(
-        self, ask: Callable[[Request], Awaitable[Completion]], chat: ChatFormat, sampling: Sampling, seed: int
+        self,
+        ask: Callable[[Request], Awaitable[Completion]],
+        chat: ChatFormat,
+        sampling: Sampling,
+        seed: int,
+        opening: tuple[int, ...] = (),
     ) -> None:
-        self._ask, self._chat, self._sampling, self._seed = ask, chat, sampling, seed
+        self._ask, self._chat, self._sampling, self._seed, self._opening = ask, chat, sampling, seed, opening
         self._history: list[Message] = []
         self.turns: list[Turn] = []
 
@@ -73,10 +78,13 @@ class PolicySeat:
             context_ids = self._chat.followup_ids(self._history, messages, stopped=stopped)
         else:
             context_ids = self._chat.prompt_ids(messages)
+        opening = () if self.turns else self._opening  # what the first turn has said already
+        context_ids = (*context_ids, *opening)
         so_far = Trajectory(tuple(self.turns)).token_ids
         seed = seed_for(self._seed, "turn", len(self.turns))
-        done = await self._ask(Request(so_far + tuple(context_ids), self._sampling, seed))
-        text = self._chat.decode(done.token_ids)
+        sampling = replace(self._sampling, max_new_tokens=self._sampling.max_new_tokens - len(opening))
+        done = await self._ask(Request(so_far + context_ids, sampling, seed))
+        text = self._chat.decode((*opening, *done.token_ids))
         self.turns.append(Turn(tuple(context_ids), done.token_ids, done.logprobs, done.stop_reason, text))
         reply = Message("assistant", text)
         self._history += [*messages, reply]
@@ -99,12 +107,16 @@ def play(
     sampling: Sampling,
     seeds: Sequence[int],
     on_tokens: OnTokens | None = None,
+    openings: Sequence[tuple[int, ...]] | None = None,
 ) -> list[Played]:
     """Play one episode per task, all at once; `seeds[i]` decides every draw of episode i.
 
+    `openings[i]` is how the first answer of episode i begins: these tokens are given, and it is continued from there.
     The first thing that an environment, a seat or the engine raises is raised here as it is, and ends all episodes.
     """
-    return _finish(_play_all(environment, tasks, _Batcher(engine, len(tasks), on_tokens), chat, sampling, seeds))
+    openings = [()] * len(tasks) if openings is None else openings
+    batcher = _Batcher(engine, len(tasks), on_tokens)
+    return _finish(_play_all(environment, tasks, batcher, chat, sampling, seeds, openings))
 
 
 def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -124,9 +136,13 @@ async def _play_all(
     chat: ChatFormat,
     sampling: Sampling,
     seeds: Sequence[int],
+    openings: Sequence[tuple[int, ...]],
 ) -> list[Played]:
-    async def play_one(task: Task, seed: int) -> Played:
-        seats = {name: PolicySeat(batcher.ask, chat, sampling, seed_for(seed, name)) for name in environment.seats}
+    async def play_one(task: Task, seed: int, opening: tuple[int, ...]) -> Played:
+        seats = {
+            name: PolicySeat(batcher.ask, chat, sampling, seed_for(seed, name), opening if place == 0 else ())
+            for place, name in enumerate(environment.seats)
+        }
         episode = await environment.play(task, seats)
         batcher.leave()  # one that fails does not: nothing more is sampled for a batch that is lost
         turns = tuple(seats[environment.seats[0]].turns)
@@ -136,7 +152,7 @@ async def _play_all(
             )
         return Played(replace(episode, stop_reason=turns[-1].stop_reason), Trajectory(turns))
 
-    running = [asyncio.ensure_future(play_one(task, seed)) for task, seed in zip(tasks, seeds, strict=True)]
+    running = [asyncio.ensure_future(play_one(*each)) for each in zip(tasks, seeds, openings, strict=True)]
     try:  # not a TaskGroup: it would wrap the one cause in a group of exceptions
         return await asyncio.gather(*running)
     except BaseException:

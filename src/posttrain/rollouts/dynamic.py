@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.env import Environment
+from posttrain.rollouts.continuations import state_values
 from posttrain.rollouts.drive import OnTokens, sample_groups
-from posttrain.types import Engine, Group, Sampling, Task
+from posttrain.types import Engine, Group, Sampling, States, StateValues, Task
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,19 @@ class Sampler:
         """What the most likely completion of each group's prompt earns."""
         greedy = Sampling(self.sampling.max_new_tokens, 0.0)
         return [group.rewards[0] for group in self._sample([group.task for group in groups], greedy, 1, 0)]
+
+    def state_values(self, groups: Sequence[Group], states: States, draw: int) -> list[StateValues]:
+        """What the states of each completion are worth, by continuing it from them; `draw` decides by what chance."""
+        return state_values(
+            groups,
+            states,
+            self.environment,
+            self.engine,
+            self.chat,
+            self.sampling,
+            seed=seed_for(self.seed, "states", draw),
+            on_tokens=self.on_tokens,
+        )
 
     def _sample(self, tasks: Sequence[Task], sampling: Sampling, completions: int, draw: int) -> list[Group]:
         return sample_groups(

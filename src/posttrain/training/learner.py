@@ -11,7 +11,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.training.feedback import JUDGEMENTS, PAIRS, Feedback
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.pairwise import pairwise_loss, pairwise_step, preference_loss
-from posttrain.training.policy import Reference
+from posttrain.training.policy_batch import Reference
 from posttrain.training.unpaired import unpaired_loss, unpaired_step
 
 

@@ -1,5 +1,6 @@
 """Forward and backward over a batch in pieces; how it is cut bounds memory and never changes the result."""
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 
@@ -20,21 +21,31 @@ def accumulate_gradients(
     *,
     microbatch_tokens: int,
     together: int = 1,
+    beside: Sequence[MasterAdamW] = (),
 ) -> float:
     """Add the gradient of the whole batch to the optimiser's and return the batch's loss.
 
-    `together`: how many examples that follow each other must be in one row (`pack`).
+    Args:
+        optimizer: of the model that is asked.
+        examples: the batch.
+        loss_of: a packed row's share of its loss.
+        microbatch_tokens: of one row, at most.
+        together: how many examples that follow each other must be in one row (`pack`).
+        beside: other optimisers whose parameters the loss reaches.
 
     Raises:
         TrainingError: a loss is not finite; names the examples in question. The collected gradient is discarded.
     """
     total = 0.0
-    with optimizer.collecting():
+    with contextlib.ExitStack() as stack:
+        for each in (optimizer, *beside):
+            stack.enter_context(each.collecting())
         for row in pack(examples, microbatch_tokens, together=together):
             loss = loss_of(row)
             value = loss.item()
             if not math.isfinite(value):
-                optimizer.discard()
+                for each in (optimizer, *beside):
+                    each.discard()
                 raise TrainingError(
                     f"the loss is {value} for examples {row.examples} of the batch; the weights were not touched"
                 )

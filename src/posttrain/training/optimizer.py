@@ -92,16 +92,25 @@ class MasterAdamW:
             torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads])).item() if grads else 0.0
         )
 
+    def finite_norm(self) -> float:
+        """Length of the whole collected gradient.
+
+        Raises:
+            TrainingError: it is not finite. The gradient is forgotten then.
+        """
+        norm = self.grad_norm()
+        if not math.isfinite(norm):
+            self.discard()
+            raise TrainingError(f"the gradient's norm is {norm}; the weights were not touched")
+        return norm
+
     def step(self, lr: float) -> float:
         """Clip, update the masters, write them to the model; returns the gradient's length before clipping.
 
         Raises:
             TrainingError: the gradient is not finite. Nothing has been changed then, and the gradient is forgotten.
         """
-        norm = self.grad_norm()
-        if not math.isfinite(norm):
-            self.discard()
-            raise TrainingError(f"the gradient's norm is {norm}; the weights were not touched")
+        norm = self.finite_norm()
         if norm > self._max_grad_norm:
             for master in self.masters:
                 if master.grad is not None:

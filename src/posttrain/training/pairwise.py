@@ -21,7 +21,7 @@ from posttrain.objectives.pairwise import bradley_terry
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import Reference
+from posttrain.training.policy_batch import Reference
 from posttrain.training.responses import responses_of
 
 PairLossOf = Callable[[PackedRow], PairLoss]

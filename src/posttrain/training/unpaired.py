@@ -18,7 +18,7 @@ from posttrain.objectives import reduce
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import Reference
+from posttrain.training.policy_batch import Reference
 from posttrain.training.responses import responses_of
 
 

@@ -15,7 +15,8 @@ from posttrain.recipes.verify.bounds import EXACT_GRADIENT, GRADIENT, LOGPROB, R
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name, packed_logprobs
 from posttrain.recipes.verify.subject import ALGORITHM, Gradients, Subject, longest
-from posttrain.training.policy import PolicyBatch, policy_step
+from posttrain.training.policy import policy_step
+from posttrain.training.policy_batch import PolicyBatch
 
 
 def gradients(subject: Subject) -> Item:

@@ -10,7 +10,7 @@ from posttrain.models.reference import AdapterOff
 from posttrain.recipes.verify.bounds import LOGPROB
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.subject import Subject, longest
-from posttrain.training.policy import PolicyBatch
+from posttrain.training.policy_batch import PolicyBatch
 
 
 def logprobs(subject: Subject) -> Item:

@@ -10,7 +10,7 @@ from posttrain.errors import UserError
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.subject import Recording, Subject, batch_of, longest
 from posttrain.rollouts.scripted import ScriptedEngine
-from posttrain.training.policy import PolicyBatch
+from posttrain.training.policy_batch import PolicyBatch
 from posttrain.types import Completion, Message, Request
 
 CONVERSATION = (

@@ -1,11 +1,10 @@
 """Item 4: the first update of a batch is on-policy, and engine and trainer agree on what was likely."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import TokenLoss
+from posttrain.algorithms.algorithm import TokenLoss, Tokens
 from posttrain.algorithms.grpo import GRPO
 from posttrain.recipes.verify.bounds import GAP_MAX, GAP_MEAN
 from posttrain.recipes.verify.item import Item, within
@@ -38,8 +37,8 @@ def _update(subject: Subject, policy: Policy) -> tuple[list[Mapping[str, Tensor]
     seen: list[Mapping[str, Tensor]] = []
 
     class Watched(GRPO):
-        def loss(self, logprobs_N: Tensor, **given: Any) -> TokenLoss:
-            found = super().loss(logprobs_N, **given)
+        def loss(self, tokens: Tokens) -> TokenLoss:
+            found = super().loss(tokens)
             seen.append(found.metrics)
             return found
 

@@ -13,7 +13,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import Policy
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyBatch, policy_batch
+from posttrain.training.policy_batch import PolicyBatch, policy_batch
 from posttrain.types import Completion, Engine, Episode, Group, Message, Request, Sampling, Score, Task
 
 QUESTIONS = ("What is 12 + 7?", "Name three colours.", "Why is the sky blue?", "Write a word that rhymes with cat.")

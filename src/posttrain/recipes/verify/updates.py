@@ -17,7 +17,7 @@ from posttrain.recipes.verify.subject import Subject, batch_of, longest
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import PolicyBatch
+from posttrain.training.policy_batch import PolicyBatch
 from posttrain.training.supervised import supervised_step
 from posttrain.types import Group
 

@@ -1,0 +1,164 @@
+"""PPO: Proximal Policy Optimization, with a critic.
+
+Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347), with the advantages of Schulman et al. 2015,
+eq. 16 (https://arxiv.org/abs/1506.02438), and the rewards of Ziegler et al. 2019, section 2
+(https://arxiv.org/abs/1909.08593).
+
+A critic V says what a completion is expected to earn after each token, so that one token can be found better than
+another. With r(q, o) earned at the end and a KL to the reference paid at every token,
+
+    r_t     = [t is the last] r(q, o) - beta log( pi_old(o_t) / pi_ref(o_t) )
+    delta_t = r_t + gamma V_{t+1} - V_t
+    A_t     = sum_{l >= 0} (gamma lam)^l delta_{t+l},   made to have mean 0 and standard deviation 1 over the batch
+    R_t     = A_t + V_t                                                             before that: the critic's target
+    L       = mean_t { -min(w_t A_t, clip(w_t, 1 - eps, 1 + eps) A_t) + c_1 L^V_t - c_2 H_t }
+    L^V_t   = 1/2 max( (V_t - R_t)^2, (clip(V_t, V_old - eps_v, V_old + eps_v) - R_t)^2 )
+
+with w the token's ratio and H the entropy of its distribution, averaged over all tokens of the batch.
+
+Settings: eps 0.2 is the paper's, lam 0.95 too; gamma 1, beta 0.05, c_1 0.1, eps_v 0.2 and one completion of each prompt
+are TRL's for language models. The paper takes several updates of each batch: --updates-per-step 4.
+
+What to know about it:
+- The critic is a row on the policy's own trunk (--critic trunk: no second model, and its loss moves the trunk by c_1),
+  or a network of its own that begins as the policy's (--critic own); its head begins at 0, --critic-lr is its own.
+- `explained_variance` says whether the critic foresees anything; near 0 it is only a baseline, and noise if below.
+- Advantages of the whole batch share one scale: where hardly anything is earned, noise is scaled up to it.
+- A completion that was cut at its longest is taken to earn nothing more.
+
+TRL's `PPOTrainer` is the same with a critic of its own, and rewards whitened if asked.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from posttrain import errors
+from posttrain.algorithms.algorithm import ActorCritic, Advantages, Counts, Rollout, TokenLoss, Tokens, positive
+from posttrain.objectives import reduce
+from posttrain.objectives.advantages import batch_normalised
+from posttrain.objectives.policy import clipped_surrogate
+from posttrain.objectives.values import clipped_value_loss, explained_variance, gae
+
+
+@dataclass(frozen=True)
+class PPO(ActorCritic):
+    """The knobs of PPO; an `ActorCritic`."""
+
+    clip_low: float = 0.2
+    """A token's ratio is clipped at 1 - clip_low from below (eps)."""
+
+    clip_high: float = 0.2
+    """A token's ratio is clipped at 1 + clip_high from above (eps)."""
+
+    kl_coefficient: float = 0.05
+    """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
+
+    discount: float = 1.0
+    """What a reward is worth a token earlier (gamma), above 0 and up to 1."""
+
+    gae_lambda: float = 0.95
+    """How far ahead an advantage looks (lam): 0 trusts the critic, 1 what was really earned."""
+
+    value_clip: float = 0.2
+    """How far a value may move in one step, in the units of the reward (eps_v); inf: as far as it likes."""
+
+    value_coefficient: float = 0.1
+    """Weight of the critic's loss (c_1)."""
+
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy (c_2), which keeps the policy from settling early."""
+
+    std_epsilon: float = 1e-4
+    """Added to the standard deviation of the batch's advantages: rounding must not become a signal."""
+
+    critic_warmup_steps: int = 0
+    """For so many steps at first the critic learns alone, from what the policy samples as it is."""
+
+    paper: ClassVar[str] = "1707.06347"
+
+    def __post_init__(self) -> None:
+        for knob in ("clip_low", "clip_high", "kl_coefficient", "value_coefficient", "entropy_coefficient"):
+            positive(self, knob, or_zero=True)
+        positive(self, "std_epsilon", or_zero=True)
+        if not self.value_clip > 0:
+            raise errors.UserError(f"value_clip must be above 0; got {self.value_clip}")
+        if not (0 < self.discount <= 1 and 0 <= self.gae_lambda <= 1):
+            raise errors.UserError(
+                f"discount is above 0, gae_lambda 0 or more, and both up to 1; got {self.discount}, {self.gae_lambda}"
+            )
+        if self.critic_warmup_steps < 0:
+            raise errors.UserError(f"critic_warmup_steps must be 0 or more; got {self.critic_warmup_steps}")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the reward has a KL term."""
+        return self.kl_coefficient > 0
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether there is an entropy bonus."""
+        return self.entropy_coefficient > 0
+
+    @property
+    def critic_warmup(self) -> int:
+        """As the knob says."""
+        return self.critic_warmup_steps
+
+    def advantages(self, rollout: Rollout) -> Advantages:
+        """Compare what was earned with what the critic expected, token by token.
+
+        Metrics: `explained_variance`, 1 for a critic that foresees everything; `value`, the mean of what it expects;
+        with a reference `kl`, the mean over completions in nats, and `kl_coefficient`. Raises `ValueError` without
+        values.
+        """
+        if rollout.values_N is None:
+            raise ValueError("PPO compares with what a critic expected, so advantages() needs values_N; got None")
+        rewards_N = rollout.at_end(rollout.rewards_PG)
+        metrics = dict[str, float]()
+        if self.needs_reference:
+            kl_N = rollout.kl_N()
+            rewards_N = rewards_N - self.kl_coefficient * kl_N
+            metrics["kl_coefficient"] = self.kl_coefficient
+            metrics["kl"] = kl_N.sum().item() / rollout.rewards_PG.numel()
+        advantages_N, returns_N = self.estimate(rewards_N, rollout.values_N, rollout.row_N)
+        metrics["value"] = rollout.values_N.mean().item()
+        metrics["explained_variance"] = explained_variance(rollout.values_N, returns_N)
+        return Advantages(batch_normalised(advantages_N, epsilon=self.std_epsilon), metrics, returns_N)
+
+    def estimate(self, rewards_N: Tensor, values_N: Tensor, row_N: Tensor) -> tuple[Tensor, Tensor]:
+        """The advantages, and what the critic is to learn: GAE for both."""
+        found_N = gae(rewards_N, values_N, row_N, discount=self.discount, lam=self.gae_lambda)
+        return found_N, found_N + values_N
+
+    def loss(self, tokens: Tokens) -> TokenLoss:
+        """Clip the surrogate, add the critic's loss, and subtract the entropy; see `OnlineAlgorithm.loss`.
+
+        Metrics per token: `ratio`, `clip_fraction`, and the critic's.
+        """
+        found = clipped_surrogate(
+            tokens.logprobs_N, tokens.old_N, tokens.advantages_N, clip_low=self.clip_low, clip_high=self.clip_high
+        )
+        if tokens.values_N is None or tokens.old_values_N is None or tokens.returns_N is None:
+            raise ValueError("a critic learns from values_N, old_values_N and returns_N; one of them is None")
+        critic = self.critic_loss(tokens.values_N, tokens.old_values_N, tokens.returns_N)
+        loss_N = found.loss + critic.loss_N
+        if self.needs_entropy:
+            if tokens.entropy_N is None:
+                raise ValueError(f"entropy_coefficient is {self.entropy_coefficient}, so loss() needs entropy_N")
+            loss_N = loss_N - self.entropy_coefficient * tokens.entropy_N
+        return TokenLoss(loss_N, {"ratio": found.ratio, "clip_fraction": found.clipped, **critic.metrics})
+
+    def critic_loss(
+        self, values_N: Float[Tensor, "N"], old_values_N: Float[Tensor, "N"], returns_N: Float[Tensor, "N"]
+    ) -> TokenLoss:
+        """The critic's error, weighted. Metrics per token: `value_loss`, not weighted, and `value_clip_fraction`."""
+        found = clipped_value_loss(values_N, old_values_N, returns_N, clip=self.value_clip)
+        metrics = {"value_loss": found.loss.detach(), "value_clip_fraction": found.clipped}
+        return TokenLoss(self.value_coefficient * found.loss, metrics)
+
+    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+        """Average over all tokens of the batch."""
+        return reduce.token_mean(values_N, counts.tokens)

@@ -1,0 +1,90 @@
+"""VinePPO: PPO whose values are found by continuing, not by a critic.
+
+Kazemnejad et al. 2024, section 4 (https://arxiv.org/abs/2410.01679).
+
+A language model can be put back into any state: from the beginning of each reasoning step s_k of a completion, K others
+are sampled to their end, and what they earn on average is what the state is worth,
+
+    V(s_k) = 1/K sum_j r(continuation j of s_k)
+    A_t    = V(s_{k+1}) - V(s_k)   for all tokens t of step k,   r(q, o) in the place of V after the last step
+
+made to have mean 0 and standard deviation 1 over the batch, and
+
+    L = -mean_t { min(w_t A_t, clip(w_t, 1 - eps, 1 + eps) A_t) - beta D_t }
+
+averaged over all tokens of the batch, with w the token's ratio and D the KL estimator k3 as in GRPO.
+
+Published settings (the authors' code): K 9, beta 1e-4, eps 0.2, at most 25 steps of a GSM8K solution, two updates a
+batch, learning rate 1e-6.
+
+What to know about it:
+- Unbiased, without a second model; paid for in rollouts: K continuations of each state. They are not learned from.
+- A step is a line, or `--step-tokens` tokens. Of more than `--max-states` lines the rest is one step.
+- The state that all completions of a prompt begin in, and others that are alike, are continued once.
+
+No other tool is known to have it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from posttrain import errors
+from posttrain.algorithms.algorithm import Advantages, Counts, Rollout
+from posttrain.algorithms.grpo import GRPO
+from posttrain.objectives import reduce
+from posttrain.objectives.advantages import batch_normalised
+from posttrain.objectives.values import step_gains
+from posttrain.types import States
+
+
+@dataclass(frozen=True)
+class VinePPO(GRPO):
+    """The knobs of VinePPO; an `OnlineAlgorithm`."""
+
+    kl_coefficient: float = 1e-4
+    """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
+
+    continuations: int = 9
+    """How often a completion is continued from each of its states (K)."""
+
+    step_tokens: int = 0
+    """Tokens of a step; 0: a step is a line."""
+
+    max_states: int = 25
+    """States of a completion from which it is continued, at most; its beginning is one of them."""
+
+    least_group: ClassVar[int] = 1
+    paper: ClassVar[str] = "2410.01679"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for knob, least in (("continuations", 1), ("step_tokens", 0), ("max_states", 1)):
+            if getattr(self, knob) < least:
+                raise errors.UserError(f"{knob} must be {least} or more; got {getattr(self, knob)}")
+
+    @property
+    def states(self) -> States:
+        """As the knobs say."""
+        return States(self.continuations, self.step_tokens, self.max_states)
+
+    def advantages(self, rollout: Rollout) -> Advantages:
+        """What each step changed in what the completion was worth.
+
+        Metrics: `value`, what a completion was worth at its beginning on average, and `zero_advantage`, the share of
+        tokens whose step changed nothing. Raises `ValueError` without values and steps.
+        """
+        if rollout.values_N is None or rollout.step_N is None:
+            raise ValueError("VinePPO compares states, so advantages() needs values_N and step_N; one of them is None")
+        gains_N = step_gains(rollout.values_N, rollout.step_N, rollout.row_N, rollout.per_token(rollout.rewards_PG))
+        metrics = {
+            "value": rollout.values_N[rollout.step_N == 0].mean().item(),
+            "zero_advantage": (gains_N == 0).double().mean().item(),
+        }
+        return Advantages(batch_normalised(gains_N, epsilon=self.std_epsilon), metrics)
+
+    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+        """Average over all tokens of the batch."""
+        return reduce.token_mean(values_N, counts.tokens)

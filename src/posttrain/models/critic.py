@@ -1,0 +1,80 @@
+"""Critics: what a policy's completion is expected to earn, told before each of its tokens is drawn.
+
+Shape letters: M learned tokens of a packed row, D hidden width.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.models.language_model import LanguageModel, Packed
+from posttrain.models.wide import wide_dtype
+
+
+class Critic(Protocol):
+    """Something that gives values."""
+
+    def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
+        """One number for each learned token of a row, [M], wide.
+
+        `states` [M, D] are the policy's, from which those tokens are predicted, where they are at hand.
+        """
+        ...
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """What is the critic's own, by name: what its optimiser holds."""
+        ...
+
+
+class _Head(nn.Module):
+    """V = w . h + b, in float32 or wider; it begins as 0."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        wide = wide_dtype(model.dtype)
+        self.weight = nn.Parameter(torch.zeros(1, model.head.shape[1], dtype=wide, device=model.device))
+        self.bias = nn.Parameter(torch.zeros(1, dtype=wide, device=model.device))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[M, D] -> [M]."""
+        return nn.functional.linear(states.to(self.weight.dtype), self.weight, self.bias)[:, 0]
+
+
+class TrunkCritic:
+    """A row on the policy's own trunk, which its loss moves too: no second network."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model, self._head = model, _Head(model)
+
+    def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
+        """The head's, on the policy's states; those are computed if they are not given."""
+        return self._head(self._model.learned_states(row) if states is None else states)
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The head."""
+        return list(self._head.named_parameters(prefix="head"))
+
+
+class OwnCritic:
+    """A network of its own that begins as the policy's; where the policy has an adapter, so has the critic."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model, self._head = copy.deepcopy(model), _Head(model)
+
+    def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
+        """The head's, on states of the critic's own."""
+        return self._head(self._model.learned_states(row))
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Head and network; its output embedding only where that is the input's too."""
+        unused = () if self._model.network.get_input_embeddings().weight is self._model.head else (self._model.head,)
+        network = [(f"network.{name}", p) for name, p in self._model.trainable() if all(p is not u for u in unused)]
+        return [*self._head.named_parameters(prefix="head"), *network]
+
+
+CRITICS: Mapping[str, Callable[[LanguageModel], Critic]] = MappingProxyType({"trunk": TrunkCritic, "own": OwnCritic})
+"""By the name that a configuration gives."""

@@ -1,0 +1,66 @@
+"""What the states of a completion are worth, found by continuing it from each of them."""
+
+from collections.abc import Sequence
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.order import seed_for
+from posttrain.environments.env import Environment
+from posttrain.rollouts.drive import OnTokens, play, score
+from posttrain.types import Engine, Group, Sampling, States, StateValues, Trajectory
+
+
+def state_values(
+    groups: Sequence[Group],
+    states: States,
+    environment: Environment,
+    engine: Engine,
+    chat: ChatFormat,
+    sampling: Sampling,
+    *,
+    seed: int,
+    on_tokens: OnTokens | None = None,
+) -> list[StateValues]:
+    """For each trajectory, group by group: the steps of its first turn, and what the states they begin in are worth.
+
+        V(s) = 1/K sum_j r(continuation j of s)
+
+    States of one task with the same tokens are continued once. Of a trajectory of several turns the first is cut.
+    """
+    begun = [[step_starts(t, states, chat) for t in group.trajectories] for group in groups]
+    wanted: dict[tuple[int, tuple[int, ...]], float] = {}
+    for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
+        for trajectory, begins in zip(group.trajectories, starts, strict=True):
+            wanted |= {(p, trajectory.turns[0].token_ids[:start]): 0.0 for start in begins}
+    tasks = [groups[p].task for p, _ in wanted]
+    played = play(
+        environment,
+        [task for task in tasks for _ in range(states.samples)],
+        engine,
+        chat,
+        sampling,
+        [seed_for(seed, "continuation", n, k) for n in range(len(tasks)) for k in range(states.samples)],
+        on_tokens,
+        [opening for _, opening in wanted for _ in range(states.samples)],
+    )
+    by_state = [played[i : i + states.samples] for i in range(0, len(played), states.samples)]
+    for state, scored in zip(wanted, score(environment, tasks, by_state), strict=True):
+        wanted[state] = sum(scored.rewards) / states.samples
+    found: list[StateValues] = []
+    for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
+        for trajectory, begins in zip(group.trajectories, starts, strict=True):
+            tokens = trajectory.turns[0].token_ids
+            steps = [sum(start <= n for start in begins) - 1 for n in range(len(tokens))]
+            steps += [steps[-1]] * (len(trajectory.logprobs) - len(tokens))
+            values = [wanted[p, tokens[:start]] for start in begins]
+            found.append(StateValues(tuple(values[step] for step in steps), tuple(steps)))
+    return found
+
+
+def step_starts(trajectory: Trajectory, states: States, chat: ChatFormat) -> list[int]:
+    """The tokens of the first turn that a step begins with: the first, and those after a line (or so many tokens)."""
+    tokens = trajectory.turns[0].token_ids
+    if states.step_tokens:
+        starts = list(range(0, len(tokens), states.step_tokens))
+    else:
+        starts = [0, *(n for n in range(1, len(tokens)) if "\n" in chat.decode(tokens[n - 1 : n]))]
+    return starts[: states.most]

@@ -1,0 +1,138 @@
+"""The options of recipes that learn from what the policy itself samples: what they mean, and what they read."""
+
+import math
+from dataclasses import dataclass
+
+from posttrain.data import disjoint, load_tasks, met_before, parse_columns
+from posttrain.errors import UserError
+from posttrain.training.settings import check_settings
+from posttrain.types import Task
+
+
+@dataclass(frozen=True)
+class OnlineOptions:
+    """What to learn from, how to sample it, and what to hold out."""
+
+    dataset: str = ""
+    """What to train on: a hub id, a jsonl or parquet file or folder, or gym:NAME?option=value."""
+    model: str = "smollm2-135m-instruct"
+    """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
+    reward: str = ""
+    """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function; for gym: sources gym=1.0."""
+    steps: int = 100
+    """How many batches to sample and learn from."""
+    prompts_per_step: int = 16
+    """Different prompts in a batch."""
+    completions_per_prompt: int = 8
+    """Completions of each prompt: the group. The rollout batch is prompts x completions."""
+    max_new_tokens: int = 256
+    """The longest completion."""
+    max_prompt_tokens: int = 1024
+    """Longer prompts are left out, and counted."""
+    temperature: float = 1.0
+    """Of sampling; the loss uses the same."""
+    lr: float = 1e-5
+    """Peak learning rate; 1e-6 is usual for larger models, ten times as much with an adapter."""
+    warmup_steps: int = 3
+    """Steps until the peak."""
+    decay: str = "constant"
+    """What comes after the warmup: constant, linear or cosine."""
+    weight_decay: float = 0.0
+    """Of AdamW."""
+    max_grad_norm: float = 1.0
+    """Longer gradients are scaled to this."""
+    lora_rank: int = 0
+    """Train an adapter of this rank instead of all weights; 0: all weights."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
+    microbatch_tokens: int = 4096
+    """Tokens of one forward and backward pass: bounds memory, never changes the result."""
+    engine: str = "embedded"
+    """What samples: embedded, vllm (to be installed first), or a vLLM server's address."""
+    cache_gb: float = 1.5
+    """Memory for keys and values while sampling."""
+    columns: str = ""
+    """Which columns to read, such as "prompt=question answer=final"."""
+    limit: int | None = None
+    """Use only so many tasks; of a gym: source, make so many."""
+    system: str | None = None
+    """A system message, in place of the data's own."""
+    prompt_template: str = "{prompt}"
+    """Text around each question."""
+    eval_dataset: str = ""
+    """Held-out tasks; for a gym: source its held-out split, which never meets the training split."""
+    eval_limit: int = 100
+    """Held-out tasks to use."""
+    eval_samples: int = 4
+    """Samples of each in an evaluation."""
+    eval_every: int = 0
+    """Evaluate every so many steps, besides before the first and after the last; 0: not at all."""
+    save_every: int = 20
+    """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
+    keep_last: int = 2
+    """Checkpoints to keep, besides the best."""
+    seed: int = 0
+    """Decides every random choice of the run."""
+
+
+def check(config: OnlineOptions) -> None:
+    """Refuse options that cannot be right.
+
+    Raises:
+        UserError: names the option, and what it must be.
+    """
+    counts = ("steps", "prompts_per_step", "completions_per_prompt", "max_new_tokens", "max_prompt_tokens")
+    counts += ("eval_limit", "eval_samples")
+    check_settings(config, counts=counts, zero_or_more=("eval_every",), lora_rank=config.lora_rank)
+    if not 0 < config.temperature < math.inf:
+        raise UserError(
+            f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
+        )
+    if not config.cache_gb > 0:
+        raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
+    if not config.dataset:
+        raise UserError("say what to train on with --dataset: a hub id, a file or folder, or gym:NAME")
+
+
+def rewards_of(config: OnlineOptions) -> str:
+    """The rewards as they are typed; of a gym: source its own unless others are named.
+
+    Raises:
+        UserError: none are named.
+    """
+    if config.reward:
+        return config.reward
+    if config.dataset.startswith("gym:"):
+        return "gym=1.0"
+    raise UserError(
+        'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
+    )
+
+
+def read_tasks(config: OnlineOptions) -> tuple[list[Task], list[Task], list[str]]:
+    """What to train on, what to examine with, and what to tell the user of the rest.
+
+    Raises:
+        UserError: options that contradict each other.
+        DataError: a row that is no task.
+    """
+    words = {"system": config.system, "prompt_template": config.prompt_template}
+    columns = parse_columns(config.columns) if config.columns else None
+    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
+    if config.eval_dataset and not config.eval_every:
+        raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
+    if not config.eval_every:
+        return tasks, [], []
+    gym = config.dataset.startswith("gym:")
+    if not (config.eval_dataset or gym):
+        raise UserError("--eval-every needs held-out tasks; give them with --eval-dataset")
+    heldout = load_tasks(
+        config.eval_dataset or config.dataset,
+        split="heldout" if gym and not config.eval_dataset else None,
+        columns=columns,
+        limit=config.eval_limit,
+        seed=config.seed,
+        **words,
+    )
+    kept = disjoint(tasks, heldout)
+    return tasks, kept.tasks, met_before(kept.removed)
