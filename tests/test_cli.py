@@ -166,7 +166,7 @@ def test_version(run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("rll", "unknown command 'rll'; did you mean 'rl'? There are: algorithms,"),
+        ("rll", "unknown command 'rll'; did you mean 'rl'? There are: advise, algorithms,"),
         ("models", "say which: posttrain models list or posttrain models pull"),
         ("models --json", "say which: posttrain models list or posttrain models pull"),
         ("models pul", "unknown command 'models pul'; did you mean 'models pull'?"),

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from posttrain.commands import COMMANDS, EXAMPLES, Command
+from posttrain.commands import COMMANDS, EXAMPLES, Command, Load
 from posttrain.errors import PosttrainError, UserError, unknown
 from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
@@ -132,7 +132,8 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     passed = {key: getattr(shared, key) for key in ("output", "resume", "quiet") if key in command.shared}
     if command.fetches:
         fetch(parts[0].model)
-    _, function = command.load()
+    file, _ = _file(name, command, argv)
+    _, function = _loader(command, argv, file)()
     result = function(*parts, **passed)
     as_json = getattr(shared, "json", False)
     if not as_json:
@@ -147,14 +148,23 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     """The options of a command: its own, its algorithm's knobs where it has one, and those it shares with others."""
     command = COMMANDS[name]
     file, origin = _file(name, command, argv)
-    form, _ = command.load()
+    form, _ = _loader(command, argv, file)()
     sections = [Section(name, form, table="")]
     if command.knobs is not None:
         algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
         sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs"))
     sections.append(Section("general", _shared((*command.shared, "debug"))))
     about = (form.__doc__ or "").strip()
+    if command.variant and form is command.load()[0]:
+        about += f" Another way: posttrain {name} --{command.variant[0]} 1 --help."
     return parse(argv, sections, program=f"posttrain {name}", about=about, file=file, origin=origin)
+
+
+def _loader(command: Command, argv: Sequence[str], file: Mapping[str, Any]) -> Load:
+    """How the command's form is loaded: the variant's, where its option is given."""
+    if command.variant and (given(argv, command.variant[0]) or command.variant[0] in file):
+        return command.variant[1]
+    return command.load
 
 
 def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str, Any], str]:

@@ -47,6 +47,7 @@ class Command:
         code: the exit code that the result means.
         fetches: whether a packaged model is fetched first, which is then shown.
         knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
+        variant: an option, and the form that the command has where it is given.
     """
 
     summary: str
@@ -57,6 +58,7 @@ class Command:
     code: Callable[[Any], int] = _success
     fetches: bool = False
     knobs: Callable[[str], type] | None = None
+    variant: tuple[str, Load] | None = None
 
 
 def _recipe(module: str, form: str) -> Load:
@@ -158,12 +160,13 @@ COMMANDS: dict[str, Command] = {
         knobs=_knobs("online"),
     ),
     "preference": Command(
-        "learn from pairs which of two responses people chose",
+        "learn from pairs which of two responses people chose, or with --iterate from its own",
         _recipe("preference", "Preferences"),
         _TRAINING,
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("preference"),
+        variant=("iterate", _recipe("iterate", "Iterated")),
     ),
     "reward-model": Command(
         "learn from pairs to score responses as people would",
@@ -216,6 +219,13 @@ COMMANDS: dict[str, Command] = {
         ("json",),
         show=lookup.show_algorithms,
         answer=lambda rows: rows,
+    ),
+    "advise": Command(
+        "say which method fits what you have",
+        lambda: (lookup.Advise, lookup.advise),
+        ("json",),
+        show=lookup.show_advice,
+        answer=lambda found: [dataclasses.asdict(advice) for advice in found],
     ),
     "explain": Command(
         "explain an algorithm: equation, paper, knobs",

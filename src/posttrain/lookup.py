@@ -125,8 +125,24 @@ def _paper(name: str) -> str:
 
 def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """A table."""
-    shown = [(row["name"], row["family"], _paper(row["paper"]), ", ".join(row["needs"])) for row in rows]
-    return [*columns([("name", "family", "paper", "needs"), *shown]), "", "posttrain explain NAME says all about one."]
+    shown = [
+        (
+            row["name"],
+            row["family"],
+            _paper(row["paper"]),
+            str(row["models"]),
+            str(row["forwards"]),
+            ", ".join(row["needs"]),
+        )
+        for row in rows
+    ]
+    return [
+        *columns([("name", "family", "paper", "models", "passes", "needs"), *shown]),
+        "",
+        "models: networks in memory where all weights are trained; with --lora-rank it is one, as --critic trunk is.",
+        "passes: over the batch in a step, beside sampling; the one that is learned from goes back as well.",
+        "posttrain explain NAME says all about one; posttrain advise says which fits what you have.",
+    ]
 
 
 @dataclass(frozen=True)
@@ -144,6 +160,51 @@ def explain(config: Explain) -> str:
     if not config.name:
         raise UserError(f"say which algorithm: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
     return catalogue.explain(config.name)
+
+
+@dataclass(frozen=True)
+class Advise:
+    """Say which method fits what you have; asks what it is not told."""
+
+    have: str = ""
+    """Any of verifiable, reward-model, pairs, thumbs, steps, demonstrations; several as "pairs thumbs"."""
+    compute: str = ""
+    """laptop, gpu or cluster."""
+    long: bool = False
+    """Completions are long chains of thought."""
+
+
+def advise(config: Advise) -> list[Any]:
+    """The advice, the first thing first."""
+    from posttrain.algorithms import advise as rules
+
+    have, compute, long = tuple(config.have.replace(",", " ").split()), config.compute, config.long
+    if not have or not compute:
+        if not sys.stdin.isatty():
+            raise UserError(
+                f'say what you have: --have "{" ".join(rules.FEEDBACK)}" (those that apply), and --compute '
+                f"{' or '.join(rules.COMPUTE)}"
+            )
+        have = have or tuple(name for name, text in rules.FEEDBACK.items() if _yes(f"Do you have {text}?"))
+        long = long or _yes("Are completions long chains of thought?")
+        if not compute:
+            compute = input(f"Compute ({', '.join(f'{k}: {v}' for k, v in rules.COMPUTE.items())})? ").strip()
+    return list(rules.advise(have, compute, long=long))
+
+
+def _yes(question: str) -> bool:
+    return input(f"{question} [y/N] ").strip().lower().startswith("y")
+
+
+def show_advice(found: Sequence[Any]) -> Iterable[str]:
+    """A paragraph for each method."""
+    for number, advice in enumerate(found, 1):
+        yield f"{number}. {advice.method}"
+        yield f"     {advice.command}"
+        yield from (f"   because {reason}" for reason in advice.because)
+        yield from (f"   instead: {other}" for other in advice.instead)
+        yield ""
+    yield "posttrain explain NAME says all about a method, posttrain plan what it will cost here."
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

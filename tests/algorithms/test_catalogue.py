@@ -1,16 +1,22 @@
 import dataclasses
 import doctest
+import inspect
 import re
+import statistics
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from posttrain import algorithms
 from posttrain.algorithms import ALGORITHMS, catalogue
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import UserError
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.rl import RL
+
+PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
 
 
 @dataclass(frozen=True)
@@ -67,12 +73,46 @@ def test_a_wrapper_inherits_the_knobs_it_does_not_restate():
 
 def test_rows_have_all_algorithms_by_name():
     assert [row.name for row in catalogue.rows()] == sorted(ALGORITHMS)
-    assert catalogue.describe("grpo") == ("grpo", "online", "2402.03300", ("groups", "reference policy"))
+    assert catalogue.describe("grpo") == ("grpo", "online", "2402.03300", ("reward", "groups", "reference"), 2, 2)
     needs = {row.name: row.needs for row in catalogue.rows()}
-    assert needs["dapo"] == ("groups",) and needs["reinforce"] == ("reference policy",)
-    assert needs["remax"] == ("greedy completions", "reference policy")
-    assert needs["simpo"] == ("pairs",) and needs["dpo"] == ("pairs", "reference policy")
-    assert needs["kto"] == ("good and bad responses", "reference policy")
+    assert needs["dapo"] == ("reward", "groups") and needs["reinforce"] == ("reward", "reference")
+    assert needs["remax"] == ("reward", "greedy completions", "reference")
+    assert needs["vineppo"] == ("reward", "continuations", "reference") and needs["vapo"] == ("reward", "critic")
+    assert needs["ppo-ptx"] == ("reward", "critic", "reference", "pretraining text")
+    assert needs["simpo"] == ("pairs",) and needs["dpo"] == ("pairs", "reference")
+    assert needs["kto"] == ("good and bad responses", "reference")
+
+
+def test_what_a_step_costs():
+    costs = {row.name: (row.models, row.forwards) for row in catalogue.rows()}
+    assert costs["dapo"] == (1, 1)  # nothing but the policy
+    assert costs["vapo"] == (1, 2)  # the values before the update
+    assert costs["ppo"] == (2, 3)  # those, and the reference
+    assert costs["dpo"] == (2, 2) and costs["simpo"] == (1, 1)
+    assert costs["kto"] == (2, 4)  # responses and others that do not answer their prompts, by policy and reference
+
+
+def test_every_name_of_the_field_is_there():
+    online = (
+        "reinforce ppo ppo-penalty ppo-ptx grpo dr-grpo dapo gspo rloo reinforce++ remax vapo vineppo grpo-bucketed"
+    )
+    preference = "dpo ipo kto orpo simpo dpop tdpo step-dpo irpo sppo"
+    assert set(algorithms.ONLINE) == set(online.split())
+    assert set(algorithms.PREFERENCE) == set(preference.split())
+
+
+def test_an_algorithm_is_a_short_file():
+    lengths = {
+        name: len(Path(inspect.getfile(type(make()))).read_text().splitlines()) for name, make in ALGORITHMS.items()
+    }
+    assert statistics.median(lengths.values()) < 80 and max(lengths.values()) < 200
+
+
+def test_the_page_in_docs_is_current():
+    said = PAGE.read_text(encoding="utf-8")
+    assert said == catalogue.page(), "type: python -m tests.algorithms.test_catalogue"
+    links, anchors = (re.findall(pattern, said) for pattern in (r"\]\(#([^)]*)\)", r'<a id="([^"]*)">'))
+    assert links == anchors and len(set(anchors)) == len(ALGORITHMS)
 
 
 @pytest.mark.parametrize("function", [catalogue.describe, catalogue.explain])
@@ -84,3 +124,7 @@ def test_an_unknown_name_gives_the_nearest_one(function):
 def test_docstring_examples_run():
     results = doctest.testmod(catalogue)
     assert results.failed == 0 and results.attempted > 0
+
+
+if __name__ == "__main__":
+    PAGE.write_text(catalogue.page(), encoding="utf-8")

@@ -216,3 +216,23 @@ def test_merged_weights_are_those_of_a_whole_model_that_computes_the_same(dtype)
     torch.testing.assert_close(
         logprobs(again), logprobs(adapted), atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=0
     )
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_reference_that_is_renewed_becomes_the_policy_of_then(rank):
+    model = add_lora(tiny_llama(), rank) if rank else tiny_llama()
+    reference = reference_for(model, renewed=True)
+    before = reference.logprobs(ROW, 0.7)
+    trained(model, 1)
+    assert torch.equal(reference.logprobs(ROW, 0.7), before)
+    now = model.logprobs(ROW, 0.7).logprobs.detach()
+    reference.renew(dict(model.trainable()))
+    assert torch.equal(reference.logprobs(ROW, 0.7), now) and not torch.equal(now, before)
+    trained(model, 1)
+    assert torch.equal(reference.logprobs(ROW, 0.7), now)
+
+
+def test_the_base_under_an_adapter_has_nothing_that_could_be_renewed():
+    model = add_lora(tiny_llama(), 2)
+    assert isinstance(reference_for(model), AdapterOff) and reference_for(model).kept() == {}
+    assert isinstance(reference_for(model, renewed=True), FrozenAdapter)

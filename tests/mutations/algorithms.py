@@ -12,8 +12,8 @@ MUTATIONS = [
             ("surrogate.loss + self.kl_coefficient * kl_N", "surrogate.loss + kl_N"),
             ("surrogate.loss + self.kl_coefficient * kl_N", "surrogate.loss + self.kl_coefficient * kl_N.detach()"),
             ("kl.ESTIMATORS[self.kl_estimator](", "kl.k3("),
-            ("(logprobs_N, reference_N)", "(logprobs_N, old_N)"),
-            ("(logprobs_N, reference_N)", "(reference_N, logprobs_N)"),
+            ("(tokens.logprobs_N, tokens.reference_N)", "(tokens.logprobs_N, tokens.old_N)"),
+            ("(tokens.logprobs_N, tokens.reference_N)", "(tokens.reference_N, tokens.logprobs_N)"),
             ("kl_N.detach()}", "kl_N}"),
             ("return self.kl_coefficient > 0", "return self.kl_coefficient >= 0"),
             ("return not self.needs_reference", "return True"),
@@ -35,8 +35,10 @@ MUTATIONS = [
             ("clip_high: float = 0.2", "clip_high: float = 0.28"),
             ('kl_estimator: str = "k3"', 'kl_estimator: str = "k2"'),
             (
-                "        if reference_N is None:\n",
-                "        reference_N = old_N if reference_N is None else reference_N\n        if False:\n",
+                "        if tokens.reference_N is None:\n",
+                "        if tokens.reference_N is None:\n"
+                "            tokens = tokens._replace(reference_N=tokens.old_N)\n"
+                "        if False:\n",
             ),
         ]
     ),
@@ -70,6 +72,62 @@ MUTATIONS = [
                 ("(advantages_PG == 0).all(dim=-1)", "(advantages_PG == 0).any()"),
                 ("least_group: ClassVar[int] = 1", "least_group: ClassVar[int] = 2"),
             ],
+            "ppo": [
+                ("clip_low=self.clip_low", "clip_low=self.clip_high"),
+                ("rewards_N - self.kl_coefficient * kl_N", "rewards_N + self.kl_coefficient * kl_N"),
+                ("rollout.at_end(rollout.rewards_PG)", "rollout.per_token(rollout.rewards_PG)"),
+                ("discount=self.discount, lam=self.gae_lambda", "lam=self.gae_lambda"),
+                ("discount=self.discount, lam=self.gae_lambda", "discount=self.discount"),
+                ("return found_N, found_N + values_N", "return found_N, found_N"),
+                ("batch_normalised(advantages_N, epsilon=self.std_epsilon)", "advantages_N"),
+                ("found.loss + critic.loss_N", "found.loss"),
+                ("loss_N - self.entropy_coefficient * tokens", "loss_N + self.entropy_coefficient * tokens"),
+                ("self.value_coefficient * found.loss", "found.loss"),
+                ("clip=self.value_clip", "clip=1e9"),
+                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+                ("kl_N.sum().item() / rollout.rewards_PG.numel()", "kl_N.mean().item()"),
+                ("explained_variance(rollout.values_N, returns_N)", "explained_variance(returns_N, rollout.values_N)"),
+                ("return self.entropy_coefficient > 0", "return False"),
+                ("found.loss.detach()", "found.loss"),
+                ("if not self.value_clip > 0:", "if False:"),
+                ("        if rollout.values_N is None:\n", "        if False:\n"),
+                ("            if tokens.entropy_N is None:\n", "            if False:\n"),
+            ],
+            "ppo_penalty": [
+                ("(kl - self.kl_target)", "(self.kl_target - kl)"),
+                ("(kl - self.kl_target) / self.kl_target", "(kl - self.kl_target)"),
+                (", -0.2), 0.2)", ", -0.2), 2.0)"),
+                (", -0.2), 0.2)", ", -2.0), 0.2)"),
+                ("(1 + self.kl_gain * error)", "(1 + error)"),
+                ("self.kl_gain >= 5", "self.kl_gain > 5"),
+                ("kl_target: float = 6.0", "kl_target: float = 0.6"),
+            ],
+            "ppo_ptx": [
+                ("return self.pretraining_coefficient", "return 1.0"),
+                ("pretraining_coefficient: float = 27.8", "pretraining_coefficient: float = 2.78"),
+                ("kl_coefficient: float = 0.02", "kl_coefficient: float = 0.2"),
+            ],
+            "vapo": [
+                ("(rollout.rewards_PG > 0)", "(rollout.rewards_PG >= 0)"),
+                ("good_N / good_N.mean().clamp(min=1 / len(good_N))", "good_N"),
+                (".clamp(min=1 / len(good_N))", ""),
+                ("discount=self.discount, lam=lam_N)", "discount=self.discount, lam=self.gae_lambda)"),
+                ("values_N + gae(", "gae("),
+                ("-tokens.imitation_N * tokens.logprobs_N", "tokens.imitation_N * tokens.logprobs_N"),
+                ("self.imitation_coefficient * likelihood_N", "likelihood_N"),
+                ("likelihood_N.detach()}", "likelihood_N}"),
+                ("length_alpha: float = 0.05", "length_alpha: float = 0.5"),
+                ("critic_warmup_steps: int = 50", "critic_warmup_steps: int = 0"),
+                ("        if tokens.imitation_N is None:\n", "        if False:\n"),
+            ],
+            "vineppo": [
+                ("rollout.per_token(rollout.rewards_PG))", "rollout.at_end(rollout.rewards_PG) * 0)"),
+                ("batch_normalised(gains_N, epsilon=self.std_epsilon)", "gains_N"),
+                ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+                ("self.continuations, self.step_tokens, self.max_states", "self.continuations, 0, self.max_states"),
+                ("kl_coefficient: float = 1e-4", "kl_coefficient: float = 0.04"),
+                ("or rollout.step_N is None:", "and rollout.step_N is None:"),
+            ],
             "reinforce": [
                 ("rewards_PG - self.kl_coefficient * kl_PG", "rewards_PG + self.kl_coefficient * kl_PG"),
                 ("rewards_PG - self.kl_coefficient * kl_PG", "rewards_PG - kl_PG"),
@@ -77,15 +135,14 @@ MUTATIONS = [
                 ("return rewards_PG.mean()", "return rewards_PG.mean(dim=-1, keepdim=True)"),
                 ("found.loss / length_N", "found.loss"),
                 ("token_mean(values_N, counts.sequences)", "token_mean(values_N, counts.tokens)"),
-                ("kl.k1(rollout.sampler_N, rollout.reference_N)", "kl.k1(rollout.reference_N, rollout.sampler_N)"),
-                ("kl.k1(rollout.sampler_N", "kl.k3(rollout.sampler_N"),
-                ("clip_low=1.0, clip_high=math.inf", "clip_low=0.2, clip_high=0.2"),
+                ("clip_low=1.0,", "clip_low=0.2,"),
+                ("clip_high=math.inf,", "clip_high=0.2,"),
                 ("return self.kl_coefficient > 0", "return self.kl_coefficient >= 0"),
                 ("kl_PG.mean().item()", "kl_PG.sum().item()"),
             ],
             "rloo": [
                 ("rewards_PG - leave_one_out(rewards_PG)", "rewards_PG.mean(dim=-1, keepdim=True)"),
-                ("clip_low=self.clip, clip_high=self.clip", "clip_low=1.0, clip_high=self.clip"),
+                ("clip_low=self.clip,", "clip_low=1.0,"),
                 ("least_group: ClassVar[int] = 2", "least_group: ClassVar[int] = 1"),
                 ("by_length=False", "by_length=True"),
             ],
@@ -113,12 +170,18 @@ MUTATIONS = [
         for old, new in [
             ("minlength=self.rewards_PG.numel()", "minlength=0"),
             ("values_PG.flatten()[self.row_N]", "values_PG.T.flatten()[self.row_N]"),
+            ("torch.where(last_of_rows(self.row_N), self.per_token(values_PG), 0.0)", "self.per_token(values_PG)"),
+            ("kl.k1(self.sampler_N, self.reference_N)", "kl.k1(self.reference_N, self.sampler_N)"),
+            ("kl.k1(self.sampler_N", "kl.k3(self.sampler_N"),
         ]
     ),
     *(
         Mutation("algorithms/catalogue.py", old, new, "algorithms/test_catalogue.py")
         for old, new in [
-            ('policy", algorithm.needs_reference)', 'policy", not algorithm.needs_reference)'),
+            ('("reference", algorithm.needs_reference)', '("reference", not algorithm.needs_reference)'),
+            ("1 + algorithm.needs_reference, forwards", "1, forwards"),
+            ("forwards *= 2", "forwards *= 1"),
+            ("1 + algorithm.needs_reference + isinstance(algorithm, ActorCritic)", "1 + algorithm.needs_reference"),
             ("algorithm.least_group > 1", "algorithm.least_group > 0"),
             ("reversed(algorithm.__mro__)", "algorithm.__mro__"),
             ("field.default", "field.name"),
@@ -235,6 +298,22 @@ MUTATIONS = [
         for old, new in [
             ("    if name in ALGORITHMS:\n", "    if False:\n"),
             ('unknown("algorithm", name, among)', 'unknown("algorithm", name, ALGORITHMS)'),
+        ]
+    ),
+    *(
+        Mutation("algorithms/advise.py", old, new, "algorithms/test_advise.py")
+        for old, new in [
+            ('    elif "reward-model" in have:', '    if "reward-model" in have:'),
+            ('if long and compute == "cluster":', 'if long or compute == "cluster":'),
+            ("    if long:\n", "    if False:\n"),
+            ('if compute == "laptop" else ""', 'if compute == "cluster" else ""'),
+            (
+                '    if compute == "laptop":\n        return Advice(\n            "rloo"',
+                '    if compute == "gpu":\n        return Advice(\n            "rloo"',
+            ),
+            ("    if not have:\n", "    if False:\n"),
+            ("        if name not in FEEDBACK:\n", "        if False:\n"),
+            ("    if compute not in COMPUTE:\n", "    if False:\n"),
         ]
     ),
 ]

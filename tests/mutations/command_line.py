@@ -37,7 +37,9 @@ MUTATIONS = [
             ("lora_rank=config.lora_rank, seed=config.seed)", "seed=config.seed)"),
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
             ("return directory, found.step, parts.notes", "return directory, 0, parts.notes"),
-            ("if algorithm.needs_reference else None", "if not algorithm.needs_reference else None"),
+            ("model.adapter is None and needs_only_logprobs", "needs_only_logprobs"),
+            ("    elif algorithm.needs_reference:\n", "    elif False:\n"),
+            ("batches += [_sequences(parts, parts.units.heldout)] if", "batches += [] if"),
             ("pair_options.check(config, lora_rank=config.lora_rank)", "pair_options.check(config)"),
         ]
     ),

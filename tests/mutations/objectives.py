@@ -87,9 +87,6 @@ MUTATIONS = [
             ("if len(kinds_P) != len(rewards_PG):", "if False:"),
             ("(values_N - values_N.mean())", "values_N"),
             ("if values_N.numel() < 2 or", "if"),
-            ("values[n] += discount * values[n + 1]", "values[n] += values[n + 1]"),
-            ("if rows[n] == rows[n + 1]:", "if True:"),
-            ("range(len(values) - 2, -1, -1)", "range(len(values) - 1)"),
         ]
     ),
     *(
@@ -102,8 +99,42 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("objectives/values.py", old, new, "objectives/test_values.py")
+        for old, new in [
+            ("values[n] += discounts[n] * values[n + 1]", "values[n] += values[n + 1]"),
+            ("if rows[n] == rows[n + 1]:", "if True:"),
+            ("range(len(values) - 2, -1, -1)", "range(len(values) - 1)"),
+            ("torch.as_tensor(discount, dtype=torch.float64)", "torch.as_tensor(discount)"),
+            ("last_N[:-1] = row_N[1:] != row_N[:-1]", "last_N[:-1] = False"),
+            (".masked_fill(last_of_rows(row_N), 0.0)\n    return returns(rewards_N", "\n    return returns(rewards_N"),
+            ("rewards_N + discount * ahead_N - values_N", "rewards_N + ahead_N - values_N"),
+            ("rewards_N + discount * ahead_N - values_N", "rewards_N + discount * ahead_N"),
+            ("discount=discount * lam)", "discount=lam)"),
+            ("(1 - 1 / (alpha * row_N", "(1 - alpha / (row_N"),
+            (".clamp(min=0.0)", ""),
+            ("if not alpha > 0:", "if False:"),
+            ("rewards_N, values_N.roll(-1)) - values_N", "rewards_N, values_N.roll(-1))"),
+            ("(step_N == step_N.roll(-1)) & ~last_of_rows(row_N)", "step_N == step_N.roll(-1)"),
+            ("discount=within_N.double())", "discount=1.0)"),
+            ("gains_N.masked_fill(within_N, 0.0)", "gains_N"),
+            (".clamp(-clip, clip)", ".clamp(max=clip)"),
+            ("torch.maximum(free, held)", "torch.minimum(free, held)"),
+            ("0.5 * torch.maximum(free, held)", "torch.maximum(free, held)"),
+            ("old_values.detach(), returns.detach()", "old_values, returns"),
+            ("(held > free)", "(held >= free)"),
+            ("(returns - values).var(correction=0)", "values.var(correction=0)"),
+            (" if spread else 0.0", ""),
+        ]
+    ),
+    *(
         Mutation("objectives/shaping.py", old, new, "objectives/test_shaping.py")
         for old, new in [
+            ("lengths_PG.double() / longest * solved_P1", "lengths_PG.double() / longest"),
+            ("lengths_PG.double() / longest * solved_P1", "lengths_PG.double() * solved_P1"),
+            ("(rewards_PG > 0).double()", "(rewards_PG >= 0).double()"),
+            (".clamp(min=1 / rewards_PG.shape[-1])", ""),
+            (".mean(dim=-1, keepdim=True).clamp", ".mean().clamp"),
+            ("    if longest < 1:\n", "    if False:\n"),
             ("return -((", "return (("),
             ("(longest - buffer)) / buffer", "longest) / buffer"),
             (".clamp(0.0, 1.0)", ".clamp(min=0.0)"),

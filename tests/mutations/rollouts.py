@@ -23,6 +23,31 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("rollouts/drive.py", old, new, "rollouts/test_continuations.py")
+        for old, new in [
+            ("context_ids = (*context_ids, *opening)", "context_ids = (*context_ids,)"),
+            ("(*opening, *done.token_ids)", "(*done.token_ids,)"),
+            ("() if self.turns else self._opening", "self._opening"),
+            ("self._sampling.max_new_tokens - len(opening)", "self._sampling.max_new_tokens"),
+            ("zip(tasks, seeds, openings, strict=True)", "zip(tasks, seeds, [()] * len(tasks), strict=True)"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/continuations.py", old, new, "rollouts/test_continuations.py")
+        for old, new in [
+            ("sum(scored.rewards) / states.samples", "sum(scored.rewards)"),
+            ("sum(scored.rewards) / states.samples", "max(scored.rewards)"),
+            ('seed_for(seed, "continuation", n, k)', 'seed_for(seed, "continuation", n)'),
+            ('seed_for(seed, "continuation", n, k)', 'seed_for(seed, "continuation", k)'),
+            ("sum(start <= n for start in begins) - 1", "sum(start < n for start in begins)"),
+            ("steps += [steps[-1]] * (len(trajectory.logprobs) - len(tokens))", "pass"),
+            ("wanted[p, tokens[:start]]", "wanted[p, tokens[: begins[0]]]"),
+            ("return starts[: states.most]", "return starts"),
+            ("chat.decode(tokens[n - 1 : n])", "chat.decode(tokens[n : n + 1])"),
+            ("    if states.step_tokens:\n", "    if False:\n"),
+        ]
+    ),
+    *(
         Mutation("rollouts/drive.py", old, new, "rollouts/test_drive.py")
         for old, new in [
             ("len(self._waiting) < self.live:", "len(self._waiting) > self.live:"),
@@ -39,15 +64,15 @@ MUTATIONS = [
                 "self._chat.followup_ids(self._history, messages, stopped=stopped)",
                 "self._chat.prompt_ids([*self._history, *messages])",
             ),
-            ("Request(so_far + tuple(context_ids)", "Request(tuple(context_ids)"),
+            ("Request(so_far + context_ids, sampling", "Request(context_ids, sampling"),
             ('seed_for(self._seed, "turn", len(self.turns))', "self._seed"),
             ("[*messages, reply]", "[reply]"),
-            ("text = self._chat.decode(done.token_ids)", "text = self._chat.decode(done.token_ids[:-2])"),
+            ("(*opening, *done.token_ids)", "(*opening, *done.token_ids[:-2])"),
             (
                 "Turn(tuple(context_ids), done.token_ids, done.logprobs",
                 "Turn(tuple(context_ids), tuple(self._chat.tokenizer.encode(text)), done.logprobs",
             ),
-            ("sampling, seed_for(seed, name))", "sampling, seed)"),
+            ("sampling, seed_for(seed, name), opening", "sampling, seed, opening"),
             ("        batcher.leave()  # one", "        # one"),
             ("stop_reason=turns[-1].stop_reason", "stop_reason=turns[0].stop_reason"),
             ("        if not turns:\n", "        if False:\n"),

@@ -33,7 +33,7 @@ MUTATIONS = [
             ('group["lr"] = lr', 'group["lr"] = 0.1 * lr'),
             ("        self.discard()\n        self.publish()", "        self.publish()"),
             ("        self.discard()\n        self.publish()", "        self.discard()"),
-            ("        return norm\n", "        return min(norm, self._max_grad_norm)\n"),
+            ("        HEAP.settle()\n        return norm\n", "        return min(norm, self._max_grad_norm)\n"),
             (
                 "            master.copy_(tensors[name])\n        self.publish()",
                 "            master.copy_(tensors[name])",
@@ -66,6 +66,7 @@ MUTATIONS = [
                 "negative_log_likelihood(model.logprobs(row).logprobs), len(row.rows))",
             ),
             ("negative_log_likelihood(model.logprobs(row).logprobs), tokens)", "model.logprobs(row).logprobs, tokens)"),
+            ("weight * reduce.token_mean", "reduce.token_mean"),
             (
                 "negative_log_likelihood(model.logprobs(row).logprobs), tokens)",
                 "negative_log_likelihood(model.logprobs(row).logprobs), len(examples))",
@@ -78,9 +79,13 @@ MUTATIONS = [
     *(
         Mutation("training/microbatch.py", old, new, tests)
         for old, new, tests in [
-            ("            optimizer.discard()\n", "", "training/test_policy.py"),
+            ("                    each.discard()\n", "                    pass\n", "training/test_policy.py"),
             ("if not math.isfinite(value):", "if False:", "training/test_policy.py"),
-            ("    with optimizer.collecting():\n", "    if True:\n", "training/test_supervised.py"),
+            (
+                "            stack.enter_context(each.collecting())\n",
+                "            pass\n",
+                "training/test_supervised.py",
+            ),
             ("microbatch_tokens, together=together)", "microbatch_tokens)", "training/test_pairwise.py"),
             ("        total += value\n", "        total = value\n", "training/test_supervised.py"),
             ("{row.examples}", "{row.rows}", "training/test_policy.py"),
@@ -128,14 +133,14 @@ MUTATIONS = [
         "training/means.py", "            if numbers.numel():\n", "            if True:\n", "training/test_unpaired.py"
     ),
     *(
-        Mutation("training/policy.py", old, new, "training/test_policy.py")
+        Mutation("training/policy_batch.py", old, new, "training/test_policy.py training/test_actor_critic.py")
         for old, new in [
             ("prompt = trajectory.turns[0].context_ids", "prompt = trajectory.turns[-1].context_ids"),
             ("trajectory.sampled[len(prompt) :])", "(True,) * (len(trajectory.token_ids) - len(prompt)))"),
             ("everything or any(any(advantages[number]) for number in group)", "True"),
             ("everything or any(any(advantages[number]) for number in group)", "not any(advantages[group[0]])"),
             ("not (algorithm.silent_at_zero and fast_paths", "not (fast_paths"),
-            ("found.advantages_N.split(lengths.tolist())", "found.advantages_N.flip(0).split(lengths.tolist())"),
+            ("numbers_N.split(lengths.tolist())", "numbers_N.flip(0).split(lengths.tolist())"),
             (
                 "Counts(len(trajectories), int(lengths.sum()), longest)",
                 "Counts(len(kept), int(lengths.sum()), longest)",
@@ -144,36 +149,84 @@ MUTATIONS = [
             ("[advantages[number] for number in kept]", "advantages"),
             ("if reference is not None and algorithm.needs_reference:", "if reference is not None:"),
             ("for number, part in zip(row.examples, parts, strict=True)", "for number, part in enumerate(parts)"),
+            ("reference.logprobs(row, temperature))", "reference.logprobs(row, 1.0))"),
+            ("for number in row.examples for value", "for number in row.examples[::-1] for value"),
+            ("values, dtype=torch.float64).to(like)", "values).to(like)"),
+            ("None if worth is None else _flat(worth)", "None if worth is None else 0 * _flat(worth)"),
+            ("        of_kept(expected),\n", "        of_kept(column(found.advantages_N)),\n"),
+            ("else column(found.returns_N))", "else column(found.advantages_N))"),
+        ]
+    ),
+    *(
+        Mutation(
+            "training/policy_batch.py",
+            old,
+            new,
+            "recipes/test_rl.py::test_a_penalty_on_length_makes_completions_shorter",
+        )
+        for old, new in [
+            ("rollout.rewards_PG - penalty_PG", "rollout.rewards_PG + penalty_PG"),
+            ("    if length_penalty:\n", "    if False:\n"),
+        ]
+    ),
+    Mutation(
+        "training/policy_batch.py",
+        "rollout.kl_N().sum().item() / len(trajectories)",
+        "rollout.kl_N().mean().item()",
+        "recipes/test_rl.py::test_a_coefficient_that_is_steered_is_logged_and_moves",
+    ),
+    *(
+        Mutation("training/policy.py", old, new, "training/test_policy.py")
+        for old, new in [
             ("old.setdefault(row.examples[0], found.logprobs.detach())", "found.logprobs.detach()"),
             ("old.setdefault(row.examples[0], found.logprobs.detach())", "old.setdefault(0, found.logprobs.detach())"),
-            ("_of_row(batch.advantages, row, old_N)", "_of_row(batch.advantages, row, old_N).flip(0)"),
-            ("parts = reference.logprobs(row, temperature)", "parts = reference.logprobs(row, 1.0)"),
-            ("None if behind is None else _of_row(behind, row, old_N)", "None if behind is None else old_N"),
-            ("for number in row.examples for value", "for number in row.examples[::-1] for value"),
+            ("of_row(batch.advantages, row, old_N)", "of_row(batch.advantages, row, old_N).flip(0)"),
+            ("reference_N=column(batch.reference_logprobs)", "reference_N=old_N"),
+            ('"logprob_gap": gap_N.abs()', '"logprob_gap": gap_N'),
             (
-                "(old_N - _of_row(batch.sampler_logprobs, row, old_N)).abs()",
-                "old_N - _of_row(batch.sampler_logprobs, row, old_N)",
+                "algorithm.reduce(loss_N, tokens.row_N, batch.counts)",
+                "algorithm.reduce(loss_N, tokens.row_N, Counts(len(batch.examples), batch.counts.tokens))",
             ),
-            ("values, dtype=torch.float64).to(like)", "values).to(like)"),
-            (
-                "algorithm.reduce(loss_N, row_N, batch.counts)",
-                "algorithm.reduce(loss_N, row_N, Counts(len(batch.examples), batch.counts.tokens))",
-            ),
-            ("model.logprobs(row, temperature)", "model.logprobs(row)"),
+            ("states, row, temperature, entropy", "states, row, entropy"),
             ("for _ in range(updates):", "for _ in range(1):"),
             ('extremes=("ratio", "logprob_gap")', 'extremes=("ratio",)'),
-            ("{**per_token, ", "{"),
+            ("seen.add(per_token | dict(told))", "seen.add(dict(told))"),
+            ("gap_N.exp().clamp(max=importance_cap)", "gap_N.exp()"),
+            ("gap_N.exp().clamp(max=importance_cap)", "(-gap_N).exp().clamp(max=importance_cap)"),
+            ("            if importance_cap:\n", "            if False:\n"),
+        ]
+    ),
+    *(
+        Mutation("training/policy.py", old, new, "training/test_actor_critic.py")
+        for old, new in [
+            ("entropy_gradient=algorithm.needs_entropy", "entropy_gradient=False"),
+            ("critic.critic.values(row, states)", "critic.critic.values(row, states.detach())"),
+            ("old_values_N=column(batch.values)", "old_values_N=column(batch.returns)"),
+            ("returns_N=column(batch.returns)", "returns_N=column(batch.values)"),
+            ("beside = [] if critic is None else [critic.optimizer]", "beside = []"),
+            ("                each.finite_norm()\n", "                pass\n"),
+            ("weight=algorithm.pretraining_weight", "weight=1.0"),
+            ("found / algorithm.pretraining_weight", "found"),
+            ("        if pretraining:\n", "        if False:\n"),
+        ]
+    ),
+    *(
+        Mutation("training/critic.py", old, new, "training/test_actor_critic.py")
+        for old, new in [
+            ("(before, target)", "(target, before)"),
+            ("algorithm.critic_loss(values_N, old_N, returns_N)", "algorithm.critic_loss(-values_N, old_N, returns_N)"),
+            ("        with torch.no_grad():\n", "        if True:\n"),
         ]
     ),
     *(
         Mutation("training/state.py", old, new, "training/test_state.py")
         for old, new in [
-            ("    optimizer.load_masters(load_tensors(folder / MASTERS))\n", ""),
-            ("    restore_optimizer(optimizer.adam", "    print(optimizer.adam"),
+            ("        part.load_masters(load_tensors(folder / (name + MASTERS)))\n", ""),
+            ("        restore_optimizer(part.adam", "        print(part.adam"),
             ("        save_policy(folder)\n", ""),
             (
-                "save_tensors(folder / MASTERS, masters)",
-                "save_tensors(folder / MASTERS, {n: m.bfloat16().float() for n, m in masters.items()})",
+                "save_tensors(folder / (name + MASTERS), masters)",
+                "save_tensors(folder / (name + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()})",
             ),
             ("    if found is None:\n", "    if False:\n"),
             ("for line in found.skipped)", "for line in ())"),
@@ -203,4 +256,32 @@ MUTATIONS = [
             ("@torch.inference_mode()\n", ""),
         ]
     ),
+    *(
+        Mutation("training/remembered.py", old, new, "training/test_remembered.py")
+        for old, new in [
+            ("if any(key not in kept for key in keys):", "if True:"),
+            ("kept.setdefault(key, part.clone())", "kept[key] = part.clone()"),
+            (
+                "zip(row.sequences(), learned.values(), strict=True)",
+                "zip(row.sequences(), [0] * len(learned), strict=True)",
+            ),
+            ("for key in _keys(row)])", "for key in _keys(row)[::-1]])"),
+            ("together=together", "together=1"),
+            ("enumerate(batches, 1)", "enumerate(batches)"),
+            ("@torch.no_grad()\n", ""),
+        ]
+    ),
+    *(
+        Mutation("training/pairing.py", old, new, "training/test_pairing.py")
+        for old, new in [
+            ("if apart > 0 and apart >= margin:", "if apart >= margin:"),
+            ("apart >= margin:", "apart > margin:"),
+            ("(i, j) if rewards[i] > rewards[j] else (j, i)", "(i, j)"),
+            ("max(places, key=lambda i: rewards[i])", "min(places, key=lambda i: rewards[i])"),
+            ("Pair(examples[chosen], examples[rejected])", "Pair(examples[rejected], examples[chosen])"),
+        ]
+    ),
+    Mutation("data/packing.py", "                at += length\n", "", "training/test_remembered.py"),
+    Mutation("data/packing.py", "(*shared, *self.token_ids[at", "(*self.token_ids[at", "training/test_remembered.py"),
+    Mutation("training/learner.py", "and not algorithm.needs_divergence", "", "recipes/test_pairs.py"),
 ]

@@ -232,7 +232,7 @@ def test_algorithms_that_need_no_reference_hold_none(dataset, model, tmp_path, m
     for name in ("simpo", "orpo"):
         train(options(Preferences, dataset, model, algorithm=name, steps=1), output=tmp_path / name)
     with pytest.raises(AssertionError, match="a reference was made"):
-        train(options(Preferences, dataset, model, algorithm="ipo", steps=1), output=tmp_path / "ipo")
+        train(options(Preferences, dataset, model, algorithm="tdpo", steps=1), output=tmp_path / "tdpo")
 
 
 def test_what_was_held_out_is_read_from_the_log():
@@ -270,3 +270,23 @@ def test_pairs_that_cannot_be_compared_are_counted_on_the_terminal(kind, model, 
         "1 of 5 pairs left out: hh.jsonl line 5: 'chosen' and 'rejected' answer different prompts"
         in capsys.readouterr().err
     )
+
+
+def test_no_second_model_is_held_where_logprobs_are_all_that_is_needed(model, dataset, tmp_path, monkeypatch):
+    held = []
+    right = preference.reference_for
+    monkeypatch.setattr(preference, "reference_for", lambda policy: held.append(policy) or right(policy))
+    for number, (name, lora_rank, expected) in enumerate(
+        [("dpo", 0, 0), ("tdpo", 0, 1), ("kto", 0, 1), ("simpo", 0, 0), ("dpo", 2, 1)]
+    ):
+        held.clear()
+        train(options(Preferences, dataset, model, algorithm=name, lora_rank=lora_rank), output=tmp_path / str(number))
+        assert len(held) == expected, name
+
+
+def test_what_the_reference_said_is_what_it_said_before_training(model, dataset, tmp_path):
+    config = options(Preferences, dataset, model, eval_share=0.25, steps=4, epochs=2)
+    found = read_run(train(config, output=tmp_path / "run").run).metrics
+    assert found[0]["evaluation/margin"] == pytest.approx(0.0, abs=1e-4) and found[0]["evaluation/pairs"] == 3
+    assert found[1]["margin"] == pytest.approx(0.0, abs=1e-4)
+    assert found[-1]["margin"] > 0.05  # pairs of the first step again, by now learned

@@ -260,7 +260,12 @@ def test_a_reward_model_predicts_no_words_and_has_no_reference(folder):
         run(pairs(kind, folder)).summary()["memory"]["update"] for kind in (PlanRewardModel, PlanPreference)
     )
     assert "logits of a chunk" in compared and "logits of a chunk" not in scored
-    assert "reference" in compared and "reference" not in scored
+    assert "reference" not in compared and "reference" not in scored  # what it said is remembered
+    whole = run(pairs(PlanPreference, folder, algorithm="tdpo")).summary()["memory"]["update"]
+    assert (
+        "reference" in whole
+        and "reference" in run(pairs(PlanPreference, folder, algorithm="kto")).summary()["memory"]["update"]
+    )
 
 
 @pytest.mark.parametrize("kind", [PlanPreference, PlanRewardModel])

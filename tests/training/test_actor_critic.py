@@ -87,7 +87,6 @@ def test_an_update_is_that_of_the_equation_sequence_by_sequence(kind):
 
 
 def _rows(shown, said):
-    from posttrain.data.packing import pack
 
     whole = (*shown, *said)
     return pack([Example((), whole, (False,) * len(whole))], 100)

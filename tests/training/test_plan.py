@@ -37,7 +37,7 @@ SHAPE = Shape(
     active=30 * 3_538_944,
     linear_widths=305_280,
 )
-FULL = Training(SHAPE, itemsize=2, reference=True)
+FULL = Training(SHAPE, itemsize=2, reference=True, reads=1)
 LOAD = Load(prompts=16, group=8, prompt_tokens=100, completion_tokens=256, microbatch_tokens=4096)
 
 

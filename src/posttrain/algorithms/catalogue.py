@@ -7,7 +7,7 @@ import textwrap
 from typing import NamedTuple
 
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
-from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 
 DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example of what each family learns from
 
@@ -18,7 +18,9 @@ class Row(NamedTuple):
     name: str
     family: str
     paper: str  # arXiv identifier, or author and year
-    needs: tuple[str, ...]  # beside the policy and a reward or feedback, with the default knobs
+    needs: tuple[str, ...]  # beside the policy, with the default knobs
+    models: int  # networks in memory: all weights trained; with an adapter, reference and trunk are the policy's own
+    forwards: int  # passes over the batch in a step of one update, beside sampling; one of them goes back as well
 
 
 class Knob(NamedTuple):
@@ -33,18 +35,27 @@ def describe(name: str) -> Row:
     """Summarise one algorithm in a row; raises `UserError` for an unknown name.
 
     Example:
-        >>> describe("grpo")
-        Row(name='grpo', family='online', paper='2402.03300', needs=('groups', 'reference policy'))
+        >>> describe("grpo")[3:]
+        (('reward', 'groups', 'reference'), 2, 2)
     """
     algorithm = get(name)()
+    online = isinstance(algorithm, OnlineAlgorithm)
     needs = (
+        ("reward", online),
         ("pairs", isinstance(algorithm, PreferenceAlgorithm)),
         ("good and bad responses", isinstance(algorithm, UnpairedAlgorithm)),
-        ("groups", isinstance(algorithm, OnlineAlgorithm) and algorithm.least_group > 1),
-        ("greedy completions", isinstance(algorithm, OnlineAlgorithm) and algorithm.needs_greedy),
-        ("reference policy", algorithm.needs_reference),
+        ("groups", online and algorithm.least_group > 1),
+        ("greedy completions", online and algorithm.needs_greedy),
+        ("continuations", online and algorithm.states is not None),
+        ("critic", isinstance(algorithm, ActorCritic)),
+        ("reference", algorithm.needs_reference),
+        ("pretraining text", online and algorithm.pretraining_weight > 0),
     )
-    return Row(name, algorithm.family, algorithm.paper, tuple(need for need, there in needs if there))
+    forwards = 1 + algorithm.needs_reference + isinstance(algorithm, ActorCritic)
+    if isinstance(algorithm, UnpairedAlgorithm):
+        forwards *= 2  # responses to other prompts, which say how far the policy has moved
+    there = tuple(need for need, here in needs if here)
+    return Row(name, algorithm.family, algorithm.paper, there, 1 + algorithm.needs_reference, forwards)
 
 
 def rows() -> list[Row]:
@@ -78,6 +89,46 @@ def explain(name: str) -> str:
     command = f"posttrain {COMMANDS[algorithm.family]} --algorithm {name} --dataset {DATA[algorithm.family]}"
     lines += ["", "Run it:", "", f"    {command}", ""]
     return "\n".join(lines)
+
+
+def page() -> str:
+    """What docs/algorithms.md says: a table of all, and what `explain` says of each."""
+    head = ("algorithm", "run by", "paper", "needs", "models in memory", "passes a step")
+    lines = ["# The algorithms", "", *INTRODUCTION, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows():
+        arxiv = row.paper[0].isdigit()
+        paper = f"[{row.paper}](https://arxiv.org/abs/{row.paper})" if arxiv else row.paper
+        cells = (f"[{row.name}](#{anchor(row.name)})", f"`posttrain {COMMANDS[row.family]}`", paper)
+        lines.append("| " + " | ".join([*cells, ", ".join(row.needs), str(row.models), str(row.forwards)]) + " |")
+    for row in rows():
+        lines += [
+            "",
+            f'<a id="{anchor(row.name)}"></a>',
+            "",
+            f"## {row.name}",
+            "",
+            "```text",
+            explain(row.name).rstrip(),
+            "```",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+INTRODUCTION = (
+    "Written by `python -m tests.algorithms.test_catalogue` from the files in `src/posttrain/algorithms/`: change "
+    "those. `posttrain algorithms` prints the table, `posttrain explain NAME` one of the texts, and `posttrain advise` "
+    "says which of them fits what you have.",
+    "",
+    "*Models in memory* is for all weights trained, with the default knobs. With `--lora-rank` every algorithm holds "
+    "one network: the reference is the policy with its adapter off, and the critic a row on its trunk (`--critic own` "
+    "holds a second). *Passes a step* counts passes over the batch beside sampling: the reference's, the critic's "
+    "values, and the one that is learned from, which goes back as well, once for each update.",
+)
+
+
+def anchor(name: str) -> str:
+    """What a link to an algorithm's section says."""
+    return name.replace("+", "-plus")
 
 
 def flag(knob: str) -> str:

@@ -77,6 +77,18 @@ class PackedRow:
             self.ends.append(len(self.token_ids) - 1)
         self.families.append((len(prefix), [len(example.continuation) for _, example in members]))
 
+    def sequences(self) -> list[tuple[int, ...]]:
+        """All tokens of each example, in the order of `examples`."""
+        found: list[tuple[int, ...]] = []
+        at = 0
+        for prefix, lengths in self.families:
+            shared = self.token_ids[at : at + prefix]
+            at += prefix
+            for length in lengths:
+                found.append((*shared, *self.token_ids[at : at + length]))
+                at += length
+        return found
+
 
 def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int = 1) -> list[PackedRow]:
     """Lay examples into rows of at most `microbatch_tokens` tokens each.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.environments.env import Seat, need_seats
-from posttrain.rewards import Weighted
+from posttrain.rewards import Weighted, parse_rewards
 from posttrain.types import Episode, Score, Task
 
 
@@ -21,6 +21,11 @@ class SingleTurn:
 
     reward: Weighted
     seats: ClassVar[tuple[str, ...]] = ("policy",)
+
+    @classmethod
+    def of(cls, rewards: str) -> "SingleTurn":
+        """With rewards as they are typed; raises `UserError` for what is none."""
+        return cls(parse_rewards(rewards))
 
     @property
     def outcome(self) -> str:

@@ -6,16 +6,18 @@
 
 Most algorithms learn from pairs, of which one response was chosen; kto learns from single responses, each good or bad,
 and takes pairs as well. The prompt of a pair is computed once for both. What differs between algorithms is in
-`algorithms/`, one file each. Left out so far: pairs that the policy itself samples (iterated and online DPO).
+`algorithms/`, one file each. Pairs that the policy itself samples are `iterate.py`'s.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.data.order import batch_indices
+from posttrain.data.packing import Example
 from posttrain.models.reference import reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.cost import step_cost
@@ -24,9 +26,10 @@ from posttrain.training import checkpoint, feedback, pair_options
 from posttrain.training.failure import kept_batch
 from posttrain.training.feedback import Feedback, Units
 from posttrain.training.interrupt import stop_requests
-from posttrain.training.learner import Learner, feedback_for, learner_for
+from posttrain.training.learner import Learner, feedback_for, learner_for, needs_only_logprobs
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.pair_options import PairOptions
+from posttrain.training.remembered import remember
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
 from posttrain.training.state import restore_latest, writer
@@ -66,27 +69,26 @@ def run(
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm)
     policy, optimizer, units = parts.policy, parts.optimizer, parts.units
+    learner = _learner(config, algorithm, parts, quiet)
     directory, step, notes = _open(config, algorithm, parts, output, resume)
     with directory, stop_requests() as stop, Progress("preference", units.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
         if units.heldout and step == 0:
-            directory.log_metrics(0, _heldout(parts, progress))
+            directory.log_metrics(0, _heldout(parts, learner, progress))
 
         while step < units.steps and not stop.requested:
             began = time.perf_counter()
-            batch = [
-                units.learned[i] for i in batch_indices(len(units.learned), config.pairs_per_step, step, config.seed)
-            ]
-            sequences = [example for unit in batch for example in parts.feedback.sequences(unit)]
+            batch = _batch(config, parts, step)
+            sequences = _sequences(parts, batch)
             lr = learning_rate(step, steps=units.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
             with progress.phase("update"), kept_batch(step + 1, sequences, directory.path, directory.checkpoints):
-                metrics = parts.learner.step(batch, lr)
+                metrics = learner.step(batch, lr)
             metrics |= step_cost(began, sum(len(example.continuation) for example in sequences)) | {"lr": lr}
             step += 1
             last = step == units.steps
             if units.heldout and (last or (config.eval_every and step % config.eval_every == 0)):
-                metrics |= _heldout(parts, progress)
+                metrics |= _heldout(parts, learner, progress)
             directory.log_metrics(step, metrics)
             progress.step(step, loss=metrics["loss"], accuracy=metrics["accuracy"])
             if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
@@ -106,7 +108,6 @@ class _Parts:
     units: Units[Any]
     policy: Policy
     optimizer: MasterAdamW
-    learner: Learner
     notes: tuple[str, ...]  # what to tell the user
 
 
@@ -121,9 +122,39 @@ def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgor
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
     )
-    reference = reference_for(policy.model) if algorithm.needs_reference else None
-    learner = learner_for(algorithm, policy.model, optimizer, reference, microbatch_tokens=config.microbatch_tokens)
-    return _Parts(kind, units, policy, optimizer, learner, (*saved.notes(), *units.notes))
+    return _Parts(kind, units, policy, optimizer, (*saved.notes(), *units.notes))
+
+
+def _batch(config: Preferences, parts: _Parts, step: int) -> list[Any]:
+    """The units of a step."""
+    units = parts.units.learned
+    return [units[i] for i in batch_indices(len(units), config.pairs_per_step, step, config.seed)]
+
+
+def _sequences(parts: _Parts, units: Sequence[Any]) -> list[Example]:
+    return [example for unit in units for example in parts.feedback.sequences(unit)]
+
+
+def _learner(
+    config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, quiet: bool
+) -> Learner:
+    """How the algorithm learns, beside the policy as it is now, before any update.
+
+    Where all weights are trained, what the reference says of every response is taken first, if that is all that is
+    needed of it: no second model is held then. Under an adapter the base is at hand.
+    """
+    model, reference = parts.policy.model, None
+    if algorithm.needs_reference and model.adapter is None and needs_only_logprobs(algorithm):
+        steps = range(parts.units.steps)
+        batches = [_sequences(parts, _batch(config, parts, step)) for step in steps]
+        batches += [_sequences(parts, parts.units.heldout)] if parts.units.heldout else []
+        with Progress("reference", len(batches), quiet=quiet) as progress:
+            reference = remember(
+                model, batches, microbatch_tokens=config.microbatch_tokens, together=2, on_batch=progress.step
+            )
+    elif algorithm.needs_reference:
+        reference = reference_for(model)
+    return learner_for(algorithm, model, parts.optimizer, reference, microbatch_tokens=config.microbatch_tokens)
 
 
 def _open(
@@ -144,7 +175,9 @@ def _open(
     return directory, found.step, parts.notes + found.skipped
 
 
-def _heldout(parts: _Parts, progress: Progress) -> dict[str, float]:
+def _heldout(parts: _Parts, learner: Learner, progress: Progress) -> dict[str, float]:
     with progress.phase("evaluation"):
-        found = parts.learner.judge(parts.units.heldout)
-    return {f"evaluation/{name}": value for name, value in found.items()}
+        found = learner.judge(parts.units.heldout)
+    return {f"evaluation/{name}": value for name, value in found.items()} | {
+        "evaluation/pairs": len(parts.units.heldout)
+    }

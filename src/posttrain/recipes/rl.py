@@ -9,10 +9,10 @@ asynchronous rollouts, so the policy that samples is always the one that is trai
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -20,30 +20,28 @@ from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm, enough
 from posttrain.data import load_texts
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
-from posttrain.environments import SingleTurn
 from posttrain.errors import UserError, unknown
-from posttrain.evaluation.accuracy import evaluate
+from posttrain.evaluation.heldout import HeldOut, held_out, heldout_metrics
 from posttrain.models.critic import CRITICS
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
-from posttrain.monitoring.memory import peak_gb
+from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
-from posttrain.rewards import parse_rewards
-from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.measures import rollout_metrics
-from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.rollouts.options import COUNTS, OnlineOptions, check_sampling
+from posttrain.rollouts.policy import Policy
+from posttrain.rollouts.setup import Setup, set_up
 from posttrain.training import checkpoint
 from posttrain.training.critic import TrainedCritic, critic_step
 from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
-from posttrain.training.online_options import OnlineOptions, check, read_tasks, rewards_of
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import policy_step
 from posttrain.training.policy_batch import policy_batch
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate, unreached
+from posttrain.training.settings import check_settings
 from posttrain.training.state import REFERENCE, restore_latest, writer
-from posttrain.types import Sampling, Task
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,8 @@ class RL(OnlineOptions):
 
     algorithm: str = "grpo"
     """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
+    steps: int = 100
+    """How many batches to sample and learn from."""
     max_refills: int = 3
     """For an algorithm that throws groups away (dapo): how often others are sampled in their place, at most."""
     updates_per_step: int = 1
@@ -75,13 +75,6 @@ class RL(OnlineOptions):
 _FRESH: dict[str, Any] = {"draws": 0, "adapted": {}}  # what a run begins with: draws of prompts, knobs that moved
 
 
-class HeldOut(NamedTuple):
-    """Held-out accuracy, and its interval."""
-
-    accuracy: float
-    ci95: tuple[float, float]
-
-
 @dataclass(frozen=True)
 class RLResult:
     """Where a finished or interrupted run is, and what it found."""
@@ -103,20 +96,22 @@ def run(
 ) -> RLResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm)
-    policy, optimizer, critic, reference = parts.policy, parts.optimizer, parts.critic, parts.reference
+    setup, policy, optimizer = parts.setup, parts.setup.policy, parts.optimizer
+    critic, reference = parts.critic, parts.reference
     directory, step, state, notes = _open(config, algorithm, parts, output, resume)
     draws, knobs = state["draws"], asdict(algorithm)
     algorithm = replace(algorithm, **state["adapted"])
     with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
-        sampler = _sampler(config, parts, progress)
+        sampler = setup.sampler(config, progress.tokens)
 
         def accepts(rewards: Sequence[float]) -> bool:
             return algorithm.accepts(torch.tensor(rewards))
 
         if config.eval_every and step == 0:
-            directory.log_metrics(0, _evaluate(config, parts, progress))
+            with progress.phase("evaluation"):
+                directory.log_metrics(0, heldout_metrics(setup, config, progress.tokens))
 
         while step < config.steps and not stop.requested:
             began = time.perf_counter()
@@ -160,15 +155,16 @@ def run(
                     )
             if batch.kl is not None:
                 algorithm = algorithm.adapted(batch.kl)
-            metrics |= rollout_metrics(rolled.sampled, parts.environment.outcome) | {"lr": lr}
+            metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr}
             metrics |= {"groups/thrown_away": rolled.thrown_away}
-            metrics |= _cost(began, sampled, rolled.tokens)
+            metrics |= rollout_cost(began, sampled, rolled.tokens)
             step += 1
             last = step == config.steps
             if reference and config.renew_reference and step % config.renew_reference == 0:
                 reference.renew(dict(policy.model.trainable()))
             if config.eval_every and (step % config.eval_every == 0 or last):
-                metrics |= _evaluate(config, parts, progress)
+                with progress.phase("evaluation"):
+                    metrics |= heldout_metrics(setup, config, progress.tokens)
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
@@ -181,16 +177,13 @@ def run(
                 checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
     done = directory.read()
     write_report(done)
-    found = [_held_out(row) for row in done.metrics if "evaluation/accuracy_low" in row] or [None]
-    return RLResult(directory.path, step, stop.cause if step < config.steps else "", found[0], found[-1])
+    before, after = held_out(done.metrics)
+    return RLResult(directory.path, step, stop.cause if step < config.steps else "", before, after)
 
 
 @dataclass(frozen=True)
 class _Parts:
-    tasks: list[Task]
-    heldout: list[Task]
-    environment: SingleTurn
-    policy: Policy
+    setup: Setup
     optimizer: MasterAdamW
     reference: FrozenCopy | AdapterOff | FrozenAdapter | None
     critic: TrainedCritic | None
@@ -200,51 +193,21 @@ class _Parts:
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    check(config)
     _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
-    environment = SingleTurn(parse_rewards(rewards_of(config)))
-    tasks, heldout, met = read_tasks(config)
     saved = saved_model(config.model)
-    policy = load_policy(
-        saved.where,
-        precision=config.precision,
-        lora_rank=config.lora_rank,
-        engine=config.engine,
-        cache_gb=config.cache_gb,
-        seed=config.seed,
-    )
-    most = min(config.max_prompt_tokens, policy.model.context - 1)
-    lengths = [len(policy.chat.prompt_ids(task.prompt)) for task in tasks]
-    fitting = [task for task, length in zip(tasks, lengths, strict=True) if length <= most]
-    if not fitting:
-        raise UserError(
-            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
-            f"{config.max_prompt_tokens} and what the model's context of {policy.model.context} leaves room for"
-        )
-    whole = min(max(n for n in lengths if n <= most) + config.max_new_tokens, policy.model.context)
-    if whole > config.microbatch_tokens:
-        raise UserError(
-            f"a prompt and its completion may have {whole} tokens, but --microbatch-tokens is "
-            f"{config.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
-        )
-    optimizer = MasterAdamW(
-        policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
-    )
-    renewed = config.renew_reference > 0
-    reference = reference_for(policy.model, renewed=renewed) if algorithm.needs_reference else None
-    critic = _critic(config, policy) if isinstance(algorithm, ActorCritic) else None
+    setup = set_up(config, saved.where)
+    model, chat = setup.policy.model, setup.policy.chat
+    optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
+    reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
+    critic = _critic(config, setup.policy) if isinstance(algorithm, ActorCritic) else None
     pretraining: list[Example] = []
     if algorithm.pretraining_weight:
-        most_text = min(config.max_prompt_tokens, policy.model.context, config.microbatch_tokens)
-        texts = [policy.chat.text_ids(text)[:most_text] for text in load_texts(config.pretraining_dataset)]
+        most = min(config.max_prompt_tokens, model.context, config.microbatch_tokens)
+        texts = [chat.text_ids(text)[:most] for text in load_texts(config.pretraining_dataset)]
         pretraining = [Example.whole(ids, (False, *[True] * (len(ids) - 1))) for ids in texts if len(ids) > 1]
-    notes = [*saved.notes(), *met, *unreached(config.warmup_steps, config.steps)]
-    if config.prompts_per_step > len(fitting):
-        notes.append(f"--prompts-per-step {config.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
-    if len(fitting) < len(tasks):
-        notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
-    return _Parts(fitting, heldout, environment, policy, optimizer, reference, critic, pretraining, tuple(notes))
+    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
+    return _Parts(setup, optimizer, reference, critic, pretraining, notes)
 
 
 def _critic(config: RL, policy: Policy) -> TrainedCritic:
@@ -263,13 +226,13 @@ def _texts(config: RL, parts: _Parts, step: int) -> list[Example]:
 
 
 def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
-    counts = ("updates_per_step", "pretraining_per_step")
-    for name in counts:
-        if getattr(config, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {getattr(config, name)}")
-    for name in ("max_refills", "length_penalty", "importance_cap", "renew_reference"):
-        if not 0 <= getattr(config, name) < math.inf:
-            raise UserError(f"--{name.replace('_', '-')} must be 0 or more; got {getattr(config, name)}")
+    check_settings(
+        config,
+        counts=("steps", "updates_per_step", "pretraining_per_step", *COUNTS),
+        zero_or_more=("max_refills", "length_penalty", "importance_cap", "renew_reference", "eval_every"),
+        lora_rank=config.lora_rank,
+    )
+    check_sampling(config)
     if not 0 < config.critic_lr < math.inf:
         raise UserError(f"--critic-lr must be above 0; got {config.critic_lr}")
     if config.critic not in CRITICS:
@@ -282,26 +245,13 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         )
 
 
-def _sampler(config: RL, parts: _Parts, progress: Progress) -> Sampler:
-    return Sampler(
-        parts.environment,
-        parts.tasks,
-        parts.policy.engine,
-        parts.policy.chat,
-        Sampling(config.max_new_tokens, config.temperature),
-        prompts=config.prompts_per_step,
-        completions=config.completions_per_prompt,
-        seed=config.seed,
-        on_tokens=progress.tokens,
-    )
-
-
 def _open(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, output: Path | None, resume: Path | None
 ) -> tuple[RunDirectory, int, dict[str, Any], tuple[str, ...]]:
     """The run directory, new or gone on with, step and state to go on from, and what to tell the user."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
-    about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
+    model = parts.setup.policy.model
+    about = {"device": str(model.device), "precision": str(model.dtype)}
     if resume is None:
         return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
     directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
@@ -312,35 +262,3 @@ def _open(
         parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))
     directory.rewind(found.step)
     return directory, found.step, _FRESH | found.state, parts.notes + found.skipped
-
-
-def _evaluate(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:
-    with progress.phase("evaluation"):
-        found = evaluate(
-            parts.environment,
-            parts.heldout,
-            parts.policy.engine,
-            parts.policy.chat,
-            max_new_tokens=config.max_new_tokens,
-            samples_per_task=config.eval_samples,
-            seed=seed_for(config.seed, "evaluation"),
-            on_tokens=progress.tokens,
-        )
-    low, high = found.ci95
-    return {"evaluation/accuracy": found.accuracy, "evaluation/accuracy_low": low, "evaluation/accuracy_high": high}
-
-
-def _held_out(row: Mapping[str, Any]) -> HeldOut:
-    low, high = row["evaluation/accuracy_low"], row["evaluation/accuracy_high"]
-    return HeldOut(row["evaluation/accuracy"], (low, high))
-
-
-def _cost(began: float, sampled: float, tokens: int) -> dict[str, float]:
-    now = time.perf_counter()
-    return {
-        "seconds/rollout": sampled - began,
-        "seconds/train": now - sampled,
-        "seconds/step": now - began,
-        "tokens_per_second": tokens / (sampled - began),
-        "memory_gb": peak_gb(),
-    }

@@ -28,6 +28,11 @@ def feedback_for(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> Feedback
     return JUDGEMENTS if isinstance(algorithm, UnpairedAlgorithm) else PAIRS
 
 
+def needs_only_logprobs(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> bool:
+    """Whether of a reference nothing is needed but logprobs of the responses, which can be taken before training."""
+    return isinstance(algorithm, PreferenceAlgorithm) and not algorithm.needs_divergence
+
+
 def learner_for(
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
     model: LanguageModel,

@@ -62,6 +62,7 @@ class Training:
     reference: bool = False
     on_gpu: bool = False
     head: bool = True  # whether words are predicted; a reward model's head is one row
+    reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
 
     @property
     def trainable(self) -> int:
@@ -143,8 +144,8 @@ class Speed:
 
 
 def update_seconds(training: Training, load: Load, speed: Speed, *, updates: int = 1) -> float:
-    """All updates of a step; a reference reads every token once."""
-    read = load.tokens * speed.read_token if training.reference else 0.0
+    """All updates of a step, after every token was read as often as it is."""
+    read = training.reads * load.tokens * speed.read_token
     return read + updates * (load.tokens * speed.trained_token + training.trainable * speed.parameter)
 
 

@@ -88,6 +88,7 @@ def policy_batch(
         behind = by_example(examples, microbatch_tokens, lambda row: reference.logprobs(row, temperature))
     if critic is not None:
         expected = by_example(examples, microbatch_tokens, critic.values)
+    worth = expected if states is None else [s.values for s in states]
     rollout = Rollout(
         torch.tensor([group.rewards for group in groups], dtype=torch.float64),
         torch.repeat_interleave(torch.arange(len(trajectories)), lengths),
@@ -96,7 +97,7 @@ def policy_batch(
         None if behind is None else _flat(behind),
         None if greedy is None else torch.tensor(greedy, dtype=torch.float64),
         tuple(str(group.task.metadata.get("kind", "")) for group in groups),
-        _flat(expected) if expected is not None else None if states is None else _flat([s.values for s in states]),
+        None if worth is None else _flat(worth),
         None if states is None else torch.tensor([step for s in states for step in s.steps]),
     )
     if length_penalty:

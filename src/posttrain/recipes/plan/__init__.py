@@ -37,7 +37,7 @@ def run(config: Config) -> PlanResult:
     dtype = dtype_of(config.precision, device)
     shape = read_shape(config.model)
     work = work_of(config, shape)
-    training = Training(shape, dtype.itemsize, work.lora_rank, work.reference, device == "cuda", work.head)
+    training = Training(shape, dtype.itemsize, work.lora_rank, work.reference, device == "cuda", work.head, work.reads)
     phases = [plan.sampling_phase(training, work.longest, cache_bytes=work.cache)] if work.cache else []
     phases.append(plan.update_phase(training, work.longest))
     if device == "cpu":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.algorithms import online, preference
-from posttrain.algorithms.algorithm import enough
+from posttrain.algorithms.algorithm import ActorCritic, UnpairedAlgorithm, enough
 from posttrain.data import ChatFormat, load_demonstrations, load_tasks, load_tokenizer, parse_columns
 from posttrain.errors import UserError
 from posttrain.models.footprint import Shape
@@ -13,7 +13,7 @@ from posttrain.models.load import locate
 from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
 from posttrain.training import feedback
 from posttrain.training.feedback import PAIRS
-from posttrain.training.learner import feedback_for
+from posttrain.training.learner import feedback_for, needs_only_logprobs
 from posttrain.training.plan import Load
 
 MOST_READ = 500  # rows of the data whose lengths are measured
@@ -33,7 +33,8 @@ class Work:
     updates: int = 1
     cache: int = 0  # bytes for keys and values; 0 where nothing is sampled
     lora_rank: int = 0
-    reference: bool = False
+    reference: bool = False  # whether one is held beside the policy
+    reads: int = 0  # passes over a batch that only read it
     head: bool = True  # whether words are predicted
 
 
@@ -90,6 +91,7 @@ def _rlwork_of(config: PlanRL) -> Work:
         cache=int(config.cache_gb * 2**30),
         lora_rank=config.lora_rank,
         reference=algorithm.needs_reference,
+        reads=algorithm.needs_reference + isinstance(algorithm, ActorCritic),
     )
 
 
@@ -147,6 +149,9 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
     longest = load(*max(sizes, key=sum))
     expected = load(*(sum(column) / len(sizes) for column in zip(*sizes, strict=True)))
     scored = isinstance(config, PlanRewardModel)
+    algorithm = None if scored else preference(config.algorithm)()
+    compared = algorithm is not None and algorithm.needs_reference
+    held = algorithm is not None and algorithm.needs_reference and not needs_only_logprobs(algorithm)
     lengths = (
         f"prompts of {expected.prompt_tokens} and responses of {expected.completion_tokens} on average, together "
         f"{longest.prompt_tokens + longest.completion_tokens} at most"
@@ -162,7 +167,8 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
         f"{longest.prompts} pairs a step",
         lengths,
         lora_rank=0 if scored else config.lora_rank,
-        reference=not scored and preference(config.algorithm)().needs_reference,
+        reference=held,
+        reads=compared * (3 if isinstance(algorithm, UnpairedAlgorithm) else 1),
         head=not scored,
     )
 

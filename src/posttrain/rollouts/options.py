@@ -1,12 +1,9 @@
-"""The options of recipes that learn from what the policy itself samples: what they mean, and what they read."""
+"""The options of recipes that learn from what the policy itself samples."""
 
 import math
 from dataclasses import dataclass
 
-from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.errors import UserError
-from posttrain.training.settings import check_settings
-from posttrain.types import Task
 
 
 @dataclass(frozen=True)
@@ -19,8 +16,6 @@ class OnlineOptions:
     """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     reward: str = ""
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function; for gym: sources gym=1.0."""
-    steps: int = 100
-    """How many batches to sample and learn from."""
     prompts_per_step: int = 16
     """Different prompts in a batch."""
     completions_per_prompt: int = 8
@@ -75,15 +70,23 @@ class OnlineOptions:
     """Decides every random choice of the run."""
 
 
-def check(config: OnlineOptions) -> None:
-    """Refuse options that cannot be right.
+COUNTS = (
+    "prompts_per_step",
+    "completions_per_prompt",
+    "max_new_tokens",
+    "max_prompt_tokens",
+    "eval_limit",
+    "eval_samples",
+)
+"""Options that must be 1 or more."""
+
+
+def check_sampling(config: OnlineOptions) -> None:
+    """Refuse what cannot be sampled with.
 
     Raises:
         UserError: names the option, and what it must be.
     """
-    counts = ("steps", "prompts_per_step", "completions_per_prompt", "max_new_tokens", "max_prompt_tokens")
-    counts += ("eval_limit", "eval_samples")
-    check_settings(config, counts=counts, zero_or_more=("eval_every",), lora_rank=config.lora_rank)
     if not 0 < config.temperature < math.inf:
         raise UserError(
             f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
@@ -92,47 +95,3 @@ def check(config: OnlineOptions) -> None:
         raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
     if not config.dataset:
         raise UserError("say what to train on with --dataset: a hub id, a file or folder, or gym:NAME")
-
-
-def rewards_of(config: OnlineOptions) -> str:
-    """The rewards as they are typed; of a gym: source its own unless others are named.
-
-    Raises:
-        UserError: none are named.
-    """
-    if config.reward:
-        return config.reward
-    if config.dataset.startswith("gym:"):
-        return "gym=1.0"
-    raise UserError(
-        'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
-    )
-
-
-def read_tasks(config: OnlineOptions) -> tuple[list[Task], list[Task], list[str]]:
-    """What to train on, what to examine with, and what to tell the user of the rest.
-
-    Raises:
-        UserError: options that contradict each other.
-        DataError: a row that is no task.
-    """
-    words = {"system": config.system, "prompt_template": config.prompt_template}
-    columns = parse_columns(config.columns) if config.columns else None
-    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
-    if config.eval_dataset and not config.eval_every:
-        raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
-    if not config.eval_every:
-        return tasks, [], []
-    gym = config.dataset.startswith("gym:")
-    if not (config.eval_dataset or gym):
-        raise UserError("--eval-every needs held-out tasks; give them with --eval-dataset")
-    heldout = load_tasks(
-        config.eval_dataset or config.dataset,
-        split="heldout" if gym and not config.eval_dataset else None,
-        columns=columns,
-        limit=config.eval_limit,
-        seed=config.seed,
-        **words,
-    )
-    kept = disjoint(tasks, heldout)
-    return tasks, kept.tasks, met_before(kept.removed)

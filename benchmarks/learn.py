@@ -1,0 +1,256 @@
+"""Does it learn? Every algorithm on the same work, over several seeds; tables in Markdown, curves as a picture.
+
+    python benchmarks/learn.py online --output runs/learn
+    python benchmarks/learn.py preference --data DATA --output runs/learn --jobs 1
+    python benchmarks/learn.py online --algorithms ppo vapo --seeds 0 1
+
+online       A Llama of two layers with random weights learns to count on (counting.py): shown a digit, it has to say
+             the next three and stop. The best reward is 1. Every online algorithm by `posttrain rl`'s own loop with its
+             own defaults but for what SETTINGS says, the same learning rate and the same number of steps. Reached: the
+             mean reward of ten steps in a row is 0.9 or more; the table says after how many steps.
+preference   The packaged model learns from pairs of HH-RLHF, harmless-base (DATA has hh-rlhf/), and is judged on 300
+             others: how often the algorithm's own reward of the chosen response is the higher one. Every preference
+             algorithm with the same pairs, length limit, batch and learning rate; dpo and simpo on all pairs as well.
+
+A run that is finished is not run again: give the same --output to go on. `--jobs 2` runs two at a time, each on its
+share of the cores.
+"""
+
+import argparse
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from counting import tasks
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from posttrain import algorithms
+from posttrain.evaluation.statistics import wilson_interval
+from posttrain.monitoring import read_run
+from posttrain.recipes import preference, rl
+
+HERE = Path(__file__).parent
+TARGET, IN_A_ROW = 0.9, 10
+STEPS = 150
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    # what is random to begin with is nothing to stay close to, so that no algorithm has a KL
+    **{name: {"kl_coefficient": 0.0} for name in ("reinforce", "rloo", "remax", "reinforce++", "grpo", "ppo")},
+    "grpo-bucketed": {"kl_coefficient": 0.0},
+    "ppo-penalty": {"kl_coefficient": 0.01, "kl_target": 10.0},  # about that of the best policy from the random one
+    "ppo-ptx": {"kl_coefficient": 0.0, "pretraining_coefficient": 0.1},  # the text is noise, which is to cost little
+    "vapo": {"length_alpha": 1.0, "critic_warmup_steps": 10},  # for completions of four tokens
+    "vineppo": {"kl_coefficient": 0.0, "step_tokens": 1, "continuations": 3},
+}
+"""By algorithm: knobs that differ from its defaults."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    stage: str
+    name: str
+    seed: int
+    folder: Path
+    options: Any
+
+
+def train(job: Job, threads: int) -> None:
+    """Run it, unless it has been run before."""
+    torch.set_num_threads(threads)
+    if (job.folder / "done").exists():
+        return
+    if job.stage == "online":
+        rl.run(job.options, algorithms.online(job.name)(**SETTINGS.get(job.name, {})), output=job.folder, quiet=True)
+    else:
+        preference.run(job.options, algorithms.preference(job.name)(), output=job.folder, quiet=True)
+    (job.folder / "done").touch()
+    print(f"{job.stage} {job.name} {job.seed}: done", flush=True)
+
+
+def tiny(folder: Path, seed: int) -> Path:
+    """A random Llama whose vocabulary is ten digits."""
+    special = ["<|im_start|>", "<|im_end|>"]
+    tokenizer = Tokenizer(models.BPE(vocab={str(digit): digit for digit in range(10)}, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=special[0], eos_token=special[1])
+    fast.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    torch.manual_seed(seed)
+    network = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(fast),
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
+            bos_token_id=10,
+            eos_token_id=11,
+        )
+    )
+    network.save_pretrained(str(folder))
+    fast.save_pretrained(str(folder))
+    return folder
+
+
+def online_jobs(names: list[str], seeds: list[int], output: Path) -> list[Job]:
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks()))
+    noise = torch.randint(10, (64, 8), generator=torch.Generator().manual_seed(0)).tolist()
+    (output / "noise.jsonl").write_text("".join(json.dumps({"text": "".join(map(str, n))}) + "\n" for n in noise))
+    for seed in seeds:
+        if not (output / f"model-{seed}" / "config.json").exists():
+            tiny(output / f"model-{seed}", seed)
+    common = rl.RL(
+        dataset=str(output / "tasks.jsonl"),
+        reward=f"{HERE / 'counting.py'}:score",
+        steps=STEPS,
+        prompts_per_step=10,
+        completions_per_prompt=8,
+        max_new_tokens=6,
+        lr=2e-2,
+        critic_lr=2e-2,
+        warmup_steps=0,
+        precision="float32",
+        save_every=STEPS,
+        keep_last=1,
+    )
+    return [
+        Job("online", name, seed, output / f"{name}-{seed}".replace("+", "p"), replace(
+            common, algorithm=name, model=str(output / f"model-{seed}"), seed=seed,
+            pretraining_dataset=str(output / "noise.jsonl") if name == "ppo-ptx" else "",
+        ))
+        for name in names for seed in seeds
+    ]  # fmt: skip
+
+
+def preference_jobs(names: list[str], seeds: list[int], output: Path, options: argparse.Namespace) -> list[Job]:
+    data = Path(options.data) / "hh-rlhf"
+    common = preference.Preferences(
+        dataset=str(data / "harmless-base.train1500.jsonl.gz"),
+        eval_dataset=str(data / "harmless-base.dev300.jsonl.gz"),
+        eval_limit=300,
+        limit=options.pairs,
+        max_tokens=options.max_tokens,
+        pairs_per_step=8,
+        lr=options.lr,
+        warmup_steps=5,
+        decay="linear",
+        save_every=10**6,
+        keep_last=1,
+    )
+    whole = [name for name in names if name in ("dpo", "simpo")] if options.whole else []
+    jobs = [(name, options.pairs, seed) for name in names for seed in seeds] + [(n, 1500, seeds[0]) for n in whole]
+    return [
+        Job("preference", name, seed, output / f"{name}-{pairs}-{seed}",
+            replace(common, algorithm=name, limit=pairs, seed=seed))
+        for name, pairs, seed in jobs
+    ]  # fmt: skip
+
+
+def reached(rewards: list[float]) -> int | None:
+    """After how many steps the mean of ten in a row was the target or more."""
+    ends = range(IN_A_ROW, len(rewards) + 1)
+    return next((end for end in ends if fmean(rewards[end - IN_A_ROW : end]) >= TARGET), None)
+
+
+def online_table(jobs: list[Job], picture: Path) -> list[str]:
+    curves: dict[str, list[list[float]]] = {}
+    seconds: dict[str, float] = {}
+    for job in jobs:
+        rows = read_run(job.folder).metrics
+        curves.setdefault(job.name, []).append([row["reward/mean"] for row in rows])
+        seconds[job.name] = seconds.get(job.name, 0.0) + sum(row["seconds/step"] for row in rows)
+    lines = ["| algorithm | steps to 0.9, by seed | reward of the last ten steps, by seed | seconds a run |"]
+    lines.append("|---|---|---|---|")
+    figure, axes = plt.subplots(figsize=(9, 5))
+    for name, runs in curves.items():
+        steps = ", ".join(str(reached(run) or "not") for run in runs)
+        last = ", ".join(f"{fmean(run[-IN_A_ROW:]):.3f}" for run in runs)
+        lines.append(f"| {name} | {steps} | {last} | {seconds[name] / len(runs):.0f} |")
+        mean = [fmean(values) for values in zip(*runs, strict=True)]
+        axes.plot(range(1, len(mean) + 1), mean, label=name, linewidth=1)
+    axes.axhline(TARGET, color="grey", linestyle=":", linewidth=1)
+    axes.set(xlabel="step", ylabel="reward, mean over seeds", ylim=(0, 1.02))
+    axes.legend(fontsize=7, ncol=2)
+    figure.savefig(picture, bbox_inches="tight", metadata={"Date": None})
+    return lines
+
+
+def preference_table(jobs: list[Job], picture: Path) -> list[str]:
+    head = ["algorithm", "pairs", "seed", "accuracy (95%)", "margin", "logprob of chosen", "of rejected", "minutes"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    figure, axes = plt.subplots(figsize=(9, 4))
+    for number, job in enumerate(jobs):
+        rows = read_run(job.folder).metrics
+        before, after = (next(row for row in order if "evaluation/loss" in row) for order in (rows, rows[::-1]))
+
+        def of(row: dict[str, Any], *names: str) -> float:
+            return next(row[f"evaluation/{name}"] for name in names if f"evaluation/{name}" in row)
+
+        accuracy = of(after, "pair_accuracy", "accuracy")
+        judged = after["evaluation/pairs"]
+        low, high = wilson_interval(round(accuracy * judged), judged)
+        chosen, rejected = (
+            f"{of(before, f'logprob/{a}', f'logprob/{b}'):.1f} to {of(after, f'logprob/{a}', f'logprob/{b}'):.1f}"
+            for a, b in (("chosen", "good"), ("rejected", "bad"))
+        )
+        minutes = sum(row.get("seconds/step", 0.0) for row in rows) / 60
+        margin = after.get("evaluation/margin", float("nan"))
+        said = f"{accuracy:.3f} ({low:.3f}-{high:.3f})"
+        cells = [job.name, str(job.options.limit), str(job.seed), said, f"{margin:.3f}", chosen, rejected]
+        lines.append("| " + " | ".join([*cells, f"{minutes:.0f}"]) + " |")
+        axes.errorbar(number, accuracy, yerr=[[accuracy - low], [high - accuracy]], fmt="o", color="black", capsize=3)
+    axes.axhline(0.5, color="grey", linestyle=":", linewidth=1)
+    axes.set_xticks(range(len(jobs)), [f"{job.name}\n{job.options.limit}" for job in jobs], fontsize=7)
+    axes.set(ylabel="held-out pairs judged as people did")
+    figure.savefig(picture, bbox_inches="tight", metadata={"Date": None})
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=["online", "preference"])
+    parser.add_argument("--algorithms", nargs="+", default=None, help="unless given, all")
+    parser.add_argument("--seeds", nargs="+", type=int, default=None, help="0 1 2; of preference 0")
+    parser.add_argument("--output", type=Path, default=Path("runs/learn"))
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--data", default="", help="preference: a folder that has hh-rlhf/")
+    parser.add_argument("--pairs", type=int, default=400, help="preference: pairs to learn from")
+    parser.add_argument("--max-tokens", type=int, default=256, help="preference: the longest of prompt and response")
+    parser.add_argument("--lr", type=float, default=5e-6, help="preference")
+    parser.add_argument("--whole", action="store_true", help="preference: dpo and simpo on all 1,500 pairs as well")
+    options = parser.parse_args()
+    online = options.stage == "online"
+    names = options.algorithms or list(algorithms.ONLINE if online else algorithms.PREFERENCE)
+    seeds = options.seeds or ([0, 1, 2] if online else [0])
+    output = (options.output / options.stage).resolve()
+    jobs = online_jobs(names, seeds, output) if online else preference_jobs(names, seeds, output, options)
+    threads = max(1, (os.cpu_count() or 1) // options.jobs)
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        list(pool.map(partial(train, threads=threads), jobs))
+    picture = output / f"{options.stage}.svg"
+    print("\n".join((online_table if online else preference_table)(jobs, picture)), f"\n\n{picture}")
+
+
+if __name__ == "__main__":
+    main()

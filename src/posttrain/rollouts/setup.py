@@ -1,0 +1,121 @@
+"""What a recipe needs that learns from samples of its policy: tasks, rewards, and a policy that can be sampled."""
+
+from dataclasses import dataclass
+
+from posttrain.data import disjoint, load_tasks, met_before, parse_columns
+from posttrain.environments import SingleTurn
+from posttrain.errors import UserError
+from posttrain.rollouts.drive import OnTokens
+from posttrain.rollouts.dynamic import Sampler
+from posttrain.rollouts.options import OnlineOptions
+from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.types import Sampling, Task
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that sampling needs."""
+
+    tasks: list[Task]
+    heldout: list[Task]
+    environment: SingleTurn
+    policy: Policy
+    notes: tuple[str, ...]  # what to tell the user
+
+    def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None) -> Sampler:
+        """Draws prompts of the tasks and samples their completions."""
+        return Sampler(
+            self.environment,
+            self.tasks,
+            self.policy.engine,
+            self.policy.chat,
+            Sampling(options.max_new_tokens, options.temperature),
+            prompts=options.prompts_per_step,
+            completions=options.completions_per_prompt,
+            seed=options.seed,
+            on_tokens=on_tokens,
+        )
+
+
+def set_up(options: OnlineOptions, model: str, *, together: int = 1) -> Setup:
+    """Load what the options name, and the model; so many completions of a prompt must fit a micro-batch `together`.
+
+    Raises:
+        UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
+    """
+    environment = SingleTurn.of(rewards_of(options))
+    tasks, heldout, met = read_tasks(options)
+    policy = load_policy(
+        model,
+        precision=options.precision,
+        lora_rank=options.lora_rank,
+        engine=options.engine,
+        cache_gb=options.cache_gb,
+        seed=options.seed,
+    )
+    most = min(options.max_prompt_tokens, policy.model.context - 1)
+    lengths = [len(policy.chat.prompt_ids(task.prompt)) for task in tasks]
+    fitting = [task for task, length in zip(tasks, lengths, strict=True) if length <= most]
+    if not fitting:
+        raise UserError(
+            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
+            f"{options.max_prompt_tokens} and what the model's context of {policy.model.context} leaves room for"
+        )
+    longest = max(n for n in lengths if n <= most)
+    whole = longest + together * min(options.max_new_tokens, policy.model.context - longest)
+    if whole > options.microbatch_tokens:
+        raise UserError(
+            f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "
+            f"--microbatch-tokens is "
+            f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
+        )
+    notes = met
+    if options.prompts_per_step > len(fitting):
+        notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
+    if len(fitting) < len(tasks):
+        notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
+    return Setup(fitting, heldout, environment, policy, tuple(notes))
+
+
+def rewards_of(config: OnlineOptions) -> str:
+    """The rewards as they are typed; of a gym: source its own unless others are named.
+
+    Raises:
+        UserError: none are named.
+    """
+    if config.reward:
+        return config.reward
+    if config.dataset.startswith("gym:"):
+        return "gym=1.0"
+    raise UserError(
+        'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
+    )
+
+
+def read_tasks(config: OnlineOptions) -> tuple[list[Task], list[Task], list[str]]:
+    """What to train on, what to examine with, and what to tell the user of the rest.
+
+    Raises:
+        UserError: options that contradict each other.
+        DataError: a row that is no task.
+    """
+    words = {"system": config.system, "prompt_template": config.prompt_template}
+    columns = parse_columns(config.columns) if config.columns else None
+    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
+    if config.eval_dataset and not config.eval_every:
+        raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
+    if not config.eval_every:
+        return tasks, [], []
+    gym = config.dataset.startswith("gym:")
+    if not (config.eval_dataset or gym):
+        raise UserError("--eval-every needs held-out tasks; give them with --eval-dataset")
+    heldout = load_tasks(
+        config.eval_dataset or config.dataset,
+        split="heldout" if gym and not config.eval_dataset else None,
+        columns=columns,
+        limit=config.eval_limit,
+        seed=config.seed,
+        **words,
+    )
+    kept = disjoint(tasks, heldout)
+    return tasks, kept.tasks, met_before(kept.removed)

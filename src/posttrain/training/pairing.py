@@ -1,0 +1,44 @@
+"""From scored completions of one prompt to pairs, of which the better one is chosen."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from types import MappingProxyType
+
+from posttrain.data.packing import Pair
+from posttrain.training.policy_batch import example_of
+from posttrain.types import Group
+
+
+def best_worst(rewards: Sequence[float]) -> list[tuple[int, int]]:
+    """The one that earned most and the one that earned least; of equal ones the first."""
+    places = range(len(rewards))
+    return [(max(places, key=lambda i: rewards[i]), min(places, key=lambda i: rewards[i]))]
+
+
+def every_pair(rewards: Sequence[float]) -> list[tuple[int, int]]:
+    """All two of which one earned more."""
+    return [(i, j) if rewards[i] > rewards[j] else (j, i) for i, j in combinations(range(len(rewards)), 2)]
+
+
+PAIRINGS: Mapping[str, Callable[[Sequence[float]], list[tuple[int, int]]]] = MappingProxyType(
+    {"best-worst": best_worst, "all": every_pair}
+)
+"""By the name that a configuration gives: from the rewards of a group to (chosen, rejected)."""
+
+
+def pairs_of(groups: Sequence[Group], pairing: str, *, margin: float = 0.0) -> list[Pair]:
+    """The pairs of every group, with the tokens exactly as they were sampled.
+
+    Args:
+        groups: scored completions of one prompt each.
+        pairing: a name in `PAIRINGS`.
+        margin: a pair whose rewards differ by less is left out, and so is one of equal rewards.
+    """
+    found: list[Pair] = []
+    for group in groups:
+        examples = [example_of(trajectory) for trajectory in group.trajectories]
+        for chosen, rejected in PAIRINGS[pairing](group.rewards):
+            apart = group.rewards[chosen] - group.rewards[rejected]
+            if apart > 0 and apart >= margin:
+                found.append(Pair(examples[chosen], examples[rejected]))
+    return found

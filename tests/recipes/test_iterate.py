@@ -1,0 +1,110 @@
+"""Pairs of the policy's own completions, round after round."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain import algorithms
+from posttrain.cli import main
+from posttrain.errors import UserError
+from posttrain.monitoring import read_run
+from posttrain.recipes import iterate
+from posttrain.recipes.iterate import Iterated
+from posttrain.training import checkpoint
+
+
+def config(folder: Path, **changes: Any) -> Iterated:
+    common = {"prompts_per_step": 8, "completions_per_prompt": 4, "iterate": 12, "max_new_tokens": 8}
+    common |= {"lr": 1e-2, "warmup_steps": 0, "precision": "float32", "reward": f"{folder / 'scorer.py'}:score"}
+    return Iterated(dataset=str(folder / "tasks.jsonl"), model=str(folder / "model"), **(common | changes))
+
+
+def train(options: Iterated, knobs: dict[str, Any] | None = None, **where: Any) -> Any:
+    algorithm = algorithms.preference(options.algorithm)(**(knobs or {}))
+    return iterate.run(options, algorithm, **{"quiet": True, **where})
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return read_run(run).metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dpo", {}),
+        ("dpo", {"pairing": "all", "updates_per_round": 4, "iterate": 8, "pairs_per_step": 12}),
+        ("ipo", {}),
+        ("simpo", {}),
+        ("irpo", {"renew_reference": 2}),
+    ],
+)
+def test_it_learns_to_please(name, changes, folder, tmp_path):
+    result = train(config(folder, algorithm=name, **changes), output=tmp_path / "run")
+    rewards = [row["reward/mean"] for row in rows(result.run)]
+    assert rewards[-1] > rewards[0] + 0.1
+
+
+def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(folder, tmp_path):
+    options = config(folder, iterate=4, updates_per_round=2, pairing="all", renew_reference=1, save_every=1)
+    whole = train(options, output=tmp_path / "whole").run
+    part = train(replace(options, iterate=2), output=tmp_path / "part").run
+    train(options, resume=part)
+    timed = ("seconds/", "tokens_per_second", "memory_gb")
+    curves = [[{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows(run)] for run in (whole, part)]
+    assert curves[0] == curves[1] and len(curves[0]) == 4
+    paths = [checkpoint.latest(run / "checkpoints").path for run in (whole, part)]
+    for file in ("masters.safetensors", "reference.safetensors"):
+        first, second = (checkpoint.load_tensors(path / file) for path in paths)
+        assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_of_one_update_a_round_each_learns_from_what_the_policy_is_now(folder, tmp_path):
+    run = train(config(folder, iterate=2, pairs_per_step=99, renew_reference=1), output=tmp_path / "run").run
+    found = rows(run)
+    # the reference is the policy that sampled, so no response has a reward yet
+    assert [row["pairs/margin"] for row in found] == pytest.approx([0.0, 0.0], abs=1e-4)
+    assert all(0 < row["pairs/made"] <= 8 for row in found)
+    assert read_run(run).command == "preference"
+
+
+def test_a_round_without_pairs_learns_nothing_and_says_so(folder, tmp_path):
+    result = train(config(folder, iterate=1, margin=2.0), output=tmp_path / "run")
+    (row,) = rows(result.run)
+    assert row["pairs/made"] == 0 and "loss" not in row
+    kept = checkpoint.load_tensors(checkpoint.latest(result.run / "checkpoints").path / "masters.safetensors")
+    fresh = iterate._prepare(config(folder), algorithms.preference("dpo")()).optimizer.named_masters()
+    assert all(torch.equal(kept[name], fresh[name]) for name in kept)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"pairing": "best"}, "unknown pairing 'best'"),
+        ({"completions_per_prompt": 1}, "a pair needs two completions of a prompt"),
+        ({"algorithm": "kto"}, "kto learns from single responses"),
+        ({"iterate": 0}, "--iterate must be 1 or more"),
+        ({"updates_per_round": 0}, "--updates-per-round must be 1 or more"),
+        ({"margin": -1.0}, "--margin must be 0 or more"),
+        ({"microbatch_tokens": 40}, "a prompt and two completions may have"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, what, folder, tmp_path):
+    with pytest.raises(UserError, match=what):
+        train(config(folder, **changes), output=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_the_command_takes_its_form_from_iterate(folder, tmp_path, capsys):
+    words = ["preference", "--dataset", str(folder / "tasks.jsonl"), "--model", str(folder / "model"), "--quiet"]
+    words += ["--reward", f"{folder / 'scorer.py'}:score", "--max-new-tokens", "4", "--iterate", "1"]
+    assert main([*words, "--output", str(tmp_path / "run")]) == 0
+    assert main(["preference", "--resume", str(tmp_path / "run"), "--iterate", "2", "--quiet"]) == 0
+    assert len(rows(tmp_path / "run")) == 2
+    capsys.readouterr()
+    assert main(["preference", "--help"]) == 0
+    assert "posttrain preference --iterate 1 --help" in " ".join(capsys.readouterr().out.split())
+    assert main(["preference", "--iterate", "1", "--help"]) == 0
+    assert "--updates-per-round" in capsys.readouterr().out
