@@ -1,12 +1,18 @@
-"""The task of `learn.py online`: go on counting. Shown 3, the best answer is 456, and then to stop."""
+"""The task of `learn.py online`: go on counting. Shown 3, the best answer is 45, and then to stop."""
 
-TERMS = 3
+TERMS = 2
 
 
 def score(completion: str, answer: str) -> float:
-    """The share of places that are right; 1.0 for the answer and nothing else."""
-    right = sum(said == wanted for said, wanted in zip(completion, answer, strict=False))
-    return right / max(len(completion), len(answer))
+    """How near each digit is, around the clock of ten, averaged over the places of the longer one; 1.0 for the answer.
+
+    A place that only one of the two has counts 0, so that to stop in time is learned too.
+    """
+    near = 0.0
+    for said, wanted in zip(completion, answer, strict=False):
+        apart = (int(said) - int(wanted)) % 10 if said.isdigit() else 5
+        near += 1 - min(apart, 10 - apart) / 5
+    return near / max(len(completion), len(answer))
 
 
 def tasks() -> list[dict[str, str]]:

@@ -30,7 +30,7 @@ ALL = [
         (["thumbs"], "gpu", False, ["kto"]),
         (["steps"], "gpu", False, ["step-dpo"]),
         (["demonstrations"], "gpu", False, ["sft"]),
-        (["pairs", "verifiable", "demonstrations", "thumbs"], "gpu", False, ["sft", "grpo", "dpo", "kto"]),
+        (["pairs", "verifiable", "demonstrations", "thumbs"], "gpu", False, ["sft", "dpo", "kto", "grpo"]),
         (["verifiable", "reward-model"], "cluster", False, ["grpo"]),  # what can be checked cannot be gamed
     ],
 )

@@ -13,6 +13,7 @@ from posttrain import algorithms
 from posttrain.algorithms import ALGORITHMS, catalogue
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import UserError
+from posttrain.recipes.iterate import Iterated
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.rl import RL
 
@@ -58,7 +59,7 @@ def test_the_flags_named_in_the_text_are_knobs(name):
     knobs = catalogue.knobs(type(ALGORITHMS[name]()))
     known = {catalogue.flag(knob.name) for knob in knobs} | {"--algorithm", "--dataset"}
     negated = {catalogue.flag(f"no_{knob.name}") for knob in knobs if isinstance(knob.default, bool)}
-    recipes = {catalogue.flag(field.name) for form in (RL, Preferences) for field in dataclasses.fields(form)}
+    recipes = {catalogue.flag(field.name) for form in (RL, Preferences, Iterated) for field in dataclasses.fields(form)}
     found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
     assert known <= found <= known | negated | recipes
 
@@ -88,7 +89,8 @@ def test_what_a_step_costs():
     assert costs["dapo"] == (1, 1)  # nothing but the policy
     assert costs["vapo"] == (1, 2)  # the values before the update
     assert costs["ppo"] == (2, 3)  # those, and the reference
-    assert costs["dpo"] == (2, 2) and costs["simpo"] == (1, 1)
+    assert costs["dpo"] == (1, 2) and costs["simpo"] == (1, 1)  # what a reference says of pairs is remembered
+    assert costs["tdpo"] == (2, 2)
     assert costs["kto"] == (2, 4)  # responses and others that do not answer their prompts, by policy and reference
 
 

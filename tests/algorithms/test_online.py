@@ -295,6 +295,17 @@ def test_what_an_actor_critic_says_of_its_batch():
     assert nothing.imitation_N.tolist() == [0.0, 0.0, 0.0]
 
 
+def test_what_vineppo_says_of_its_batch():
+    rollout = Rollout(
+        torch.tensor([[1.0, 0.0]], dtype=torch.float64),
+        torch.tensor([0, 0, 0, 1]),
+        values_N=torch.tensor([0.5, 0.5, 1.0, 0.0], dtype=torch.float64),
+        step_N=torch.tensor([0, 0, 1, 0]),
+    )
+    found = VinePPO(std_epsilon=0.0).advantages(rollout)
+    assert found.metrics == {"value": 0.25, "unchanged": 0.5}  # by completion, and by token
+
+
 def test_a_coefficient_is_steered_to_its_target():
     algorithm = PPOPenalty(kl_coefficient=0.5, kl_target=2.0, kl_gain=0.1)
     assert algorithm.adapted(2.0) == algorithm
@@ -310,6 +321,8 @@ def test_what_else_an_algorithm_asks_for():
     assert PPO(entropy_coefficient=0.1).needs_entropy and not PPO().needs_entropy
     assert PPOPtx().pretraining_weight == 27.8 and PPO().pretraining_weight == 0.0
     assert VinePPO(continuations=3, step_tokens=2, max_states=4).states == States(3, 2, 4) and PPO().states is None
+    whole = {name for name in algorithms.ONLINE if algorithms.online(name).sequence_ratio}
+    assert whole == {"reinforce", "rloo", "remax", "gspo"}
     assert {n for n in algorithms.ONLINE if isinstance(algorithms.online(n)(), ActorCritic)} == {
         "ppo",
         "ppo-penalty",

@@ -51,6 +51,8 @@ def test_the_loss_of_one_on_the_trunk_reaches_the_trunk_unless_it_is_given_state
     assert torch.equal(critic.values(ROW, states), critic.values(ROW))
     trunk = [p for _, p in model.trainable()]
     assert all(g is not None for g in torch.autograd.grad(critic.values(ROW, states).sum(), trunk, allow_unused=True))
+    alone = torch.autograd.grad(critic.values_alone(ROW).sum(), trunk, allow_unused=True)
+    assert all(g is None for g in alone) and torch.equal(critic.values_alone(ROW), critic.values(ROW))
     head = critic.parameters()[0][1]
     (grad,) = torch.autograd.grad(critic.values(ROW, states.detach()).sum(), [head])
     torch.testing.assert_close(grad[0], states.sum(0))

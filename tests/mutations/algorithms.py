@@ -122,6 +122,7 @@ MUTATIONS = [
             ],
             "vineppo": [
                 ("rollout.per_token(rollout.rewards_PG))", "rollout.at_end(rollout.rewards_PG) * 0)"),
+                ("first_of_rows(rollout.row_N)", "rollout.step_N == 0"),
                 ("batch_normalised(gains_N, epsilon=self.std_epsilon)", "gains_N"),
                 ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
                 ("self.continuations, self.step_tokens, self.max_states", "self.continuations, 0, self.max_states"),
@@ -179,7 +180,7 @@ MUTATIONS = [
         Mutation("algorithms/catalogue.py", old, new, "algorithms/test_catalogue.py")
         for old, new in [
             ('("reference", algorithm.needs_reference)', '("reference", not algorithm.needs_reference)'),
-            ("1 + algorithm.needs_reference, forwards", "1, forwards"),
+            ("algorithm.needs_reference and not remembered", "algorithm.needs_reference"),
             ("forwards *= 2", "forwards *= 1"),
             ("1 + algorithm.needs_reference + isinstance(algorithm, ActorCritic)", "1 + algorithm.needs_reference"),
             ("algorithm.least_group > 1", "algorithm.least_group > 0"),

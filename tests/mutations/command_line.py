@@ -36,10 +36,10 @@ MUTATIONS = [
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("lora_rank=config.lora_rank, seed=config.seed)", "seed=config.seed)"),
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
-            ("return directory, found.step, parts.notes", "return directory, 0, parts.notes"),
+            ("return found.step, parts.notes", "return 0, parts.notes"),
             ("model.adapter is None and needs_only_logprobs", "needs_only_logprobs"),
             ("    elif algorithm.needs_reference:\n", "    elif False:\n"),
-            ("batches += [_sequences(parts, parts.units.heldout)] if", "batches += [] if"),
+            ("for step in range(parts.units.steps)), heldout)", "for step in range(parts.units.steps)), [])"),
             ("pair_options.check(config, lora_rank=config.lora_rank)", "pair_options.check(config)"),
         ]
     ),

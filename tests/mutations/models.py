@@ -134,6 +134,7 @@ MUTATIONS = [
             ("torch.zeros(1, model.head.shape[1]", "torch.ones(1, model.head.shape[1]"),
             ("self.weight, self.bias)[:, 0]", "self.weight)[:, 0]"),
             ("self._model.learned_states(row) if states is None else states", "self._model.learned_states(row)"),
+            ("        with torch.no_grad():\n            states", "        if True:\n            states"),
             ("copy.deepcopy(model), _Head(model)", "model, _Head(model)"),
             ("        return self._head(self._model.learned_states(row))\n", "        return self._head(states)\n"),
             ('return [*self._head.named_parameters(prefix="head"), *network]', "return network"),

@@ -121,9 +121,9 @@ MUTATIONS = [
             ("torch.maximum(free, held)", "torch.minimum(free, held)"),
             ("0.5 * torch.maximum(free, held)", "torch.maximum(free, held)"),
             ("old_values.detach(), returns.detach()", "old_values, returns"),
-            ("(held > free)", "(held >= free)"),
+            ("((held > free) & beyond)", "(held > free)"),
             ("(returns - values).var(correction=0)", "values.var(correction=0)"),
-            (" if spread else 0.0", ""),
+            (" if spread > 1e-12 else 0.0", " if spread else 0.0"),
         ]
     ),
     *(

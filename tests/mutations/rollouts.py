@@ -35,8 +35,8 @@ MUTATIONS = [
     *(
         Mutation("rollouts/continuations.py", old, new, "rollouts/test_continuations.py")
         for old, new in [
-            ("sum(scored.rewards) / states.samples", "sum(scored.rewards)"),
-            ("sum(scored.rewards) / states.samples", "max(scored.rewards)"),
+            ("sum(group.rewards) / states.samples", "sum(group.rewards)"),
+            ("sum(group.rewards) / states.samples", "max(group.rewards)"),
             ('seed_for(seed, "continuation", n, k)', 'seed_for(seed, "continuation", n)'),
             ('seed_for(seed, "continuation", n, k)', 'seed_for(seed, "continuation", k)'),
             ("sum(start <= n for start in begins) - 1", "sum(start < n for start in begins)"),

@@ -165,8 +165,8 @@ MUTATIONS = [
             "recipes/test_rl.py::test_a_penalty_on_length_makes_completions_shorter",
         )
         for old, new in [
-            ("rollout.rewards_PG - penalty_PG", "rollout.rewards_PG + penalty_PG"),
-            ("    if length_penalty:\n", "    if False:\n"),
+            ("rewards_G - penalty_PG[0]", "rewards_G + penalty_PG[0]"),
+            ("    if not weight:\n", "    if True:\n"),
         ]
     ),
     Mutation(
@@ -180,19 +180,23 @@ MUTATIONS = [
         for old, new in [
             ("old.setdefault(row.examples[0], found.logprobs.detach())", "found.logprobs.detach()"),
             ("old.setdefault(row.examples[0], found.logprobs.detach())", "old.setdefault(0, found.logprobs.detach())"),
-            ("of_row(batch.advantages, row, old_N)", "of_row(batch.advantages, row, old_N).flip(0)"),
+            (
+                "advantages_N = of_row(batch.advantages, row, old_N)",
+                "advantages_N = of_row(batch.advantages, row, old_N).flip(0)",
+            ),
             ("reference_N=column(batch.reference_logprobs)", "reference_N=old_N"),
             ('"logprob_gap": gap_N.abs()', '"logprob_gap": gap_N'),
             (
-                "algorithm.reduce(loss_N, tokens.row_N, batch.counts)",
-                "algorithm.reduce(loss_N, tokens.row_N, Counts(len(batch.examples), batch.counts.tokens))",
+                "algorithm.reduce(loss_N, row_N, batch.counts)",
+                "algorithm.reduce(loss_N, row_N, Counts(len(batch.examples), batch.counts.tokens))",
             ),
             ("states, row, temperature, entropy", "states, row, entropy"),
             ("for _ in range(updates):", "for _ in range(1):"),
             ('extremes=("ratio", "logprob_gap")', 'extremes=("ratio",)'),
             ("seen.add(per_token | dict(told))", "seen.add(dict(told))"),
-            ("gap_N.exp().clamp(max=importance_cap)", "gap_N.exp()"),
-            ("gap_N.exp().clamp(max=importance_cap)", "(-gap_N).exp().clamp(max=importance_cap)"),
+            ("log_weight_N.exp().clamp(max=importance_cap)", "log_weight_N.exp()"),
+            ("log_weight_N.exp().clamp(max=importance_cap)", "(-log_weight_N).exp().clamp(max=importance_cap)"),
+            ("of_completions(gap_N, row_N) if algorithm.sequence_ratio else gap_N", "gap_N"),
             ("            if importance_cap:\n", "            if False:\n"),
         ]
     ),
@@ -204,9 +208,10 @@ MUTATIONS = [
             ("old_values_N=column(batch.values)", "old_values_N=column(batch.returns)"),
             ("returns_N=column(batch.returns)", "returns_N=column(batch.values)"),
             ("beside = [] if critic is None else [critic.optimizer]", "beside = []"),
-            ("                each.finite_norm()\n", "                pass\n"),
+            ("            each.finite_norm()\n", "            pass\n"),
+            ("            each.discard()\n        raise", "            pass\n        raise"),
             ("weight=algorithm.pretraining_weight", "weight=1.0"),
-            ("found / algorithm.pretraining_weight", "found"),
+            ("accumulate(pretraining, text) / algorithm.pretraining_weight", "accumulate(pretraining, text)"),
             ("        if pretraining:\n", "        if False:\n"),
         ]
     ),
@@ -215,7 +220,7 @@ MUTATIONS = [
         for old, new in [
             ("(before, target)", "(target, before)"),
             ("algorithm.critic_loss(values_N, old_N, returns_N)", "algorithm.critic_loss(-values_N, old_N, returns_N)"),
-            ("        with torch.no_grad():\n", "        if True:\n"),
+            ("critic.critic.values_alone(row)", "critic.critic.values(row)"),
         ]
     ),
     *(

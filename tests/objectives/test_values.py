@@ -116,12 +116,19 @@ def test_the_gradient_of_the_value_loss_reaches_the_values_alone_and_none_where_
     close(values.clipped_value_loss(now, old, target, clip=math.inf).loss.detach(), [0.5, 1.805, 4.5])
 
 
+def test_a_clip_that_does_not_hold_is_not_counted():
+    near = tensor([1e-3, 3e-17, 0.1])
+    found = values.clipped_value_loss(near, tensor([0.7, 0.1, 0.3]), tensor([-0.5, 0.9, 0.2]), clip=math.inf)
+    assert found.clipped.tolist() == [0.0, 0.0, 0.0]
+
+
 def test_explained_variance():
     earned = tensor([0.0, 1.0, 2.0])
     assert values.explained_variance(earned, earned) == 1.0
     assert values.explained_variance(tensor([5.0, 5.0, 5.0]), earned) == 0.0
     assert values.explained_variance(-earned, earned) == -3.0
     assert values.explained_variance(earned, tensor([1.0, 1.0, 1.0])) == 0.0
+    assert values.explained_variance(earned, tensor([0.1, 0.1 + 1e-17, 0.1 - 1e-16])) == 0.0  # rounding
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from posttrain import algorithms
+from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.errors import UserError
 from posttrain.monitoring import read_run
 from posttrain.recipes import rl
@@ -26,7 +27,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "remax": {"kl_coefficient": 0.0},
     "ppo-penalty": {"kl_target": 1.0, "kl_gain": 1.0},
     "ppo-ptx": {"pretraining_coefficient": 0.05},
-    "vapo": {"length_alpha": 1.0, "critic_warmup_steps": 2},
+    "vapo": {"length_alpha": 1.0, "critic_warmup_steps": 1},
     "vineppo": {"step_tokens": 3, "continuations": 3},
 }
 
@@ -34,7 +35,8 @@ KNOBS: dict[str, dict[str, Any]] = {
 def small(folder: Path, name: str, **changes: Any) -> RL:
     """Options for that algorithm on a task that takes no time."""
     text = {"pretraining_dataset": str(folder / "texts.jsonl")} if name == "ppo-ptx" else {}
-    return config(folder, algorithm=name, critic_lr=1e-2, **text, **changes)
+    critic = {"critic_lr": 1e-2} if isinstance(algorithms.online(name)(), ActorCritic) else {}
+    return config(folder, algorithm=name, **critic, **text, **changes)
 
 
 def train(options: RL, knobs: dict[str, Any] | None = None, **where: Any) -> Any:
@@ -171,6 +173,33 @@ def test_a_penalty_on_length_makes_completions_shorter(folder, tmp_path):
     assert pressed[-1]["length/mean"] < free[-1]["length/mean"] - 1
 
 
+def test_the_penalty_is_taken_before_groups_are_thrown_away(folder, tmp_path, monkeypatch):
+    seen = []
+    kind = type(algorithms.online("dapo")())
+    monkeypatch.setattr(kind, "accepts", lambda self, rewards: seen.append(rewards) or True)
+    options = config(folder, algorithm="dapo", steps=1, length_penalty=0.5, max_refills=0)
+    first = rows(train(options, output=tmp_path / "run").run)[0]
+    learned = torch.stack(seen).mean().item()
+    assert learned < first["reward/mean"] - 0.05  # what is reported is what was earned
+
+
+def test_the_learning_rate_begins_when_the_policy_does(folder, tmp_path):
+    options = small(folder, "vapo", steps=4, warmup_steps=0, decay="linear")
+    run = train(options, {"critic_warmup_steps": 2, "length_alpha": 1.0}, output=tmp_path / "run").run
+    assert [row["lr"] for row in rows(run)[2:]] == pytest.approx([1e-2, 5e-3])
+    steered = small(folder, "ppo-penalty", steps=4)
+    knobs = {"critic_warmup_steps": 3, "kl_coefficient": 0.1}
+    found = [row["groups/kl_coefficient"] for row in rows(train(steered, knobs, output=tmp_path / "kl").run)]
+    assert found == [0.1] * 4  # nothing is steered while the policy stays
+
+
+def test_text_that_cannot_be_learned_is_refused(folder, tmp_path):
+    (tmp_path / "short.jsonl").write_text('{"text": "a"}\n')
+    options = replace(small(folder, "ppo-ptx"), pretraining_dataset=str(tmp_path / "short.jsonl"))
+    with pytest.raises(UserError, match="two words or more"):
+        train(options, output=tmp_path / "refused")
+
+
 def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
     first = rows(train(config(folder, steps=1, importance_cap=2.0), output=tmp_path / "run").run)[0]
     assert first["importance"] == pytest.approx(1.0, abs=1e-4)
@@ -187,8 +216,26 @@ def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
         ({"length_penalty": float("nan")}, "--length-penalty must be 0 or more"),
         ({"renew_reference": -1}, "--renew-reference must be 0 or more"),
         ({"max_refills": -1}, "--max-refills must be 0 or more"),
+        ({"critic": "own"}, "grpo has no critic; leave out --critic"),
+        ({"critic_lr": 1e-3}, "grpo has no critic; leave out --critic"),
+        ({"algorithm": "dapo", "renew_reference": 1}, "dapo has no reference with these knobs"),
+        ({"algorithm": "remax", "length_penalty": 0.1}, "remax compares with completions that are not penalised"),
+        ({"algorithm": "vineppo", "length_penalty": 0.1}, "vineppo compares with completions that are not penalised"),
+        ({"algorithm": "vapo", "steps": 50}, "in all 50 steps the critic would learn alone; type --steps above 50"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(changes, what, folder, tmp_path):
     with pytest.raises(UserError, match=what):
         train(config(folder, **changes), output=tmp_path / "refused")
+
+
+@pytest.mark.parametrize(("critic", "networks"), [("trunk", 1), ("own", 2)])
+def test_with_an_adapter_policy_reference_and_critic_are_one_network_or_two(critic, networks, folder):
+    pytest.importorskip("peft")
+    parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")())
+    assert parts.reference is not None and parts.critic is not None
+    held = (parts.setup.policy.model, parts.reference._model, parts.critic.critic._model)
+    assert len({id(model.network) for model in held}) == networks
+    weights = {p.untyped_storage().data_ptr(): p.numel() for model in held for p in model.network.parameters()}
+    one = sum(p.numel() for p in {id(p): p for p in held[0].network.parameters()}.values())
+    assert sum(weights.values()) == networks * one

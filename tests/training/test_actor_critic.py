@@ -111,7 +111,7 @@ def test_the_critic_alone_learns_and_the_policy_stays(kind):
     before = [p.detach().clone() for _, p in model.trainable()]
     losses = []
     for _ in range(10):
-        losses.append(critic_step(model, trained, algorithm, batch, microbatch_tokens=9)["value_loss"])
+        losses.append(critic_step(trained, algorithm, batch, microbatch_tokens=9)["value_loss"])
     assert losses[-1] < 0.8 * losses[0]
     assert all(torch.equal(a, p) for a, (_, p) in zip(before, model.trainable(), strict=True))
     assert all(p.grad is None for _, p in model.trainable())
@@ -123,10 +123,12 @@ def test_a_gradient_that_is_not_finite_moves_neither(kind, side):
     model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
     batch, _ = policy_batch(groups(), ALGORITHM, critic=trained.critic)
     bad = optimizer if side == "policy" else trained.optimizer
-    bad.grad_norm = lambda: math.nan
+    right, bad.grad_norm = bad.grad_norm, lambda: math.nan
     before = weights(model, trained)
     with pytest.raises(TrainingError, match="norm is nan"):
         policy_step(model, optimizer, ALGORITHM, batch, lr=0.1, microbatch_tokens=9, critic=trained)
+    bad.grad_norm = right
+    assert optimizer.grad_norm() == trained.optimizer.grad_norm() == 0.0  # both are forgotten
     assert all(torch.equal(a, b) for a, b in zip(before, weights(model, trained), strict=True))
 
 

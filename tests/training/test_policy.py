@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.gspo import GSPO
 from posttrain.errors import TrainingError
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.lora import add_lora
@@ -299,6 +300,28 @@ def test_the_base_under_an_adapter_is_a_reference_that_costs_nothing():
     assert kl(AdapterOff(model), 0.05) == 0.0
     found = kl(AdapterOff(model), 0.0)
     assert found == pytest.approx(kl(frozen, 0.0), rel=1e-5) and found > 1e-5
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_weight_is_that_of_what_the_ratio_is_of(whole):
+    model = tiny_llama(dtype=torch.float64)
+    algorithm = GSPO(clip_low=0.5, clip_high=0.5) if whole else NO_KL
+    batch, _ = policy_batch(groups(), algorithm)
+    with Float64():
+        own = [alone(model, *words).tolist() for members in SPOKEN for words in members]
+    apart = [[0.3, -0.1, 0.2, 0.0, 0.1][: len(values)] for values in own]
+    said = [tuple(v - a for v, a in zip(values, by, strict=True)) for values, by in zip(own, apart, strict=True)]
+    weights = [[math.exp(sum(by))] * len(by) if whole else [math.exp(a) for a in by] for by in apart]
+    capped = [[min(w, 1.2) for w in each] for each in weights]
+    assert any(w > 1.2 for each in weights for w in each)
+    found, metrics = gradient(model, algorithm, replace(batch, sampler_logprobs=said), tokens=9, importance_cap=1.2)
+    by_weight = [
+        tuple(a * w for a, w in zip(*each, strict=True)) for each in zip(batch.advantages, capped, strict=True)
+    ]
+    expected, _ = gradient(model, algorithm, replace(batch, advantages=by_weight), tokens=9)
+    assert difference(found, expected) < 1e-9
+    flat = [w for each in capped for w in each]
+    assert metrics["importance"] == pytest.approx(sum(flat) / len(flat), rel=1e-9)
 
 
 def test_a_loss_that_is_not_finite_names_its_examples_and_touches_nothing():

@@ -23,7 +23,11 @@ FEEDBACK: Mapping[str, str] = MappingProxyType(
 """What one can have, by the name that is typed."""
 
 COMPUTE: Mapping[str, str] = MappingProxyType(
-    {"laptop": "a few CPU cores, or a small GPU", "gpu": "one large GPU", "cluster": "several GPUs"}
+    {
+        "laptop": "a few CPU cores, or a small GPU",
+        "gpu": "one large GPU",
+        "cluster": "memory for a second model of the policy's size",
+    }
 )
 
 
@@ -63,16 +67,16 @@ def advise(have: Collection[str], compute: str, *, long: bool = False) -> list[A
             "that scores an answer, FILE.py:function"
         )
     found = [_first_steps()] if "demonstrations" in have else []
+    if "pairs" in have:
+        found.append(_pairs(compute, also="verifiable" in have or "reward-model" in have))
+    if "steps" in have:
+        found.append(_steps(compute))
+    if "thumbs" in have:
+        found.append(_thumbs(compute, pairs="pairs" in have))
     if "verifiable" in have:
         found.append(_verifiable(compute, long))
     elif "reward-model" in have:
         found.append(_scored(compute, long))
-    if "pairs" in have:
-        found.append(_pairs(compute, also="verifiable" in have or "reward-model" in have))
-    if "steps" in have:
-        found.append(_steps())
-    if "thumbs" in have:
-        found.append(_thumbs("pairs" in have))
     return found
 
 
@@ -97,14 +101,14 @@ def _verifiable(compute: str, long: bool) -> Advice:
     if long and compute == "cluster":
         return Advice(
             "vapo",
-            "posttrain rl --algorithm vapo --critic own --dataset tasks.jsonl --reward math",
+            "posttrain rl --algorithm vapo --critic own --critic-lr 2e-6 --dataset tasks.jsonl --reward math",
             (*reasons, "with long completions a critic says which part was good, and there is memory for one"),
             ("dapo where a critic costs too much", "gspo for mixtures of experts, whose token ratios jump"),
         )
     if long:
         return Advice(
             "dapo",
-            "posttrain rl --algorithm dapo --dataset tasks.jsonl --reward math",
+            f"posttrain rl --algorithm dapo --dataset tasks.jsonl --reward math{_adapter(compute)}",
             (
                 *reasons,
                 "no critic and no reference: one model in memory",
@@ -140,7 +144,7 @@ def _scored(compute: str, long: bool) -> Advice:
             ),
             (
                 "posttrain preference --iterate 20 --algorithm dpo if only the order of scores can be trusted",
-                "ppo if feedback comes within a completion",
+                "ppo if single tokens have to be told apart, and several updates made of each batch",
             ),
         )
     return Advice(
@@ -167,27 +171,27 @@ def _pairs(compute: str, *, also: bool) -> Advice:
             *(("first on the pairs, then on what can be scored",) if also else ()),
         ),
         (
-            "simpo or orpo without a reference, if memory is short or answers grow long",
+            "simpo if answers grow long, orpo without a stage of imitation before",
             "ipo or --label-smoothing 0.1 if choices are noisy",
             "dpop if the logprob of chosen answers falls",
-            "posttrain reward-model, then rl, if there are many pairs and the policy moves far from them",
+            "preference --iterate, if there is a score as well and the policy moves far from the pairs",
         ),
     )
 
 
-def _steps() -> Advice:
+def _steps(compute: str) -> Advice:
     return Advice(
         "step-dpo",
-        "posttrain preference --algorithm step-dpo --dataset steps.jsonl",
+        f"posttrain preference --algorithm step-dpo --dataset steps.jsonl{_adapter(compute)}",
         ("what is right before the first wrong step is given and not unlearned",),
         ("dpo on whole answers if steps were judged for few of them",),
     )
 
 
-def _thumbs(pairs: bool) -> Advice:
+def _thumbs(compute: str, *, pairs: bool) -> Advice:
     return Advice(
         "kto",
-        "posttrain preference --algorithm kto --dataset thumbs.jsonl",
+        f"posttrain preference --algorithm kto --dataset thumbs.jsonl{_adapter(compute)}",
         ("good and bad answers need not belong together, nor be equally many",),
         ("dpo on the pairs first: a pair says more than two thumbs",) if pairs else ("collect pairs, which say more",),
     )

@@ -232,6 +232,9 @@ class OnlineAlgorithm(Algorithm, Protocol):
         """Whether `advantages` or `loss` needs the reference policy's logprobs."""
         return False
 
+    sequence_ratio: ClassVar[bool] = False
+    """Whether the importance ratio is a whole completion's, and not a token's."""
+
     @property
     def needs_entropy(self) -> bool:
         """Whether `loss` needs the entropy of each distribution with its gradient."""

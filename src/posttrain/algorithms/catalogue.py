@@ -55,7 +55,10 @@ def describe(name: str) -> Row:
     if isinstance(algorithm, UnpairedAlgorithm):
         forwards *= 2  # responses to other prompts, which say how far the policy has moved
     there = tuple(need for need, here in needs if here)
-    return Row(name, algorithm.family, algorithm.paper, there, 1 + algorithm.needs_reference, forwards)
+    # of pairs nothing but logprobs of a reference may be needed, and those are taken before training
+    remembered = isinstance(algorithm, PreferenceAlgorithm) and not algorithm.needs_divergence
+    models = 1 + (algorithm.needs_reference and not remembered)
+    return Row(name, algorithm.family, algorithm.paper, there, models, forwards)
 
 
 def rows() -> list[Row]:
@@ -121,7 +124,8 @@ INTRODUCTION = (
     "",
     "*Models in memory* is for all weights trained, with the default knobs. With `--lora-rank` every algorithm holds "
     "one network: the reference is the policy with its adapter off, and the critic a row on its trunk (`--critic own` "
-    "holds a second). *Passes a step* counts passes over the batch beside sampling: the reference's, the critic's "
+    "holds a second). What a reference says of pairs is read before training, so that it is not held, but with "
+    "`--iterate` it is. *Passes a step* counts passes over the batch beside sampling: the reference's, the critic's "
     "values, and the one that is learned from, which goes back as well, once for each update.",
 )
 

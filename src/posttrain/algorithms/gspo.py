@@ -41,6 +41,7 @@ class GSPO(GRPO):
     kl_coefficient: float = 0.0
     """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
 
+    sequence_ratio: ClassVar[bool] = True
     paper: ClassVar[str] = "2507.18071"
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:

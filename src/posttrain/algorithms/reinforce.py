@@ -40,6 +40,7 @@ class Reinforce(OnlineAlgorithm):
     kl_coefficient: float = 0.05
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
+    sequence_ratio: ClassVar[bool] = True
     paper: ClassVar[str] = "Williams 1992"
 
     def __post_init__(self) -> None:

@@ -47,6 +47,7 @@ class ReinforcePlusPlus(Reinforce):
     std_epsilon: float = 1e-4
     """Added to the standard deviation of the batch, in the units of the reward: rounding must not become a signal."""
 
+    sequence_ratio: ClassVar[bool] = False
     paper: ClassVar[str] = "2501.03262"
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ from posttrain.algorithms.algorithm import Advantages, Counts, Rollout
 from posttrain.algorithms.grpo import GRPO
 from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
-from posttrain.objectives.values import step_gains
+from posttrain.objectives.values import first_of_rows, step_gains
 from posttrain.types import States
 
 
@@ -73,15 +73,15 @@ class VinePPO(GRPO):
     def advantages(self, rollout: Rollout) -> Advantages:
         """What each step changed in what the completion was worth.
 
-        Metrics: `value`, what a completion was worth at its beginning on average, and `zero_advantage`, the share of
-        tokens whose step changed nothing. Raises `ValueError` without values and steps.
+        Metrics: `value`, what a completion was worth at its beginning on average, and `unchanged`, the share of tokens
+        whose step changed nothing. Raises `ValueError` without values and steps.
         """
         if rollout.values_N is None or rollout.step_N is None:
             raise ValueError("VinePPO compares states, so advantages() needs values_N and step_N; one of them is None")
         gains_N = step_gains(rollout.values_N, rollout.step_N, rollout.row_N, rollout.per_token(rollout.rewards_PG))
         metrics = {
-            "value": rollout.values_N[rollout.step_N == 0].mean().item(),
-            "zero_advantage": (gains_N == 0).double().mean().item(),
+            "value": rollout.values_N[first_of_rows(rollout.row_N)].mean().item(),
+            "unchanged": (gains_N == 0).double().mean().item(),
         }
         return Advantages(batch_normalised(gains_N, epsilon=self.std_epsilon), metrics)
 

@@ -5,6 +5,7 @@ A run that resumes at step 40 asks for step 40 and gets what an uninterrupted ru
 
 import hashlib
 import random
+from functools import lru_cache
 
 
 def seed_for(*parts: int | str) -> int:
@@ -26,7 +27,13 @@ def batch_indices(count: int, batch: int, step: int, seed: int) -> list[int]:
     place = step * batch
     while len(chosen) < batch:
         epoch, offset = divmod(place + len(chosen), count)
-        order = list(range(count))
-        random.Random(seed_for(seed, "epoch", epoch)).shuffle(order)
+        order = _order(count, seed_for(seed, "epoch", epoch))
         chosen += order[offset : offset + batch - len(chosen)]
     return chosen
+
+
+@lru_cache(maxsize=4)  # a large data set is shuffled once an epoch, not once a step
+def _order(count: int, seed: int) -> tuple[int, ...]:
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return tuple(order)

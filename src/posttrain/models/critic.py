@@ -25,6 +25,10 @@ class Critic(Protocol):
         """
         ...
 
+    def values_alone(self, row: Packed) -> Tensor:
+        """The same, with a gradient for nothing but the critic's own parameters."""
+        ...
+
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """What is the critic's own, by name: what its optimiser holds."""
         ...
@@ -54,6 +58,12 @@ class TrunkCritic:
         """The head's, on the policy's states; those are computed if they are not given."""
         return self._head(self._model.learned_states(row) if states is None else states)
 
+    def values_alone(self, row: Packed) -> Tensor:
+        """The trunk is read without a gradient."""
+        with torch.no_grad():
+            states = self._model.learned_states(row)
+        return self._head(states)
+
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """The head."""
         return list(self._head.named_parameters(prefix="head"))
@@ -68,6 +78,10 @@ class OwnCritic:
     def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
         """The head's, on states of the critic's own."""
         return self._head(self._model.learned_states(row))
+
+    def values_alone(self, row: Packed) -> Tensor:
+        """All of it is the critic's own."""
+        return self.values(row)
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Head and network; its output embedding only where that is the input's too."""

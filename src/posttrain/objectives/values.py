@@ -25,6 +25,16 @@ def last_of_rows(row_N: Int[Tensor, "N"]) -> Bool[Tensor, "N"]:
     return last_N
 
 
+def first_of_rows(row_N: Int[Tensor, "N"]) -> Bool[Tensor, "N"]:
+    """Which tokens are the first of their completion.
+
+    Example:
+        >>> first_of_rows(torch.tensor([0, 0, 1]))
+        tensor([ True, False,  True])
+    """
+    return last_of_rows(row_N.flip(0)).flip(0)
+
+
 def returns(
     rewards_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], *, discount: float | Float[Tensor, "N"] = 1.0
 ) -> Float[Tensor, "N"]:
@@ -141,7 +151,8 @@ def clipped_value_loss(
     old, target = old_values.detach(), returns.detach()
     near = old + (values - old).clamp(-clip, clip)
     free, held = (values - target).square(), (near - target).square()
-    return ValueLoss(0.5 * torch.maximum(free, held), (held > free).to(values.dtype))
+    beyond = (values.detach() - old).abs() > clip  # near is a rounding away from values where it is not
+    return ValueLoss(0.5 * torch.maximum(free, held), ((held > free) & beyond).to(values.dtype))
 
 
 def explained_variance(values: Float[Tensor, "..."], returns: Float[Tensor, "..."]) -> float:
@@ -156,4 +167,4 @@ def explained_variance(values: Float[Tensor, "..."], returns: Float[Tensor, "...
         0.75
     """
     spread = returns.var(correction=0).item()
-    return 1 - (returns - values).var(correction=0).item() / spread if spread else 0.0
+    return 1 - (returns - values).var(correction=0).item() / spread if spread > 1e-12 else 0.0

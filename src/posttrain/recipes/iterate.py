@@ -1,7 +1,7 @@
 """Iterated preference optimisation: the policy samples, a reward judges, pairs are made of that, and it learns; again.
 
     posttrain preference --iterate 20 --dataset gym:chain_sum
-    posttrain preference --iterate 3 --updates-per-round 8 --dataset train.jsonl --reward numbers --algorithm irpo
+    posttrain preference --iterate 5 --updates-per-round 8 --warmup-steps 0 --dataset train.jsonl --reward numbers
 
 Online DPO is the limit of one update a round (Guo et al. 2024, https://arxiv.org/abs/2402.04792), iterated DPO has many
 (Xiong et al. 2023, https://arxiv.org/abs/2312.11456; Dong et al. 2024, https://arxiv.org/abs/2405.07863). The pairs are
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
-from posttrain.data import batch_indices, seed_for
+from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import HeldOut, held_out, heldout_metrics
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
@@ -56,6 +56,8 @@ class Iterated(OnlineOptions):
     """Leave out pairs whose rewards differ by less."""
     renew_reference: int = 0
     """Every so many rounds the reference becomes the policy as it is then; 0: it stays the policy before training."""
+    lr: float = 1e-6
+    """Peak learning rate, reached over the first --warmup-steps rounds; ten times as much with an adapter."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,11 @@ def run(
             with progress.phase("evaluation"):
                 directory.log_metrics(0, heldout_metrics(setup, config, progress.tokens))
 
+        told = False
         while step < config.iterate and not stop.requested:
             began = time.perf_counter()
             with progress.phase("rollout"):
-                rolled = sampler.roll_out(step, lambda rewards: True, max_refills=0)
+                rolled = sampler.roll_out(step)
             sampled = time.perf_counter()
             pairs = pairs_of(rolled.groups, config.pairing, margin=config.margin)
             lr = learning_rate(
@@ -107,10 +110,12 @@ def run(
                 progress.phase("update"),
                 kept_batch(step + 1, examples_of(pairs), directory.path, directory.checkpoints),
             ):
-                for update in range(config.updates_per_round if pairs else 0):
-                    size, seed = min(config.pairs_per_step, len(pairs)), seed_for(config.seed, "round", step)
-                    chosen = [pairs[i] for i in batch_indices(len(pairs), size, update, seed)]
-                    metrics = parts.learner.step(chosen, lr)
+                for batch in _batches(config, pairs, step):
+                    for name, value in parts.learner.step(batch, lr).items():
+                        metrics[name] = metrics.get(name, 0.0) + value / config.updates_per_round
+            if not pairs and not told:
+                told = True
+                progress.say("no pairs in this round: no prompt has completions that earned enough more than others")
             metrics |= {f"pairs/{name}": metrics.pop(name) for name in ("accuracy", "margin") if name in metrics}
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr, "pairs/made": len(pairs)}
             metrics |= rollout_cost(began, sampled, rolled.tokens)
@@ -135,6 +140,15 @@ def run(
     return IteratedResult(directory.path, step, stop.cause if step < config.iterate else "", before, after)
 
 
+def _batches(config: Iterated, pairs: list[Pair], step: int) -> list[list[Pair]]:
+    """What each update of a round learns from; nothing where there are no pairs."""
+    if not pairs:
+        return []
+    size, seed = min(config.pairs_per_step, len(pairs)), seed_for(config.seed, "round", step)
+    updates = range(config.updates_per_round)
+    return [[pairs[i] for i in batch_indices(len(pairs), size, update, seed)] for update in updates]
+
+
 @dataclass(frozen=True)
 class _Parts:
     setup: Setup
@@ -155,6 +169,8 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
     check_sampling(config)
     if isinstance(algorithm, UnpairedAlgorithm):
         raise UserError(f"{config.algorithm} learns from single responses; --iterate makes pairs: type --algorithm dpo")
+    if config.renew_reference and not algorithm.needs_reference:
+        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
     if config.pairing not in PAIRINGS:
         raise unknown("pairing", config.pairing, PAIRINGS)
     if config.completions_per_prompt < 2:

@@ -12,6 +12,7 @@ and takes pairs as well. The prompt of a pair is computed once for both. What di
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,9 @@ def run(
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm)
     policy, optimizer, units = parts.policy, parts.optimizer, parts.units
+    directory = _open(config, algorithm, parts, output, resume)
     learner = _learner(config, algorithm, parts, quiet)
-    directory, step, notes = _open(config, algorithm, parts, output, resume)
+    step, notes = (0, parts.notes) if resume is None else _restore(directory, parts)
     with directory, stop_requests() as stop, Progress("preference", units.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
@@ -145,12 +147,15 @@ def _learner(
     """
     model, reference = parts.policy.model, None
     if algorithm.needs_reference and model.adapter is None and needs_only_logprobs(algorithm):
-        steps = range(parts.units.steps)
-        batches = [_sequences(parts, _batch(config, parts, step)) for step in steps]
-        batches += [_sequences(parts, parts.units.heldout)] if parts.units.heldout else []
-        with Progress("reference", len(batches), quiet=quiet) as progress:
+        heldout = [parts.units.heldout] if parts.units.heldout else []
+        batches = chain((_batch(config, parts, step) for step in range(parts.units.steps)), heldout)
+        with Progress("reference", parts.units.steps + len(heldout), quiet=quiet) as progress:
             reference = remember(
-                model, batches, microbatch_tokens=config.microbatch_tokens, together=2, on_batch=progress.step
+                model,
+                (_sequences(parts, batch) for batch in batches),
+                microbatch_tokens=config.microbatch_tokens,
+                together=2,
+                on_batch=progress.step,
             )
     elif algorithm.needs_reference:
         reference = reference_for(model)
@@ -163,16 +168,20 @@ def _open(
     parts: _Parts,
     output: Path | None,
     resume: Path | None,
-) -> tuple[RunDirectory, int, tuple[str, ...]]:
-    """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
+) -> RunDirectory:
+    """The run directory, new or gone on with."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
     if resume is None:
-        return RunDirectory.create(output, "preference", settings, environment=about), 0, parts.notes
-    directory = RunDirectory.resume(resume, settings, may_differ=("steps", "epochs"), environment=about)
+        return RunDirectory.create(output, "preference", settings, environment=about)
+    return RunDirectory.resume(resume, settings, may_differ=("steps", "epochs"), environment=about)
+
+
+def _restore(directory: RunDirectory, parts: _Parts) -> tuple[int, tuple[str, ...]]:
+    """Put the newest checkpoint in place: the step to go on from, and what to tell the user."""
     found = restore_latest(directory.checkpoints, parts.optimizer)
     directory.rewind(found.step)
-    return directory, found.step, parts.notes + found.skipped
+    return found.step, parts.notes + found.skipped
 
 
 def _heldout(parts: _Parts, learner: Learner, progress: Progress) -> dict[str, float]:

@@ -37,11 +37,12 @@ from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy_batch import policy_batch, shortened
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate, unreached
 from posttrain.training.settings import check_settings
 from posttrain.training.state import REFERENCE, restore_latest, writer
+from posttrain.types import Group
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def run(
     critic, reference = parts.critic, parts.reference
     directory, step, state, notes = _open(config, algorithm, parts, output, resume)
     draws, knobs = state["draws"], asdict(algorithm)
+    alone = algorithm.critic_warmup if isinstance(algorithm, ActorCritic) else 0  # steps in which the policy stays
     algorithm = replace(algorithm, **state["adapted"])
     with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
         for note in notes:
@@ -109,6 +111,9 @@ def run(
         def accepts(rewards: Sequence[float]) -> bool:
             return algorithm.accepts(torch.tensor(rewards))
 
+        def shaped(group: Group) -> Group:
+            return shortened(group, config.length_penalty, config.max_new_tokens)
+
         if config.eval_every and step == 0:
             with progress.phase("evaluation"):
                 directory.log_metrics(0, heldout_metrics(setup, config, progress.tokens))
@@ -116,7 +121,7 @@ def run(
         while step < config.steps and not stop.requested:
             began = time.perf_counter()
             with progress.phase("rollout"):
-                rolled = sampler.roll_out(draws, accepts, max_refills=config.max_refills)
+                rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
                 draws += rolled.draws
                 greedy = sampler.greedy_rewards(rolled.groups) if algorithm.needs_greedy else None
                 states = sampler.state_values(rolled.groups, algorithm.states, draws) if algorithm.states else None
@@ -129,16 +134,19 @@ def run(
                 states=states,
                 reference=reference,
                 critic=None if critic is None else critic.critic,
-                length_penalty=config.length_penalty,
                 microbatch_tokens=config.microbatch_tokens,
                 temperature=config.temperature,
             )
-            lr = learning_rate(step, steps=config.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
+            lr = learning_rate(
+                max(0, step - alone),
+                steps=config.steps - alone,
+                peak=config.lr,
+                warmup=config.warmup_steps,
+                decay=config.decay,
+            )
             with progress.phase("update"), kept_batch(step + 1, batch.examples, directory.path, directory.checkpoints):
-                if critic and isinstance(algorithm, ActorCritic) and step < algorithm.critic_warmup:
-                    metrics |= critic_step(
-                        policy.model, critic, algorithm, batch, microbatch_tokens=config.microbatch_tokens
-                    )
+                if critic and isinstance(algorithm, ActorCritic) and step < alone:
+                    metrics |= critic_step(critic, algorithm, batch, microbatch_tokens=config.microbatch_tokens)
                 else:
                     metrics |= policy_step(
                         policy.model,
@@ -153,8 +161,7 @@ def run(
                         critic=critic,
                         pretraining=_texts(config, parts, step),
                     )
-            if batch.kl is not None:
-                algorithm = algorithm.adapted(batch.kl)
+                    algorithm = algorithm if batch.kl is None else algorithm.adapted(batch.kl)
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr}
             metrics |= {"groups/thrown_away": rolled.thrown_away}
             metrics |= rollout_cost(began, sampled, rolled.tokens)
@@ -187,7 +194,7 @@ class _Parts:
     optimizer: MasterAdamW
     reference: FrozenCopy | AdapterOff | FrozenAdapter | None
     critic: TrainedCritic | None
-    pretraining: list[Example]
+    pretraining: list[str]
     notes: tuple[str, ...]  # what to tell the user
 
 
@@ -197,15 +204,15 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     enough(algorithm, config.completions_per_prompt)
     saved = saved_model(config.model)
     setup = set_up(config, saved.where)
-    model, chat = setup.policy.model, setup.policy.chat
+    model = setup.policy.model
     optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
     reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
     critic = _critic(config, setup.policy) if isinstance(algorithm, ActorCritic) else None
-    pretraining: list[Example] = []
+    pretraining: list[str] = []
     if algorithm.pretraining_weight:
-        most = min(config.max_prompt_tokens, model.context, config.microbatch_tokens)
-        texts = [chat.text_ids(text)[:most] for text in load_texts(config.pretraining_dataset)]
-        pretraining = [Example.whole(ids, (False, *[True] * (len(ids) - 1))) for ids in texts if len(ids) > 1]
+        pretraining = [text for text in load_texts(config.pretraining_dataset) if len(text.split()) > 1]
+        if not pretraining:
+            raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
     return _Parts(setup, optimizer, reference, critic, pretraining, notes)
 
@@ -217,12 +224,15 @@ def _critic(config: RL, policy: Policy) -> TrainedCritic:
 
 
 def _texts(config: RL, parts: _Parts, step: int) -> list[Example]:
-    """The pretraining texts of a step."""
+    """The pretraining texts of a step, each cut at what a prompt may have; all of it but the first token is learned."""
     if not parts.pretraining:
         return []
+    model, chat = parts.setup.policy.model, parts.setup.policy.chat
+    most = min(config.max_prompt_tokens, model.context, config.microbatch_tokens)
     seed = seed_for(config.seed, "pretraining")
     chosen = batch_indices(len(parts.pretraining), config.pretraining_per_step, step, seed)
-    return [parts.pretraining[i] for i in chosen]
+    texts = [chat.text_ids(parts.pretraining[i])[:most] for i in chosen]
+    return [Example.whole(ids, (False, *[True] * (len(ids) - 1))) for ids in texts]
 
 
 def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
@@ -237,6 +247,20 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         raise UserError(f"--critic-lr must be above 0; got {config.critic_lr}")
     if config.critic not in CRITICS:
         raise unknown("critic", config.critic, CRITICS)
+    if isinstance(algorithm, ActorCritic):
+        if algorithm.critic_warmup >= config.steps:
+            raise UserError(
+                f"in all {config.steps} steps the critic would learn alone; type --steps above "
+                f"{algorithm.critic_warmup}, or a smaller --critic-warmup-steps"
+            )
+    elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
+        raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
+    if config.renew_reference and not algorithm.needs_reference:
+        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
+    if config.length_penalty and (algorithm.needs_greedy or algorithm.states):
+        raise UserError(
+            f"{config.algorithm} compares with completions that are not penalised; leave out --length-penalty"
+        )
     if bool(config.pretraining_dataset) != bool(algorithm.pretraining_weight):
         raise UserError(
             f"{config.algorithm} learns from text beside; name it with --pretraining-dataset"

@@ -8,6 +8,8 @@ from posttrain.environments.env import Environment
 from posttrain.rollouts.drive import OnTokens, play, score
 from posttrain.types import Engine, Group, Sampling, States, StateValues, Trajectory
 
+SCORED_TOGETHER = 128  # episodes: a reward's time limit is for what it is given at once
+
 
 def state_values(
     groups: Sequence[Group],
@@ -43,8 +45,14 @@ def state_values(
         [opening for _, opening in wanted for _ in range(states.samples)],
     )
     by_state = [played[i : i + states.samples] for i in range(0, len(played), states.samples)]
-    for state, scored in zip(wanted, score(environment, tasks, by_state), strict=True):
-        wanted[state] = sum(scored.rewards) / states.samples
+    most = max(1, SCORED_TOGETHER // states.samples)
+    scored = [
+        group
+        for i in range(0, len(tasks), most)
+        for group in score(environment, tasks[i : i + most], by_state[i : i + most])
+    ]
+    for state, group in zip(wanted, scored, strict=True):
+        wanted[state] = sum(group.rewards) / states.samples
     found: list[StateValues] = []
     for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
         for trajectory, begins in zip(group.trajectories, starts, strict=True):

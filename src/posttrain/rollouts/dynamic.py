@@ -47,10 +47,21 @@ class Sampler:
     seed: int
     on_tokens: OnTokens | None = None
 
-    def roll_out(self, draw: int, accepts: Callable[[Sequence[float]], bool], *, max_refills: int) -> Rolled:
+    def roll_out(
+        self,
+        draw: int,
+        accepts: Callable[[Sequence[float]], bool] = lambda rewards: True,
+        shaped: Callable[[Group], Group] = lambda group: group,
+        *,
+        max_refills: int = 0,
+    ) -> Rolled:
         """Sample until `prompts` groups have rewards that are accepted, but draw `max_refills` times more at most.
 
-        `draw` is the number of the first draw.
+        Args:
+            draw: the number of the first draw.
+            accepts: whether to learn from a group with these rewards.
+            shaped: a group with the rewards that are learned from; the groups `sampled` keep what they earned.
+            max_refills: how often to draw again.
         """
         groups: list[Group] = []
         sampled: list[Group] = []
@@ -59,7 +70,7 @@ class Sampler:
             chosen = batch_indices(len(self.tasks), self.prompts, draw + drawn, self.seed)
             found = self._sample([self.tasks[i] for i in chosen], self.sampling, self.completions, draw + drawn)
             sampled += found
-            groups += [group for group in found if accepts(group.rewards)]
+            groups += [group for group in map(shaped, found) if accepts(group.rewards)]
             drawn += 1
         return Rolled(groups[: self.prompts], sampled, len(sampled) - len(groups), drawn)
 

@@ -61,8 +61,7 @@ def set_up(options: OnlineOptions, model: str, *, together: int = 1) -> Setup:
             f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
             f"{options.max_prompt_tokens} and what the model's context of {policy.model.context} leaves room for"
         )
-    longest = max(n for n in lengths if n <= most)
-    whole = longest + together * min(options.max_new_tokens, policy.model.context - longest)
+    whole = max(n + together * min(options.max_new_tokens, policy.model.context - n) for n in lengths if n <= most)
     if whole > options.microbatch_tokens:
         raise UserError(
             f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "

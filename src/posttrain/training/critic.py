@@ -11,7 +11,6 @@ from torch import Tensor
 from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.data.packing import PackedRow
 from posttrain.models.critic import Critic
-from posttrain.models.language_model import LanguageModel
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
@@ -28,7 +27,7 @@ class TrainedCritic:
 
 
 def critic_step(
-    model: LanguageModel, critic: TrainedCritic, algorithm: ActorCritic, batch: PolicyBatch, *, microbatch_tokens: int
+    critic: TrainedCritic, algorithm: ActorCritic, batch: PolicyBatch, *, microbatch_tokens: int
 ) -> dict[str, float]:
     """One update of the critic's own parameters; the policy stays as it is."""
     assert batch.values is not None and batch.returns is not None
@@ -36,9 +35,7 @@ def critic_step(
     seen = Means()
 
     def loss_of(row: PackedRow) -> Tensor:
-        with torch.no_grad():
-            states = model.learned_states(row)
-        values_N = critic.critic.values(row, states)
+        values_N = critic.critic.values_alone(row)
         old_N, returns_N = (of_row(column, row, values_N) for column in (before, target))
         loss_N, per_token = algorithm.critic_loss(values_N, old_N, returns_N)
         seen.add(per_token)

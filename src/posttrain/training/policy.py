@@ -4,13 +4,16 @@ Shape letters: N sampled tokens of a micro-batch.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm, Tokens
 from posttrain.data.packing import Example, PackedRow
+from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
+from posttrain.objectives.reduce import sequence_sum
 from posttrain.training.critic import TrainedCritic
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
@@ -40,7 +43,8 @@ def policy_step(
     (`logprob_gap`), for that is where silent wrongness would show. With an `importance_cap` each token's advantage is
     weighted by that policy over the sampler, min(pi_old / pi_sampler, cap): truncated importance sampling, which takes
     out the bias of an engine that is not quite the policy (Yao et al. 2025, "Your efficient RL framework secretly
-    brings you off-policy RL training").
+    brings you off-policy RL training"). Where an algorithm's ratio is a whole completion's, so is the weight. A KL or a
+    likelihood in the loss is not weighted.
 
     `pretraining` text is learned beside, by the algorithm's `pretraining_weight`. Nothing is updated by a gradient that
     is not finite, neither policy nor critic.
@@ -59,17 +63,19 @@ def policy_step(
             def column(numbers: Column | None) -> Tensor | None:
                 return None if numbers is None else of_row(numbers, row, old_N)
 
+            row_N = torch.tensor(row.rows, device=old_N.device)
             gap_N = old_N - of_row(batch.sampler_logprobs, row, old_N)
             advantages_N = of_row(batch.advantages, row, old_N)
             per_token = {"entropy": found.entropy, "logprob_gap": gap_N.abs()}
             if importance_cap:
-                per_token["importance"] = gap_N.exp().clamp(max=importance_cap)
+                log_weight_N = of_completions(gap_N, row_N) if algorithm.sequence_ratio else gap_N
+                per_token["importance"] = log_weight_N.exp().clamp(max=importance_cap)
                 advantages_N = advantages_N * per_token["importance"]
             tokens = Tokens(
                 found.logprobs,
                 old_N,
                 advantages_N,
-                torch.tensor(row.rows, device=old_N.device),
+                row_N,
                 reference_N=column(batch.reference_logprobs),
                 entropy_N=found.entropy,
                 values_N=None if critic is None else critic.critic.values(row, states),
@@ -79,20 +85,36 @@ def policy_step(
             )
             loss_N, told = algorithm.loss(tokens)
             seen.add(per_token | dict(told))
-            return algorithm.reduce(loss_N, tokens.row_N, batch.counts)
+            return algorithm.reduce(loss_N, row_N, batch.counts)
 
-        loss = accumulate_gradients(
-            optimizer, batch.examples, loss_of, microbatch_tokens=microbatch_tokens, beside=beside
-        )
-        metrics = {"loss": loss, **seen.summary()}
+        accumulate = partial(accumulate_gradients, optimizer, microbatch_tokens=microbatch_tokens, beside=beside)
+        metrics = {"loss": accumulate(batch.examples, loss_of), **seen.summary()}
         if pretraining:
             text = likelihood_of(model, pretraining, weight=algorithm.pretraining_weight)
-            found = accumulate_gradients(optimizer, pretraining, text, microbatch_tokens=microbatch_tokens)
-            metrics["pretraining_loss"] = found / algorithm.pretraining_weight
-        if beside:  # both, before one is moved
-            for each in (optimizer, *beside):
-                each.finite_norm()
+            metrics["pretraining_loss"] = accumulate(pretraining, text) / algorithm.pretraining_weight
+        if beside:
+            _both_finite(optimizer, *beside)
         metrics["grad_norm"] = optimizer.step(lr)
         if critic is not None:
             metrics["critic_grad_norm"] = critic.optimizer.step(critic.lr)
     return metrics
+
+
+def of_completions(values_N: Tensor, row_N: Tensor) -> Tensor:
+    """The sum over its completion for each token, [N]."""
+    return sequence_sum(values_N, row_N, int(row_N.max()) + 1 if len(row_N) else 0)[row_N]
+
+
+def _both_finite(*optimizers: MasterAdamW) -> None:
+    """Look at every gradient before a weight is moved; if one is not finite, all are forgotten.
+
+    Raises:
+        TrainingError: one is not.
+    """
+    try:
+        for each in optimizers:
+            each.finite_norm()
+    except TrainingError:
+        for each in optimizers:
+            each.discard()
+        raise

@@ -4,7 +4,7 @@ Shape letters: N sampled tokens, of a batch or of a micro-batch.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol
 
@@ -51,6 +51,16 @@ def example_of(trajectory: Trajectory) -> Example:
     return Example(prompt, trajectory.token_ids[len(prompt) :], trajectory.sampled[len(prompt) :])
 
 
+def shortened(group: Group, weight: float, longest: int) -> Group:
+    """A group whose rewards have `weight` times `adaptive_length_penalty` taken off; `longest` as in `policy_batch`."""
+    if not weight:
+        return group
+    rewards_G = torch.tensor(group.rewards, dtype=torch.float64)
+    lengths_G = torch.tensor([len(trajectory.logprobs) for trajectory in group.trajectories])
+    penalty_PG = weight * adaptive_length_penalty(rewards_G[None], lengths_G[None], longest)
+    return replace(group, rewards=tuple((rewards_G - penalty_PG[0]).tolist()))
+
+
 def policy_batch(
     groups: Sequence[Group],
     algorithm: OnlineAlgorithm,
@@ -60,7 +70,6 @@ def policy_batch(
     states: Sequence[StateValues] | None = None,
     reference: Reference | None = None,
     critic: Critic | None = None,
-    length_penalty: float = 0.0,
     microbatch_tokens: int = 4096,
     temperature: float = 1.0,
 ) -> tuple[PolicyBatch, dict[str, float]]:
@@ -74,7 +83,6 @@ def policy_batch(
         states: what the states of each completion are worth, for an algorithm that needs it.
         reference: asked for its logprobs if the algorithm needs them.
         critic: asked for its values.
-        length_penalty: weight of `adaptive_length_penalty`, which is taken off the rewards.
         microbatch_tokens: of the reference's and the critic's passes.
         temperature: of the sampling.
     """
@@ -100,9 +108,6 @@ def policy_batch(
         None if worth is None else _flat(worth),
         None if states is None else torch.tensor([step for s in states for step in s.steps]),
     )
-    if length_penalty:
-        penalty_PG = length_penalty * adaptive_length_penalty(rollout.rewards_PG, rollout.lengths_PG, longest)
-        rollout = rollout._replace(rewards_PG=rollout.rewards_PG - penalty_PG)
     found = algorithm.advantages(rollout)
 
     def column(numbers_N: Tensor) -> Column:
