@@ -17,8 +17,6 @@ from posttrain.recipes.iterate import Iterated
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.rl import RL
 
-PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
-
 
 @dataclass(frozen=True)
 class Wrapper(GRPO):
@@ -110,13 +108,6 @@ def test_an_algorithm_is_a_short_file():
     assert statistics.median(lengths.values()) < 80 and max(lengths.values()) < 200
 
 
-def test_the_page_in_docs_is_current():
-    said = PAGE.read_text(encoding="utf-8")
-    assert said == catalogue.page(), "type: python -m tests.algorithms.test_catalogue"
-    links, anchors = (re.findall(pattern, said) for pattern in (r"\]\(#([^)]*)\)", r'<a id="([^"]*)">'))
-    assert links == anchors and len(set(anchors)) == len(ALGORITHMS)
-
-
 @pytest.mark.parametrize("function", [catalogue.describe, catalogue.explain])
 def test_an_unknown_name_gives_the_nearest_one(function):
     with pytest.raises(UserError, match="did you mean 'grpo'"):
@@ -126,7 +117,3 @@ def test_an_unknown_name_gives_the_nearest_one(function):
 def test_docstring_examples_run():
     results = doctest.testmod(catalogue)
     assert results.failed == 0 and results.attempted > 0
-
-
-if __name__ == "__main__":
-    PAGE.write_text(catalogue.page(), encoding="utf-8")

@@ -118,7 +118,7 @@ def page() -> str:
 
 
 INTRODUCTION = (
-    "Written by `python -m tests.algorithms.test_catalogue` from the files in `src/posttrain/algorithms/`: change "
+    "Written by `python -m tests.examples.test_algorithms_page` from the files in `src/posttrain/algorithms/`: change "
     "those. `posttrain algorithms` prints the table, `posttrain explain NAME` one of the texts, and `posttrain advise` "
     "says which of them fits what you have.",
     "",
