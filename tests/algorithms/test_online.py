@@ -166,12 +166,12 @@ def test_on_the_first_update_the_ratio_is_one_and_nothing_is_clipped(name):
     ones = torch.ones_like(logprobs)
     found = algorithm.loss(
         Tokens(
-            logprobs,
+            logprobs.clone().requires_grad_(),
             old_N=logprobs,
             advantages_N=ones,
             row_N=row,
             entropy_N=ones,
-            values_N=ones,
+            values_N=ones.clone().requires_grad_(),
             old_values_N=ones,
             returns_N=ones,
             imitation_N=ones,

@@ -1,4 +1,4 @@
-"""docs/algorithms.md is what the algorithms say of themselves; `python -m tests.examples.test_algorithms_page` writes it."""
+"""docs/algorithms.md is what the algorithms say of themselves. Run as a program, this writes it anew."""
 
 import re
 from pathlib import Path

@@ -39,6 +39,10 @@ def test_a_value_is_of_what_came_before_its_token(kind):
     assert found[0] == found[2]
 
 
+def test_each_has_its_name():
+    assert {"trunk": TrunkCritic, "own": OwnCritic} == CRITICS
+
+
 def test_one_on_the_trunk_has_a_head_of_its_own_and_no_more():
     critic = TrunkCritic(tiny_llama())
     assert [(name, list(p.shape)) for name, p in critic.parameters()] == [("head.weight", [1, 32]), ("head.bias", [1])]
@@ -49,6 +53,7 @@ def test_the_loss_of_one_on_the_trunk_reaches_the_trunk_unless_it_is_given_state
     critic = opinionated(TrunkCritic(model))
     states = model.learned_states(ROW)
     assert torch.equal(critic.values(ROW, states), critic.values(ROW))
+    assert not torch.equal(critic.values(ROW, 2 * states), critic.values(ROW))  # those that it is given
     trunk = [p for _, p in model.trainable()]
     assert all(g is not None for g in torch.autograd.grad(critic.values(ROW, states).sum(), trunk, allow_unused=True))
     alone = torch.autograd.grad(critic.values_alone(ROW).sum(), trunk, allow_unused=True)

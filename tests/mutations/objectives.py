@@ -116,7 +116,6 @@ MUTATIONS = [
             ("rewards_N, values_N.roll(-1)) - values_N", "rewards_N, values_N.roll(-1))"),
             ("(step_N == step_N.roll(-1)) & ~last_of_rows(row_N)", "step_N == step_N.roll(-1)"),
             ("discount=within_N.double())", "discount=1.0)"),
-            ("gains_N.masked_fill(within_N, 0.0)", "gains_N"),
             (".clamp(-clip, clip)", ".clamp(max=clip)"),
             ("torch.maximum(free, held)", "torch.minimum(free, held)"),
             ("0.5 * torch.maximum(free, held)", "torch.maximum(free, held)"),

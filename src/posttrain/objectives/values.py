@@ -119,8 +119,10 @@ def step_gains(
     """
     require_one_shape("step_gains", values_N=values_N, step_N=step_N, row_N=row_N, rewards_N=rewards_N)
     gains_N = torch.where(last_of_rows(row_N), rewards_N, values_N.roll(-1)) - values_N
-    within_N = (step_N == step_N.roll(-1)) & ~last_of_rows(row_N)  # the step goes on: what it gained comes at its end
-    return returns(gains_N.masked_fill(within_N, 0.0), row_N, discount=within_N.double())
+    within_N = (step_N == step_N.roll(-1)) & ~last_of_rows(
+        row_N
+    )  # the step goes on: 0 so far, what it gained comes last
+    return returns(gains_N, row_N, discount=within_N.double())
 
 
 class ValueLoss(NamedTuple):
