@@ -155,8 +155,6 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
         sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs"))
     sections.append(Section("general", _shared((*command.shared, "debug"))))
     about = (form.__doc__ or "").strip()
-    if command.variant and form is command.load()[0]:
-        about += f" Another way: posttrain {name} --{command.variant[0]} 1 --help."
     return parse(argv, sections, program=f"posttrain {name}", about=about, file=file, origin=origin)
 
 

@@ -271,7 +271,6 @@ MUTATIONS = [
                 "zip(row.sequences(), [0] * len(learned), strict=True)",
             ),
             ("for key in _keys(row)])", "for key in _keys(row)[::-1]])"),
-            ("together=together", "together=1"),
             ("enumerate(batches, 1)", "enumerate(batches)"),
             ("@torch.no_grad()\n", ""),
         ]

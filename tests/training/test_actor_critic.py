@@ -15,7 +15,7 @@ from posttrain.models.plain import Float64
 from posttrain.training.critic import TrainedCritic, critic_step
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import policy_batch
+from posttrain.training.policy_batch import by_example, policy_batch
 from tests.tiny import tiny_llama
 from tests.training.test_policy import REWARDS, SPOKEN, alone, difference, distributions, groups
 
@@ -113,6 +113,13 @@ def test_the_critic_alone_learns_and_the_policy_stays(kind):
     for _ in range(10):
         losses.append(critic_step(trained, algorithm, batch, microbatch_tokens=9)["value_loss"])
     assert losses[-1] < 0.8 * losses[0]
+
+    def error(values):
+        pairs = [(v, r) for each in zip(values, batch.returns, strict=True) for v, r in zip(*each, strict=True)]
+        return sum((v - r) ** 2 for v, r in pairs)
+
+    after = by_example(batch.examples, 9, trained.critic.values)
+    assert error(after) < 0.8 * error(batch.values)  # what it says now is nearer to what it was to learn
     assert all(torch.equal(a, p) for a, (_, p) in zip(before, model.trainable(), strict=True))
     assert all(p.grad is None for _, p in model.trainable())
 

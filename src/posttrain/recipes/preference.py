@@ -38,7 +38,7 @@ from posttrain.training.state import restore_latest, writer
 
 @dataclass(frozen=True)
 class Preferences(PairOptions):
-    """Train a policy on preferences."""
+    """Train a policy on preferences. On pairs of its own completions: posttrain preference --iterate 1 --help."""
 
     algorithm: str = "dpo"
     """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
