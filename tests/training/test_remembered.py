@@ -58,6 +58,21 @@ def test_a_sequence_that_comes_again_is_computed_once_and_one_by_other_tokens_is
         assert not found.logprobs(row, 1.0).requires_grad
 
 
+def test_what_was_said_first_is_kept():
+    model, calls = tiny_llama(), []
+    right = model.logprobs
+
+    def drifting(row, *more):
+        calls.append(row)
+        found = right(row, *more)
+        return found._replace(logprobs=found.logprobs + 100 * len(calls))
+
+    model.logprobs = drifting
+    found = remember(model, [examples_of(PAIRS[:1]), examples_of(PAIRS[:2])], microbatch_tokens=100, together=2)
+    rows = [pack(examples_of([one]), 100, together=2)[0] for one in PAIRS[:2]]
+    assert found.logprobs(rows[0], 1.0).max() < 101 < found.logprobs(rows[1], 1.0).min()
+
+
 def test_it_stays_what_it_was_first():
     model = tiny_llama()
     first = remember(model, [examples_of(PAIRS[:1])], **OPTIONS)

@@ -119,9 +119,8 @@ def step_gains(
     """
     require_one_shape("step_gains", values_N=values_N, step_N=step_N, row_N=row_N, rewards_N=rewards_N)
     gains_N = torch.where(last_of_rows(row_N), rewards_N, values_N.roll(-1)) - values_N
-    within_N = (step_N == step_N.roll(-1)) & ~last_of_rows(
-        row_N
-    )  # the step goes on: 0 so far, what it gained comes last
+    # where a step goes on, 0 is gained so far: what it gained comes with its last token
+    within_N = (step_N == step_N.roll(-1)) & ~last_of_rows(row_N)
     return returns(gains_N, row_N, discount=within_N.double())
 
 
