@@ -26,7 +26,7 @@ from posttrain.recipes.verify.resume import compare
 from posttrain.rewards import combine
 from posttrain.rollouts import drive
 from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.training import policy
+from posttrain.training import policy, policy_batch
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score
 from tests.recipes.folders import model_folder
@@ -55,19 +55,23 @@ def test_a_right_trainer_passes(folder, name, precision):
 
 
 def without_temperature(monkeypatch):
-    right = LanguageModel.logprobs
-    monkeypatch.setattr(LanguageModel, "logprobs", lambda self, row, temperature=1.0: right(self, row))
+    right = LanguageModel.logprobs_at
+
+    def at_one(self, states, row, temperature=1.0, **options):
+        return right(self, states, row, **options)
+
+    monkeypatch.setattr(LanguageModel, "logprobs_at", at_one)
 
 
 def without_shared_prefix(monkeypatch):
     """Completions that do not see their prompt."""
-    right = LanguageModel.logprobs
+    right = LanguageModel.states
 
-    def blind(self, row, temperature=1.0):
+    def blind(self, row):
         lengths = [(0, [prefix, *branches]) for prefix, branches in row.families]
-        return right(self, dataclasses.replace(row, families=lengths), temperature)
+        return right(self, dataclasses.replace(row, families=lengths))
 
-    monkeypatch.setattr(LanguageModel, "logprobs", blind)
+    monkeypatch.setattr(LanguageModel, "states", blind)
 
 
 def rounded_weights(monkeypatch):
@@ -105,23 +109,23 @@ def test_a_right_trainer_passes_without_its_fast_paths(folder, name, path):
 
 
 def lost_stop_token(monkeypatch):
-    right = policy.example_of
+    right = policy_batch.example_of
 
     def without(trajectory):
         example = right(trajectory)
         return Example(example.prefix, example.continuation, (*example.learned[:-1], False))
 
-    monkeypatch.setattr(policy, "example_of", without)
+    monkeypatch.setattr(policy_batch, "example_of", without)
 
 
 def learned_tool_results(monkeypatch):
-    right = policy.example_of
+    right = policy_batch.example_of
 
     def everything(trajectory):
         example = right(trajectory)
         return Example(example.prefix, example.continuation, (True,) * len(example.continuation))
 
-    monkeypatch.setattr(policy, "example_of", everything)
+    monkeypatch.setattr(policy_batch, "example_of", everything)
 
 
 def mask_one_too_late(monkeypatch):
