@@ -162,7 +162,7 @@ MUTATIONS = [
             "training/policy_batch.py",
             old,
             new,
-            "recipes/test_rl.py::test_a_penalty_on_length_makes_completions_shorter",
+            "training/test_policy.py",
         )
         for old, new in [
             ("rewards_G - penalty_PG[0]", "rewards_G + penalty_PG[0]"),

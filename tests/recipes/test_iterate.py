@@ -36,7 +36,6 @@ def rows(run: Path) -> list[dict[str, Any]]:
     [
         ("dpo", {}),
         ("dpo", {"pairing": "all", "updates_per_round": 4, "iterate": 8, "pairs_per_step": 12}),
-        ("ipo", {}),
         ("simpo", {}),
         ("irpo", {"renew_reference": 2}),
     ],

