@@ -24,15 +24,15 @@ def options(tmp_path):
     (tmp_path / "reward.py").write_text("def varied(completion):\n    return float(len(completion) % 3)\n")
     settings = {
         "dataset": tmp_path / "tasks.jsonl", "model": tmp_path / "model", "reward": f"{tmp_path / 'reward.py'}:varied",
-        "steps": STEPS, "save-every": 2, "prompts-per-step": 2, "completions-per-prompt": 3, "max-new-tokens": 6,
-        "updates-per-step": 2, "lr": 1e-3, "weight-decay": 0.1, "decay": "cosine", "microbatch-tokens": 120,
+        "save-every": 2, "prompts-per-step": 2, "completions-per-prompt": 3, "max-new-tokens": 6,
+        "lr": 1e-3, "weight-decay": 0.1, "decay": "cosine", "microbatch-tokens": 130,
     }  # fmt: skip
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 
-def start(*words):
+def start(command, *words):
     return subprocess.Popen(
-        [sys.executable, "-m", "posttrain", "rl", "--quiet", *words],
+        [sys.executable, "-m", "posttrain", command, "--quiet", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -61,19 +61,39 @@ def contents(checkpoint):
     return {path.name: path.read_bytes() for path in checkpoint.iterdir()}
 
 
+RL = ["rl", "--steps", str(STEPS), "--updates-per-step", "2"]
+ITERATED = ["preference", "--iterate", str(STEPS), "--updates-per-round", "2", "--pairs-per-step", "2"]
+ADAPTIVE = ["--algorithm", "ppo-penalty", "--kl-target", "0.01", "--kl-gain", "1", "--precision", "float32"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
-    [["--precision", "bfloat16"], ["--precision", "float32", "--lora-rank", "2"]],
-    ids=["all weights in bfloat16", "adapter in float32"],
+    [
+        [*RL, "--precision", "bfloat16"],
+        [*RL, "--precision", "float32", "--lora-rank", "2"],
+        [*RL, *ADAPTIVE],
+        [*RL, *ADAPTIVE, "--critic", "own", "--renew-reference", "3"],
+        [*ITERATED, "--precision", "float32"],
+        [*ITERATED, "--precision", "bfloat16", "--renew-reference", "3"],
+    ],
+    ids=[
+        "all weights in bfloat16",
+        "adapter in float32",
+        "adaptive KL",
+        "adaptive KL, critic of its own, renewed reference",
+        "iterated dpo",
+        "iterated dpo, renewed reference",
+    ],
 )
 def test_a_killed_and_resumed_run_equals_one_that_was_not(tmp_path, options, more):
     if "--lora-rank" in more:
         pytest.importorskip("peft")
+    command, *more = more
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(start(*options, *more, "--output", str(whole)))
+    finish(start(command, *options, *more, "--output", str(whole)))
 
-    process = start(*options, *more, "--output", str(killed))
+    process = start(command, *options, *more, "--output", str(killed))
     last = random.Random(str(more)).randrange(3, STEPS)  # the first checkpoint is that of step 2
     while len(rows(killed)) < last:
         assert process.poll() is None, process.communicate()[0]
@@ -82,9 +102,11 @@ def test_a_killed_and_resumed_run_equals_one_that_was_not(tmp_path, options, mor
     process.communicate()
     assert process.returncode == -signal.SIGKILL
 
-    finish(start("--resume", str(killed)))
+    finish(start(command, "--resume", str(killed)))
     assert without_times(killed) == without_times(whole)
     assert [row["step"] for row in rows(killed)] == list(range(1, STEPS + 1))
     assert any(row["grad_norm"] > 0 for row in rows(killed)), "a run that learns nothing shows nothing"
+    if "ppo-penalty" in more:
+        assert len({row["groups/kl_coefficient"] for row in rows(killed)}) > 2, "a coefficient that stays shows nothing"
     final = f"checkpoints/step-{STEPS:06d}"
     assert contents(killed / final) == contents(whole / final)
