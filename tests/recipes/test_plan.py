@@ -130,6 +130,61 @@ def test_time_is_what_was_measured_times_what_is_done(folder, monkeypatch):
     assert again.update_seconds == pytest.approx(3 * 4.16) and again.sampling_seconds == pytest.approx(15.0)
 
 
+def test_what_is_sampled_and_not_learned_from_takes_its_time(folder, monkeypatch):
+    """A prompt's token takes 1 ms to read, a decoding step half a second for up to 128 sequences."""
+    monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(0.0, 1e-3, 0.5, 0.0))
+    words = {"measure": True, "prompt_tokens": 20, "max_new_tokens": 30, "prompts_per_step": 2}
+    two = {"completions_per_prompt": 2}
+
+    def seconds(algorithm):
+        return run(rl(folder, algorithm=algorithm, **words, **two)).sampling_seconds
+
+    plain = 2 * 20 * 1e-3 + 30 * 0.5
+    assert seconds("rloo") == pytest.approx(plain)
+    assert seconds("remax") == pytest.approx(2 * plain)  # a greedy completion of each prompt
+    # 25 states at most: 2 beginnings and 4 x 24 later ones, half a completion done; each continued nine times
+    later = 96 * 35 * 1e-3 + 7 * 15 * 0.5  # 864 in rounds of 128
+    assert seconds("vineppo") == pytest.approx(plain + plain + later)
+    words["max_new_tokens"] = 9  # as many states as tokens: 4 x 8 later ones, 288 continuations of 5 tokens
+    assert seconds("vineppo") == pytest.approx(2 * (0.04 + 9 * 0.5) + 32 * 24 * 1e-3 + 3 * 5 * 0.5)
+    words["max_new_tokens"] = 30
+    batch = run(rl(folder, algorithm="vineppo", **words, **two)).batch
+    assert batch.endswith("= 4 completions a step, and up to 882 continuations of them")
+    assert run(rl(folder, algorithm="remax", **words, **two)).batch.endswith("a step, and 2 greedy ones")
+
+
+def test_more_is_decoded_together_where_continuations_are(folder):
+    words = {"prompt_tokens": 20, "max_new_tokens": 30, "prompts_per_step": 2, "completions_per_prompt": 2}
+    (plain, many) = (
+        run(rl(folder, algorithm=name, **words)).summary()["memory"]["sampling"] for name in ("rloo", "vineppo")
+    )
+    assert many["keys and values"] == 32 * plain["keys and values"]  # 128 for 4
+
+
+def test_a_critic_of_its_own_is_a_second_network(folder, monkeypatch):
+    monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(1e-3, 0.0, 0.0, 1e-6))
+    trunk, own = (run(rl(folder, measure=True, algorithm="ppo", critic=which)) for which in ("trunk", "own"))
+    p = trunk.training.shape.parameters
+    held = [found.summary()["memory"]["update"] for found in (trunk, own)]
+    assert [parts["weights"] for parts in held] == [4 * p, 8 * p]
+    assert [parts["Adam state"] for parts in held] == [8 * p, 16 * p]
+    assert [parts["gradients"] for parts in held] == [4 * p, 8 * p]
+    assert held[1]["activations"] == 2 * held[0]["activations"] and held[1]["reference"] == held[0]["reference"]
+    assert own.update_seconds == pytest.approx(2 * trunk.update_seconds)
+    assert own.disk - trunk.disk == 4 * 12 * p
+    assert run(rl(folder, critic="own")).summary() == run(rl(folder)).summary()  # grpo has none
+
+
+def test_text_that_is_learned_beside_takes_its_time(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe, "measured_speed", lambda *_: Speed(1e-3, 0.0, 0.0, 0.0))
+    words = {"measure": True, "updates_per_step": 3, "max_prompt_tokens": 100, "pretraining_per_step": 4}
+    plain, text = (run(rl(folder, algorithm=name, **words)).update_seconds for name in ("ppo", "ppo-ptx"))
+    assert text == pytest.approx(plain + 3 * 4 * 100 * 1e-3)
+    data = write(tmp_path / "t.jsonl", [{"text": "x" * 30}, {"text": "x" * 50}, {"text": "x" * 250}])
+    words["pretraining_dataset"] = data
+    assert run(rl(folder, algorithm="ppo-ptx", **words)).update_seconds == pytest.approx(plain + 3 * 4 * 60 * 1e-3)
+
+
 def test_the_measurement_itself(folder, monkeypatch):
     """Seconds of a few and of more layers are measured on rows like those of the run, and extended to all."""
     monkeypatch.setattr(speed, "seconds_of", lambda work, device: (work(), 1.0)[1])
@@ -206,6 +261,7 @@ def test_lines_and_summary_can_be_read(folder):
         (rl, {"steps": 0}, "1 or more"),
         (rl, {"algorithm": "grop"}, "did you mean 'grpo'"),
         (rl, {"precision": "float8"}, "precision must be"),
+        (rl, {"critic": "onw"}, "did you mean 'own'"),
         (rl, {"model": "./nowhere"}, "no model"),
         (rl, {"dataset": "nowhere.jsonl"}, "no file or folder"),
         (rl, {"dataset": "gym:chain_sum", "limit": 3, "max_prompt_tokens": 2}, "all prompts are longer"),

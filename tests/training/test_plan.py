@@ -70,8 +70,16 @@ def test_a_batch_is_prompts_times_completions():
             Training(SHAPE, 2, lora_rank=16, reference=True),
             {"weights": 2 * P, "adapter": 4 * 16 * 305_280, "Adam state": 8 * 16 * 305_280},
         ),
+        (
+            Training(SHAPE, 2, lora_rank=16, reference=True, critic=True),
+            {"weights": 4 * P, "adapter": 8 * 16 * 305_280, "Adam state": 16 * 16 * 305_280},
+        ),
+        (
+            Training(SHAPE, 2, critic=True),
+            {"weights": 4 * P, "float32 masters": 8 * P, "float32 gradients": 8 * P, "Adam state": 16 * P},
+        ),
     ],
-    ids=["with reference", "bfloat16", "float32", "adapter"],
+    ids=["with reference", "bfloat16", "float32", "adapter", "adapter and critic", "critic"],
 )
 def test_what_is_held_all_the_time(training, held):
     assert training.held() == held
@@ -132,6 +140,7 @@ def test_a_context_bounds_the_cache():
 def test_a_checkpoint_is_model_masters_and_adam():
     assert checkpoint_bytes(FULL) == (2 + 4 + 8) * P
     assert checkpoint_bytes(Training(SHAPE, 4)) == (4 + 4 + 8) * P
+    assert checkpoint_bytes(Training(SHAPE, 4, critic=True)) == (4 + 2 * (4 + 8)) * P
     assert checkpoint_bytes(Training(SHAPE, 2, lora_rank=16)) == (4 + 4 + 8) * 16 * 305_280
 
 

@@ -54,7 +54,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a model is trained: in which number format (bytes of a number), all of it or an adapter, near a reference."""
+    """How a model is trained: in which number format (bytes of a number), all of it or an adapter, beside what."""
 
     shape: Shape
     itemsize: int
@@ -63,11 +63,17 @@ class Training:
     on_gpu: bool = False
     head: bool = True  # whether words are predicted; a reward model's head is one row
     reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
+    critic: bool = False  # whether a critic's own network is held and trained beside; it is like the policy
 
     @property
     def trainable(self) -> int:
         """Parameters that the optimiser holds."""
         return self.shape.adapter_parameters(self.lora_rank) if self.lora_rank else self.shape.parameters
+
+    @property
+    def networks(self) -> int:
+        """How many are trained: the policy, and a critic's own."""
+        return 1 + self.critic
 
     @property
     def copies_masters(self) -> bool:
@@ -76,14 +82,15 @@ class Training:
 
     def held(self) -> dict[str, int]:
         """What stays from the first update to the last. Adam keeps two float32 numbers per parameter."""
-        kept = {"weights": self.shape.parameters * self.itemsize}
+        trained = self.networks * self.trainable
+        kept = {"weights": self.networks * self.shape.parameters * self.itemsize}
         if self.lora_rank:
-            kept["adapter"] = 4 * self.trainable
+            kept["adapter"] = 4 * trained
         if self.copies_masters:
-            kept |= {"float32 masters": 4 * self.trainable, "float32 gradients": 4 * self.trainable}
+            kept |= {"float32 masters": 4 * trained, "float32 gradients": 4 * trained}
         if self.reference and not self.lora_rank:  # an adapter's reference is its base
             kept["reference"] = self.shape.parameters * self.itemsize
-        return kept | {"Adam state": 8 * self.trainable}
+        return kept | {"Adam state": 8 * trained}
 
 
 def update_phase(training: Training, load: Load) -> Phase:
@@ -95,7 +102,7 @@ def update_phase(training: Training, load: Load) -> Phase:
     if training.head:
         parts["logits of a chunk"] = head_bytes(training.shape, training.itemsize, full=not training.lora_rank)
     if not training.copies_masters:
-        parts["gradients"] = 4 * training.trainable
+        parts["gradients"] = 4 * training.networks * training.trainable
     return Phase("update", training.held() | parts)
 
 
@@ -103,7 +110,7 @@ def activation_bytes(training: Training, load: Load) -> int:
     """What autograd keeps of a full micro-batch."""
     tokens = min(load.microbatch_tokens, load.tokens)
     learned = math.ceil(tokens * load.sequences * load.completion_tokens / load.tokens)
-    return saved_bytes(training.shape, training.itemsize, tokens=tokens, learned=learned)
+    return training.networks * saved_bytes(training.shape, training.itemsize, tokens=tokens, learned=learned)
 
 
 def sampling_phase(training: Training, load: Load, *, cache_bytes: int) -> Phase:
@@ -128,9 +135,9 @@ def _longest(training: Training, load: Load) -> int:
 
 
 def checkpoint_bytes(training: Training) -> int:
-    """One checkpoint: the model as it computes (an adapter alone), float32 masters, and Adam's state."""
+    """One checkpoint: the policy as it computes (an adapter alone), float32 masters and Adam's state of all trained."""
     model = 4 * training.trainable if training.lora_rank else training.shape.parameters * training.itemsize
-    return model + 12 * training.trainable
+    return model + 12 * training.networks * training.trainable
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,8 @@ class Speed:
 def update_seconds(training: Training, load: Load, speed: Speed, *, updates: int = 1) -> float:
     """All updates of a step, after every token was read as often as it is."""
     read = training.reads * load.tokens * speed.read_token
-    return read + updates * (load.tokens * speed.trained_token + training.trainable * speed.parameter)
+    each = load.tokens * speed.trained_token + training.trainable * speed.parameter
+    return read + updates * training.networks * each
 
 
 def sampling_seconds(training: Training, load: Load, speed: Speed, *, cache_bytes: int) -> float:

@@ -21,9 +21,9 @@ from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring.memory import available_bytes, peak_gb
 from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
 from posttrain.recipes.plan.speed import measured_speed
-from posttrain.recipes.plan.work import work_of
+from posttrain.recipes.plan.work import Work, work_of
 from posttrain.training import plan
-from posttrain.training.plan import GB, Load, Phase, Training
+from posttrain.training.plan import GB, Load, Phase, Speed, Training
 from posttrain.training.plan_result import PlanResult
 
 __all__ = ["PlanPreference", "PlanRL", "PlanRewardModel", "PlanSFT", "run"]
@@ -37,9 +37,16 @@ def run(config: Config) -> PlanResult:
     dtype = dtype_of(config.precision, device)
     shape = read_shape(config.model)
     work = work_of(config, shape)
-    training = Training(shape, dtype.itemsize, work.lora_rank, work.reference, device == "cuda", work.head, work.reads)
-    phases = [plan.sampling_phase(training, work.longest, cache_bytes=work.cache)] if work.cache else []
-    phases.append(plan.update_phase(training, work.longest))
+    training = Training(
+        shape, dtype.itemsize, work.lora_rank, work.reference, device == "cuda", work.head, work.reads, work.critic
+    )
+    sampled = [work.longest, *work.beside] if work.cache else []
+    learned = [work.longest, *([work.text] if work.text else [])]
+    by_load = (
+        [plan.sampling_phase(training, load, cache_bytes=work.cache) for load in sampled],
+        [plan.update_phase(training, load) for load in learned],
+    )
+    phases = [max(same, key=lambda phase: phase.total) for same in by_load if same]
     if device == "cpu":
         phases = [Phase(p.name, {"Python and libraries": libraries} | dict(p.parts)) for p in phases]
     available = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes() + libraries
@@ -61,15 +68,25 @@ def run(config: Config) -> PlanResult:
         phases=tuple(phases),
         available=available,
         together=together,
-        sampling_seconds=plan.sampling_seconds(training, work.expected, speed, cache_bytes=work.cache)
-        if speed and work.cache
-        else None,
-        update_seconds=plan.update_seconds(training, work.expected, speed, updates=work.updates) if speed else None,
+        sampling_seconds=_sampling_seconds(training, work, speed) if speed and work.cache else None,
+        update_seconds=_update_seconds(training, work, speed) if speed else None,
         disk=disk,
         free=free,
         busy=busy,
         warnings=tuple(_warnings(training, work.longest, phases, available, work.cache, disk, free)),
     )
+
+
+def _sampling_seconds(training: Training, work: Work, speed: Speed) -> float:
+    """Of a step: what is learned from, and what is sampled beside."""
+    loads = (work.expected, *work.beside)
+    return sum(plan.sampling_seconds(training, load, speed, cache_bytes=work.cache) for load in loads)
+
+
+def _update_seconds(training: Training, work: Work, speed: Speed) -> float:
+    """Of a step: what was sampled, and the text that is learned with it."""
+    text = work.updates * work.text.tokens * speed.trained_token if work.text else 0.0
+    return plan.update_seconds(training, work.expected, speed, updates=work.updates) + text
 
 
 def _warnings(

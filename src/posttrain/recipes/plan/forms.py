@@ -14,7 +14,7 @@ class PlanRL:
     model: str = "smollm2-135m-instruct"
     """The policy: a hub id, a folder, an adapter's folder, or a packaged model."""
     algorithm: str = "grpo"
-    """Which algorithm, with its default knobs: they decide whether a reference is kept."""
+    """Which algorithm, with its default knobs: they decide what is held and sampled beside."""
     steps: int = 100
     """How many batches to sample and learn from."""
     prompts_per_step: int = 16
@@ -27,6 +27,12 @@ class PlanRL:
     """The longest completion."""
     max_prompt_tokens: int = 1024
     """Longer prompts are left out."""
+    critic: str = "trunk"
+    """For an algorithm with a critic: a row on the policy's own trunk, or a network of its own (trunk or own)."""
+    pretraining_dataset: str = ""
+    """For an algorithm that learns text beside (ppo-ptx); without it texts are taken to have --max-prompt-tokens."""
+    pretraining_per_step: int = 16
+    """Texts in each update."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
     precision: str = "auto"

@@ -1,13 +1,14 @@
 """What a run will compute: how many sequences of which lengths, measured on its data where there are some."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from posttrain.algorithms import online, preference
-from posttrain.algorithms.algorithm import ActorCritic, UnpairedAlgorithm, enough
-from posttrain.data import ChatFormat, load_demonstrations, load_tasks, load_tokenizer, parse_columns
-from posttrain.errors import UserError
+from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm, UnpairedAlgorithm, enough
+from posttrain.data import ChatFormat, load_demonstrations, load_tasks, load_texts, load_tokenizer, parse_columns
+from posttrain.errors import UserError, unknown
+from posttrain.models.critic import CRITICS
 from posttrain.models.footprint import Shape
 from posttrain.models.load import locate
 from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
@@ -35,23 +36,28 @@ class Work:
     lora_rank: int = 0
     reference: bool = False  # whether one is held beside the policy
     reads: int = 0  # passes over a batch that only read it
+    critic: bool = False  # whether a critic's own network is trained beside
+    beside: tuple[Load, ...] = ()  # what is sampled in a step, but not learned from
+    text: Load | None = None  # what is learned in an update, but not sampled
     head: bool = True  # whether words are predicted
 
 
 def work_of(config: Config, shape: Shape) -> Work:
     """What a command with these options will compute."""
     if isinstance(config, PlanRL):
-        return _rlwork_of(config)
+        return _rlwork_of(config, shape)
     if isinstance(config, PlanSFT):
         return _sftwork_of(config, shape)
     return _pairwork_of(config, shape)
 
 
-def _rlwork_of(config: PlanRL) -> Work:
+def _rlwork_of(config: PlanRL, shape: Shape) -> Work:
     if min(config.steps, config.prompts_per_step, config.completions_per_prompt, config.updates_per_step) < 1:
         raise UserError("--steps, --prompts-per-step, --completions-per-prompt, --updates-per-step must be 1 or more")
     algorithm = online(config.algorithm)()
     enough(algorithm, config.completions_per_prompt)
+    if config.critic not in CRITICS:
+        raise unknown("critic", config.critic, CRITICS)
     lengths, rows = [config.prompt_tokens], None
     if config.dataset:
         tasks = load_tasks(
@@ -79,20 +85,60 @@ def _rlwork_of(config: PlanRL) -> Work:
     prompts = f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most"
     if not config.dataset:
         prompts = f"prompts taken to have {longest.prompt_tokens} (--dataset measures them)"
+    beside, others = _beside(algorithm, expected)
     return Work(
         "rl",
         longest,
         expected,
         rows,
         config.steps,
-        f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step",
+        f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step{others}",
         f"{prompts}; completions taken to be as long as they may be, {longest.completion_tokens}",
         updates=config.updates_per_step,
         cache=int(config.cache_gb * 2**30),
         lora_rank=config.lora_rank,
         reference=algorithm.needs_reference,
         reads=algorithm.needs_reference + isinstance(algorithm, ActorCritic),
+        critic=isinstance(algorithm, ActorCritic) and config.critic == "own",
+        beside=beside,
+        text=_text(config, shape) if algorithm.pretraining_weight else None,
     )
+
+
+def _beside(algorithm: OnlineAlgorithm, load: Load) -> tuple[tuple[Load, ...], str]:
+    """What an algorithm samples and does not learn from, and the same in words.
+
+    Continuations are taken to begin in as many states as there may be, evenly spread over the completion: where a step
+    is a line, how many there are shows only when they are sampled. All completions of a prompt begin in one state.
+    """
+    found, words = [], ""
+    if algorithm.needs_greedy:
+        found.append(replace(load, group=1))
+        words = f", and {load.prompts} greedy ones"
+    if states := algorithm.states:
+        steps = min(states.most, math.ceil(load.completion_tokens / max(1, states.step_tokens)))
+        first = replace(load, group=states.samples)
+        done = load.completion_tokens // 2
+        later = Load(
+            load.sequences * (steps - 1),
+            states.samples,
+            load.prompt_tokens + done,
+            load.completion_tokens - done,
+            load.microbatch_tokens,
+        )
+        found += [first, later]
+        words += f", and up to {first.sequences + later.sequences:,} continuations of them"
+    return tuple(found), words
+
+
+def _text(config: PlanRL, shape: Shape) -> Load:
+    """The pretraining text of an update."""
+    most, lengths = min(config.max_prompt_tokens, shape.context), [config.max_prompt_tokens]
+    if config.pretraining_dataset:
+        chat = ChatFormat(load_tokenizer(locate(config.model)))
+        lengths = [len(chat.text_ids(text)) for text in load_texts(config.pretraining_dataset, limit=MOST_READ)]
+    mean = sum(min(length, most) for length in lengths) / len(lengths)
+    return Load(config.pretraining_per_step, 1, 0, round(mean), config.microbatch_tokens)
 
 
 def _sftwork_of(config: PlanSFT, shape: Shape) -> Work:
