@@ -19,6 +19,7 @@ share of the cores.
 import argparse
 import json
 import os
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,6 +79,7 @@ def train(job: Job, threads: int) -> None:
     torch.set_num_threads(threads)
     if (job.folder / "done").exists():
         return
+    shutil.rmtree(job.folder, ignore_errors=True)  # of a run that was cut off
     if job.stage == "online":
         rl.run(job.options, algorithms.online(job.name)(**SETTINGS.get(job.name, {})), output=job.folder, quiet=True)
     else:

@@ -73,11 +73,13 @@ def test_tokens_are_counted_within_a_phase(clock: Clock) -> None:
     file = io.StringIO()
     with Progress("rl", 4, file=file, clock=clock, every_seconds=10) as progress:
         for _ in range(2):
-            with progress.phase("rollout"):
+            with progress.phase("rollout") as rollout:
                 clock.now += 5
                 progress.tokens(1000)
                 clock.now += 5
                 progress.tokens(2000)
+            progress.tokens(7)
+            assert rollout.tokens == 3000
     assert file.getvalue().splitlines() == [
         "rl 0/4  elapsed 0:05  rollout 1,000 tokens, 200/s",
         "rl 0/4  elapsed 0:15  rollout 1,000 tokens, 200/s",

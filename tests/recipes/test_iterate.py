@@ -1,6 +1,8 @@
 """Pairs of the policy's own completions, round after round."""
 
+import math
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,25 @@ def test_of_one_update_a_round_each_learns_from_what_the_policy_is_now(folder, t
     assert [row["pairs/margin"] for row in found] == pytest.approx([0.0, 0.0], abs=1e-4)
     assert all(0 < row["pairs/made"] <= 8 for row in found)
     assert read_run(run).command == "preference"
+
+
+def test_a_round_is_divided_among_its_updates(folder, tmp_path):
+    options = config(folder, pairs_per_step=4, updates_per_round=3)
+    pairs: list[Any] = list(range(12))
+    first, second = (iterate._batches(options, pairs, step) for step in (0, 1))
+    assert sorted(chain(*first)) == pairs == sorted(chain(*second)) and first != second
+    assert [len(batch) for batch in first] == [4, 4, 4]
+    assert [sorted(batch) for batch in iterate._batches(options, pairs[:2], 0)] == [[0, 1]] * 3
+    assert iterate._batches(options, [], 0) == []
+    still = config(folder, iterate=1, updates_per_round=3, lr=1e-12)  # what is logged of them is their mean
+    (row,) = rows(train(still, output=tmp_path / "run").run)
+    assert row["loss"] == pytest.approx(math.log(2), abs=1e-4)
+
+
+def test_every_round_samples_anew(folder, tmp_path):
+    run = train(config(folder, iterate=2, lr=1e-12, prompts_per_step=99), output=tmp_path / "run").run
+    first, second = ([s for s in read_run(run).samples if s["step"] == step] for step in (1, 2))
+    assert first and [s["completion"] for s in first] != [s["completion"] for s in second]
 
 
 def test_a_round_without_pairs_learns_nothing_and_says_so(folder, tmp_path):

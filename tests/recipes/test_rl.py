@@ -85,6 +85,14 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, fo
     assert (states[0].path / "reference.safetensors").exists() == ("renew_reference" in changes)
 
 
+@pytest.mark.parametrize(("name", "least", "most"), [("rloo", 1, 1), ("remax", 1.01, 2), ("vineppo", 1.5, 99)])
+def test_the_pace_of_sampling_counts_what_is_not_learned_from(name, least, most, folder, tmp_path):
+    """A greedy completion of each prompt, or completions that go on from states of the others."""
+    first = rows(train(small(folder, name, steps=1), KNOBS.get(name), output=tmp_path / "run").run)[0]
+    sampled = round(first["tokens_per_second"] * first["seconds/rollout"])
+    assert least * first["tokens"] <= sampled <= most * first["tokens"]
+
+
 def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(

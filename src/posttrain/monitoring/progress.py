@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Self
 
 from rich.console import Console
@@ -16,6 +17,15 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 RECENT_STEPS = 20  # that the time left is estimated from: lengths change as a policy learns
+
+
+@dataclass
+class Phase:
+    """A part of a step."""
+
+    name: str
+    began: float
+    tokens: int = 0
 
 
 class Progress:
@@ -57,7 +67,7 @@ class Progress:
         self._interactive = self._console.is_terminal and not self._console.is_dumb_terminal
         self._began = self._now = self._printed = 0.0
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS + 1)
-        self._phase, self._phase_began, self._tokens = "", 0.0, 0
+        self._phase = Phase("", 0.0)
         self._numbers: dict[str, float | str] = {}
         self._bar: RichProgress | None = None
 
@@ -87,7 +97,7 @@ class Progress:
     def step(self, n: int, **numbers: float | str) -> None:
         """Say that step `n` is done, with the numbers to show until the next."""
         self._now = self._clock()
-        self._done, self._numbers, self._phase = n, numbers, ""
+        self._done, self._numbers = n, numbers
         self._recent.append((n, self._now))
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=n)
@@ -95,17 +105,17 @@ class Progress:
             self._line(last=n >= self._total)
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Show what goes on within a step, such as `rollout`; `tokens` counts from 0 within it."""
-        self._phase, self._phase_began, self._tokens = name, self._clock(), 0
+    def phase(self, name: str) -> Iterator[Phase]:
+        """Show what goes on within a step, such as `rollout`; `tokens` counts from 0 within it, also for the caller."""
+        self._phase = Phase(name, self._clock())
         try:
-            yield
+            yield self._phase
         finally:
-            self._phase = ""
+            self._phase = Phase("", 0.0)
 
     def tokens(self, count: int) -> None:
         """Count tokens that were just sampled or trained on; hand this to an engine as its `on_tokens`."""
-        self._tokens += count
+        self._phase.tokens += count
         self._now = self._clock()
         if self._bar is None:
             self._line()
@@ -124,8 +134,8 @@ class Progress:
         left = self.seconds_left()
         if left is not None and self._done < self._total:
             parts.append(f"left {_minutes(left)}")
-        if self._phase:
-            parts.append(self._phase + self._rate())
+        if self._phase.name:
+            parts.append(self._phase.name + self._rate())
         parts += [f"{name} {_short(value)}" for name, value in self._numbers.items()]
         return "  ".join(parts)
 
@@ -138,10 +148,10 @@ class Progress:
         return max(0.0, pace * (self._total - self._done) - (self._now - ended))
 
     def _rate(self) -> str:
-        seconds = self._now - self._phase_began
-        if not self._tokens or seconds <= 0:
+        tokens, seconds = self._phase.tokens, self._now - self._phase.began
+        if not tokens or seconds <= 0:
             return ""
-        return f" {self._tokens:,} tokens, {self._tokens / seconds:,.0f}/s"
+        return f" {tokens:,} tokens, {tokens / seconds:,.0f}/s"
 
     def _line(self, last: bool = False) -> None:
         if not self._quiet and (last or self._now - self._printed >= self._every):

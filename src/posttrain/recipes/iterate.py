@@ -98,7 +98,7 @@ def run(
         told = False
         while step < config.iterate and not stop.requested:
             began = time.perf_counter()
-            with progress.phase("rollout"):
+            with progress.phase("rollout") as rollout:
                 rolled = sampler.roll_out(step)
             sampled = time.perf_counter()
             pairs = pairs_of(rolled.groups, config.pairing, margin=config.margin)
@@ -118,7 +118,7 @@ def run(
                 progress.say("no pairs in this round: no prompt has completions that earned enough more than others")
             metrics |= {f"pairs/{name}": metrics.pop(name) for name in ("accuracy", "margin") if name in metrics}
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr, "pairs/made": len(pairs)}
-            metrics |= rollout_cost(began, sampled, rolled.tokens)
+            metrics |= rollout_cost(began, sampled, rollout.tokens)
             step += 1
             last = step == config.iterate
             if reference and config.renew_reference and step % config.renew_reference == 0:

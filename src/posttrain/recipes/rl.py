@@ -120,7 +120,7 @@ def run(
 
         while step < config.steps and not stop.requested:
             began = time.perf_counter()
-            with progress.phase("rollout"):
+            with progress.phase("rollout") as rollout:
                 rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
                 draws += rolled.draws
                 greedy = sampler.greedy_rewards(rolled.groups) if algorithm.needs_greedy else None
@@ -164,7 +164,7 @@ def run(
                     algorithm = algorithm if batch.kl is None else algorithm.adapted(batch.kl)
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr}
             metrics |= {"groups/thrown_away": rolled.thrown_away}
-            metrics |= rollout_cost(began, sampled, rolled.tokens)
+            metrics |= rollout_cost(began, sampled, rollout.tokens)
             step += 1
             last = step == config.steps
             if reference and config.renew_reference and step % config.renew_reference == 0:

@@ -27,11 +27,6 @@ class Rolled:
     thrown_away: int
     draws: int
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens were sampled."""
-        return sum(len(t.logprobs) for group in self.sampled for t in group.trajectories)
-
 
 @dataclass(frozen=True)
 class Sampler:

@@ -1,0 +1,84 @@
+"""Faults of the loops: a state that is forgotten, what is computed with the wrong step, an option that does nothing."""
+
+from tests.mutations import Mutation
+
+RESUMED = "test_a_run_that_is_resumed_equals_one_that_was_not_stopped"
+THROWN = "test_groups_that_teach_nothing_are_thrown_away_and_drawn_again"
+STEERED = "test_a_coefficient_that_is_steered_is_logged_and_moves"
+RENEWED = "test_a_reference_that_is_renewed_is_the_policy_of_then"
+WARMED = "test_while_the_critic_warms_up_the_policy_stays"
+PENALTY = "test_the_penalty_is_taken_before_groups_are_thrown_away"
+WEIGHED = "test_a_token_is_weighed_by_policy_over_sampler"
+BEGINS = "test_the_learning_rate_begins_when_the_policy_does"
+PACE = "test_the_pace_of_sampling_counts_what_is_not_learned_from"
+ALONE = "test_a_group_of_one_is_enough_where_nothing_is_compared_within_it"
+BESIDE = "test_text_is_learned_beside"
+NOW = "test_of_one_update_a_round_each_learns_from_what_the_policy_is_now"
+DIVIDED = "test_a_round_is_divided_among_its_updates"
+REFUSED_TOO = "test_what_cannot_be_is_refused"
+REFUSED = "test_an_option_that_cannot_be_is_refused"
+
+MUTATIONS = [
+    *(
+        Mutation("recipes/rl.py", old, new, f"recipes/test_rl.py::{test}")
+        for old, new, test in [
+            ("draws += rolled.draws", "draws += 1", THROWN),
+            ("roll_out(draws, accepts, shaped", "roll_out(step, accepts, shaped", RESUMED + "[dapo-changes0]"),
+            ("_FRESH | found.state", "_FRESH", RESUMED + "[ppo-penalty-changes2]"),
+            ("replace(algorithm, **state", "replace(algorithm, **{} and state", RESUMED + "[ppo-penalty-changes2]"),
+            ("critic.optimizer if critic else None", "None", RESUMED + "[ppo-penalty-changes2]"),
+            (
+                "parts.optimizer, None if parts.critic is None else parts.critic.optimizer",
+                "parts.optimizer, None",
+                RESUMED + "[ppo-penalty-changes2]",
+            ),
+            (
+                "parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))",
+                "pass",
+                RESUMED + "[ppo-penalty-changes3]",
+            ),
+            ("if value != knobs[name]}", "}", THROWN),
+            ("step % config.renew_reference == 0", "step == 1", RENEWED),
+            ("renewed=config.renew_reference > 0", "renewed=False", RENEWED),
+            ("max(0, step - alone)", "step", BEGINS),
+            ("steps=config.steps - alone", "steps=config.steps", BEGINS),
+            ("isinstance(algorithm, ActorCritic) and step < alone:", "False:", WARMED),
+            ("algorithm.adapted(batch.kl)", "algorithm", STEERED),
+            ("rollout.tokens)", 'int(metrics["tokens"]))', PACE),
+            ("shortened(group, config.length_penalty", "shortened(group, 0.0", PENALTY),
+            ("max_refills=config.max_refills", "max_refills=1", THROWN),
+            ("importance_cap=config.importance_cap", "importance_cap=0.0", WEIGHED),
+            ("pretraining=_texts(config, parts, step)", "pretraining=()", BESIDE),
+            ("(False, *[True] * (len(ids) - 1))", "(True,) * len(ids)", BESIDE),
+            ("if len(text.split()) > 1]", "]", "test_text_that_cannot_be_learned_is_refused"),
+            ("    enough(algorithm, config.completions_per_prompt)\n", "", ALONE),
+            ("if not 0 < config.critic_lr < math.inf:", "if False:", REFUSED),
+            ("if config.critic not in CRITICS:", "if False:", REFUSED),
+            ("if algorithm.critic_warmup >= config.steps:", "if algorithm.critic_warmup > config.steps:", REFUSED),
+            ("if config.renew_reference and not algorithm.needs_reference:", "if False:", REFUSED),
+            ("(algorithm.needs_greedy or algorithm.states)", "algorithm.needs_greedy", REFUSED),
+            ("bool(config.pretraining_dataset) != bool(", "bool(config.pretraining_dataset) and not bool(", BESIDE),
+        ]
+    ),
+    *(
+        Mutation("recipes/iterate.py", old, new, f"recipes/test_iterate.py::{test}")
+        for old, new, test in [
+            ("sampler.roll_out(step)", "sampler.roll_out(0)", "test_every_round_samples_anew"),
+            ("margin=config.margin", "margin=0.0", "test_a_round_without_pairs_learns_nothing_and_says_so"),
+            ("pairs_of(rolled.groups, config.pairing", 'pairs_of(rolled.groups, "all"', NOW),
+            ("min(config.pairs_per_step, len(pairs))", "config.pairs_per_step", DIVIDED),
+            ("range(config.updates_per_round)", "range(1)", DIVIDED),
+            ("len(pairs), size, update, seed)", "len(pairs), size, 0, seed)", DIVIDED),
+            ("+ value / config.updates_per_round", "+ value", DIVIDED),
+            ("step % config.renew_reference == 0", "step == 3", RESUMED),
+            (
+                "parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))",
+                "pass",
+                RESUMED,
+            ),
+            ("if isinstance(algorithm, UnpairedAlgorithm):", "if False:", REFUSED_TOO),
+            ("if config.pairing not in PAIRINGS:", "if False:", REFUSED_TOO),
+            ("if config.completions_per_prompt < 2:", "if config.completions_per_prompt < 1:", REFUSED_TOO),
+        ]
+    ),
+]
