@@ -179,6 +179,7 @@ COMMANDS: dict[str, Command] = {
         "held-out accuracy with intervals, sampled and greedy", _recipe("evaluate", "Evaluate"), _ASKING
     ),
     "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
+    "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),
     "plan rl": Command(
         "before a run: batch, memory, time and disk, and what will not fit", _recipe("plan", "PlanRL"), ("json",)
     ),

@@ -236,4 +236,37 @@ MUTATIONS = [
             ("[*own, *sorted(tokenizer.all_special_ids)]", "sorted(tokenizer.all_special_ids)"),
         ]
     ),
+    *(
+        Mutation("data/convert.py", old, new, "data/test_convert.py")
+        for old, new in [
+            ('"chosen": [_said(p.chosen)], "rejected"', '"chosen": [_said(p.rejected)], "rejected"'),
+            ("    if p.partial:\n", "    if False:\n"),
+            ("- set(speakers)", "- {*speakers, 'system'}"),
+            ('"label": j.good}', '"label": True}'),
+            ("        if j.good:\n", "        if True:\n"),
+            ("!= again or j.partial:", "!= again:"),
+            ("j.partial) != (j.prompt", "False) != (j.prompt"),
+            ('{"steps": preference.opening} if preference.partial else {}', "{}"),
+            ("    if said != (p.prompt", "    if False and said != (p.prompt"),
+            ("except (DataError, Unusable) as problem:", "except DataError as problem:"),
+            ('{"user": "Human", "assistant": "Assistant"}', '{"user": "Assistant", "assistant": "Human"}'),
+        ]
+    ),
+    *(
+        Mutation("recipes/convert.py", old, new, "recipes/test_convert.py")
+        for old, new in [
+            ("left_out, written = list(found.left_out), 0", "left_out, written = [], 0"),
+            ("                left_out.append(str(problem))\n", ""),
+            ("if target.once:", "if False:"),
+            ("if target.once:", "if True:"),
+            ("        new.unlink()\n", ""),
+            ("    if path.exists():\n", "    if False:\n"),
+            ("    if not path.parent.is_dir():\n", "    if False:\n"),
+            ("    if not written:\n", "    if False:\n"),
+            ("split=config.split or None", "split=None"),
+            ("limit=config.limit", "limit=None"),
+            ("system=config.system", "system=None"),
+            ("prompt_template=config.prompt_template", 'prompt_template="{prompt}"'),
+        ]
+    ),
 ]

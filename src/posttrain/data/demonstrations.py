@@ -34,10 +34,11 @@ def load_demonstrations(
         DataError: as `load_rows`, or a row that is no demonstration, by file, line and field.
     """
     rows = read_rows(source, split=split, columns=columns, limit=limit)
-    return [dress(_conversation(row), system, prompt_template) for row in rows]
+    return [dress(conversation_in(row), system, prompt_template) for row in rows]
 
 
-def _conversation(row: Row) -> tuple[Message, ...]:
+def conversation_in(row: Row) -> tuple[Message, ...]:
+    """What a row demonstrates."""
     messages = _read(row)
     if not any(message.role == "assistant" for message in messages):
         raise row.fail(

@@ -27,7 +27,7 @@ class Loaded(NamedTuple, Generic[T]):
     left_out: tuple[str, ...] = ()
 
 
-class _Unusable(Exception):
+class Unusable(Exception):
     """A row that is well formed, and from which nothing can be learned."""
 
 
@@ -67,7 +67,7 @@ def load_preferences(
     """
 
     def read(row: Row) -> list[Preference]:
-        return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in _preferences(row)]
+        return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
     return _usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
 
@@ -88,7 +88,7 @@ def load_judgements(
     """
 
     def read(row: Row) -> list[tuple[Judgement, ...]]:
-        found = [(_judgement(row),)] if _is_judged(row) else [judgements_of(one) for one in _preferences(row)]
+        found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
         return [
             tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found
         ]
@@ -109,7 +109,7 @@ def _usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T
     for row in rows:
         try:
             kept += read(row)
-        except _Unusable as problem:
+        except Unusable as problem:
             left_out.append(f"{row.place}: {problem}")
     if not kept:
         raise DataError(f"{left_out[0]}, and nothing can be learned from the other rows either")
@@ -120,7 +120,7 @@ def _is_judged(row: Row) -> bool:
     return "completion" in row and "chosen" not in row and "rejected" not in row
 
 
-def _preferences(row: Row) -> list[Preference]:
+def preferences_in(row: Row) -> list[Preference]:
     """What a row says, in posttrain's own layout or a public one."""
     if _is_judged(row):
         raise row.fail("a response that was judged alone, not two of which one was chosen; use --algorithm kto")
@@ -128,7 +128,7 @@ def _preferences(row: Row) -> list[Preference]:
     if layout is None:
         return [_preference(row)]
     if not (found := layout.read(row)):
-        raise _Unusable("no two responses of which one was found better")
+        raise Unusable("no two responses of which one was found better")
     return found
 
 
@@ -140,7 +140,7 @@ def _preference(row: Row) -> Preference:
     else:
         prompt = chosen[:-1]
         if rejected[:-1] != prompt:
-            raise _Unusable("'chosen' and 'rejected' answer different prompts")
+            raise Unusable("'chosen' and 'rejected' answer different prompts")
     if not prompt or prompt[-1].role == "assistant":
         raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with --columns")
     last = (chosen[-1], rejected[-1])
@@ -148,7 +148,7 @@ def _preference(row: Row) -> Preference:
         if message.role != "assistant":
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
     if last[0].content == last[1].content:
-        raise _Unusable("'chosen' and 'rejected' are the same")
+        raise Unusable("'chosen' and 'rejected' are the same")
     field = next((field for field in ("steps", "initial_reason_steps") if field in row), "")
     opening = _steps(row, field) if field else ""
     return Preference(prompt, last[0].content, last[1].content, source=row.place, opening=opening, partial=bool(field))
@@ -166,7 +166,8 @@ def _steps(row: Row, field: str) -> str:
     return value if isinstance(value, str) else "".join(f"{step}\n" for step in steps)
 
 
-def _judgement(row: Row) -> Judgement:
+def judgement_in(row: Row) -> Judgement:
+    """What a row of `prompt`, `completion` and `label` says."""
     prompt, said = row.messages("prompt"), _conversation(row, "completion")
     if "label" not in row:
         raise row.missing("label")
@@ -182,7 +183,7 @@ def _conversation(row: Row, field: str) -> tuple[Message, ...]:
     """A response alone, or the conversation that it ends."""
     value = row.fields.get(field)
     if _says_nothing(value):
-        raise _Unusable(f"'{field}' says nothing")
+        raise Unusable(f"'{field}' says nothing")
     if field in row and not isinstance(value, str):
         return row.messages(field)
     text = row.text(field)
@@ -194,7 +195,7 @@ def _conversation(row: Row, field: str) -> tuple[Message, ...]:
     if pieces[0].strip():
         raise row.fail(f"field '{field}' has words before the first turn: {pieces[0].strip()[:40]!r}")
     if not all(message.content for message in said):
-        raise _Unusable(f"'{field}' has a turn in which nothing is said")
+        raise Unusable(f"'{field}' has a turn in which nothing is said")
     return tuple(said)
 
 

@@ -1,0 +1,139 @@
+"""Feedback as the rows that other tools read.
+
+A row is read back before it is given away, as posttrain itself would read it: one that would say something else, for
+want of a field or because its text looks like the layout's own marks, is none.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from posttrain.data.demonstrations import conversation_in
+from posttrain.data.preferences import (
+    Loaded,
+    Unusable,
+    judgement_in,
+    load_judgements,
+    load_preferences,
+    preferences_in,
+)
+from posttrain.data.rows import Row
+from posttrain.errors import DataError
+from posttrain.types import Judgement, Message, Preference
+
+T = TypeVar("T")
+Fields = dict[str, Any]
+
+
+class Target(NamedTuple):
+    """A layout that can be written."""
+
+    says: str  # what a row has, and who reads it
+    load: Callable[..., Loaded[Any]]
+    rows: Callable[[Any], list[Fields]]  # of one item that was loaded; raises `DataError` for what cannot be said
+    once: bool = False  # whether a row that comes again is to be left away
+
+
+def pairs(preference: Preference) -> list[Fields]:
+    """`prompt`, `chosen` and `rejected`, each a list of messages; `steps` where the responses are steps."""
+    p = preference
+    fields: Fields = {"prompt": _messages(p.prompt), "chosen": [_said(p.chosen)], "rejected": [_said(p.rejected)]}
+    return [_readable(p, fields | _steps(p))]
+
+
+def conversations(preference: Preference) -> list[Fields]:
+    """`chosen` and `rejected`, each a whole conversation as a list of messages."""
+    p = preference
+    before = _messages(p.prompt)
+    fields: Fields = {"chosen": [*before, _said(p.chosen)], "rejected": [*before, _said(p.rejected)]}
+    return [_readable(p, fields | _steps(p))]
+
+
+def transcripts(preference: Preference) -> list[Fields]:
+    """`chosen` and `rejected`, each a whole conversation as text, as HH-RLHF has them."""
+    p = preference
+    if p.partial:
+        raise DataError(f"{p.source}: a transcript has no place for the steps before")
+    speakers = {"user": "Human", "assistant": "Assistant"}
+    if other := {message.role for message in p.prompt} - set(speakers):
+        raise DataError(f"{p.source}: a transcript has no words for the role '{sorted(other)[0]}'")
+    before = "".join(f"\n\n{speakers[message.role]}: {message.content}" for message in p.prompt)
+    fields = {name: f"{before}\n\nAssistant: {text}" for name, text in (("chosen", p.chosen), ("rejected", p.rejected))}
+    return [_readable(p, fields)]
+
+
+def judgements(judged: Sequence[Judgement]) -> list[Fields]:
+    """`prompt`, `completion` and `label`, of each response."""
+    found: list[Fields] = []
+    for j in judged:
+        fields = {"prompt": _messages(j.prompt), "completion": [_said(j.response)], "label": j.good}
+        again = _again(j.source, fields, judgement_in)
+        if (again.prompt, again.response, again.good, j.partial) != (j.prompt, j.response, j.good, False):
+            raise _unsaid(j.source)
+        found.append(fields)
+    return found
+
+
+def demonstrations(judged: Sequence[Judgement]) -> list[Fields]:
+    """`messages`, of each response that was found good."""
+    found: list[Fields] = []
+    for j in judged:
+        fields = {"messages": [*_messages(j.prompt), _said(j.response)]}
+        again = _again(j.source, fields, conversation_in)
+        if (*j.prompt, Message("assistant", j.response)) != again or j.partial:
+            raise _unsaid(j.source)
+        if j.good:
+            found.append(fields)
+    return found
+
+
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        "pairs": Target("prompt, chosen, rejected as messages (posttrain, TRL)", load_preferences, pairs),
+        "conversations": Target(
+            "chosen, rejected as whole conversations (Skywork, OpenRLHF)", load_preferences, conversations
+        ),
+        "transcripts": Target(
+            "chosen, rejected as text of Human and Assistant (HH-RLHF)", load_preferences, transcripts
+        ),
+        "judgements": Target("prompt, completion, label (posttrain's and TRL's kto)", load_judgements, judgements),
+        "demonstrations": Target(
+            "messages of what was found good (any sft)", load_judgements, demonstrations, once=True
+        ),
+    }
+)
+"""By the name that is typed."""
+
+
+def _messages(prompt: Sequence[Message]) -> list[Fields]:
+    return [{"role": message.role, "content": message.content} for message in prompt]
+
+
+def _said(text: str) -> Fields:
+    return {"role": "assistant", "content": text}
+
+
+def _steps(preference: Preference) -> Fields:
+    return {"steps": preference.opening} if preference.partial else {}
+
+
+def _readable(preference: Preference, fields: Fields) -> Fields:
+    """The fields, if they say the same; raises `DataError` if not."""
+    p = preference
+    again = _again(p.source, fields, preferences_in)[0]
+    said = (again.prompt, again.chosen, again.rejected, again.opening, again.partial)
+    if said != (p.prompt, p.chosen, p.rejected, p.opening, p.partial):
+        raise _unsaid(p.source)
+    return fields
+
+
+def _again(source: str, fields: Fields, read: Callable[[Row], T]) -> T:
+    """What is read of a row."""
+    try:
+        return read(Row(fields, source, source))
+    except (DataError, Unusable) as problem:
+        raise _unsaid(source) from problem
+
+
+def _unsaid(source: str) -> DataError:
+    return DataError(f"{source}: it would be read back as something else")

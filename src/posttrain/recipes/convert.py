@@ -1,0 +1,117 @@
+"""Write feedback in another layout, for another tool or another algorithm.
+
+    posttrain convert --dataset hh.jsonl.gz --to pairs --output pairs.jsonl
+    posttrain convert --dataset OWNER/ULTRAFEEDBACK --to judgements --output thumbs.jsonl
+
+Every row is read back before it is written, and must say the same. Left out: how strongly and by whom a response was
+chosen, for which these layouts have no fields.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.data import parse_columns
+from posttrain.data.convert import TARGETS
+from posttrain.errors import DataError, UserError, unknown
+from posttrain.monitoring import jsonl
+
+SHOWN = 3  # of what is left out
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Write feedback in another layout."""
+
+    dataset: str = ""
+    """What to read: a hub id, or a jsonl or parquet file or folder, in any layout that docs/data.md names."""
+    to: str = "pairs"
+    """The layout to write: pairs, conversations, transcripts, judgements or demonstrations."""
+    output: str = ""
+    """The file to write; its name ends with .jsonl."""
+    split: str = ""
+    """Which part to read; train unless said otherwise."""
+    columns: str = ""
+    """Which columns to read, such as "prompt=question chosen=better rejected=worse"."""
+    limit: int | None = None
+    """Use only so many rows, from the first."""
+    system: str | None = None
+    """A system message, in place of the data's own."""
+    prompt_template: str = "{prompt}"
+    """Text around each of the user's messages."""
+
+
+@dataclass(frozen=True)
+class ConvertResult:
+    """What was written, and what could not be."""
+
+    path: Path
+    layout: str
+    written: int
+    left_out: tuple[str, ...]  # where each row is, and why
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        return {
+            "path": self.path,
+            "layout": self.layout,
+            "written": self.written,
+            "left_out": list(self.left_out),
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people, with the first of what was left out."""
+        found = [f"{self.written:,} rows in {self.path}: {TARGETS[self.layout].says}"]
+        if self.left_out:
+            more = "" if len(self.left_out) <= SHOWN else f"; and {len(self.left_out) - SHOWN:,} more"
+            found.append(f"{len(self.left_out):,} left out: " + "; ".join(self.left_out[:SHOWN]) + more)
+        return found
+
+
+def run(config: Convert) -> ConvertResult:
+    """Read, convert and write; the file is there when all of it is, or not at all."""
+    if not config.dataset:
+        raise UserError("say what to read with --dataset: a hub id, or a jsonl or parquet file or folder")
+    if config.to not in TARGETS:
+        raise unknown("layout", config.to, TARGETS)
+    if not config.output.endswith(".jsonl"):
+        raise UserError(f"say where to write with --output NAME.jsonl; got {config.output!r}")
+    path = Path(config.output)
+    if path.exists():
+        raise UserError(f"{path} is there already; remove it, or give --output another name")
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent}; make it first")
+    target = TARGETS[config.to]
+    found = target.load(
+        config.dataset,
+        split=config.split or None,
+        columns=parse_columns(config.columns) if config.columns else None,
+        limit=config.limit,
+        system=config.system,
+        prompt_template=config.prompt_template,
+    )
+    left_out, written = list(found.left_out), 0
+    seen: set[str] = set()
+    new = path.with_name(f".{path.name}.new")
+    with new.open("wb") as file:
+        for item in found.items:
+            try:
+                rows = target.rows(item)
+            except DataError as problem:
+                left_out.append(str(problem))
+                continue
+            for row in rows:
+                if target.once:
+                    if repr(row) in seen:
+                        continue
+                    seen.add(repr(row))
+                jsonl.append(file, row)
+                written += 1
+        file.flush()
+        os.fsync(file.fileno())
+    if not written:
+        new.unlink()
+        raise DataError(f"nothing was written: {left_out[0] if left_out else 'no response was found good'}")
+    os.replace(new, path)
+    return ConvertResult(path, config.to, written, tuple(left_out))
