@@ -10,7 +10,8 @@ online       A Llama of two layers with random weights learns to count on (count
              Reached: the mean reward of ten steps in a row is 0.9 or more; the table says after how many steps.
 preference   The packaged model learns from pairs of HH-RLHF, harmless-base (DATA has hh-rlhf/), and is judged on 300
              others: how often the algorithm's own reward of the chosen response is the higher one. Every preference
-             algorithm with the same pairs, length limit, batch and learning rate; dpo and simpo on all pairs as well.
+             algorithm with the same pairs, length limit, batch and learning rate; --whole: dpo and simpo on all pairs
+             as well. How long the responses are that it then samples shows what else has changed.
 
 A run that is finished is not run again: give the same --output to go on. `--jobs 2` runs two at a time, each on its
 share of the cores.
@@ -39,13 +40,17 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
+from posttrain.data import ChatFormat, load_preferences, load_tokenizer
 from posttrain.evaluation.statistics import wilson_interval
+from posttrain.models.load import locate
 from posttrain.monitoring import read_run
-from posttrain.recipes import preference, rl
+from posttrain.recipes import generate, preference, rl
 
 HERE = Path(__file__).parent
 TARGET, IN_A_ROW = 0.9, 10
 STEPS = 250
+BASE = "smollm2-135m-instruct"
+ASKED, LONGEST = 48, 128  # held-out prompts that are answered after training, and tokens of an answer at most
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # what is random to begin with is nothing to stay close to, so that no algorithm has a KL
@@ -176,6 +181,25 @@ def preference_jobs(names: list[str], seeds: list[int], output: Path, options: a
     ]  # fmt: skip
 
 
+def answered(model: str, prompts: Path, where: Path) -> float:
+    """Tokens of a sampled answer on average; kept in `where`, so that it is computed once."""
+    if not where.exists():
+        asked = generate.Generate(model=model, prompts=str(prompts), max_new_tokens=LONGEST)
+        where.write_text(str(fmean(reply.tokens for reply in generate.run(asked, quiet=True).replies)))
+    return float(where.read_text())
+
+
+def questions(options: Any, output: Path) -> Path:
+    """The first held-out prompts, as a file."""
+    chat = ChatFormat(load_tokenizer(locate(BASE)))
+    found = [one.prompt for one in load_preferences(options.eval_dataset).items]
+    short = [prompt for prompt in found if len(chat.prompt_ids(prompt)) <= options.max_tokens][:ASKED]
+    rows = [{"prompt": [{"role": said.role, "content": said.content} for said in prompt]} for prompt in short]
+    file = output / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
 def reached(rewards: list[float]) -> int | None:
     """After how many steps the mean of ten in a row was the target or more."""
     ends = range(IN_A_ROW, len(rewards) + 1)
@@ -206,7 +230,10 @@ def online_table(jobs: list[Job], picture: Path) -> list[str]:
 
 
 def preference_table(jobs: list[Job], picture: Path) -> list[str]:
-    head = ["algorithm", "pairs", "seed", "accuracy (95%)", "margin", "logprob of chosen", "of rejected", "minutes"]
+    head = ["algorithm", "pairs", "seed", "accuracy (95%)", "margin", "logprob of chosen", "of rejected"]
+    head += ["tokens it says", "minutes"]
+    prompts = questions(jobs[0].options, picture.parent)
+    before_tokens = answered(BASE, prompts, picture.parent / "tokens")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     figure, axes = plt.subplots(figsize=(9, 4))
     for number, job in enumerate(jobs):
@@ -227,7 +254,8 @@ def preference_table(jobs: list[Job], picture: Path) -> list[str]:
         margin = after.get("evaluation/margin", float("nan"))
         said = f"{accuracy:.3f} ({low:.3f}-{high:.3f})"
         cells = [job.name, str(job.options.limit), str(job.seed), said, f"{margin:.3f}", chosen, rejected]
-        lines.append("| " + " | ".join([*cells, f"{minutes:.0f}"]) + " |")
+        says = f"{before_tokens:.0f} to {answered(str(job.folder), prompts, job.folder / 'tokens'):.0f}"
+        lines.append("| " + " | ".join([*cells, says, f"{minutes:.0f}"]) + " |")
         axes.errorbar(number, accuracy, yerr=[[accuracy - low], [high - accuracy]], fmt="o", color="black", capsize=3)
     axes.axhline(0.5, color="grey", linestyle=":", linewidth=1)
     axes.set_xticks(range(len(jobs)), [f"{job.name}\n{job.options.limit}" for job in jobs], fontsize=7)

@@ -15,9 +15,10 @@ averaged over prompts: the mean over the tokens of a completion, then over compl
 Published settings (section 4.2): beta 0.04, G 64, learning rate 1e-6, 1024 completions per batch, at most 1024 tokens,
 one update per batch. The paper does not give eps; 0.2 is PPO's (https://arxiv.org/abs/1707.06347).
 
-Not reproduced: process supervision (section 4.1.3, a reward per step) and iterative GRPO (section 4.1.4, a reward
-model and a reference that are renewed during training). Chosen where the paper is silent: the standard deviation is
-the sample's (divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's value; verl's is 1e-6).
+Not reproduced: process supervision (section 4.1.3, a reward per step) and, of iterative GRPO (section 4.1.4), the
+reward model that is renewed during training; `--renew-reference` renews the reference. Chosen where the paper is
+silent: the standard deviation is the sample's (divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's
+value; verl's is 1e-6).
 
 What to know about it:
 - A group whose rewards are all equal has no advantage. The published algorithm computes it all the same. Here it is
