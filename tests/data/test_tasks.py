@@ -37,6 +37,22 @@ def test_fields_of_a_task(tmp_path):
     assert second == Task((Message("user", "2+2?"),), id="data.jsonl:2")
 
 
+def test_verl_s_files_have_the_answer_in_the_reward_model(tmp_path):
+    row = {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": "1+1?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "2"},
+        "extra_info": {"split": "train", "index": 7},
+    }
+    (tmp_path / "verl.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {"answer": "two"}) + "\n")
+    found = load_tasks(str(tmp_path / "verl.jsonl"))
+    assert [task.answer for task in found] == ["2", "two"]  # a field of its own says it first
+    assert found[0].metadata["data_source"] == "openai/gsm8k"
+    (tmp_path / "named.jsonl").write_text(json.dumps({"prompt": "1+1?", "reward_model": "a name"}) + "\n")
+    assert load_tasks(str(tmp_path / "named.jsonl"))[0].answer is None
+
+
 def test_gsm8k_is_recognised(tmp_path):
     gold = "48/2 = <<48/2=24>>24.\n48+24 = 72.\n#### 72"
     [read] = load_tasks(write(tmp_path, {"question": "How many clips?", "answer": gold, "source": "x"}))

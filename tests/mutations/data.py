@@ -89,6 +89,8 @@ MUTATIONS = [
             ('if "####" not in gold or not answer:', "if not answer:"),
             ('if "####" not in gold or not answer:', 'if "####" not in gold:'),
             ("answer=answer, gold=gold", "answer=gold, gold=gold"),
+            ('if "answer" not in row and isinstance(judged, Mapping):', "if isinstance(judged, Mapping):"),
+            ('if "answer" not in row and isinstance(judged, Mapping):', 'if "reward_model" in row:'),
             ("seen = {_question(task) for task in train}", "seen = set()"),
             ("            seen.add(question)\n", ""),
             ('" ".join(m.content.split())', "m.content"),

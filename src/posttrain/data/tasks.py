@@ -28,7 +28,8 @@ def load_tasks(
 
     A row needs `prompt` (text, or a list of {role, content}) and may have `answer`, `gold` and `id`; its other columns
     become metadata. The columns of GSM8K (`question`, and an `answer` that ends with `#### 72`) are recognised: what
-    stands behind `####` is the answer, all of it the gold.
+    stands behind `####` is the answer, all of it the gold. So are verl's, whose answer is the field `ground_truth` of
+    `reward_model`.
 
     Args:
         source: a file, folder, hub id (see `load_rows`) or `gym:` source (see `load_gym`).
@@ -173,11 +174,19 @@ def _task(row: Row) -> Task:
         raise row.fail(f"field 'prompt' must end with a user message; it ends with the role '{prompt[-1].role}'")
     return Task(
         prompt,
-        answer=row.fields.get("answer"),
+        answer=_answer(row),
         gold=row.text("gold") if "gold" in row else None,
         metadata=_metadata(row, _OWN_FIELDS),
         id=str(row.fields["id"]) if "id" in row else row.id,
     )
+
+
+def _answer(row: Row) -> object:
+    """`answer`, or what stands in its place in verl's files: `reward_model` with its `ground_truth`."""
+    judged = row.fields.get("reward_model")
+    if "answer" not in row and isinstance(judged, Mapping):
+        return judged.get("ground_truth")
+    return row.fields.get("answer")
 
 
 def _is_gsm8k(row: Row) -> bool:
