@@ -9,9 +9,10 @@ online       A Llama of two layers with random weights learns to count on (count
              own defaults but for what SETTINGS and RUNS say, the same learning rate and the same number of steps.
              Reached: the mean reward of ten steps in a row is 0.9 or more; the table says after how many steps.
 preference   The packaged model learns from pairs of HH-RLHF, harmless-base (DATA has hh-rlhf/), and is judged on 300
-             others: how often the algorithm's own reward of the chosen response is the higher one. Every preference
-             algorithm with the same pairs, length limit, batch and learning rate; --whole: dpo and simpo on all pairs
-             as well. How long the responses are that it then samples shows what else has changed.
+             others: how often log(policy / policy before) of the chosen response is the higher one, whatever the
+             algorithm goes by, and how often the algorithm's own reward is. Every preference algorithm with the same
+             pairs, length limit, batch and learning rate; --whole: dpo and simpo on all pairs as well. How long what
+             it then samples is shows what else has changed.
 
 A run that is finished is not run again: give the same --output to go on. `--jobs 2` runs two at a time, each on its
 share of the cores.
@@ -22,7 +23,7 @@ import json
 import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,17 +41,25 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
-from posttrain.data import ChatFormat, load_preferences, load_tokenizer
+from posttrain.data import ChatFormat, Example, load_tokenizer, pack, pair_of
 from posttrain.evaluation.statistics import wilson_interval
 from posttrain.models.load import locate
 from posttrain.monitoring import read_run
 from posttrain.recipes import generate, preference, rl
+from posttrain.rollouts.policy import load_policy
+from posttrain.training import feedback
+from posttrain.training.feedback import PAIRS
+from posttrain.training.pairwise import examples_of
+from posttrain.training.responses import responses_of
+from posttrain.training.saved import saved_model
+from posttrain.types import Preference, StopReason
 
 HERE = Path(__file__).parent
 TARGET, IN_A_ROW = 0.9, 10
 STEPS = 250
 BASE = "smollm2-135m-instruct"
-ASKED, LONGEST = 48, 128  # held-out prompts that are answered after training, and tokens of an answer at most
+JUDGED = 1024  # tokens of the longest held-out response with its prompt
+ASKED, LONGEST = 48, 192  # held-out prompts that are answered after training; tokens of them and of an answer at most
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # what is random to begin with is nothing to stay close to, so that no algorithm has a KL
@@ -181,19 +190,51 @@ def preference_jobs(names: list[str], seeds: list[int], output: Path, options: a
     ]  # fmt: skip
 
 
-def answered(model: str, prompts: Path, where: Path) -> float:
-    """Tokens of a sampled answer on average; kept in `where`, so that it is computed once."""
+@dataclass(frozen=True)
+class Said:
+    """What a model says of the held-out pairs, and when it is asked."""
+
+    chosen: list[float]  # the logprob of each pair's chosen response, in nats
+    rejected: list[float]
+    tokens: float  # of a sampled answer, on average
+    cut: float  # share of the answers that came to no end within LONGEST tokens
+
+
+def said(model: str, pairs: list[Preference], prompts: Path, where: Path) -> Said:
+    """Ask it; what it said is kept in `where`."""
     if not where.exists():
+        policy = load_policy(saved_model(model).where)
+        units = [pair for pair in (pair_of(policy.chat, one) for one in pairs) if max(map(size, pair)) <= JUDGED]
+        sums: list[float] = []
+        with torch.inference_mode():
+            for row in pack(examples_of(units), 2 * JUDGED, together=2):
+                sums += responses_of(policy.model.logprobs(row).logprobs, row).logprob_B.tolist()
         asked = generate.Generate(model=model, prompts=str(prompts), max_new_tokens=LONGEST)
-        where.write_text(str(fmean(reply.tokens for reply in generate.run(asked, quiet=True).replies)))
-    return float(where.read_text())
+        replies = generate.run(asked, quiet=True).replies
+        cut = fmean(reply.stop_reason is StopReason.LENGTH for reply in replies)
+        found = Said(sums[::2], sums[1::2], fmean(reply.tokens for reply in replies), cut)
+        where.with_suffix(".new").write_text(json.dumps(asdict(found)))
+        where.with_suffix(".new").rename(where)
+    return Said(**json.loads(where.read_text()))
 
 
-def questions(options: Any, output: Path) -> Path:
-    """The first held-out prompts, as a file."""
+def size(example: Example) -> int:
+    return len(example.prefix) + len(example.continuation)
+
+
+def preferred(before: Said, after: Said) -> tuple[int, int]:
+    """How many pairs there are, and of how many log(policy / before) of the chosen response is the higher."""
+    moved = [
+        (c - before_c, r - before_r)
+        for c, r, before_c, before_r in zip(after.chosen, after.rejected, before.chosen, before.rejected, strict=True)
+    ]
+    return sum(chosen > rejected for chosen, rejected in moved), len(moved)
+
+
+def questions(pairs: list[Preference], output: Path) -> Path:
+    """The first held-out prompts that are short, as a file."""
     chat = ChatFormat(load_tokenizer(locate(BASE)))
-    found = [one.prompt for one in load_preferences(options.eval_dataset).items]
-    short = [prompt for prompt in found if len(chat.prompt_ids(prompt)) <= options.max_tokens][:ASKED]
+    short = [one.prompt for one in pairs if len(chat.prompt_ids(one.prompt)) <= LONGEST][:ASKED]
     rows = [{"prompt": [{"role": said.role, "content": said.content} for said in prompt]} for prompt in short]
     file = output / "prompts.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -230,10 +271,11 @@ def online_table(jobs: list[Job], picture: Path) -> list[str]:
 
 
 def preference_table(jobs: list[Job], picture: Path) -> list[str]:
-    head = ["algorithm", "pairs", "seed", "accuracy (95%)", "margin", "logprob of chosen", "of rejected"]
-    head += ["tokens it says", "minutes"]
-    prompts = questions(jobs[0].options, picture.parent)
-    before_tokens = answered(BASE, prompts, picture.parent / "tokens")
+    head = ["algorithm", "pairs", "accuracy (95%)", "by its own reward", "margin", "logprob of chosen", "of rejected"]
+    head += ["tokens it says", "without an end", "minutes"]
+    pairs = feedback.read(max((job.options for job in jobs), key=lambda options: options.limit), PAIRS).heldout
+    prompts = questions(pairs, picture.parent)
+    base = said(BASE, pairs, prompts, picture.parent / "base.json")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     figure, axes = plt.subplots(figsize=(9, 4))
     for number, job in enumerate(jobs):
@@ -243,19 +285,22 @@ def preference_table(jobs: list[Job], picture: Path) -> list[str]:
         def of(row: dict[str, Any], *names: str) -> float:
             return next(row[f"evaluation/{name}"] for name in names if f"evaluation/{name}" in row)
 
-        accuracy = of(after, "pair_accuracy", "accuracy")
         judged = after["evaluation/pairs"]
-        low, high = wilson_interval(round(accuracy * judged), judged)
+        own, reward_before = (of(order, "pair_accuracy", "accuracy") for order in (after, before))
+        own_low, own_high = wilson_interval(round(own * judged), judged)
         chosen, rejected = (
             f"{of(before, f'logprob/{a}', f'logprob/{b}'):.1f} to {of(after, f'logprob/{a}', f'logprob/{b}'):.1f}"
             for a, b in (("chosen", "good"), ("rejected", "bad"))
         )
         minutes = sum(row.get("seconds/step", 0.0) for row in rows) / 60
         margin = after.get("evaluation/margin", float("nan"))
-        said = f"{accuracy:.3f} ({low:.3f}-{high:.3f})"
-        cells = [job.name, str(job.options.limit), str(job.seed), said, f"{margin:.3f}", chosen, rejected]
-        says = f"{before_tokens:.0f} to {answered(str(job.folder), prompts, job.folder / 'tokens'):.0f}"
-        lines.append("| " + " | ".join([*cells, says, f"{minutes:.0f}"]) + " |")
+        trained = said(str(job.folder), pairs, prompts, job.folder / "said.json")
+        right, of_all = preferred(base, trained)
+        accuracy, (low, high) = right / of_all, wilson_interval(right, of_all)
+        cells = [job.name, str(job.options.limit), f"{accuracy:.3f} ({low:.3f}-{high:.3f})"]
+        cells += [f"{reward_before:.3f} to {own:.3f} ({own_low:.3f}-{own_high:.3f})", f"{margin:.3f}", chosen, rejected]
+        cells += [f"{base.tokens:.0f} to {trained.tokens:.0f}", f"{base.cut:.0%} to {trained.cut:.0%}"]
+        lines.append("| " + " | ".join([*cells, f"{minutes:.0f}"]) + " |")
         axes.errorbar(number, accuracy, yerr=[[accuracy - low], [high - accuracy]], fmt="o", color="black", capsize=3)
     axes.axhline(0.5, color="grey", linestyle=":", linewidth=1)
     axes.set_xticks(range(len(jobs)), [f"{job.name}\n{job.options.limit}" for job in jobs], fontsize=7)
@@ -272,9 +317,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/learn"))
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--data", default="", help="preference: a folder that has hh-rlhf/")
-    parser.add_argument("--pairs", type=int, default=400, help="preference: pairs to learn from")
-    parser.add_argument("--max-tokens", type=int, default=256, help="preference: the longest of prompt and response")
-    parser.add_argument("--lr", type=float, default=5e-6, help="preference")
+    parser.add_argument("--pairs", type=int, default=800, help="preference: pairs to learn from")
+    parser.add_argument("--max-tokens", type=int, default=192, help="preference: the longest of prompt and response")
+    parser.add_argument("--lr", type=float, default=4e-5, help="preference")
     parser.add_argument("--whole", action="store_true", help="preference: dpo and simpo on all 1,500 pairs as well")
     options = parser.parse_args()
     online = options.stage == "online"

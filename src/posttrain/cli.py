@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # tyro has printed --help
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
-        return _complain("interrupted; what was saved before is whole, and --resume RUN goes on from it", 130, words)
+        command = COMMANDS.get(words[0]) if words else None
+        saved = "; what was saved before is whole, and --resume RUN goes on from it"
+        return _complain("interrupted" + (saved if command and "resume" in command.shared else ""), 130, words)
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0

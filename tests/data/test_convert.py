@@ -82,25 +82,25 @@ def test_the_rows_themselves():
     ("name", "one", "why"),
     [
         ("transcripts", preference(Message("system", "Be brief."), Message("user", "2+2?")), "role 'system'"),
-        ("transcripts", preference(partial=True), "no place for the steps"),
+        ("transcripts", preference(partial=True), "no field"),
+        ("conversations", preference(opening="2+2", partial=True), "no field"),
         ("transcripts", preference(Message("user", "a\n\nHuman: b")), "something else"),
         ("transcripts", preference(Message("user", " a")), "something else"),
-        ("judgements", preference(opening="2+2", partial=True), "something else"),
-        ("demonstrations", preference(opening="2+2", partial=True), "something else"),
+        ("judgements", preference(opening="2+2", partial=True), "no field"),
+        ("demonstrations", preference(opening="2+2", partial=True), "no field"),
     ],
 )
 def test_what_a_layout_cannot_say_is_refused_by_its_place(name, one, why):
     one = Preference(*said(one)[:3], source="x.jsonl line 3", opening=one.opening, partial=one.partial)
-    item = one if name == "transcripts" else judgements_of(one)
+    item = one if name in ("transcripts", "conversations") else judgements_of(one)
     with pytest.raises(DataError, match=f"x.jsonl line 3: .*{why}"):
         TARGETS[name].rows(item)
 
 
 def test_steps_stay_steps(file):
-    for name in ("pairs", "conversations"):
-        one = preference(opening="2+2 = ", partial=True)
-        (again,) = load_preferences(written(file, TARGETS[name].rows(one))).items
-        assert said(again) == said(one)
+    one = preference(opening="2+2 = ", partial=True)
+    (again,) = load_preferences(written(file, TARGETS["pairs"].rows(one))).items
+    assert said(again) == said(one)
 
 
 @given(turns=TURNS, text=TEXT, good=st.booleans())
@@ -116,5 +116,6 @@ def test_a_judgement_that_is_written_reads_the_same(file, turns, text, good):
 
 def test_only_what_was_found_good_is_demonstrated(file):
     good, bad = (Judgement((Message("user", "2+2?"),), text, text == "4") for text in "45")
-    rows = TARGETS["demonstrations"].rows((bad, good))
+    unsayable = Judgement(bad.prompt, " ", False)  # no reason to lose what was good
+    rows = TARGETS["demonstrations"].rows((bad, good, unsayable))
     assert load_demonstrations(written(file, rows)) == [(Message("user", "2+2?"), Message("assistant", "4"))]

@@ -227,3 +227,27 @@ def test_a_token_that_runs_over_the_end_of_the_steps_is_learned():
     prompt = tuple(chat.prompt_ids([Message("user", "?")]))
     assert chat.decode(pair.chosen.prefix[len(prompt) :]) == "="
     assert [chat.decode(example.continuation) for example in pair] == ["20", "21"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "q"}], ["Be brief.", "q"]),
+        ([{"role": "user", "content": "q"}], ["q"]),
+        ("q", ["q"]),
+        ("something that is not a list of messages", ["q"]),
+        ([{"role": "user", "content": "another"}], None),
+    ],
+)
+def test_a_prompt_beside_whole_conversations_is_not_lost(tmp_path, prompt, said):
+    def whole(text):
+        return [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]
+
+    rows = [{"prompt": prompt, "chosen": whole("b"), "rejected": whole("c")}]
+    rows.append({"prompt": "x", "chosen": "b", "rejected": "c"})
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load_preferences(str(tmp_path / "pairs.jsonl"))
+    if said is None:
+        assert "'chosen' does not go on from 'prompt'" in found.left_out[0] and len(found.items) == 1
+    else:
+        assert [message.content for message in found.items[0].prompt] == said and not found.left_out

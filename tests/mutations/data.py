@@ -132,6 +132,9 @@ MUTATIONS = [
     *(
         Mutation("data/preferences.py", old, new, "data/test_preferences.py")
         for old, new in [
+            ("prompt = before  #", "pass  #"),
+            ("if before[len(before) - len(prompt) :] != prompt:", "if False:"),
+            ('if not isinstance(row.fields.get("prompt"), str) and before:', "if before:"),
             ("if rejected[:-1] != prompt:", "if False:"),
             ("    if not kept:\n", "    if False:\n"),
             ("if not prompt or prompt[-1].role", "if prompt[-1:] and prompt[-1].role"),
@@ -242,15 +245,14 @@ MUTATIONS = [
         Mutation("data/convert.py", old, new, "data/test_convert.py")
         for old, new in [
             ('"chosen": [_said(p.chosen)], "rejected"', '"chosen": [_said(p.rejected)], "rejected"'),
-            ("    if p.partial:\n", "    if False:\n"),
+            ("    if feedback.partial:\n", "    if False:\n"),
             ("- set(speakers)", "- {*speakers, 'system'}"),
             ('"label": j.good}', '"label": True}'),
-            ("        if j.good:\n", "        if True:\n"),
-            ("!= again or j.partial:", "!= again:"),
-            ("j.partial) != (j.prompt", "False) != (j.prompt"),
-            ('{"steps": preference.opening} if preference.partial else {}', "{}"),
+            ("for j in judged if j.good)", "for j in judged)"),
+            ("if (again.prompt, again.response, again.good) !=", "if False and () !="),
+            ('{"steps": p.opening} if p.partial else {}', "{}"),
             ("    if said != (p.prompt", "    if False and said != (p.prompt"),
-            ("except (DataError, Unusable) as problem:", "except DataError as problem:"),
+            ("except Unusable as problem:", "except ZeroDivisionError as problem:"),
             ('{"user": "Human", "assistant": "Assistant"}', '{"user": "Assistant", "assistant": "Human"}'),
         ]
     ),
@@ -258,13 +260,14 @@ MUTATIONS = [
         Mutation("recipes/convert.py", old, new, "recipes/test_convert.py")
         for old, new in [
             ("left_out, written = list(found.left_out), 0", "left_out, written = [], 0"),
-            ("                left_out.append(str(problem))\n", ""),
-            ("if target.once:", "if False:"),
-            ("if target.once:", "if True:"),
-            ("        new.unlink()\n", ""),
+            ("            left_out.append(str(problem))\n", ""),
+            ("if not target.once:", "if True:"),
+            ("if not target.once:", "if False:"),
+            ("new.unlink(missing_ok=True)", "pass"),
+            ("except OSError as problem:", "except ZeroDivisionError as problem:"),
             ("    if path.exists():\n", "    if False:\n"),
             ("    if not path.parent.is_dir():\n", "    if False:\n"),
-            ("    if not written:\n", "    if False:\n"),
+            ("        if not written:\n", "        if False:\n"),
             ("split=config.split or None", "split=None"),
             ("limit=config.limit", "limit=None"),
             ("system=config.system", "system=None"),

@@ -90,6 +90,27 @@ def test_mistakes_are_one_line(changes, what, data, tmp_path, monkeypatch):
     assert (tmp_path / "there.jsonl").read_text() == "mine"
 
 
+def test_a_write_that_fails_leaves_nothing(data, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("posttrain.recipes.convert.jsonl.append", full)
+    with pytest.raises(UserError, match=r"cannot write .*out.jsonl: No space left on device"):
+        run(Convert(data, "pairs", str(tmp_path / "out.jsonl")))
+    assert {path.name for path in tmp_path.iterdir()} == {"hh.jsonl"}
+
+
+def test_an_interruption_leaves_nothing_and_promises_nothing(data, tmp_path, monkeypatch, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("posttrain.recipes.convert.jsonl.append", stopped)
+    assert main(["convert", "--dataset", data, "--output", str(tmp_path / "out.jsonl")]) == 130
+    said = capsys.readouterr().err
+    assert "interrupted" in said and "--resume" not in said
+    assert {path.name for path in tmp_path.iterdir()} == {"hh.jsonl"}
+
+
 def test_the_command(data, tmp_path, capsys):
     assert (
         main(["convert", "--dataset", data, "--to", "judgements", "--output", str(tmp_path / "o.jsonl"), "--json"]) == 0

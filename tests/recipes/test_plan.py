@@ -153,6 +153,42 @@ def test_what_is_sampled_and_not_learned_from_takes_its_time(folder, monkeypatch
     assert run(rl(folder, algorithm="remax", **words, **two)).batch.endswith("a step, and 2 greedy ones")
 
 
+def test_each_load_is_decoded_at_the_speed_of_its_own_batch(folder, monkeypatch):
+    asked = []
+
+    def measured(training, load, dtype, device, together):
+        asked.append(together)
+        return Speed(0.0, 0.0, 0.01 * together, 0.0)
+
+    monkeypatch.setattr(recipe, "measured_speed", measured)
+    words = {"measure": True, "max_new_tokens": 30, "prompts_per_step": 2, "completions_per_prompt": 2}
+    # 4 completions, 18 continuations of prompts, 864 of later states in rounds of 128
+    expected = 30 * 0.04 + 30 * 0.18 + 7 * 15 * 1.28
+    assert run(rl(folder, algorithm="vineppo", **words)).sampling_seconds == pytest.approx(expected)
+    assert sorted(asked) == [4, 18, 128]  # each once
+
+
+def test_memory_is_that_of_continuations_of_the_longest_prompt(folder, tmp_path):
+    data = write(tmp_path / "t.jsonl", [{"prompt": "x" * n} for n in (*[1] * 9, 120)])
+    words = {"prompts_per_step": 1, "completions_per_prompt": 2, "max_new_tokens": 20, "algorithm": "vineppo"}
+    found = run(rl(folder, dataset=data, **words))
+    slots, longest = 128, found.longest.prompt_tokens + 20
+    assert longest > found.expected.prompt_tokens + 20
+    per_token = 2 * 2 * 16 * 4  # keys and values, layers, width, bytes
+    assert found.summary()["memory"]["sampling"]["keys and values"] == slots * longest * per_token
+
+
+def test_the_advice_is_for_what_takes_the_most(folder, monkeypatch):
+    """Here that is the text, for which a smaller micro-batch is enough."""
+    words = {"algorithm": "ppo-ptx", "prompts_per_step": 1, "completions_per_prompt": 2, "max_new_tokens": 8}
+    words |= {"prompt_tokens": 8, "max_prompt_tokens": 128, "pretraining_per_step": 64}
+    fits = run(rl(folder, **words)).summary()["memory"]
+    update = sum(fits["update"].values())
+    monkeypatch.setattr(recipe, "available_bytes", lambda: int(update - 0.2 * fits["update"]["activations"] - 0.5 * GB))
+    (warning,) = run(rl(folder, **words)).warnings
+    assert warning.endswith("type --microbatch-tokens 2048")
+
+
 def test_more_is_decoded_together_where_continuations_are(folder):
     words = {"prompt_tokens": 20, "max_new_tokens": 30, "prompts_per_step": 2, "completions_per_prompt": 2}
     (plain, many) = (
@@ -172,7 +208,6 @@ def test_a_critic_of_its_own_is_a_second_network(folder, monkeypatch):
     assert held[1]["activations"] == 2 * held[0]["activations"] and held[1]["reference"] == held[0]["reference"]
     assert own.update_seconds == pytest.approx(2 * trunk.update_seconds)
     assert own.disk - trunk.disk == 4 * 12 * p
-    assert run(rl(folder, critic="own")).summary() == run(rl(folder)).summary()  # grpo has none
 
 
 def test_text_that_is_learned_beside_takes_its_time(folder, tmp_path, monkeypatch):
@@ -182,7 +217,11 @@ def test_text_that_is_learned_beside_takes_its_time(folder, tmp_path, monkeypatc
     assert text == pytest.approx(plain + 3 * 4 * 100 * 1e-3)
     data = write(tmp_path / "t.jsonl", [{"text": "x" * 30}, {"text": "x" * 50}, {"text": "x" * 250}])
     words["pretraining_dataset"] = data
-    assert run(rl(folder, algorithm="ppo-ptx", **words)).update_seconds == pytest.approx(plain + 3 * 4 * 60 * 1e-3)
+    found = run(rl(folder, algorithm="ppo-ptx", **words))
+    assert found.update_seconds == pytest.approx(plain + 3 * 4 * 60 * 1e-3)
+    assert found.batch.endswith("a step, and 4 texts of 60 tokens in an update")
+    cut = run(rl(folder, algorithm="ppo-ptx", **words | {"microbatch_tokens": 40}))
+    assert cut.batch.endswith("4 texts of 37 tokens in an update")  # 30, 40 and 40
 
 
 def test_the_measurement_itself(folder, monkeypatch):
@@ -262,6 +301,10 @@ def test_lines_and_summary_can_be_read(folder):
         (rl, {"algorithm": "grop"}, "did you mean 'grpo'"),
         (rl, {"precision": "float8"}, "precision must be"),
         (rl, {"critic": "onw"}, "did you mean 'own'"),
+        (rl, {"critic": "own"}, "grpo has no critic; leave out --critic"),
+        (rl, {"pretraining_dataset": "x"}, "grpo learns from no text"),
+        (rl, {"algorithm": "ppo-ptx", "pretraining_per_step": 0}, "--pretraining-per-step must be 1 or more; got 0"),
+        (rl, {"max_new_tokens": 0}, "--max-new-tokens must be 1 or more"),
         (rl, {"model": "./nowhere"}, "no model"),
         (rl, {"dataset": "nowhere.jsonl"}, "no file or folder"),
         (rl, {"dataset": "gym:chain_sum", "limit": 3, "max_prompt_tokens": 2}, "all prompts are longer"),

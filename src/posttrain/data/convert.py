@@ -38,22 +38,21 @@ def pairs(preference: Preference) -> list[Fields]:
     """`prompt`, `chosen` and `rejected`, each a list of messages; `steps` where the responses are steps."""
     p = preference
     fields: Fields = {"prompt": _messages(p.prompt), "chosen": [_said(p.chosen)], "rejected": [_said(p.rejected)]}
-    return [_readable(p, fields | _steps(p))]
+    return [_readable(p, fields | ({"steps": p.opening} if p.partial else {}))]
 
 
 def conversations(preference: Preference) -> list[Fields]:
     """`chosen` and `rejected`, each a whole conversation as a list of messages."""
     p = preference
+    _not_steps(p)
     before = _messages(p.prompt)
-    fields: Fields = {"chosen": [*before, _said(p.chosen)], "rejected": [*before, _said(p.rejected)]}
-    return [_readable(p, fields | _steps(p))]
+    return [_readable(p, {"chosen": [*before, _said(p.chosen)], "rejected": [*before, _said(p.rejected)]})]
 
 
 def transcripts(preference: Preference) -> list[Fields]:
     """`chosen` and `rejected`, each a whole conversation as text, as HH-RLHF has them."""
     p = preference
-    if p.partial:
-        raise DataError(f"{p.source}: a transcript has no place for the steps before")
+    _not_steps(p)
     speakers = {"user": "Human", "assistant": "Assistant"}
     if other := {message.role for message in p.prompt} - set(speakers):
         raise DataError(f"{p.source}: a transcript has no words for the role '{sorted(other)[0]}'")
@@ -66,9 +65,10 @@ def judgements(judged: Sequence[Judgement]) -> list[Fields]:
     """`prompt`, `completion` and `label`, of each response."""
     found: list[Fields] = []
     for j in judged:
+        _not_steps(j)
         fields = {"prompt": _messages(j.prompt), "completion": [_said(j.response)], "label": j.good}
         again = _again(j.source, fields, judgement_in)
-        if (again.prompt, again.response, again.good, j.partial) != (j.prompt, j.response, j.good, False):
+        if (again.prompt, again.response, again.good) != (j.prompt, j.response, j.good):
             raise _unsaid(j.source)
         found.append(fields)
     return found
@@ -77,13 +77,12 @@ def judgements(judged: Sequence[Judgement]) -> list[Fields]:
 def demonstrations(judged: Sequence[Judgement]) -> list[Fields]:
     """`messages`, of each response that was found good."""
     found: list[Fields] = []
-    for j in judged:
+    for j in (j for j in judged if j.good):
+        _not_steps(j)
         fields = {"messages": [*_messages(j.prompt), _said(j.response)]}
-        again = _again(j.source, fields, conversation_in)
-        if (*j.prompt, Message("assistant", j.response)) != again or j.partial:
+        if _again(j.source, fields, conversation_in) != (*j.prompt, Message("assistant", j.response)):
             raise _unsaid(j.source)
-        if j.good:
-            found.append(fields)
+        found.append(fields)
     return found
 
 
@@ -98,7 +97,10 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         ),
         "judgements": Target("prompt, completion, label (posttrain's and TRL's kto)", load_judgements, judgements),
         "demonstrations": Target(
-            "messages of what was found good (any sft)", load_judgements, demonstrations, once=True
+            "messages of what was found good; learn them with sft --train-on last",
+            load_judgements,
+            demonstrations,
+            once=True,
         ),
     }
 )
@@ -113,8 +115,9 @@ def _said(text: str) -> Fields:
     return {"role": "assistant", "content": text}
 
 
-def _steps(preference: Preference) -> Fields:
-    return {"steps": preference.opening} if preference.partial else {}
+def _not_steps(feedback: Preference | Judgement) -> None:
+    if feedback.partial:
+        raise DataError(f"{feedback.source}: its responses are steps, for which the layout has no field")
 
 
 def _readable(preference: Preference, fields: Fields) -> Fields:
@@ -128,11 +131,11 @@ def _readable(preference: Preference, fields: Fields) -> Fields:
 
 
 def _again(source: str, fields: Fields, read: Callable[[Row], T]) -> T:
-    """What is read of a row."""
+    """What is read of a row; raises `DataError` if nothing can be."""
     try:
         return read(Row(fields, source, source))
-    except (DataError, Unusable) as problem:
-        raise _unsaid(source) from problem
+    except Unusable as problem:
+        raise DataError(f"{source}: {problem}") from problem
 
 
 def _unsaid(source: str) -> DataError:

@@ -123,7 +123,10 @@ def _is_judged(row: Row) -> bool:
 def preferences_in(row: Row) -> list[Preference]:
     """What a row says, in posttrain's own layout or a public one."""
     if _is_judged(row):
-        raise row.fail("a response that was judged alone, not two of which one was chosen; use --algorithm kto")
+        raise row.fail(
+            "a response that was judged alone, not two of which one was chosen; use --algorithm kto, or of convert "
+            "--to judgements or demonstrations"
+        )
     layout = None if "chosen" in row or "rejected" in row else layout_of(row)
     if layout is None:
         return [_preference(row)]
@@ -141,6 +144,10 @@ def _preference(row: Row) -> Preference:
         prompt = chosen[:-1]
         if rejected[:-1] != prompt:
             raise Unusable("'chosen' and 'rejected' answer different prompts")
+        if not isinstance(row.fields.get("prompt"), str) and before:
+            if before[len(before) - len(prompt) :] != prompt:
+                raise Unusable("'chosen' does not go on from 'prompt'")
+            prompt = before  # which may have a system message that the responses do not repeat
     if not prompt or prompt[-1].role == "assistant":
         raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with --columns")
     last = (chosen[-1], rejected[-1])

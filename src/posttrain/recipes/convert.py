@@ -3,17 +3,18 @@
     posttrain convert --dataset hh.jsonl.gz --to pairs --output pairs.jsonl
     posttrain convert --dataset OWNER/ULTRAFEEDBACK --to judgements --output thumbs.jsonl
 
-Every row is read back before it is written, and must say the same. Left out: how strongly and by whom a response was
-chosen, for which these layouts have no fields.
+Every row is read back before it is written, and must say the same. Left out: other columns, and how strongly and by
+whom a response was chosen, for which these layouts have no fields.
 """
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from posttrain.data import parse_columns
-from posttrain.data.convert import TARGETS
+from posttrain.data.convert import TARGETS, Target
 from posttrain.errors import DataError, UserError, unknown
 from posttrain.monitoring import jsonl
 
@@ -77,7 +78,7 @@ def run(config: Convert) -> ConvertResult:
         raise unknown("layout", config.to, TARGETS)
     if not config.output.endswith(".jsonl"):
         raise UserError(f"say where to write with --output NAME.jsonl; got {config.output!r}")
-    path = Path(config.output)
+    path = Path(config.output).expanduser()
     if path.exists():
         raise UserError(f"{path} is there already; remove it, or give --output another name")
     if not path.parent.is_dir():
@@ -92,26 +93,35 @@ def run(config: Convert) -> ConvertResult:
         prompt_template=config.prompt_template,
     )
     left_out, written = list(found.left_out), 0
-    seen: set[str] = set()
     new = path.with_name(f".{path.name}.new")
-    with new.open("wb") as file:
-        for item in found.items:
-            try:
-                rows = target.rows(item)
-            except DataError as problem:
-                left_out.append(str(problem))
-                continue
-            for row in rows:
-                if target.once:
-                    if repr(row) in seen:
-                        continue
-                    seen.add(repr(row))
+    try:
+        with new.open("wb") as file:
+            for row in _rows(found.items, target, left_out):
                 jsonl.append(file, row)
                 written += 1
-        file.flush()
-        os.fsync(file.fileno())
-    if not written:
-        new.unlink()
-        raise DataError(f"nothing was written: {left_out[0] if left_out else 'no response was found good'}")
-    os.replace(new, path)
+            os.fsync(file.fileno())
+        if not written:
+            raise DataError(f"nothing was written: {left_out[0] if left_out else 'no response was found good'}")
+        os.replace(new, path)
+    except OSError as problem:
+        raise UserError(f"cannot write {path}: {problem.strerror}") from problem
+    finally:
+        new.unlink(missing_ok=True)
     return ConvertResult(path, config.to, written, tuple(left_out))
+
+
+def _rows(items: Iterable[Any], target: Target, left_out: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of all items; what cannot be said is told to `left_out`."""
+    seen: set[str] = set()
+    for item in items:
+        try:
+            rows = target.rows(item)
+        except DataError as problem:
+            left_out.append(str(problem))
+            continue
+        for row in rows:
+            if not target.once:
+                yield row
+            elif (said := repr(row)) not in seen:
+                seen.add(said)
+                yield row

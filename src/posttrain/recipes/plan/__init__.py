@@ -11,7 +11,7 @@ Left out: evaluations during the run, and what other programs will take meanwhil
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -40,20 +40,18 @@ def run(config: Config) -> PlanResult:
     training = Training(
         shape, dtype.itemsize, work.lora_rank, work.reference, device == "cuda", work.head, work.reads, work.critic
     )
-    sampled = [work.longest, *work.beside] if work.cache else []
-    learned = [work.longest, *([work.text] if work.text else [])]
-    by_load = (
-        [plan.sampling_phase(training, load, cache_bytes=work.cache) for load in sampled],
-        [plan.update_phase(training, load) for load in learned],
-    )
-    phases = [max(same, key=lambda phase: phase.total) for same in by_load if same]
-    if device == "cpu":
-        phases = [Phase(p.name, {"Python and libraries": libraries} | dict(p.parts)) for p in phases]
+    worst = _worst(training, work, libraries if device == "cpu" else 0)
     available = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes() + libraries
     disk = (config.keep_last + 2) * plan.checkpoint_bytes(training)  # the best, and the one that is being written
     free = shutil.disk_usage(Path.cwd()).free
+    speeds: dict[int, Speed] = {}
+
+    def speed(together: int) -> Speed:
+        if together not in speeds:
+            speeds[together] = measured_speed(training, work.expected, dtype, device, together)
+        return speeds[together]
+
     together = plan.decoded_together(training, work.longest, cache_bytes=work.cache) if work.cache else 0
-    speed = measured_speed(training, work.expected, dtype, device, together) if config.measure else None
     return PlanResult(
         command=work.command,
         training=training,
@@ -65,22 +63,38 @@ def run(config: Config) -> PlanResult:
         rows=work.rows,
         steps=work.steps,
         updates_per_step=work.updates,
-        phases=tuple(phases),
+        phases=tuple(phase for phase, _ in worst),
         available=available,
         together=together,
-        sampling_seconds=_sampling_seconds(training, work, speed) if speed and work.cache else None,
-        update_seconds=_update_seconds(training, work, speed) if speed else None,
+        sampling_seconds=_sampling_seconds(training, work, speed) if config.measure and work.cache else None,
+        update_seconds=_update_seconds(training, work, speed(together)) if config.measure else None,
         disk=disk,
         free=free,
         busy=busy,
-        warnings=tuple(_warnings(training, work.longest, phases, available, work.cache, disk, free)),
+        warnings=tuple(_warnings(training, work, worst, available, disk, free)),
     )
 
 
-def _sampling_seconds(training: Training, work: Work, speed: Speed) -> float:
-    """Of a step: what is learned from, and what is sampled beside."""
-    loads = (work.expected, *work.beside)
-    return sum(plan.sampling_seconds(training, load, speed, cache_bytes=work.cache) for load in loads)
+def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, Load]]:
+    """The phases of a step, each with what it computes when it takes the most memory."""
+    sampled = (work.longest, *work.longest_beside) if work.cache else ()
+    learned = (work.longest, *((work.text,) if work.text else ()))
+    found = (
+        [(plan.sampling_phase(training, load, cache_bytes=work.cache), load) for load in sampled],
+        [(plan.update_phase(training, load), load) for load in learned],
+    )
+    worst = [max(same, key=lambda one: one[0].total) for same in found if same]
+    beside = {"Python and libraries": libraries} if libraries else {}
+    return [(Phase(phase.name, beside | dict(phase.parts)), load) for phase, load in worst]
+
+
+def _sampling_seconds(training: Training, work: Work, speed: Callable[[int], Speed]) -> float:
+    """Of a step: what is learned from, and what is sampled beside, each at the speed of so many sequences together."""
+    seconds = 0.0
+    for load, longest in zip((work.expected, *work.beside), (work.longest, *work.longest_beside), strict=True):
+        together = plan.decoded_together(training, longest, cache_bytes=work.cache)
+        seconds += plan.sampling_seconds(training, load, speed(together), cache_bytes=work.cache)
+    return seconds
 
 
 def _update_seconds(training: Training, work: Work, speed: Speed) -> float:
@@ -90,16 +104,13 @@ def _update_seconds(training: Training, work: Work, speed: Speed) -> float:
 
 
 def _warnings(
-    training: Training,
-    load: Load,
-    phases: Sequence[Phase],
-    available: int,
-    cache_bytes: int,
-    disk: int,
-    free: int,
+    training: Training, work: Work, worst: Sequence[tuple[Phase, Load]], available: int, disk: int, free: int
 ) -> list[str]:
     """What will not fit, and what to change."""
-    found = plan.what_to_change(training, load, phases, available, cache_bytes=cache_bytes)
+    found: list[str] = []
+    for phase, computed in worst:
+        found += plan.what_to_change(training, computed, [phase], available, cache_bytes=work.cache)
+    load = work.longest
     longest, context = load.prompt_tokens + load.completion_tokens, training.shape.context
     if longest > load.microbatch_tokens:
         found.append(

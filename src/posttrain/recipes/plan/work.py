@@ -37,8 +37,9 @@ class Work:
     reference: bool = False  # whether one is held beside the policy
     reads: int = 0  # passes over a batch that only read it
     critic: bool = False  # whether a critic's own network is trained beside
-    beside: tuple[Load, ...] = ()  # what is sampled in a step, but not learned from
     text: Load | None = None  # what is learned in an update, but not sampled
+    beside: tuple[Load, ...] = ()  # what is sampled in a step with average sequences, but not learned from
+    longest_beside: tuple[Load, ...] = ()  # the same with the longest
     head: bool = True  # whether words are predicted
 
 
@@ -52,12 +53,18 @@ def work_of(config: Config, shape: Shape) -> Work:
 
 
 def _rlwork_of(config: PlanRL, shape: Shape) -> Work:
-    if min(config.steps, config.prompts_per_step, config.completions_per_prompt, config.updates_per_step) < 1:
-        raise UserError("--steps, --prompts-per-step, --completions-per-prompt, --updates-per-step must be 1 or more")
+    counts = ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step", "max_new_tokens")
+    for name in (*counts, "pretraining_per_step"):
+        if getattr(config, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {getattr(config, name)}")
     algorithm = online(config.algorithm)()
     enough(algorithm, config.completions_per_prompt)
     if config.critic not in CRITICS:
         raise unknown("critic", config.critic, CRITICS)
+    if config.critic != PlanRL.critic and not isinstance(algorithm, ActorCritic):
+        raise UserError(f"{config.algorithm} has no critic; leave out --critic")
+    if config.pretraining_dataset and not algorithm.pretraining_weight:
+        raise UserError(f"{config.algorithm} learns from no text; leave out --pretraining-dataset")
     lengths, rows = [config.prompt_tokens], None
     if config.dataset:
         tasks = load_tasks(
@@ -85,55 +92,55 @@ def _rlwork_of(config: PlanRL, shape: Shape) -> Work:
     prompts = f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most"
     if not config.dataset:
         prompts = f"prompts taken to have {longest.prompt_tokens} (--dataset measures them)"
-    beside, others = _beside(algorithm, expected)
+    text = _text(config, shape) if algorithm.pretraining_weight else None
+    greedy, continued = _greedy(algorithm, expected), _continued(algorithm, expected)
+    batch = f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step"
+    batch += "".join(f", and {one.sequences:,} greedy ones" for one in greedy)
+    batch += f", and up to {sum(one.sequences for one in continued):,} continuations of them" if continued else ""
+    batch += f", and {text.prompts:,} texts of {text.completion_tokens:,} tokens in an update" if text else ""
     return Work(
         "rl",
         longest,
         expected,
         rows,
         config.steps,
-        f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step{others}",
+        batch,
         f"{prompts}; completions taken to be as long as they may be, {longest.completion_tokens}",
         updates=config.updates_per_step,
         cache=int(config.cache_gb * 2**30),
         lora_rank=config.lora_rank,
         reference=algorithm.needs_reference,
         reads=algorithm.needs_reference + isinstance(algorithm, ActorCritic),
-        critic=isinstance(algorithm, ActorCritic) and config.critic == "own",
-        beside=beside,
-        text=_text(config, shape) if algorithm.pretraining_weight else None,
+        critic=config.critic == "own",
+        text=text,
+        beside=(*greedy, *continued),
+        longest_beside=(*_greedy(algorithm, longest), *_continued(algorithm, longest)),
     )
 
 
-def _beside(algorithm: OnlineAlgorithm, load: Load) -> tuple[tuple[Load, ...], str]:
-    """What an algorithm samples and does not learn from, and the same in words.
+def _greedy(algorithm: OnlineAlgorithm, load: Load) -> tuple[Load, ...]:
+    """The most likely completion of each prompt, where an algorithm asks for it."""
+    return (replace(load, group=1),) if algorithm.needs_greedy else ()
 
-    Continuations are taken to begin in as many states as there may be, evenly spread over the completion: where a step
-    is a line, how many there are shows only when they are sampled. All completions of a prompt begin in one state.
+
+def _continued(algorithm: OnlineAlgorithm, load: Load) -> tuple[Load, ...]:
+    """The continuations that an algorithm asks for: of prompts, in which all completions begin, and of later states.
+
+    There are taken to be as many states as there may be, evenly spread over a completion: where a step is a line, how
+    many it has shows only when it is sampled.
     """
-    found, words = [], ""
-    if algorithm.needs_greedy:
-        found.append(replace(load, group=1))
-        words = f", and {load.prompts} greedy ones"
-    if states := algorithm.states:
-        steps = min(states.most, math.ceil(load.completion_tokens / max(1, states.step_tokens)))
-        first = replace(load, group=states.samples)
-        done = load.completion_tokens // 2
-        later = Load(
-            load.sequences * (steps - 1),
-            states.samples,
-            load.prompt_tokens + done,
-            load.completion_tokens - done,
-            load.microbatch_tokens,
-        )
-        found += [first, later]
-        words += f", and up to {first.sequences + later.sequences:,} continuations of them"
-    return tuple(found), words
+    if not (states := algorithm.states):
+        return ()
+    steps = min(states.most, math.ceil(load.completion_tokens / max(1, states.step_tokens)))
+    begun, done = load.sequences * (steps - 1), load.completion_tokens // 2
+    prompt, completion = load.prompt_tokens + done, load.completion_tokens - done
+    later = replace(load, prompts=begun, group=states.samples, prompt_tokens=prompt, completion_tokens=completion)
+    return replace(load, group=states.samples), later
 
 
 def _text(config: PlanRL, shape: Shape) -> Load:
     """The pretraining text of an update."""
-    most, lengths = min(config.max_prompt_tokens, shape.context), [config.max_prompt_tokens]
+    most, lengths = min(config.max_prompt_tokens, shape.context, config.microbatch_tokens), [config.max_prompt_tokens]
     if config.pretraining_dataset:
         chat = ChatFormat(load_tokenizer(locate(config.model)))
         lengths = [len(chat.text_ids(text)) for text in load_texts(config.pretraining_dataset, limit=MOST_READ)]
