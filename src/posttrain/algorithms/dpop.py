@@ -1,6 +1,6 @@
 """DPOP: DPO-Positive.
 
-Pal et al. 2024, Smaug, eq. 3 (https://arxiv.org/abs/2402.13228).
+Pal et al. 2024, Smaug, eq. 3 of its second version (https://arxiv.org/abs/2402.13228).
 
 DPO may lower the chosen response so long as it lowers the rejected one more, and where the two differ in a few tokens
 (a digit of a sum) it does. DPOP charges for that:
@@ -10,7 +10,7 @@ DPO may lower the chosen response so long as it lowers the rejected one more, an
 
 averaged over pairs.
 
-Published settings (section 6, appendix B): beta 0.3, lambda 50, learning rate 5e-5 with a LoRA of rank 32.
+Published settings (section 5): beta 0.3, lambda 50, learning rate 5e-5 with a LoRA of rank 32.
 
 What to know about it:
 - With lambda 50 the penalty rules as soon as the chosen response falls by a tenth of a nat; what is learned then is

@@ -13,8 +13,8 @@ averaged over prompts, with A_i as in GRPO and no KL.
 Published settings (section 5.1): eps_low 3e-4, eps_high 4e-4, four updates a batch.
 
 What to know about it:
-- s_i is a geometric mean, so it stays near 1: its clip range is a hundred times narrower than GRPO's, and far more
-  tokens are clipped (15% against 0.1% in the paper) while it learns faster.
+- s_i is a geometric mean, so it stays near 1: its clip range is several hundred times narrower than GRPO's, and far
+  more tokens are clipped (15% against 0.1% in the paper) while it learns faster.
 - Where expert routing or an engine's rounding moves single tokens' ratios, their mean hardly moves.
 
 TRL's `importance_sampling_level="sequence"` with `loss_type="grpo"` is the same.

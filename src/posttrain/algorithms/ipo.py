@@ -10,7 +10,7 @@ from the reference as it can go. IPO gives the difference of the log-ratios a ta
 
 averaged over pairs. tau is called beta here, as in DPO: the strength of the KL constraint.
 
-Published settings (section 6 has bandits only): none for language models; 0.1 is TRL's.
+Published settings (sections 5.3 and 5.4 have bandits only): none for language models; 0.1 is TRL's.
 
 What to know about it:
 - The target is a difference of sums over tokens: at beta 0.1 a pair of short answers is to differ by 5 nats, and so is

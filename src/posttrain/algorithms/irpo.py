@@ -14,7 +14,7 @@ from the policy itself (30 of each prompt), four iterations, of which each begin
 reference.
 
 What to know about it:
-- The paper found the second term to matter more than the choice of beta: without it accuracy fell.
+- The paper found the second term necessary: 73.1% of GSM8K after one iteration with it, 61.8% without.
 - With few and noisy pairs it is fine-tuning on the chosen ones first of all.
 
 TRL: `loss_type=["sigmoid", "sft"]` with weights 1 and alpha; its second term is a mean over all tokens of a batch.

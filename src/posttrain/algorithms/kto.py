@@ -1,6 +1,6 @@
 """KTO: Kahneman-Tversky Optimization.
 
-Ethayarajh et al. 2024, eq. 7 (https://arxiv.org/abs/2402.01306).
+Ethayarajh et al. 2024, eq. 8 (7 in its first version; https://arxiv.org/abs/2402.01306).
 
 People say of single responses whether they are good or bad more readily than which of two is better. What a response is
 worth to a person is a gain or a loss from a reference point, and losses weigh more:
@@ -12,8 +12,9 @@ worth to a person is a gain or a loss from a reference point, and losses weigh m
 averaged over responses. z is estimated from the batch: max(0, the mean of beta log(pi/pi_ref) of responses to other
 prompts, those of each prompt moved on to the one before). It carries no gradient.
 
-Published settings (section 4, appendix): beta 0.1, w_g = w_b = 1, batches of 32 responses, learning rate 5e-7 with
-AdamW. Where good and bad are not as many, the weights are to satisfy 1 <= w_g n_g / (w_b n_b) <= 4/3 (eq. 8).
+Published settings (section 4.2, table 1): beta 0.1, w_g = w_b = 1, batches of 32 responses, learning rate 5e-6 with
+AdamW (5e-7 with RMSprop in the first version's code). Where good and bad are not as many, the weights are to satisfy
+1 <= w_g n_g / (w_b n_b) <= 3/2 (eq. 9; 4/3 in the first version).
 
 What to know about it:
 - It takes pairs as well: each is a good response and a bad one.

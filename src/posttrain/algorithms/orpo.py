@@ -9,8 +9,9 @@ Fine-tuning on the chosen response and preferring it are one loss, without a ref
 
 averaged over pairs.
 
-Published settings (section 5, appendix C): lambda 0.1 (0.2 to 0.25 for Phi-2 and OPT), learning rate 5e-6 to 8e-6,
-5 to 10 epochs. It starts from a base model: the first term is the supervised stage.
+Published settings (section 6.1, appendix C): lambda 0.1 for Mistral, 0.2 for Llama-2, 0.25 for Phi-2, learning rate
+8e-6, 10 epochs, of which the best by its evaluation loss is kept (the authors' script for Mistral: 5e-6, 5 epochs). It
+starts from a base model: the first term is the supervised stage.
 
 What to know about it:
 - It imitates what was chosen, whoever wrote it: use it where the chosen responses are worth imitating.

@@ -1,6 +1,6 @@
 """REINFORCE++: REINFORCE with PPO's clip, a KL per token and one normalisation for the whole batch.
 
-Hu 2025, eq. 4 to 6 (https://arxiv.org/abs/2501.03262).
+Hu et al. 2025, eq. 1, 4 and 5 (https://arxiv.org/abs/2501.03262).
 
 Baselines by prompt differ from prompt to prompt in what their advantages are worth; here all tokens of the batch share
 one scale:
@@ -11,7 +11,8 @@ one scale:
 
 with w the token's ratio, averaged over all tokens of the batch. The KL is that of what the policy is still to say.
 
-Published settings (section 4): eps 0.2, beta 0.01, one completion of each prompt, learning rate 5e-7.
+Published settings (table 1 of its first version): eps 0.2, beta 0.01 (0.001 for mathematics), four completions of each
+prompt (later versions: one), learning rate 5e-7.
 
 What to know about it:
 - Where nothing was earned, a KL of rounding alone would be blown up to advantages of 1: `std_epsilon` keeps it small.

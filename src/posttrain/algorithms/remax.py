@@ -10,8 +10,9 @@ What a policy would answer without chance says how hard the prompt is for it, fo
 
 averaged over the B completions of the batch, as in REINFORCE.
 
-Published settings (section 5, appendix): one completion of each prompt and one greedy one, learning rate 1e-6, beta 0.1
-in the reward. Here a prompt may have several: all are compared with the same greedy one.
+Published settings (the authors' scripts): one completion of each prompt and one greedy one, learning rate 1e-6, beta
+0.05 (0.1 is their code's default, and the one here). Their code charges each token its own KL; here it is the
+completion's. Here a prompt may have several completions: all are compared with the same greedy one.
 
 What to know about it:
 - Where the greedy answer is right, only wrong samples teach, and the other way round.

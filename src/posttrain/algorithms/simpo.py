@@ -9,8 +9,9 @@ The reward of a response is what decoding goes by, its mean logprob, and a pair 
 
 averaged over pairs. No reference policy, so one model in memory and one forward pass.
 
-Published settings (table 8): beta 2.0 to 2.5 (10 for Gemma 2), gamma 0.3 to 1.6 (gamma/beta 0.1 to 0.8), learning rate
-3e-7 to 1e-6, 128 pairs a batch, one epoch. The defaults here are beta 2.0 and gamma 1.0.
+Published settings (table 8): beta 2.0 to 2.5, gamma 0.3 to 1.6 (gamma/beta 0.1 to 0.8), learning rate 3e-7 to 1e-6,
+128 pairs a batch, one epoch; later models beta 10 with gamma 3 (Llama 3, version 0.2, appendix H) and 5 (Gemma 2, the
+authors' README). The defaults here are beta 2.0 and gamma 1.0.
 
 What to know about it:
 - Nothing holds the policy to where it was but the learning rate and few steps; the paper says how sensitive it is.

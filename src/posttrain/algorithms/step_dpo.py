@@ -10,8 +10,8 @@ after steps s_1 ... s_k-1 that are right and that both share:
 
 averaged over pairs: DPO, with the shared steps as part of what is given. They are computed once, and not learned.
 
-Published settings (section 4.1): beta 0.5 (0.4 for the 72B model), learning rate 5e-7, 128 pairs a batch, 8 epochs
-(4 for the 72B model).
+Published settings (section 4.1): learning rate 5e-7, 128 pairs a batch, 8 epochs (4 for the 72B model), beta 0.4 (0.5
+for the 72B model); the authors' scripts have it the other way round, 0.5 for 7B and 0.4 for 72B. The default is 0.5.
 
 Its data have a column of the steps that both share: `initial_reason_steps`, as the authors' own set calls it, or
 `steps`; see docs/data.md. Without one it is DPO with another beta.

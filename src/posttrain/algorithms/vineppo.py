@@ -14,12 +14,14 @@ made to have mean 0 and standard deviation 1 over the batch, and
 
 averaged over all tokens of the batch, with w the token's ratio and D the KL estimator k3 as in GRPO.
 
-Published settings (the authors' code): K 9, beta 1e-4, eps 0.2, at most 25 steps of a GSM8K solution, two updates a
-batch, learning rate 1e-6.
+Published settings (the authors' code): K 9, beta 1e-4, eps 0.2, at most 25 steps of a GSM8K solution, two passes over
+512 completions in updates of 64, learning rate 1e-6.
 
 What to know about it:
 - Unbiased, without a second model; paid for in rollouts: K continuations of each state. They are not learned from.
 - A step is a line, or `--step-tokens` tokens. Of more than `--max-states` lines the rest is one step.
+- The authors' beta multiplies the sum of D over a completion's tokens, at most 10 each; here it is their mean, as in
+  GRPO, so that 1e-4 holds the policy less. They normalise each micro-batch, here it is the whole batch.
 - The state that all completions of a prompt begin in, and others that are alike, are continued once.
 
 No other tool is known to have it.

@@ -108,7 +108,7 @@ def prospect(
         L_b = w_g (1 - sigmoid(r_b - z))   for a good response
         L_b = w_b (1 - sigmoid(z - r_b))   for a bad one
 
-    Ethayarajh et al. 2024, eq. 7 (https://arxiv.org/abs/2402.01306). `reward_B` carries the gradient; z is `point`, in
+    Ethayarajh et al. 2024, eq. 8 (https://arxiv.org/abs/2402.01306). `reward_B` carries the gradient; z is `point`, in
     the same units; the weights w are `good` and `bad`. Raises `ValueError` for unequal shapes.
 
     Example:
