@@ -53,31 +53,8 @@ def work_of(config: Config, shape: Shape) -> Work:
 
 
 def _rlwork_of(config: PlanRL, shape: Shape) -> Work:
-    counts = ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step", "max_new_tokens")
-    for name in (*counts, "pretraining_per_step"):
-        if getattr(config, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {getattr(config, name)}")
-    algorithm = online(config.algorithm)()
-    enough(algorithm, config.completions_per_prompt)
-    if config.critic not in CRITICS:
-        raise unknown("critic", config.critic, CRITICS)
-    if config.critic != PlanRL.critic and not isinstance(algorithm, ActorCritic):
-        raise UserError(f"{config.algorithm} has no critic; leave out --critic")
-    if config.pretraining_dataset and not algorithm.pretraining_weight:
-        raise UserError(f"{config.algorithm} learns from no text; leave out --pretraining-dataset")
-    lengths, rows = [config.prompt_tokens], None
-    if config.dataset:
-        tasks = load_tasks(
-            config.dataset, columns=_columns(config), limit=config.limit, seed=config.seed, **_words(config)
-        )
-        chat, rows = ChatFormat(load_tokenizer(locate(config.model))), len(tasks)
-        found = [len(chat.prompt_ids(task.prompt)) for task in tasks[:MOST_READ]]
-        lengths = [length for length in found if length <= config.max_prompt_tokens]
-        if not lengths:
-            raise UserError(
-                f"all prompts are longer than --max-prompt-tokens {config.max_prompt_tokens}, the shortest has "
-                f"{min(found)}; give a larger one"
-            )
+    algorithm = _algorithm_of(config)
+    lengths, rows = _prompts_of(config)
 
     def load(prompt_tokens: int) -> Load:
         return Load(
@@ -116,6 +93,39 @@ def _rlwork_of(config: PlanRL, shape: Shape) -> Work:
         beside=(*greedy, *continued),
         longest_beside=(*_greedy(algorithm, longest), *_continued(algorithm, longest)),
     )
+
+
+def _algorithm_of(config: PlanRL) -> OnlineAlgorithm:
+    """The algorithm; what `rl` would refuse is refused."""
+    counts = ("steps", "prompts_per_step", "completions_per_prompt", "updates_per_step", "max_new_tokens")
+    for name in (*counts, "pretraining_per_step"):
+        if getattr(config, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be 1 or more; got {getattr(config, name)}")
+    algorithm = online(config.algorithm)()
+    enough(algorithm, config.completions_per_prompt)
+    if config.critic not in CRITICS:
+        raise unknown("critic", config.critic, CRITICS)
+    if config.critic != PlanRL.critic and not isinstance(algorithm, ActorCritic):
+        raise UserError(f"{config.algorithm} has no critic; leave out --critic")
+    if config.pretraining_dataset and not algorithm.pretraining_weight:
+        raise UserError(f"{config.algorithm} learns from no text; leave out --pretraining-dataset")
+    return algorithm
+
+
+def _prompts_of(config: PlanRL) -> tuple[list[int], int | None]:
+    """The lengths of prompts, measured if there are data, and how many rows those have."""
+    if not config.dataset:
+        return [config.prompt_tokens], None
+    tasks = load_tasks(config.dataset, columns=_columns(config), limit=config.limit, seed=config.seed, **_words(config))
+    chat = ChatFormat(load_tokenizer(locate(config.model)))
+    found = [len(chat.prompt_ids(task.prompt)) for task in tasks[:MOST_READ]]
+    lengths = [length for length in found if length <= config.max_prompt_tokens]
+    if not lengths:
+        raise UserError(
+            f"all prompts are longer than --max-prompt-tokens {config.max_prompt_tokens}, the shortest has "
+            f"{min(found)}; give a larger one"
+        )
+    return lengths, len(tasks)
 
 
 def _greedy(algorithm: OnlineAlgorithm, load: Load) -> tuple[Load, ...]:
