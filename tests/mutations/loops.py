@@ -23,7 +23,7 @@ MUTATIONS = [
         Mutation("recipes/rl.py", old, new, f"recipes/test_rl.py::{test}")
         for old, new, test in [
             ("draws += rolled.draws", "draws += 1", THROWN),
-            ("roll_out(draws, accepts, shaped", "roll_out(step, accepts, shaped", RESUMED + "[dapo-changes0]"),
+            ("roll_out(draws, accepts, shaped", "roll_out(step, accepts, shaped", THROWN),
             ("_FRESH | found.state", "_FRESH", RESUMED + "[ppo-penalty-changes2]"),
             ("replace(algorithm, **state", "replace(algorithm, **{} and state", RESUMED + "[ppo-penalty-changes2]"),
             ("critic.optimizer if critic else None", "None", RESUMED + "[ppo-penalty-changes2]"),
@@ -70,7 +70,7 @@ MUTATIONS = [
             ("range(config.updates_per_round)", "range(1)", DIVIDED),
             ("len(pairs), size, update, seed)", "len(pairs), size, 0, seed)", DIVIDED),
             ("+ value / config.updates_per_round", "+ value", DIVIDED),
-            ("step % config.renew_reference == 0", "step == 3", RESUMED),
+            ("step % config.renew_reference == 0", "step == 3", NOW),
             (
                 "parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))",
                 "pass",

@@ -13,6 +13,7 @@ from posttrain.errors import UserError
 from posttrain.monitoring import read_run
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
+from posttrain.rollouts.dynamic import Sampler
 from posttrain.training import checkpoint
 
 
@@ -94,12 +95,17 @@ def test_the_pace_of_sampling_counts_what_is_not_learned_from(name, least, most,
 
 
 def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_path, monkeypatch):
-    seen = []
+    seen, drawn = [], []
+    roll_out = Sampler.roll_out
+    monkeypatch.setattr(
+        Sampler, "roll_out", lambda self, draw, *a, **k: drawn.append(draw) or roll_out(self, draw, *a, **k)
+    )
     monkeypatch.setattr(
         type(algorithms.online("dapo")()), "accepts", lambda self, rewards: seen.append(rewards) or len(seen) % 2 == 0
     )
     result = train(config(folder, algorithm="dapo", steps=2), output=tmp_path / "run")
     assert [row["groups/thrown_away"] for row in rows(result.run)] == [4, 4] and len(seen) == 16
+    assert drawn == [0, 2]  # no draw comes twice
     assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 4, "adapted": {}}
     seen.clear()
     monkeypatch.setattr(type(algorithms.online("dapo")()), "accepts", lambda self, rewards: False)
@@ -154,10 +160,13 @@ def test_while_the_critic_warms_up_the_policy_stays(folder, tmp_path):
     assert "ratio/mean" not in found[1] and found[2]["ratio/mean"] == 1.0
 
 
-def test_a_reference_that_is_renewed_is_the_policy_of_then(folder, tmp_path):
-    knobs = {"kl_coefficient": 0.1}
-    fixed = rows(train(small(folder, "rloo", steps=4), knobs, output=tmp_path / "a").run)
-    renewed = rows(train(small(folder, "rloo", steps=4, renew_reference=2), knobs, output=tmp_path / "b").run)
+@pytest.mark.parametrize("lora_rank", [0, 2])
+def test_a_reference_that_is_renewed_is_the_policy_of_then(lora_rank, folder, tmp_path):
+    if lora_rank:
+        pytest.importorskip("peft")
+    knobs, options = {"kl_coefficient": 0.1}, small(folder, "rloo", steps=4, lora_rank=lora_rank)
+    fixed = rows(train(options, knobs, output=tmp_path / "a").run)
+    renewed = rows(train(replace(options, renew_reference=2), knobs, output=tmp_path / "b").run)
     assert [row["groups/kl"] for row in fixed[:2]] == [row["groups/kl"] for row in renewed[:2]]
     assert fixed[1]["groups/kl"] > 1e-3 and fixed[2]["groups/kl"] > 1e-3
     assert renewed[2]["groups/kl"] == pytest.approx(0.0, abs=1e-5)  # what was just sampled is the reference's own
