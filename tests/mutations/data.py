@@ -130,7 +130,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("data/preferences.py", old, new, "data/test_preferences.py")
+        Mutation("data/preferences.py", old, new, "data/test_preferences.py data/test_layouts.py")
         for old, new in [
             ("prompt = before  #", "pass  #"),
             ("if before[len(before) - len(prompt) :] != prompt:", "if False:"),
@@ -249,7 +249,6 @@ MUTATIONS = [
             ("- set(speakers)", "- {*speakers, 'system'}"),
             ('"label": j.good}', '"label": True}'),
             ("for j in judged if j.good)", "for j in judged)"),
-            ("if (again.prompt, again.response, again.good) !=", "if False and () !="),
             ('{"steps": p.opening} if p.partial else {}', "{}"),
             ("    if said != (p.prompt", "    if False and said != (p.prompt"),
             ("except Unusable as problem:", "except ZeroDivisionError as problem:"),
