@@ -251,3 +251,10 @@ def test_a_prompt_beside_whole_conversations_is_not_lost(tmp_path, prompt, said)
         assert "'chosen' does not go on from 'prompt'" in found.left_out[0] and len(found.items) == 1
     else:
         assert [message.content for message in found.items[0].prompt] == said and not found.left_out
+
+
+def test_a_judged_response_is_one_message(tmp_path):
+    said = [{"role": "assistant", "content": text} for text in ("a", "b")]
+    (tmp_path / "judged.jsonl").write_text(json.dumps({"prompt": "q", "completion": said, "label": True}) + "\n")
+    with pytest.raises(DataError, match="'completion' must be one response"):
+        load_judgements(str(tmp_path / "judged.jsonl"))
