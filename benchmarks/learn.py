@@ -11,8 +11,9 @@ online       A Llama of two layers with random weights learns to count on (count
 preference   The packaged model learns from pairs of HH-RLHF, harmless-base (DATA has hh-rlhf/), and is judged on 300
              others: how often log(policy / policy before) of the chosen response is the higher one, whatever the
              algorithm goes by, and how often the algorithm's own reward is. Every preference algorithm with the same
-             pairs, length limit, batch and learning rate; --whole: dpo and simpo on all pairs as well. How long what
-             it then samples is shows what else has changed.
+             pairs, length limit, batch and learning rate, and its own defaults; --more: dpo and simpo on all pairs as
+             well, and those that imitate with less weight on that. How long what it then samples is shows what else
+             has changed.
 
 A run that is finished is not run again: give the same --output to go on. `--jobs 2` runs two at a time, each on its
 share of the cores.
@@ -73,6 +74,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """By algorithm: knobs that differ from its defaults."""
 
+LESS_IMITATION: dict[str, dict[str, Any]] = {"orpo": {"odds_weight": 2.0}, "irpo": {"alpha": 0.1}}
+"""With `--more`: knobs with which the preference has about the gradient of the imitation, or more."""
+
 RUNS: dict[str, dict[str, Any]] = {"dapo": {"lr": 5e-4, "steps": 400}}  # at 1e-3 one seed of three stays at 0.87
 """By algorithm: options that differ from the others'."""
 
@@ -86,6 +90,8 @@ class Job:
     seed: int
     folder: Path
     options: Any
+    knobs: dict[str, Any]
+    """Of the algorithm, where they are not its defaults."""
 
 
 def train(job: Job, threads: int) -> None:
@@ -95,9 +101,9 @@ def train(job: Job, threads: int) -> None:
         return
     shutil.rmtree(job.folder, ignore_errors=True)  # of a run that was cut off
     if job.stage == "online":
-        rl.run(job.options, algorithms.online(job.name)(**SETTINGS.get(job.name, {})), output=job.folder, quiet=True)
+        rl.run(job.options, algorithms.online(job.name)(**job.knobs), output=job.folder, quiet=True)
     else:
-        preference.run(job.options, algorithms.preference(job.name)(), output=job.folder, quiet=True)
+        preference.run(job.options, algorithms.preference(job.name)(**job.knobs), output=job.folder, quiet=True)
     (job.folder / "done").touch()
     print(f"{job.stage} {job.name} {job.seed}: done", flush=True)
 
@@ -161,7 +167,7 @@ def online_jobs(names: list[str], seeds: list[int], output: Path) -> list[Job]:
             critic_lr=3e-3 if isinstance(algorithms.online(name)(), ActorCritic) else rl.RL.critic_lr,
             pretraining_dataset=str(output / "noise.jsonl") if name == "ppo-ptx" else "",
             **RUNS.get(name, {}),
-        ))
+        ), SETTINGS.get(name, {}))
         for name in names for seed in seeds
     ]  # fmt: skip
 
@@ -181,12 +187,15 @@ def preference_jobs(names: list[str], seeds: list[int], output: Path, options: a
         save_every=10**6,
         keep_last=1,
     )
-    whole = [name for name in names if name in ("dpo", "simpo")] if options.whole else []
-    jobs = [(name, options.pairs, seed) for name in names for seed in seeds] + [(n, 1500, seeds[0]) for n in whole]
+    jobs: list[tuple[str, int, int, dict[str, Any]]] = [(name, options.pairs, s, {}) for name in names for s in seeds]
+    if options.more:
+        jobs += [(name, 1500, seeds[0], {}) for name in ("dpo", "simpo") if name in names]
+        jobs += [(name, options.pairs, seeds[0], LESS_IMITATION[name]) for name in LESS_IMITATION if name in names]
     return [
-        Job("preference", name, seed, output / f"{name}-{pairs}-{seed}",
-            replace(common, algorithm=name, limit=pairs, seed=seed))
-        for name, pairs, seed in jobs
+        Job("preference", name, seed,
+            output / "-".join([name, *(f"{knob}-{value:g}" for knob, value in knobs.items()), f"{pairs}-{seed}"]),
+            replace(common, algorithm=name, limit=pairs, seed=seed), knobs)
+        for name, pairs, seed, knobs in jobs
     ]  # fmt: skip
 
 
@@ -278,6 +287,7 @@ def preference_table(jobs: list[Job], picture: Path) -> list[str]:
     base = said(BASE, pairs, prompts, picture.parent / "base.json")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     figure, axes = plt.subplots(figsize=(9, 4))
+    names: list[str] = []
     for number, job in enumerate(jobs):
         rows = read_run(job.folder).metrics
         before, after = (next(row for row in order if "evaluation/loss" in row) for order in (rows, rows[::-1]))
@@ -297,13 +307,15 @@ def preference_table(jobs: list[Job], picture: Path) -> list[str]:
         trained = said(str(job.folder), pairs, prompts, job.folder / "said.json")
         right, of_all = preferred(base, trained)
         accuracy, (low, high) = right / of_all, wilson_interval(right, of_all)
-        cells = [job.name, str(job.options.limit), f"{accuracy:.3f} ({low:.3f}-{high:.3f})"]
+        name = " ".join([job.name, *(f"{knob} {value:g}" for knob, value in job.knobs.items())])
+        cells = [name, str(job.options.limit), f"{accuracy:.3f} ({low:.3f}-{high:.3f})"]
         cells += [f"{reward_before:.3f} to {own:.3f} ({own_low:.3f}-{own_high:.3f})", f"{margin:.3f}", chosen, rejected]
         cells += [f"{base.tokens:.0f} to {trained.tokens:.0f}", f"{base.cut:.0%} to {trained.cut:.0%}"]
         lines.append("| " + " | ".join([*cells, f"{minutes:.0f}"]) + " |")
+        names.append("\n".join([*name.split(), str(job.options.limit)]))
         axes.errorbar(number, accuracy, yerr=[[accuracy - low], [high - accuracy]], fmt="o", color="black", capsize=3)
     axes.axhline(0.5, color="grey", linestyle=":", linewidth=1)
-    axes.set_xticks(range(len(jobs)), [f"{job.name}\n{job.options.limit}" for job in jobs], fontsize=7)
+    axes.set_xticks(range(len(jobs)), names, fontsize=6)
     axes.set(ylabel="held-out pairs judged as people did")
     figure.savefig(picture, bbox_inches="tight", metadata={"Date": None})
     return lines
@@ -320,7 +332,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=800, help="preference: pairs to learn from")
     parser.add_argument("--max-tokens", type=int, default=192, help="preference: the longest of prompt and response")
     parser.add_argument("--lr", type=float, default=4e-5, help="preference")
-    parser.add_argument("--whole", action="store_true", help="preference: dpo and simpo on all 1,500 pairs as well")
+    parser.add_argument("--more", action="store_true", help="preference: further runs, as above")
     options = parser.parse_args()
     online = options.stage == "online"
     names = options.algorithms or list(algorithms.ONLINE if online else algorithms.PREFERENCE)

@@ -205,6 +205,13 @@ def test_a_response_that_only_repeats_the_steps_keeps_a_token_of_its_own():
     assert [chat.decode(example.continuation) for example in pair] == ["b", "bc"]
 
 
+def test_of_a_response_that_ends_after_the_steps_the_stop_is_learned():
+    chat = ChatFormat(of_family("smollm2"))
+    judged = judged_of(chat, Judgement((Message("user", "?"),), "", True, opening="aa"))
+    assert len(judged.example.continuation) == 1 and set(judged.example.continuation) <= chat.stop_ids
+    assert chat.decode(judged.example.prefix).endswith("aa")
+
+
 def test_steps_that_are_none_say_how_to_rename_them(tmp_path):
     with pytest.raises(DataError, match="--columns other=steps"):
         load(tmp_path, {"prompt": "a", "chosen": "b", "rejected": "c", "steps": 7})

@@ -246,7 +246,7 @@ def _responses(
     said = [tokens(opening + text)[: -1 if partial else None] for text in texts]
     start = 0
     if opening:
-        before = tokens(opening)[:-1]
-        differing = (i for i, alike in enumerate(zip(before, *said, strict=False)) if len(set(alike)) > 1)
-        start = next(differing, min(len(before), *(len(ids) - 1 for ids in said)))
+        aligned = enumerate(zip(tokens(opening), *said, strict=False))
+        differing = (place for place, alike in aligned if len(set(alike)) > 1)
+        start = next(differing, min(map(len, said)) - 1)  # where nothing is said after the opening: the stop alone
     return [Example(given + ids[:start], ids[start:], (True,) * len(ids[start:])) for ids in said]
