@@ -43,11 +43,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.data import ChatFormat, Example, load_tokenizer, pack, pair_of
-from posttrain.evaluation.statistics import wilson_interval
 from posttrain.models.load import locate
 from posttrain.monitoring import read_run
 from posttrain.recipes import generate, preference, rl
 from posttrain.rollouts.policy import load_policy
+from posttrain.statistics import wilson_interval
 from posttrain.training import feedback
 from posttrain.training.feedback import PAIRS
 from posttrain.training.pairwise import examples_of

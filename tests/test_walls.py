@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "objectives": set(),
+    "statistics": set(),
     "fast_paths": {"errors"},
     "distributed": {"errors"},
     "monitoring": {"types", "errors"},
@@ -24,10 +25,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"types", "errors"},
     "models": {"types", "errors", "fast_paths"},
     "algorithms": {"types", "errors", "objectives"},
-    "annotation": {"types", "errors", "data"},
+    "annotation": {"types", "errors", "statistics", "data"},
     "environments": {"types", "errors", "rewards"},
     "rollouts": {"types", "errors", "fast_paths", "data", "models", "environments"},
-    "evaluation": {"types", "errors", "data", "rewards", "environments", "rollouts"},
+    "evaluation": {"types", "errors", "statistics", "data", "rewards", "environments", "rollouts"},
     # The interface of an algorithm alone: a training step is handed an algorithm, and names none.
     "training": {
         "types",

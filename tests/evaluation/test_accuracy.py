@@ -4,8 +4,8 @@ import pytest
 
 from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import evaluate, summarize
-from posttrain.evaluation.statistics import mean_interval, wilson_interval
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.statistics import mean_interval, wilson_interval
 from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
 from tests.rollouts.conversations import Quiz, chat_format, question
 

@@ -4,7 +4,7 @@ import pytest
 
 from posttrain.evaluation.accuracy import Accuracy
 from posttrain.evaluation.intervals import difference, pass_at_interval
-from posttrain.evaluation.statistics import mean_interval, paired_difference_interval
+from posttrain.statistics import mean_interval, paired_difference_interval
 from posttrain.types import Group, Task
 
 

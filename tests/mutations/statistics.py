@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 MUTATIONS = [
-    Mutation("evaluation/statistics.py", old, new, "evaluation/test_statistics.py")
+    Mutation("statistics.py", old, new, "test_statistics.py")
     for old, new in [
         ("1.0 - math.prod(1.0 - k / i for", "math.prod(1.0 - k / i for"),
         ("range(n - c + 1, n + 1)", "range(n - c, n + 1)"),

@@ -9,12 +9,12 @@ import pytest
 
 from posttrain.data import ChatFormat
 from posttrain.errors import DataError, UserError
-from posttrain.evaluation.statistics import mean_interval, paired_difference_interval, wilson_interval
 from posttrain.monitoring import read_run
 from posttrain.recipes import evaluate as recipe
 from posttrain.recipes.evaluate import Evaluate, run
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.statistics import mean_interval, paired_difference_interval, wilson_interval
 from posttrain.training import checkpoint
 from tests.data.families import of_family
 from tests.recipes.folders import model_folder

@@ -7,9 +7,9 @@ from statistics import fmean
 from posttrain.data.chat import ChatFormat
 from posttrain.environments.env import Environment
 from posttrain.errors import UserError
-from posttrain.evaluation.statistics import mean_interval, pass_at_k, wilson_interval
 from posttrain.rollouts.drive import OnTokens, sample_groups
 from posttrain.rollouts.measures import SOLVED
+from posttrain.statistics import mean_interval, pass_at_k, wilson_interval
 from posttrain.types import Engine, Group, Sampling, StopReason, Task
 
 

@@ -4,7 +4,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from posttrain.evaluation.accuracy import Accuracy
-from posttrain.evaluation.statistics import Interval, mean_interval, paired_difference_interval, pass_at_k
+from posttrain.statistics import Interval, mean_interval, paired_difference_interval, pass_at_k
 
 
 class Difference(NamedTuple):

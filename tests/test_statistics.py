@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.evaluation import statistics
-from posttrain.evaluation.statistics import mean_interval, paired_difference_interval, pass_at_k, wilson_interval
+from posttrain import statistics
+from posttrain.statistics import mean_interval, paired_difference_interval, pass_at_k, wilson_interval
 
 RATES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
