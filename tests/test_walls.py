@@ -70,7 +70,11 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "torch.utils.tensorboard": ("monitoring/",),
     "wandb": ("monitoring/wandb.py",),
     "rich": ("monitoring/", "cli.py"),
-    "tyro": ("cli.py", "lookup.py", "options.py"),
+    "tyro": ("cli.py", "lookup.py", "options.py", "recipes/annotate/"),
+    "crowdkit": ("annotation/aggregation/dawid_skene.py",),
+    "pandas": ("annotation/aggregation/dawid_skene.py",),
+    "scipy": ("annotation/aggregation/strengths.py",),
+    "krippendorff": ("annotation/agreement.py",),
     "fastapi": ("annotation/app/", "export/serve.py"),
 }
 

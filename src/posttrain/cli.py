@@ -62,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if str(error.name).startswith("posttrain"):
             return _unexpected(error, words)
-        return _complain(f"the package '{error.name}' is not installed; type: pip install {error.name}", 2, words)
+        extra = next(
+            (c.extra for name, c in COMMANDS.items() if c.extra and words[: len(name.split())] == name.split()), ""
+        )
+        what = f"'posttrain[{extra}]'" if extra else error.name
+        return _complain(f"the package '{error.name}' is not installed; type: pip install {what}", 2, words)
     except Exception as error:
         return _unexpected(error, words)
 

@@ -48,6 +48,7 @@ class Command:
         fetches: whether a packaged model is fetched first, which is then shown.
         knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
         variant: an option, and the form that the command has where it is given.
+        extra: of posttrain's extras, the one whose packages it needs.
     """
 
     summary: str
@@ -59,6 +60,7 @@ class Command:
     fetches: bool = False
     knobs: Callable[[str], type] | None = None
     variant: tuple[str, Load] | None = None
+    extra: str = ""
 
 
 def _recipe(module: str, form: str) -> Load:
@@ -180,6 +182,12 @@ COMMANDS: dict[str, Command] = {
     ),
     "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
     "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),
+    "annotate consensus": Command(
+        "what several annotators say together, and how far each agrees",
+        _recipe("annotate.consensus", "Consensus"),
+        ("json",),
+        extra="annotate",
+    ),
     "plan rl": Command(
         "before a run: batch, memory, time and disk, and what will not fit", _recipe("plan", "PlanRL"), ("json",)
     ),

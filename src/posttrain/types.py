@@ -152,6 +152,23 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranking:
+    """How somebody ranked completions of an item, which are known by their number."""
+
+    item: str | int
+    annotator: str | int
+    groups: tuple[tuple[int, ...], ...]  # completions that were found equally good, best group first
+    failed: tuple[int, ...] = ()  # those that are no answer at all, and below all others
+    source: str = ""  # where it was read: file and line
+    time: str = ""  # when it was said, ISO 8601
+
+    @property
+    def tiers(self) -> tuple[tuple[int, ...], ...]:
+        """All completions, best first: the groups, and below them the failed ones, which nobody compares."""
+        return (*self.groups, self.failed) if self.failed else self.groups
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """G trajectories of one task with what they earned: `rewards[i]` is the total of `scores[i]`."""
 

@@ -1,0 +1,1 @@
+"""Feedback by people: what they are asked, what they say, and what they say together."""

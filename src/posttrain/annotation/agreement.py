@@ -1,0 +1,130 @@
+"""How far people agree: with each other, and each of them with what the others say together."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import krippendorff
+import numpy as np
+
+from posttrain.annotation.consensus import Agreed, Belief, agree
+from posttrain.annotation.rankings import by_item, midranks, votes_of
+from posttrain.statistics import mean_interval
+from posttrain.types import Ranking
+
+
+def alpha(rankings: Sequence[Ranking]) -> float | None:
+    """Krippendorff's alpha of the ranks, as ordinal data: 1 where all agree, 0 where they agree as chance would.
+
+        alpha = 1 - D_o / D_e
+
+    Krippendorff 2011, "Computing Krippendorff's alpha-reliability", by the package krippendorff. The unit is a
+    completion of an item, its value the rank that an annotator gave it (midranks where some are tied). None where no
+    completion has two ranks, or all ranks are the same.
+    """
+    units = {key: i for i, key in enumerate(dict.fromkeys((r.item, one) for r in rankings for one in midranks(r)))}
+    people = {name: i for i, name in enumerate(dict.fromkeys(r.annotator for r in rankings))}
+    table = np.full((len(people), len(units)), np.nan)
+    for ranking in rankings:
+        for one, rank in midranks(ranking).items():
+            table[people[ranking.annotator], units[ranking.item, one]] = rank
+    shared = table[:, (~np.isnan(table)).sum(axis=0) >= 2]
+    if not shared.size or len(np.unique(shared[~np.isnan(shared)])) < 2:
+        return None
+    return float(krippendorff.alpha(reliability_data=shared, level_of_measurement="ordinal"))
+
+
+def kendall_w(rankings: Sequence[Ranking]) -> float | None:
+    """Kendall's W of one item: 1 where all its annotators rank alike, 0 where their ranks cancel.
+
+        W = 12 S / ( m^2 (n^3 - n) - m sum_j T_j ),   T_j = sum over tied groups of j of (t^3 - t)
+
+    Kendall and Babington Smith 1939 (https://doi.org/10.1214/aoms/1177732186), with the correction for ties. S is the
+    sum of squared deviations of the n completions' rank sums from their mean, over m annotators. None for fewer than
+    two annotators or completions, where they ranked different completions, or where everything is tied.
+    """
+    ranks = [midranks(ranking) for ranking in rankings]
+    if len(ranks) < 2 or any(one.keys() != ranks[0].keys() for one in ranks) or len(ranks[0]) < 2:
+        return None
+    m, n = len(ranks), len(ranks[0])
+    sums = [sum(one[completion] for one in ranks) for completion in ranks[0]]
+    s = sum((total - m * (n + 1) / 2) ** 2 for total in sums)
+    tied = sum(len(tier) ** 3 - len(tier) for ranking in rankings for tier in ranking.tiers)
+    most = m * m * (n**3 - n) - m * tied
+    return 12 * s / most if most else None
+
+
+def mean_kendall_w(rankings: Sequence[Ranking]) -> float | None:
+    """The mean of W over the items that have one."""
+    found = [w for said in by_item(rankings).values() if (w := kendall_w(said)) is not None]
+    return fmean(found) if found else None
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """One of the people, beside the others."""
+
+    annotator: str | int
+    items: int  # that they judged
+    comparisons: int  # of theirs on which there is a consensus
+    agreement: float | None
+    """Share of those on which they say what the consensus says; a tie counts half."""
+    with_others: float | None
+    """The same with the consensus of the others, which they have no part in: mean over items that others judged."""
+    interval: tuple[float, float] | None
+    """Where `with_others` lies, 95%, over items."""
+    noisy: bool
+    """Whether the whole interval lies nearer to a coin's 0.5 than to the annotators' median, or below it."""
+
+    @property
+    def evidence(self) -> str:
+        """Why, in words."""
+        if self.with_others is None or self.interval is None:
+            return "there is no consensus of others to compare with"
+        low, high = self.interval
+        share = f"{self.with_others:.2f} ({low:.2f} to {high:.2f})"
+        return f"with the others in {share}, over {self.items} item{'s' if self.items > 1 else ''}"
+
+
+def annotators(
+    rankings: Sequence[Ranking],
+    agreed: Sequence[Agreed],
+    method: Callable[[Sequence[Ranking]], Mapping[str | int, Belief]],
+) -> list[Annotator]:
+    """Everybody, in the order in which they first appear.
+
+    Args:
+        rankings: all that they said.
+        agreed: the consensus on it.
+        method: how it was found; it is asked once more for each annotator, without what they said.
+    """
+    everybody = list(dict.fromkeys(ranking.annotator for ranking in rankings))
+    mine = {who: [ranking for ranking in rankings if ranking.annotator == who] for who in everybody}
+    apart: dict[str | int, list[float]] = {}
+    for who in everybody:
+        others = [ranking for ranking in rankings if ranking.annotator != who]
+        found = shares(mine[who], agree(others, method(others)))
+        apart[who] = [fmean(share) for share in found.values()]
+    means = {who: fmean(rates) for who, rates in apart.items() if rates}
+    level = median(means.values()) if means else 0.5
+    rows: list[Annotator] = []
+    for who in everybody:
+        with_all = [share for found in shares(mine[who], agreed).values() for share in found]
+        interval = mean_interval(apart[who]) if apart[who] else None
+        # where there is no consensus at all, nobody can be told from anybody
+        noisy = interval is not None and level > 0.5 and interval[1] < (0.5 + level) / 2
+        agreement = fmean(with_all) if with_all else None
+        rows.append(Annotator(who, len(mine[who]), len(with_all), agreement, means.get(who), interval, noisy))
+    return rows
+
+
+def shares(rankings: Sequence[Ranking], agreed: Sequence[Agreed]) -> dict[str | int, list[float]]:
+    """By item, for every pair of the consensus that a ranking compares: 1 where it says the same, 0, or 1/2 if tied."""
+    pairs = {one.item: set(one.pairs) for one in agreed}
+    found: defaultdict[str | int, list[float]] = defaultdict(list)
+    for vote in votes_of(rankings):
+        for chosen, rejected in ((vote.first, vote.second), (vote.second, vote.first)):
+            if (chosen, rejected) in pairs.get(vote.item, ()):
+                found[vote.item].append((1 + vote.outcome * (1 if chosen == vote.first else -1)) / 2)
+    return dict(found)

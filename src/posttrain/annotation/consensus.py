@@ -1,0 +1,89 @@
+"""What several people say together: of every two completions first, and from that an order of all of them.
+
+A method of `aggregation/` reads all rankings and says how likely it finds, for every two completions of an item, that
+the first is better, the second is, or neither. From there on all methods are alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from posttrain.annotation.rankings import by_item
+from posttrain.types import Ranking
+
+SAME = 1e-6  # what is nearer than this is rounding
+
+
+class Odds(NamedTuple):
+    """How likely the first of two completions is the better one, neither is, or the second is. They sum to 1."""
+
+    first: float
+    neither: float
+    second: float
+
+    @property
+    def verdict(self) -> int:
+        """1, 0 or -1 for the likeliest of the three; 0 where the first and the second are as likely.
+
+        Where one of them is as likely as neither, it is that one: who finds two equal leaves it to others to tell them
+        apart.
+        """
+        if abs(self.first - self.second) <= SAME or self.neither > max(self.first, self.second) + SAME:
+            return 0
+        return 1 if self.first > self.second else -1
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What a method makes of one item."""
+
+    odds: Mapping[tuple[int, int], Odds]
+    """Of every two completions that somebody compared; the first has the lower number."""
+    strengths: Mapping[int, float] = field(default_factory=dict[int, float])
+    """Of each completion, where the method has them: log-odds, 0 on average."""
+    errors: Mapping[int, float] = field(default_factory=dict[int, float])
+    """Their standard errors."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What people say of one item together."""
+
+    item: str | int
+    order: tuple[tuple[int, ...], ...]
+    """Groups of completions that are equally good, best group first."""
+    failed: tuple[int, ...]
+    """Those that more than half of their annotators failed; they stand in the order all the same."""
+    pairs: tuple[tuple[int, int], ...]
+    """(chosen, rejected): every two that the method tells apart, and the order too."""
+    belief: Belief
+
+
+def agree(rankings: Sequence[Ranking], beliefs: Mapping[str | int, Belief]) -> list[Agreed]:
+    """The consensus on each item, in the order in which items first appear.
+
+    A completion's place is its Copeland score: of how many others it is found better, and half of those that are found
+    equal. Where some completion beats every other that one is first, and where the verdicts make an order at all it is
+    this one; three that beat each other in a circle come out equal.
+    """
+    found: list[Agreed] = []
+    for item, said in by_item(rankings).items():
+        completions = sorted({one for ranking in said for tier in ranking.tiers for one in tier})
+        verdicts = {pair: odds.verdict for pair, odds in beliefs[item].odds.items()}
+        wins = dict.fromkeys(completions, 0)
+        for (first, second), verdict in verdicts.items():
+            wins[first] += verdict
+            wins[second] -= verdict
+        levels = sorted(set(wins.values()), reverse=True)
+        order = tuple(tuple(one for one in completions if wins[one] == level) for level in levels)
+        pairs = [pair if verdict > 0 else pair[::-1] for pair, verdict in verdicts.items() if verdict]
+        pairs = [(chosen, rejected) for chosen, rejected in pairs if wins[chosen] > wins[rejected]]
+        pairs.sort(key=lambda pair: (-wins[pair[0]], -wins[pair[1]], pair))
+        failed = tuple(one for one in completions if _failed(one, said))
+        found.append(Agreed(item, order, failed, tuple(pairs), beliefs[item]))
+    return found
+
+
+def _failed(completion: int, rankings: Sequence[Ranking]) -> bool:
+    judged = [ranking for ranking in rankings if any(completion in tier for tier in ranking.tiers)]
+    return 2 * sum(completion in ranking.failed for ranking in judged) > len(judged)

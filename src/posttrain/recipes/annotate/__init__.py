@@ -1,0 +1,1 @@
+"""`posttrain annotate`: feedback by people."""

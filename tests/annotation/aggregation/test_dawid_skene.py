@@ -1,0 +1,52 @@
+"""Annotators whose errors are planted, and invariances."""
+
+import pytest
+
+from posttrain.annotation.aggregation import dawid_skene, majority
+from posttrain.annotation.aggregation.dawid_skene import beliefs
+from posttrain.annotation.consensus import agree
+from posttrain.types import Ranking
+from tests.annotation.said import planted, right
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_beats_majority_where_most_annotators_guess(seed):
+    said, truth = planted((3, 3, 3, 0, 0, 0, 0, -1), seed=seed)
+    by_votes, weighed = (right(agree(said, way.beliefs(said)), truth) for way in (majority, dawid_skene))
+    assert weighed > by_votes + 0.05
+
+
+def test_which_of_two_is_called_the_first_does_not_matter():
+    said, _ = planted((3, 3, 0, 0), items=10, size=3, each=3)
+
+    def turned(ranking):
+        if ranking.item in some:
+            return ranking
+        return Ranking(ranking.item, ranking.annotator, tuple(tuple(2 - c for c in g) for g in ranking.groups))
+
+    some = {f"item {number}" for number in (0, 1, 4, 7)}
+    before, after = beliefs(said), beliefs([turned(ranking) for ranking in said])
+    for item, belief in before.items():
+        for (i, j), odds in belief.odds.items():
+            other = after[item].odds[i, j] if item in some else after[item].odds[2 - j, 2 - i][::-1]
+            assert other == pytest.approx(odds, abs=1e-6)
+
+
+def test_the_two_who_agree_everywhere_are_believed_against_one():
+    said = []
+    for number in range(8):
+        order = ((0,), (1,)) if number % 2 else ((1,), (0,))
+        said += [Ranking(number, who, order) for who in ("a", "b")] + [Ranking(number, "c", order[::-1])]
+    alone = [Ranking("only c", "c", ((0,), (1,)))]
+    odds = beliefs(said + alone)["only c"].odds[0, 1]
+    assert odds.second > 0.9  # c says the opposite of what is right
+
+
+def test_ties_are_an_outcome_of_their_own():
+    said = [Ranking(n, who, ((0, 1),) if n % 2 else ((0,), (1,))) for n in range(6) for who in "abc"]
+    found = beliefs(said)
+    assert found[1].odds[0, 1].neither > 0.9 and found[0].odds[0, 1].first > 0.9
+
+
+def test_nothing_to_compare():
+    assert beliefs([Ranking("x", "a", ((0,),))])["x"].odds == {}

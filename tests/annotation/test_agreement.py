@@ -1,0 +1,107 @@
+"""Agreement by hand, by another reading, and with annotators whose errors are planted."""
+
+import pytest
+from hypothesis import given
+
+from posttrain.annotation.aggregation import METHODS, majority, method
+from posttrain.annotation.agreement import alpha, annotators, kendall_w, mean_kendall_w, shares
+from posttrain.annotation.consensus import agree
+from posttrain.annotation.rankings import by_item, midranks
+from posttrain.types import Ranking
+from tests.annotation.said import SEED, planted, rankings
+from tests.references import annotation as reference
+
+
+def people(said, name="majority"):
+    way = method(name)
+    return {one.annotator: one for one in annotators(said, agree(said, way(said)), way)}
+
+
+def test_the_example_by_hand():
+    assert kendall_w(SEED) == pytest.approx(12 * 2 / (9 * 24))  # rank sums 6, 5, 7
+    assert mean_kendall_w(SEED) == kendall_w(SEED)
+    found = people(SEED)
+    assert [found[who].agreement for who in ("H1", "H2", "H3")] == [1, 1, 0]
+    assert found["H1"].comparisons == 3 and found["H3"].items == 1
+    assert not any(one.noisy for one in found.values())  # one item says little of anybody
+    # without H3 the other two agree on all; without H1, H2 and H3 cancel
+    assert found["H3"].with_others == 0 and found["H1"].with_others is None
+    assert "no consensus" in found["H1"].evidence and found["H3"].evidence.startswith("with the others in 0.00 (0.00")
+
+
+@given(said=rankings())
+def test_alpha_is_that_of_another_reading(said):
+    units = {}
+    for ranking in said:
+        for one, rank in midranks(ranking).items():
+            units.setdefault((ranking.item, one), []).append(rank)
+    shared = [values for values in units.values() if len(values) > 1]
+    found = alpha(said)
+    if len({value for values in shared for value in values}) < 2:
+        assert found is None
+    else:
+        assert found == pytest.approx(reference.ordinal_alpha(list(units.values())), abs=1e-9)
+
+
+@given(said=rankings())
+def test_kendall_w_is_that_of_another_reading(said):
+    for mine in by_item(said).values():
+        found = kendall_w(mine)
+        tables = [ranking.tiers for ranking in mine]
+        size = sum(map(len, tables[0]))
+        if len(mine) < 2 or size < 2 or all(len(tiers) == 1 for tiers in tables):
+            assert found is None
+        else:
+            assert found == pytest.approx(reference.kendall_w(tables)) and -1e-9 <= found <= 1 + 1e-9
+            if len(set(tables)) == 1 and all(len(tier) == 1 for tier in tables[0]):
+                assert found == pytest.approx(1)
+
+
+def test_w_needs_the_same_completions_and_is_a_mean_over_items():
+    apart = [Ranking("y", "a", ((0,), (1,))), Ranking("y", "b", ((0,), (2,)))]
+    assert kendall_w(apart) is None and mean_kendall_w(apart) is None
+    whole = [Ranking("z", who, ((0,), (1,))) for who in "ab"]
+    assert mean_kendall_w([*SEED, *apart, *whole]) == pytest.approx((1 / 9 + 1) / 2)
+
+
+def test_shares_by_hand():
+    said = [Ranking("x", who, ((0,), (1,), (2,))) for who in "ab"]
+    agreed = agree(said, majority.beliefs(said))
+    other = Ranking("x", "c", ((1, 0), (2,)))
+    assert sorted(shares([other], agreed)["x"]) == [0.5, 1, 1]
+    assert shares([Ranking("x", "c", ((2,), (0,)))], agreed)["x"] == [0]
+    assert shares([Ranking("unknown", "c", ((2,), (0,)))], agreed) == {}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("seed", range(3))
+def test_those_who_guess_or_say_the_opposite_are_named_and_no_others(name, seed):
+    said, _ = planted((4, 4, 4, 4, 4, 0, 0, -2), items=40, each=6, seed=seed)
+    found = people(said, name)
+    named = {who for who, one in found.items() if one.noisy}
+    if name == "majority":  # to which three who guess are a large part of what the others say
+        assert {"person 7"} <= named <= {"person 5", "person 6", "person 7"}
+    else:
+        assert named == {"person 5", "person 6", "person 7"}
+    assert found["person 7"].agreement < 0.3 < 0.65 < found["person 0"].agreement
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_among_equals_nobody_is_named(seed):
+    said, _ = planted((1,) * 8, items=40, each=4, seed=seed)
+    assert not any(one.noisy for one in people(said).values())
+
+
+def test_an_interval_is_over_items():
+    said, _ = planted((3, 3, 3, 0), items=20, each=4)
+    few, many = people(said[: 4 * 5])["person 3"], people(said)["person 3"]
+    assert few.interval[1] - few.interval[0] > many.interval[1] - many.interval[0]
+    low, high = many.interval
+    assert low < many.with_others < high
+
+
+def test_of_two_who_always_differ_neither_is_named():
+    orders = ((0,), (1,)), ((1,), (0,))
+    said = [Ranking(item, who, orders[who]) for item in range(40) for who in (0, 1)]
+    found = people(said)
+    assert [one.with_others for one in found.values()] == [0, 0] and not any(one.noisy for one in found.values())

@@ -1,0 +1,144 @@
+"""Faults of consensus and agreement: a sign, a tie, a denominator, a prior, who counts."""
+
+from tests.mutations import Mutation
+
+RANKINGS = "annotation/test_rankings.py"
+CONSENSUS = "annotation/test_consensus.py"
+AGREEMENT = "annotation/test_agreement.py"
+METHODS = "annotation/aggregation"
+
+MUTATIONS = [
+    *(
+        Mutation("annotation/rankings.py", old, new, RANKINGS)
+        for old, new in [
+            ("!= row.place:", "== row.place:"),
+            ("(said.item, said.annotator), row.place", "said.item, row.place"),
+            ("(*groups, failed) for completion", "groups for completion"),
+            ("len(set(named)) < len(named)", "len(set(named)) > len(named)"),
+            ("    if not named:\n", "    if False:\n"),
+            ("for group in groups if group)", "for group in groups)"),
+            ("isinstance(value, bool) or not isinstance(value, str | int)", "not isinstance(value, str | int)"),
+            ("isinstance(one, bool) or not isinstance(one, int)", "not isinstance(one, int)"),
+            ("or one < 0:", "or one < -1:"),
+            ("combinations(sorted(place), 2)", "combinations(place, 2)"),
+            ("if not {first, second} <= set(ranking.failed):", "if True:"),
+            ("(place[first] < place[second]) - (place[first] > place[second])", "place[first] < place[second]"),
+            ("(place[first] < place[second]) -", "(place[first] <= place[second]) -"),
+            ("(len(tier) + 1) / 2", "len(tier) / 2"),
+            ("(len(tier) + 1) / 2", "1"),
+            ("for level, tier in enumerate(ranking.tiers)", "for level, tier in enumerate(ranking.groups)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/consensus.py", old, new, CONSENSUS)
+        for old, new in [
+            ("<= SAME or self", "<= 0 or self"),
+            ("self.second) + SAME:", "self.second) - SAME:"),
+            ("self.neither > max(self.first, self.second) + SAME", "False"),
+            ("return 1 if self.first > self.second else -1", "return -1 if self.first > self.second else 1"),
+            ("wins[second] -= verdict", "pass"),
+            ("set(wins.values()), reverse=True)", "set(wins.values()))"),
+            ("pair if verdict > 0 else pair[::-1]", "pair"),
+            ("for pair, verdict in verdicts.items() if verdict]", "for pair, verdict in verdicts.items()]"),
+            ("if wins[chosen] > wins[rejected]]", "if wins[chosen] >= wins[rejected]]"),
+            ("pairs.sort(key=lambda pair: (-wins[pair[0]], -wins[pair[1]], pair))", "pass"),
+            ("return 2 * sum(", "return 3 * sum("),
+            ("> len(judged)", ">= len(judged)"),
+            ("for ranking in rankings if any(", "for ranking in rankings if True or any("),
+        ]
+    ),
+    *(
+        Mutation("annotation/aggregation/majority.py", old, new, f"{METHODS}/test_majority.py")
+        for old, new in [
+            ("(1, 0, -1)", "(-1, 0, 1)"),
+            ("n[o] / n.total()", "n[o] / len(said)"),
+            ("+= 1", "= 1"),
+        ]
+    ),
+    *(
+        Mutation("annotation/aggregation/dawid_skene.py", old, new, f"{METHODS}/test_dawid_skene.py")
+        for old, new in [
+            ("(vote.second, vote.first, -vote.outcome),", ""),
+            ("(vote.second, vote.first, -vote.outcome),", "(vote.second, vote.first, vote.outcome),"),
+            ("for outcome in (1, 0, -1)", "for outcome in (-1, 0, 1)"),
+            ("likely.get(outcome, 0.0)", "likely.get(-outcome, 0.0)"),
+            ("people[person], outcome)", "0, outcome)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/aggregation/strengths.py", old, new, METHODS)
+        for old, new in [
+            ("1 + point[many : many + people]", "point[many : many + people]"),
+            ("found.by_weight - (a - 1)", "found.by_weight + (a - 1)"),
+            ("found.by_weight - (a - 1) / KAPPA**2", "found.by_weight"),
+            ("found.by_strength - s / SIGMA**2", "found.by_strength"),
+            ("found.by_strength - s / SIGMA**2", "found.by_strength - s / SIGMA"),
+            ("by_weight - by_weight.mean(), found", "by_weight, found"),
+            ("- float(s @ s)", "+ float(s @ s)"),
+            ("(2 * KAPPA**2)", "KAPPA**2"),
+            ("return -value, -gradient", "return value, gradient"),
+            ("np.linalg.inv(block) @ centre", "block @ centre"),
+            ("np.eye(len(members)) - 1 / len(members)", "np.eye(len(members))"),
+            ("(2 * step)", "step"),
+            ("block[:, column] -= change", "block[:, column] += change"),
+        ]
+    ),
+    *(
+        Mutation("annotation/aggregation/bradley_terry.py", old, new, f"{METHODS}/test_bradley_terry.py")
+        for old, new in [
+            ("gap = s[first] - s[second]", "gap = s[second] - s[first]"),
+            ("d = a[person] * gap", "d = gap"),
+            ("by_d = outcome / 2 -", "by_d = outcome -"),
+            ("by_d = outcome / 2 -", "by_d = outcome / 2 +"),
+            ("- np.bincount(second, a", "+ np.bincount(second, a"),
+            ("a[person] * by_d, len(s)) - np", "by_d, len(s)) - np"),
+            ("np.bincount(person, gap * by_d", "np.bincount(person, by_d"),
+            ("value += tied * log_nu + log_nu - 2 * log_equals", "value += tied * log_nu"),
+            ("tied - np.exp(log_nu - log_z).sum() + 1", "tied - np.exp(log_nu - log_z).sum()"),
+            ("- 2 * math.exp(log_nu - log_equals)", "- math.exp(log_nu - log_equals)"),
+            ("math.log(2), log_nu)", "math.log(3), log_nu)"),
+            ("if len(found.extra) else 0.0", "if False else 0.0"),
+            ("math.exp(gap / 2), math.exp(-gap / 2)", "math.exp(gap), math.exp(-gap)"),
+            ("total = up + down + nu", "total = up + down"),
+            ("Odds(up / total, nu / total, down / total)", "Odds(down / total, nu / total, up / total)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/aggregation/plackett_luce.py", old, new, f"{METHODS}/test_plackett_luce.py")
+        for old, new in [
+            ("np.exp(found.strengths[item][j] - found", "np.exp(found.strengths[item][i] - found"),
+            ("by_x * a[person][:, None])", "by_x)"),
+            ("(by_x * raw).sum(axis=1)", "by_x.sum(axis=1)"),
+            ("place + len(tier)] = place\n", "place + len(tier)] = 0\n"),
+            ("weight[:, None] * raw", "raw"),
+            ("np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]", "np.cumsum(mass, axis=1)"),
+            ("np.take_along_axis(left, drawn.since, axis=1)", "left"),
+            ("value = float((x - log_from)[there].sum())", "value = float((x + log_from)[there].sum())"),
+            ("1.0 - mass * np.cumsum(shares, axis=1)", "1.0 - mass * shares"),
+            ("1.0 - mass * np.cumsum(shares, axis=1)", "-mass * np.cumsum(shares, axis=1)"),
+            ("np.where(there, 1 / drawn_from, 0.0)", "1 / drawn_from"),
+        ]
+    ),
+    *(
+        Mutation("annotation/agreement.py", old, new, AGREEMENT)
+        for old, new in [
+            ("axis=0) >= 2]", "axis=0) >= 1]"),
+            ('level_of_measurement="ordinal"', 'level_of_measurement="nominal"'),
+            ('level_of_measurement="ordinal"', 'level_of_measurement="interval"'),
+            ("len(ranks) < 2 or any", "len(ranks) < 1 or any"),
+            ("or any(one.keys() != ranks[0].keys() for one in ranks)", "or False"),
+            ("m * (n + 1) / 2", "m * n / 2"),
+            ("m * m * (n**3 - n) - m * tied", "m * m * (n**3 - n)"),
+            ("m * m * (n**3 - n) - m * tied", "m * m * (n**3 - n) - tied"),
+            ("12 * s / most if most else None", "12 * s / max(most, 1)"),
+            ("if ranking.annotator != who]", "]"),
+            ("interval[1] < (0.5", "interval[0] < (0.5"),
+            ("(0.5 + level) / 2", "level"),
+            ("(0.5 + level) / 2", "0.5"),
+            ("and level > 0.5 and", "and"),
+            ("if (chosen, rejected) in pairs.get(vote.item, ()):", "if True:"),
+            ("(1 if chosen == vote.first else -1)", "1"),
+            ("(1 + vote.outcome *", "(1 - vote.outcome *"),
+        ]
+    ),
+]  # fmt: skip
