@@ -21,7 +21,10 @@ from tests.mutations import Mutation, collect
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 120  # an endless loop is noticed too
-SLOW_IMPORTS = ("torch", "torch.distributed.tensor", "hypothesis", "pytest", "jaxtyping", "beartype")
+SLOW_IMPORTS = (
+    *("torch", "torch.distributed.tensor", "hypothesis", "pytest", "jaxtyping", "beartype"),
+    *("scipy.optimize", "crowdkit.aggregation", "krippendorff"),
+)
 
 
 def copy_tree(folder: Path) -> None:
