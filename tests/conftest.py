@@ -5,11 +5,15 @@ import signal
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 # Examples are the same in every run, so that a red test is red for everyone. No deadline: machines differ in speed.
 settings.register_profile("posttrain", derandomize=True, deadline=None, database=None)
 settings.load_profile("posttrain")
+if "POSTTRAIN_MUTANTS" in os.environ:  # of a planted fault the first example that fails is enough
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutants", settings.default, phases=phases, report_multiple_bugs=False)
+    settings.load_profile("mutants")
 
 # A test that would reach for a model hub fails at once instead of waiting for it.
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -76,6 +76,12 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "scipy": ("annotation/aggregation/strengths.py",),
     "krippendorff": ("annotation/agreement.py",),
     "fastapi": ("annotation/app/", "export/serve.py"),
+    "starlette": ("annotation/app/", "export/serve.py"),
+    "uvicorn": ("recipes/annotate/serve.py",),
+    "sqlalchemy": ("annotation/store/", "annotation/app/"),
+    "alembic": ("annotation/store/",),
+    "markdown_it": ("annotation/app/markdown.py",),
+    "nh3": ("annotation/app/markdown.py",),
 }
 
 # Everything below the recipes returns values; only these talk to people.

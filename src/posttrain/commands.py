@@ -182,6 +182,24 @@ COMMANDS: dict[str, Command] = {
     ),
     "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
     "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),
+    "annotate serve": Command(
+        "serve the pages on which people judge", _recipe("annotate.serve", "Serve"), extra="annotate"
+    ),
+    "annotate import": Command(
+        "put prompts and completions before people",
+        _recipe("annotate.importing", "Import"),
+        ("quiet", "json"),
+        extra="annotate",
+    ),
+    "annotate export": Command(
+        "write what people said to a file", _recipe("annotate.export", "Export"), ("json",), extra="annotate"
+    ),
+    "annotate status": Command(
+        "how far each project is", _recipe("annotate.status", "Status"), ("json",), extra="annotate"
+    ),
+    "annotate users": Command(
+        "who may come in: list, invite, lock out", _recipe("annotate.users", "Users"), ("json",), extra="annotate"
+    ),
     "annotate consensus": Command(
         "what several annotators say together, and how far each agrees",
         _recipe("annotate.consensus", "Consensus"),

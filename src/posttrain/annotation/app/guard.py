@@ -1,0 +1,134 @@
+"""What stands between the network and the pages: size, headers, where a request comes from, and how often.
+
+Everything that changes something is a POST from one of our own pages: the session's token is in it, which no other site
+can read, and the browser says that it comes from here.
+"""
+
+import hmac
+import time
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from threading import Lock
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+LARGEST = 256 * 1024  # bytes of a request's body
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # with no-referrer browsers call the origin of our own forms null
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+
+
+class Forbidden(Exception):
+    """A request that none of our pages makes; its message says what is wrong with it."""
+
+
+class TooOften(Exception):
+    """Somebody tries too often."""
+
+
+class TooLarge(Exception):
+    """A body that goes on after it should have ended."""
+
+
+class Guard:
+    """An ASGI layer: refuses what is too large before it is read, and puts the headers on every answer."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *((k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in given),
+                ]
+            await send(message)
+
+        read = 0
+
+        async def limited() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > LARGEST:
+                raise TooLarge
+            return message
+
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > LARGEST:
+            await PlainTextResponse("too large", 413)(scope, receive, with_headers)
+            return
+        try:
+            await self.app(scope, limited, with_headers)
+        except TooLarge:
+            await PlainTextResponse("too large", 413)(scope, receive, with_headers)
+
+
+def from_here(request: Request) -> None:
+    """Raise `Forbidden` where the browser says that another site made this request."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Forbidden("this request comes from another site")
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise Forbidden("this request comes from another site")
+
+
+def same_token(expected: str, sent: str) -> None:
+    """Raise `Forbidden` unless a form carries the session's token."""
+    if not hmac.compare_digest(expected.encode(), sent.encode()):
+        raise Forbidden("this page is out of date; load it again")
+
+
+class Limit:
+    """At most so many within so many seconds, for each key. It lives in this process and forgets with it."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most, self.seconds = most, seconds
+        self._seen: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._lock = Lock()
+
+    def full(self, key: str) -> bool:
+        """Whether there is no room for another one."""
+        with self._lock:
+            seen, now = self._seen[key], time.monotonic()
+            while seen and seen[0] <= now - self.seconds:
+                seen.popleft()
+            if not seen:
+                del self._seen[key]
+            return len(seen) >= self.most
+
+    def count(self, key: str) -> None:
+        """One more."""
+        with self._lock:
+            self._seen[key].append(time.monotonic())
+
+    def check(self, key: str) -> None:
+        """Raise `TooOften` if there is no room."""
+        if self.full(key):
+            raise TooOften

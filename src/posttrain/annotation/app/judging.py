@@ -1,0 +1,131 @@
+"""The pages of those who judge."""
+
+import json
+import secrets
+from typing import Any
+
+from fastapi import APIRouter
+from sqlalchemy.orm import Session as Connection
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from posttrain.annotation.app.visitor import Asked, Form, Number, Somebody, Visitor, allowed
+from posttrain.annotation.kinds import NoAnswer
+from posttrain.annotation.store import work
+from posttrain.annotation.store.tables import Assignment, Member, Project
+
+router = APIRouter()
+
+
+def _project(connection: Connection, number: int, visitor: Visitor) -> Project:
+    """A project that somebody works in; any other is not there."""
+    if connection.get(Member, (number, visitor.user.id)) is None:
+        raise LookupError("project")
+    return connection.get_one(Project, number)
+
+
+@router.get("/projects/{number}")
+def following(request: Request, desk: Asked, visitor: Somebody, number: Number) -> Response:
+    """To the next item, or to the page that says that all is done."""
+    with desk.store.write() as connection:
+        project = _project(connection, number, visitor)
+        assignment = work.next_for(connection, project, visitor.user)
+        done = work.mine(connection, project, visitor.user) if assignment is None else []
+    if assignment is not None:
+        return RedirectResponse(f"/work/{assignment.id}", 303)
+    return desk.page(request, "done.html", visitor=visitor, project=project, done=len(done))
+
+
+@router.get("/projects/{number}/mine")
+def mine(request: Request, desk: Asked, visitor: Somebody, number: Number) -> Response:
+    """What somebody has done, to look at and to change."""
+    with desk.store.read() as connection:
+        project = _project(connection, number, visitor)
+        done = work.mine(connection, project, visitor.user)
+        return desk.page(request, "mine.html", visitor=visitor, project=project, done=done)
+
+
+@router.get("/work/{number}")
+def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number) -> Response:
+    """One item, to judge or to judge again."""
+    with desk.store.read() as connection:
+        assignment = work.assigned(connection, number, visitor.user)
+        project = connection.get_one(Project, assignment.item.project_id)
+        done = work.mine(connection, project, visitor.user)
+        before = next((one.id for one in done if one.state == "done" and one.id < number), None)
+        return desk.page(
+            request,
+            f"{project.kind}.html",
+            visitor=visitor,
+            project=project,
+            assignment=assignment,
+            shown=_shown(assignment),
+            said=assignment.judgements[-1].answer if assignment.judgements else None,
+            sending=secrets.token_urlsafe(16),
+            before=before,
+            done=sum(one.state == "done" for one in done),
+        )
+
+
+def _shown(assignment: Assignment) -> list[tuple[str, int, str]]:
+    """The completions in the order of the page: a letter, the number, the text."""
+    texts = {completion.number: completion.text for completion in assignment.item.completions}
+    return [(chr(ord("A") + place), number, texts[number]) for place, number in enumerate(assignment.shown)]
+
+
+@router.post("/work/{number}")
+def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
+    """Keep an answer. It is on the disk when this is answered."""
+    allowed(desk, visitor, form)
+    try:
+        version, seconds = int(form.get("version", "0")), float(form.get("seconds", "0"))
+    except ValueError as problem:
+        raise NoAnswer("that is not what this page sends") from problem
+    sending = form.get("sending", "")
+    if not 8 <= len(sending) <= 64:
+        raise NoAnswer("that is not what this page sends")
+    with desk.store.write() as connection:
+        assignment = work.assigned(connection, number, visitor.user)
+        said = work.answer(
+            connection,
+            assignment,
+            _answer(form, assignment),
+            sending=sending,
+            version=version,
+            seconds=seconds if 0 <= seconds < 1e6 else 0.0,
+        )
+        following = f"/projects/{assignment.item.project_id}"
+        kept = {"version": said.version, "next": following}
+    if "application/json" in request.headers.get("accept", ""):
+        return JSONResponse(kept)
+    return RedirectResponse(following, 303)
+
+
+def _answer(form: dict[str, str], assignment: Assignment) -> dict[str, Any]:
+    """What was sent: JSON in one field, or without a script a place for each completion."""
+    if form.get("answer"):
+        try:
+            found = json.loads(form["answer"])
+        except (ValueError, RecursionError) as problem:
+            raise NoAnswer("that is not what this page sends") from problem
+        if not isinstance(found, dict):
+            raise NoAnswer("that is not what this page sends")
+        return found
+    places: dict[str, list[int]] = {}
+    for number in assignment.shown:
+        places.setdefault(form.get(f"place-{number}", ""), []).append(number)
+    if "" in places:
+        raise NoAnswer("rank every answer once, or mark it as failed")
+    failed = places.pop("F", [])
+    return {"ranking": [places[place] for place in sorted(places)], "failed": failed}
+
+
+@router.post("/work/{number}/skip")
+def skip(desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
+    """Leave an item to others."""
+    allowed(desk, visitor, form)
+    with desk.store.write() as connection:
+        assignment = work.assigned(connection, number, visitor.user)
+        work.skip(connection, assignment, form.get("reason", ""))
+        following = f"/projects/{assignment.item.project_id}"
+    return RedirectResponse(following, 303)

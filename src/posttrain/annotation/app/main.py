@@ -1,0 +1,78 @@
+"""The application: its parts put together, and what is shown when something is refused."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.templating import Jinja2Templates
+
+from posttrain.annotation.app import entrance, judging, managing
+from posttrain.annotation.app.guard import Forbidden, Guard, Limit, TooOften
+from posttrain.annotation.app.markdown import rendered
+from posttrain.annotation.app.visitor import Desk, LoggedOut
+from posttrain.annotation.kinds import NoAnswer
+from posttrain.annotation.store.database import Store
+from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.work import Changed
+
+HERE = Path(str(files("posttrain.annotation.app")))
+
+
+def create_app(store: Store, *, https: bool = False) -> FastAPI:
+    """The application over a store; `https` says that browsers reach it by TLS, so that cookies go no other way."""
+    app = FastAPI(title="posttrain annotate", docs_url=None, redoc_url=None, openapi_url=None)
+    templates = Jinja2Templates(directory=HERE / "templates")
+    templates.env.filters["markdown"] = rendered
+    app.state.desk = Desk(store, templates, https=https, failures=Limit(20, 60), writes=Limit(300, 60))
+    app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
+    for part in (entrance, judging, managing):
+        app.include_router(part.router)
+    answers: dict[type[Exception] | int, tuple[int, str]] = {
+        Changed: (409, ""),
+        NoAnswer: (422, ""),
+        RequestValidationError: (422, "that is not what this page sends"),
+        Refused: (400, ""),
+        Forbidden: (403, ""),
+        TooOften: (429, "too often; wait a minute"),
+        LookupError: (404, "there is nothing here"),
+    }
+    for kind, (code, words) in answers.items():
+        app.add_exception_handler(kind, _answer(code, words))
+    app.add_exception_handler(LoggedOut, _to_login)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_middleware(Guard)
+    return app
+
+
+def _answer(code: int, words: str) -> Any:
+    def handler(request: Request, error: Exception) -> Response:
+        return show(request, code, words or str(error))
+
+    return handler
+
+
+def _http(request: Request, error: Any) -> Response:
+    return show(request, error.status_code, "there is nothing here" if error.status_code == 404 else str(error.detail))
+
+
+def _to_login(request: Request, error: Exception) -> Response:
+    if _wants_json(request):
+        return JSONResponse({"error": "you are logged out; log in in another tab, then send again"}, 401)
+    return RedirectResponse("/login", 303)
+
+
+def _wants_json(request: Request) -> bool:
+    return "application/json" in request.headers.get("accept", "")
+
+
+def show(request: Request, code: int, words: str) -> Response:
+    """What went wrong, for a script or for a person."""
+    if _wants_json(request):
+        return JSONResponse({"error": words}, code)
+    return request.app.state.desk.page(request, "error.html", code=code, words=words)

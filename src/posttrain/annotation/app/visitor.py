@@ -1,0 +1,93 @@
+"""Who is asking: the session behind a request, and what a form sends."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Path
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.templating import Jinja2Templates
+
+from posttrain.annotation.app.guard import Limit, from_here, same_token
+from posttrain.annotation.store import people
+from posttrain.annotation.store.database import Store
+from posttrain.annotation.store.tables import User
+
+COOKIE = "posttrain_session"
+
+
+class LoggedOut(Exception):
+    """Nobody is logged in."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What all pages share."""
+
+    store: Store
+    templates: Jinja2Templates
+    https: bool
+    failures: Limit
+    """Wrong passwords and unknown invitations, by address."""
+    writes: Limit
+    """By user."""
+
+    def page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> Response:
+        """A page; templates escape whatever is put into them."""
+        values.setdefault("visitor", None)
+        return self.templates.TemplateResponse(request, template, {"code": code, **values}, status_code=code)
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Somebody who is logged in."""
+
+    user: User
+    csrf: str
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk of the application that was asked."""
+    return request.app.state.desk
+
+
+def visitor_of(request: Request) -> Visitor:
+    """Who is logged in; raises `LoggedOut` if nobody is."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie:
+        with desk_of(request).store.read() as connection:
+            found = people.session(connection, cookie)
+            if found is not None:
+                user = found.user
+                connection.expunge_all()
+                return Visitor(user, found.csrf)
+    raise LoggedOut
+
+
+def manager_of(request: Request) -> Visitor:
+    """A manager who is logged in; for anybody else there is nothing here."""
+    visitor = visitor_of(request)
+    if visitor.user.role != "manager":
+        raise LookupError("manage")
+    return visitor
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form from one of our own pages, each once; files are left out."""
+    from_here(request)
+    async with request.form(max_files=0, max_fields=100) as form:
+        return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+Asked = Annotated[Desk, Depends(desk_of)]
+Form = Annotated[dict[str, str], Depends(form_of)]
+Somebody = Annotated[Visitor, Depends(visitor_of)]
+Manager = Annotated[Visitor, Depends(manager_of)]
+Number = Annotated[int, Path(ge=1, lt=2**31)]
+
+
+def allowed(desk: Desk, visitor: Visitor, form: dict[str, str]) -> None:
+    """Raise unless somebody may write: the form is from their own page, and they do not write too often."""
+    same_token(visitor.csrf, form.get("csrf", ""))
+    desk.writes.check(str(visitor.user.id))
+    desk.writes.count(str(visitor.user.id))

@@ -1,0 +1,109 @@
+"""A database by its URL: SQLite or PostgreSQL, brought up to date when it is opened."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, create_engine, event, make_url, update
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.orm import Session as Connection
+from sqlalchemy.orm import sessionmaker
+
+from posttrain.annotation.store.tables import Event, Project
+from posttrain.errors import UserError
+
+PATIENCE = 30  # seconds that a write waits for another one
+
+
+@dataclass(frozen=True)
+class Store:
+    """An open database."""
+
+    engine: Engine
+    reading: sessionmaker[Connection]
+    writing: sessionmaker[Connection]
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One view of the data; nothing is written."""
+        with self.reading() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """All that is written within is there afterwards, on the disk, or none of it if something is raised."""
+        with self.writing.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.engine.dispose()
+
+
+def open_store(url: str) -> Store:
+    """The database at `url`: a SQLAlchemy URL, or the path of an SQLite file, which is made if it is not there.
+
+    Raises:
+        UserError: it cannot be reached or opened, or is not one of posttrain's.
+    """
+    if "://" not in url:
+        path = Path(url).expanduser()
+        if not path.parent.is_dir():
+            raise UserError(f"there is no folder {path.parent}; make it first, or name another file with --store")
+        url = f"sqlite:///{path}"
+    try:
+        parsed = make_url(url)
+        engine = create_engine(
+            parsed, pool_size=20, max_overflow=60, connect_args=_arguments(parsed.get_backend_name())
+        )
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _prepare)
+            event.listen(engine, "begin", _begin)
+        _migrate(engine)
+    except (ArgumentError, NoSuchModuleError) as problem:
+        raise UserError(f"cannot read the database URL '{url}': {problem}") from problem
+    except ModuleNotFoundError as problem:
+        raise UserError(f"the database '{url}' needs its driver; type: pip install {problem.name}") from problem
+    except DBAPIError as problem:
+        raise UserError(f"cannot open the database '{url}': {problem.orig}") from problem
+    writer = engine.execution_options(begin="IMMEDIATE")
+    return Store(engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False))
+
+
+def _arguments(backend: str) -> dict[str, Any]:
+    return {"timeout": PATIENCE, "check_same_thread": False} if backend == "sqlite" else {}
+
+
+def _prepare(connection: sqlite3.Connection, record: object) -> None:
+    """Transactions are begun by us, readers do not wait for the writer, and what is committed outlives a power cut."""
+    connection.isolation_level = None
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Any) -> None:
+    """A transaction that will write takes the lock first: two that read and then write would lock each other out."""
+    mode = connection.get_execution_options().get("begin", "DEFERRED")
+    connection.exec_driver_sql(f"BEGIN {mode}")
+
+
+def _migrate(engine: Engine) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["engine"] = engine
+    command.upgrade(config, "head")
+
+
+def one_by_one(connection: Connection, project: int) -> None:
+    """Wait until nobody else gives out work of this project; until the end of the transaction nobody will."""
+    connection.execute(update(Project).where(Project.id == project).values(turn=Project.turn + 1))
+
+
+def record(connection: Connection, user: int | None, action: str, subject: str, **details: Any) -> None:
+    """Note who does what; called by everything that writes."""
+    connection.add(Event(user_id=user, action=action, subject=subject, details=details))

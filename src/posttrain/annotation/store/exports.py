@@ -1,0 +1,114 @@
+"""What was said, taken out of the store: as rankings, as rows of a file, and as counts."""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session as Connection
+
+from posttrain.annotation.agreement import kendall_w
+from posttrain.annotation.rankings import by_item
+from posttrain.annotation.store.tables import Assignment, Item, Project, User
+from posttrain.types import Ranking
+
+
+def _done(connection: Connection, project: Project) -> Sequence[Assignment]:
+    query = select(Assignment).join(Item, Item.id == Assignment.item_id)
+    query = query.where(Item.project_id == project.id, Assignment.state == "done").order_by(Assignment.id)
+    return connection.scalars(query).all()
+
+
+def rankings(connection: Connection, project: Project) -> list[Ranking]:
+    """What each annotator says now of each item that they ranked, the first time that they met it."""
+    found: list[Ranking] = []
+    for one in _done(connection, project):
+        if not one.repeat:
+            said = one.judgements[-1]
+            groups = tuple(tuple(group) for group in said.answer["ranking"])
+            found.append(Ranking(one.item.name, one.user.name, groups, tuple(said.answer["failed"]), time=said.said))
+    return found
+
+
+def rows(connection: Connection, project: Project, *, history: bool = False) -> Iterator[dict[str, Any]]:
+    """A row for each judgement, with all that is known of how it came about.
+
+    Args:
+        connection: to read.
+        project: whose.
+        history: also what was corrected later, and what was said of an item that came a second time.
+    """
+    for one in _done(connection, project):
+        if one.repeat and not history:
+            continue
+        for said in one.judgements if history else one.judgements[-1:]:
+            yield {
+                "project": project.name,
+                "kind": project.kind,
+                "item": one.item.name,
+                "annotator": one.user.name,
+                **said.answer,
+                "prompt": one.item.prompt,
+                "completions": [
+                    {"text": completion.text, "model": completion.model, **completion.details}
+                    for completion in one.item.completions
+                ],
+                "shown": one.shown,
+                "repeat": one.repeat,
+                "check": one.item.expected is not None,
+                "version": said.version,
+                "seconds": said.seconds,
+                "given": one.given,
+                "time": said.said,
+                "details": one.item.details,
+            }
+
+
+def names(connection: Connection, project: Project) -> dict[str, str]:
+    """By an item's name, the last thing that its prompt says."""
+    found = connection.execute(select(Item.name, Item.prompt).where(Item.project_id == project.id))
+    return {name: prompt[-1]["content"] for name, prompt in found}
+
+
+class Work(NamedTuple):
+    """What one annotator has done."""
+
+    done: int
+    skipped: int
+    seconds: float | None  # of an item, in the middle
+    checks: tuple[int, int]  # items whose answer is known: how many were answered so, of how many
+    repeats: tuple[int, int]  # items that came a second time: how many were answered alike, of how many
+
+
+def work_of(connection: Connection, project: Project) -> dict[str, Work]:
+    """By the annotators' names."""
+    query = (
+        select(Assignment, User.name)
+        .join(Item, Item.id == Assignment.item_id)
+        .join(User, User.id == Assignment.user_id)
+    )
+    query = query.where(Item.project_id == project.id, Assignment.state != "open").order_by(Assignment.id)
+    mine: dict[str, list[Assignment]] = {}
+    for assignment, name in connection.execute(query).unique():
+        mine.setdefault(name, []).append(assignment)
+    return {name: _work(assignments) for name, assignments in mine.items()}
+
+
+def _work(assignments: Sequence[Assignment]) -> Work:
+    done = [one for one in assignments if one.state == "done"]
+    first = {one.item_id: one.judgements[-1].answer for one in done if not one.repeat}
+    again = [one for one in done if one.repeat and one.item_id in first]
+    checks = [one for one in done if one.item.expected is not None and not one.repeat]
+    return Work(
+        len(done),
+        len(assignments) - len(done),
+        median(one.judgements[-1].seconds for one in done) if done else None,
+        (sum(one.judgements[-1].answer == one.item.expected for one in checks), len(checks)),
+        (sum(one.judgements[-1].answer == first[one.item_id] for one in again), len(again)),
+    )
+
+
+def disagreements(said: Sequence[Ranking]) -> list[tuple[str | int, float]]:
+    """Items on which annotators agree least, by Kendall's W, lowest first."""
+    found = [(item, w) for item, mine in by_item(said).items() if (w := kendall_w(mine)) is not None]
+    return sorted(found, key=lambda one: one[1])

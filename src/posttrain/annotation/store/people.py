@@ -1,0 +1,178 @@
+"""Users, how they come in, and how a browser proves who it is.
+
+Passwords are kept as scrypt (RFC 7914) with a salt of their own. Of invitations and sessions the database has SHA-256
+only: who reads it cannot come in by it. Their secrets are 256 random bits, so that guessing is hopeless.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple
+
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session as Connection
+
+from posttrain.annotation.store.database import record
+from posttrain.annotation.store.tables import Invite, Member, Session, User, now
+from posttrain.errors import UserError
+
+Role = Literal["annotator", "manager"]
+ROLES: tuple[Role, ...] = ("annotator", "manager")
+
+SHORTEST = 8  # letters of a password
+_NAME = re.compile(r"[\w.@+-][\w.@+ -]{0,78}[\w.@+-]|[\w.@+-]")
+_COST = {"n": 2**14, "r": 8, "p": 1}  # 16 MB and some 50 ms for each guess
+
+
+class Refused(UserError):
+    """Something that may not be done, or not like this; its message is shown to whoever tried."""
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _hashed(password: str, salt: bytes) -> str:
+    return f"scrypt${salt.hex()}${hashlib.scrypt(password.encode(), salt=salt, **_COST).hex()}"
+
+
+def _in(time: timedelta) -> str:
+    return (datetime.now(UTC) + time).isoformat(timespec="milliseconds")
+
+
+def invite(
+    connection: Connection,
+    role: Role,
+    *,
+    project: int | None = None,
+    uses: int = 1,
+    days: float = 7,
+    by: int | None = None,
+) -> str:
+    """Make an invitation and return its secret, which is not kept."""
+    secret = secrets.token_urlsafe(32)
+    connection.add(
+        Invite(
+            digest=_digest(secret),
+            role=role,
+            project_id=project,
+            uses_left=uses,
+            created_by=by,
+            expires=_in(timedelta(days=days)),
+        )
+    )
+    record(connection, by, "invite", role, project=project, uses=uses, days=days)
+    return secret
+
+
+def invitation(connection: Connection, secret: str) -> Invite | None:
+    """The invitation that a secret opens, if it is still good."""
+    found = connection.scalar(select(Invite).where(Invite.digest == _digest(secret)))
+    return found if found and found.uses_left > 0 and found.expires > now() else None
+
+
+def accept(connection: Connection, secret: str, name: str, password: str) -> User:
+    """Make a user by an invitation; raises `Refused` if it is not good, or the name or the password will not do."""
+    found = invitation(connection, secret)
+    if found is None:
+        raise Refused("this invitation is not good any more; ask for another one")
+    user = _add(connection, found.role, name, password)
+    found.uses_left -= 1
+    if found.project_id is not None:
+        connection.add(Member(project_id=found.project_id, user_id=user.id))
+    record(connection, user.id, "join", user.name, role=found.role, project=found.project_id)
+    return user
+
+
+def join(connection: Connection, secret: str, user: User) -> None:
+    """Take somebody who is a user already into the invitation's project."""
+    found = invitation(connection, secret)
+    if found is None or found.project_id is None:
+        raise Refused("this invitation is not good any more; ask for another one")
+    if connection.get(Member, (found.project_id, user.id)) is None:
+        found.uses_left -= 1
+        connection.add(Member(project_id=found.project_id, user_id=user.id))
+        record(connection, user.id, "join", user.name, project=found.project_id)
+
+
+def _add(connection: Connection, role: str, name: str, password: str) -> User:
+    name = name.strip()
+    if not _NAME.fullmatch(name):
+        raise Refused("a name has 1 to 80 letters, digits, spaces and . @ + - _")
+    if len(password) < SHORTEST:
+        raise Refused(f"a password has at least {SHORTEST} letters")
+    if connection.scalar(select(User.id).where(func.lower(User.name) == name.lower())) is not None:
+        raise Refused(f"the name '{name}' is taken")
+    user = User(name=name, role=role, password=_hashed(password, secrets.token_bytes(16)))
+    connection.add(user)
+    try:
+        connection.flush()
+    except IntegrityError as problem:
+        raise Refused(f"the name '{name}' is taken") from problem
+    return user
+
+
+_NOBODY = _hashed("", bytes(16))  # so that an unknown name takes as long as a wrong password
+
+
+def known(connection: Connection, name: str, password: str) -> User | None:
+    """The user of this name, if the password is right."""
+    user = connection.scalar(select(User).where(func.lower(User.name) == name.strip().lower()))
+    kept = user.password if user else _NOBODY
+    right = hmac.compare_digest(kept, _hashed(password, bytes.fromhex(kept.split("$")[1])))
+    return user if user and right and not user.disabled else None
+
+
+class Entry(NamedTuple):
+    """What a browser keeps of its session."""
+
+    cookie: str
+    csrf: str
+
+
+def enter(connection: Connection, user: User, *, days: float = 30) -> Entry:
+    """Begin a session."""
+    entry = Entry(secrets.token_urlsafe(32), secrets.token_urlsafe(24))
+    expires = _in(timedelta(days=days))
+    connection.add(Session(digest=_digest(entry.cookie), csrf=entry.csrf, user_id=user.id, expires=expires))
+    record(connection, user.id, "enter", user.name)
+    return entry
+
+
+def session(connection: Connection, cookie: str) -> Session | None:
+    """The session that a cookie stands for, if it is still good."""
+    found = connection.scalar(select(Session).where(Session.digest == _digest(cookie)))
+    return found if found and found.expires > now() and not found.user.disabled else None
+
+
+def leave(connection: Connection, cookie: str) -> None:
+    """End a session."""
+    found = session(connection, cookie)
+    if found is not None:
+        connection.execute(update(Session).where(Session.id == found.id).values(expires=now()))
+        record(connection, found.user_id, "leave", found.user.name)
+
+
+def managers(connection: Connection) -> int:
+    """How many there are that may come in."""
+    query = select(func.count()).where(User.role == "manager", ~User.disabled)
+    return connection.scalar(query) or 0
+
+
+def everybody(connection: Connection) -> list[User]:
+    """All users, the oldest first."""
+    return list(connection.scalars(select(User).order_by(User.id)))
+
+
+def lock(connection: Connection, name: str, disabled: bool) -> None:
+    """Lock a user out, or let them in again; raises `Refused` if there is none of this name."""
+    user = connection.scalar(select(User).where(func.lower(User.name) == name.strip().lower()))
+    if user is None:
+        raise Refused(
+            f"there is no user '{name}'; there are: {', '.join(u.name for u in everybody(connection)) or 'none'}"
+        )
+    user.disabled = disabled
+    record(connection, None, "lock" if disabled else "unlock", user.name)

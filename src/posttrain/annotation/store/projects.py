@@ -1,0 +1,154 @@
+"""Projects and their items, and how far they are."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session as Connection
+
+from posttrain.annotation.kinds import KINDS, instructions
+from posttrain.annotation.store.database import record
+from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.tables import Assignment, Completion, Item, Member, Project, User
+
+MOST_ANNOTATORS = 100
+
+
+def create(
+    connection: Connection,
+    name: str,
+    kind: str = "rank",
+    *,
+    text: str = "",
+    annotators_per_item: int = 3,
+    repeat_share: float = 0.0,
+    settings: Mapping[str, Any] | None = None,
+    by: int | None = None,
+) -> Project:
+    """Make a project; raises `Refused` for a name that is taken or empty, or numbers that make no sense."""
+    name = name.strip()
+    if not name or len(name) > 80:
+        raise Refused("a project's name has 1 to 80 letters")
+    if kind not in KINDS:
+        raise Refused(f"there is no kind '{kind}'; there are: {', '.join(KINDS)}")
+    if not 1 <= annotators_per_item <= MOST_ANNOTATORS:
+        raise Refused(f"an item goes to 1 to {MOST_ANNOTATORS} annotators; got {annotators_per_item}")
+    if not 0 <= repeat_share <= 0.5:
+        raise Refused(f"the share of items that come a second time is 0 to 0.5; got {repeat_share}")
+    if connection.scalar(select(Project.id).where(Project.name == name)) is not None:
+        raise Refused(f"there is a project '{name}' already")
+    project = Project(
+        name=name,
+        kind=kind,
+        instructions=text.strip() or instructions(kind),
+        annotators_per_item=annotators_per_item,
+        repeat_share=repeat_share,
+        settings=dict(settings or {}),
+    )
+    connection.add(project)
+    connection.flush()
+    record(connection, by, "create project", name, kind=kind, annotators_per_item=annotators_per_item)
+    return project
+
+
+def find(connection: Connection, name: str) -> Project:
+    """The project of this name; raises `Refused` if there is none."""
+    project = connection.scalar(select(Project).where(Project.name == name))
+    if project is None:
+        there = ", ".join(f"'{known}'" for known in connection.scalars(select(Project.name).order_by(Project.id)))
+        raise Refused(f"there is no project '{name}'; there are: {there or 'none'}")
+    return project
+
+
+class NewItem(NamedTuple):
+    """An item to add."""
+
+    name: str
+    prompt: Sequence[Mapping[str, str]]  # messages
+    completions: Sequence[tuple[str, str, Mapping[str, Any]]]  # text, model, and what else is known of each
+    details: Mapping[str, Any]
+    expected: Mapping[str, Any] | None = None  # its answer, where the item is there to see who pays attention
+    priority: float = 0.0
+
+
+def add_items(connection: Connection, project: Project, items: Sequence[NewItem], *, by: int | None = None) -> int:
+    """Add items; those of a name that is there already are left as they are. Returns how many are new.
+
+    Raises:
+        Refused: an item has fewer or more completions than the project's kind can show, or an expected answer that is
+            none.
+    """
+    there = set(connection.scalars(select(Item.name).where(Item.project_id == project.id)))
+    kind = KINDS[project.kind]
+    low, high = kind.completions
+    new = [item for item in items if item.name not in there]
+    for item in new:
+        if not low <= len(item.completions) <= high:
+            there = f"item '{item.name}' has {len(item.completions)} completions"
+            raise Refused(f"{there}; to {kind.says} there must be {low} to {high}")
+        expected = item.expected and kind.check(item.expected, range(len(item.completions)))
+        connection.add(
+            Item(
+                project_id=project.id,
+                name=item.name,
+                prompt=[dict(message) for message in item.prompt],
+                details=dict(item.details),
+                expected=expected or None,
+                priority=item.priority,
+                completions=[
+                    Completion(number=number, text=text, model=model, details=dict(details))
+                    for number, (text, model, details) in enumerate(item.completions)
+                ],
+            )
+        )
+    record(connection, by, "add items", project.name, items=len(new))
+    return len(new)
+
+
+class Progress(NamedTuple):
+    """How far a project is."""
+
+    items: int
+    wanted: int  # judgements
+    judged: int  # of those wanted
+    whole: int  # items that have all of theirs
+    skipped: int
+    annotators: int
+
+
+def progress(connection: Connection, project: Project) -> Progress:
+    """Count it; an item that comes a second time counts once."""
+    items = connection.scalar(select(func.count()).where(Item.project_id == project.id)) or 0
+    done = (
+        select(Assignment.item_id, func.count().label("times"))
+        .join(Item, Item.id == Assignment.item_id)
+        .where(Item.project_id == project.id, Assignment.state == "done", ~Assignment.repeat)
+        .group_by(Assignment.item_id)
+        .subquery()
+    )
+    judged = connection.scalar(select(func.coalesce(func.sum(done.c.times), 0))) or 0
+    whole = connection.scalar(select(func.count()).where(done.c.times >= project.annotators_per_item)) or 0
+    skipped = (
+        select(func.count(Assignment.id))
+        .join(Item, Item.id == Assignment.item_id)
+        .where(Item.project_id == project.id, Assignment.state == "skipped")
+    )
+    members = (
+        select(func.count())
+        .select_from(Member)
+        .join(User, User.id == Member.user_id)
+        .where(Member.project_id == project.id)
+    )
+    return Progress(
+        items,
+        items * project.annotators_per_item,
+        int(judged),
+        whole,
+        connection.scalar(skipped) or 0,
+        connection.scalar(members) or 0,
+    )
+
+
+def everything(connection: Connection) -> list[Project]:
+    """All projects, the oldest first."""
+    return list(connection.scalars(select(Project).order_by(Project.id)))

@@ -1,0 +1,164 @@
+"""The tables. A change here needs a step in `migrations/versions`; a test compares the two.
+
+Times are UTC in ISO 8601, with milliseconds: the same in every database, and in order as text. Nothing is deleted, and
+what somebody said is never changed: a correction is another row.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+
+def now() -> str:
+    """The time as it is stored."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class Base(DeclarativeBase):
+    """All tables."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: JSON, list[int]: JSON, list[dict[str, str]]: JSON}
+
+
+class User(Base):
+    """Somebody who judges, or who manages those who do."""
+
+    __tablename__ = "users"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(80), unique=True)
+    role: Mapped[str] = mapped_column(String(20))  # annotator or manager
+    password: Mapped[str] = mapped_column(String(200))  # scrypt, with its salt and cost
+    created: Mapped[str] = mapped_column(String(32), default=now)
+    disabled: Mapped[bool] = mapped_column(default=False)
+
+
+class Session(Base):
+    """A browser that has logged in."""
+
+    __tablename__ = "sessions"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)  # SHA-256 of the cookie, which is nowhere else
+    csrf: Mapped[str] = mapped_column(String(64))
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
+    created: Mapped[str] = mapped_column(String(32), default=now)
+    expires: Mapped[str] = mapped_column(String(32))
+    user: Mapped[User] = relationship(lazy="joined")
+
+
+class Invite(Base):
+    """A link by which somebody becomes a user."""
+
+    __tablename__ = "invites"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    role: Mapped[str] = mapped_column(String(20))
+    project_id: Mapped[int | None] = mapped_column(ForeignKey("projects.id"))
+    uses_left: Mapped[int]  # how many may still come by it
+    created_by: Mapped[int | None] = mapped_column(ForeignKey("users.id"))
+    created: Mapped[str] = mapped_column(String(32), default=now)
+    expires: Mapped[str] = mapped_column(String(32))
+
+
+class Project(Base):
+    """One kind of question, with its instructions, asked of some people about some items."""
+
+    __tablename__ = "projects"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(80), unique=True)
+    kind: Mapped[str] = mapped_column(String(20))
+    instructions: Mapped[str] = mapped_column(Text)
+    annotators_per_item: Mapped[int]
+    repeat_share: Mapped[float]  # of an annotator's items, those that come a second time
+    settings: Mapped[dict[str, Any]]
+    created: Mapped[str] = mapped_column(String(32), default=now)
+    turn: Mapped[int] = mapped_column(default=0)  # raised by whoever gives out work, so that they come one by one
+
+
+class Member(Base):
+    """Who works in which project."""
+
+    __tablename__ = "members"
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), primary_key=True, index=True)
+    joined: Mapped[str] = mapped_column(String(32), default=now)
+
+
+class Item(Base):
+    """Something to judge: a prompt, and completions of it."""
+
+    __tablename__ = "items"
+    __table_args__ = (
+        UniqueConstraint("project_id", "name"),
+        Index("items_to_give", "project_id", "given", "priority"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str] = mapped_column(String(200))  # as the data calls it
+    prompt: Mapped[list[dict[str, str]]]  # messages
+    details: Mapped[dict[str, Any]]  # whatever else came with it
+    expected: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))  # the answer, where it is known
+    priority: Mapped[float] = mapped_column(default=0.0)  # the higher, the sooner
+    given: Mapped[int] = mapped_column(default=0)  # to how many annotators it is, or was and is judged
+    completions: Mapped[list["Completion"]] = relationship(order_by="Completion.number", lazy="selectin")
+
+
+class Completion(Base):
+    """One of the completions of an item."""
+
+    __tablename__ = "completions"
+    __table_args__ = (UniqueConstraint("item_id", "number"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), index=True)
+    number: Mapped[int]
+    text: Mapped[str] = mapped_column(Text)
+    model: Mapped[str] = mapped_column(String(200))  # which nobody who judges is shown
+    details: Mapped[dict[str, Any]]
+
+
+class Assignment(Base):
+    """An item given to an annotator."""
+
+    __tablename__ = "assignments"
+    __table_args__ = (
+        UniqueConstraint("item_id", "user_id", "repeat"),
+        Index("assignments_of", "user_id", "state"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"))
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    repeat: Mapped[bool] = mapped_column(default=False)  # they have judged it before
+    shown: Mapped[list[int]]  # numbers of the completions, in the order in which they stand on the page
+    state: Mapped[str] = mapped_column(String(10), default="open")  # open, done, skipped
+    reason: Mapped[str] = mapped_column(Text, default="")  # why it was skipped
+    given: Mapped[str] = mapped_column(String(32), default=now)
+    item: Mapped[Item] = relationship(lazy="joined")
+    user: Mapped[User] = relationship()
+    judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.version", lazy="selectin")
+
+
+class Judgement(Base):
+    """What somebody said; the highest version is what they say now."""
+
+    __tablename__ = "judgements"
+    __table_args__ = (UniqueConstraint("assignment_id", "version"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    assignment_id: Mapped[int] = mapped_column(ForeignKey("assignments.id"))
+    version: Mapped[int]
+    answer: Mapped[dict[str, Any]]
+    seconds: Mapped[float]  # during which the page was before their eyes
+    sent: Mapped[str] = mapped_column(String(64), unique=True)  # which sending of a page this is: sent twice, kept once
+    said: Mapped[str] = mapped_column(String(32), default=now)
+
+
+class Event(Base):
+    """Who wrote what, when: a row for every write."""
+
+    __tablename__ = "audit"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[str] = mapped_column(String(32), default=now)
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id"))
+    action: Mapped[str] = mapped_column(String(40))
+    subject: Mapped[str] = mapped_column(String(200))
+    details: Mapped[dict[str, Any]]

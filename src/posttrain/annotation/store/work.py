@@ -1,0 +1,146 @@
+"""Giving out work, and keeping what comes back.
+
+Work of a project is given out one by one (`one_by_one`), so that no item goes to more people than it should. An answer
+is kept when the transaction that holds it is on the disk, and not before that is it acknowledged; one that is sent a
+second time, because the acknowledgement was lost on the way, is recognised by the name of its sending.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session as Connection
+
+from posttrain.annotation.kinds import KINDS
+from posttrain.annotation.store.database import one_by_one, record
+from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, User
+
+APART = 5  # items at least between the first and the second time
+
+
+class Changed(Refused):
+    """The answer was changed elsewhere since this page was opened."""
+
+
+def next_for(connection: Connection, project: Project, user: User) -> Assignment | None:
+    """The next item for somebody: the one that they have begun, or a new one; None if there is nothing left for them.
+
+    Items of the highest priority come first, then those that others have begun, then any.
+    """
+    one_by_one(connection, project.id)
+    begun = select(Assignment).join(Item, Item.id == Assignment.item_id)
+    begun = begun.where(Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "open")
+    if (found := connection.scalar(begun.order_by(Assignment.id))) is not None:
+        return found
+    again = _again(connection, project, user)
+    item = again or connection.scalar(
+        select(Item)
+        .where(
+            Item.project_id == project.id,
+            Item.given < project.annotators_per_item,
+            Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id)),
+        )
+        .order_by(Item.priority.desc(), Item.given.desc(), func.random())
+        .limit(1)
+    )
+    if item is None:
+        return None
+    shown = [completion.number for completion in item.completions]
+    random.SystemRandom().shuffle(shown)
+    assignment = Assignment(item=item, user_id=user.id, repeat=again is not None, shown=shown)
+    connection.add(assignment)
+    if again is None:
+        item.given += 1
+    connection.flush()
+    record(connection, user.id, "give", f"assignment {assignment.id}", item=item.name, shown=shown)
+    return assignment
+
+
+def _again(connection: Connection, project: Project, user: User) -> Item | None:
+    """An item that they have judged some time ago, if one is due a second time."""
+    mine = select(Assignment).join(Item, Item.id == Assignment.item_id)
+    mine = mine.where(Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "done")
+    done = connection.scalars(mine.order_by(Assignment.id)).all()
+    first = [one for one in done if not one.repeat]
+    if (len(done) - len(first)) >= project.repeat_share * len(first) or len(first) <= APART:
+        return None
+    twice = {one.item_id for one in done if one.repeat}
+    due = [one.item for one in first[:-APART] if one.item_id not in twice]
+    return random.SystemRandom().choice(due) if due else None
+
+
+def assigned(connection: Connection, number: int, user: User) -> Assignment:
+    """Somebody's assignment; raises `LookupError` where it is another's, as if it were not there."""
+    found = connection.get(Assignment, number)
+    if found is None or found.user_id != user.id or connection.get(Member, (found.item.project_id, user.id)) is None:
+        raise LookupError(f"assignment {number}")
+    return found
+
+
+def answer(
+    connection: Connection,
+    assignment: Assignment,
+    sent: Mapping[str, Any],
+    *,
+    sending: str,
+    version: int,
+    seconds: float,
+) -> Judgement:
+    """Keep an answer: the first, or one that corrects what was said before.
+
+    Args:
+        connection: within a write.
+        assignment: whose it is.
+        sent: the answer.
+        sending: a name that the page made up for this sending; if it is known, what was kept then is returned.
+        version: how many answers the page knew of.
+        seconds: how long the page was before their eyes.
+
+    Raises:
+        NoAnswer: it does not answer the question.
+        Changed: there is an answer that the page did not know of.
+    """
+    project = connection.get_one(Project, assignment.item.project_id)
+    one_by_one(connection, project.id)
+    connection.refresh(assignment)
+    if (known := connection.scalar(select(Judgement).where(Judgement.sent == sending))) is not None:
+        if known.assignment_id != assignment.id:
+            raise Refused("this was sent already, for another item")
+        return known
+    said = KINDS[project.kind].check(sent, assignment.shown)
+    if version != len(assignment.judgements):
+        raise Changed("you have answered this elsewhere since this page was opened; load it again to see that answer")
+    judgement = Judgement(
+        assignment_id=assignment.id, version=version + 1, answer=said, seconds=max(0.0, seconds), sent=sending
+    )
+    connection.add(judgement)
+    if assignment.state == "skipped" and not assignment.repeat:
+        assignment.item.given += 1
+    assignment.state = "done"
+    record(connection, assignment.user_id, "judge", f"assignment {assignment.id}", version=version + 1, answer=said)
+    connection.flush()
+    return judgement
+
+
+def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
+    """Give an item back, for another annotator to judge."""
+    reason = reason.strip()
+    if not reason:
+        raise Refused("say why you skip this one")
+    one_by_one(connection, assignment.item.project_id)
+    connection.refresh(assignment)
+    if assignment.state == "done":
+        raise Refused("you have answered this one; change the answer instead")
+    if assignment.state == "open" and not assignment.repeat:
+        connection.execute(update(Item).where(Item.id == assignment.item_id).values(given=Item.given - 1))
+    assignment.state, assignment.reason = "skipped", reason[:2000]
+    record(connection, assignment.user_id, "skip", f"assignment {assignment.id}", reason=assignment.reason)
+
+
+def mine(connection: Connection, project: Project, user: User) -> list[Assignment]:
+    """What somebody has done in a project, the latest first."""
+    query = select(Assignment).join(Item, Item.id == Assignment.item_id)
+    query = query.where(Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state != "open")
+    return list(connection.scalars(query.order_by(Assignment.id.desc())))

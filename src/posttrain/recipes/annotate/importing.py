@@ -1,0 +1,204 @@
+r"""Put items before people: prompts with completions, given or sampled from one model or several.
+
+    posttrain annotate import --project helpful --dataset items.jsonl
+    posttrain annotate import --project helpful --dataset prompts.jsonl \
+        --models "smollm2-135m-instruct runs/rl-2026-01-31-1" --completions 2
+
+A row of given completions: `prompt` (text or a list of messages), `completions` (texts, or `{"text": ..., "model":
+...}`), and if you like `item` (its name), `priority` (the higher, the sooner), and `expected`, the right answer, such
+as `{"ranking": [[1], [0]]}`, of an item that is there to see who pays attention. The project is made if there is none.
+An item whose name is there already is left as it is, so that an import that was cut off is simply typed again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.annotation.kinds import NoAnswer
+from posttrain.annotation.store import projects
+from posttrain.annotation.store.database import open_store
+from posttrain.annotation.store.projects import NewItem
+from posttrain.data import Row, load_tasks, parse_columns, read_rows, seed_for
+from posttrain.data.rows import map_columns
+from posttrain.errors import UserError
+from posttrain.monitoring import Progress
+from posttrain.recipes.annotate.serve import FILE
+from posttrain.rollouts.fitting import fitting
+from posttrain.rollouts.policy import load_policy
+from posttrain.training.saved import saved_model
+from posttrain.types import Request, Sampling, Task
+
+_READ = ("prompt", "completions", "item", "id", "priority", "expected")
+
+
+@dataclass(frozen=True)
+class Import:
+    """Put items before people: prompts with completions, given or sampled."""
+
+    store: str = FILE
+    """Where what people say is kept."""
+    project: str = ""
+    """The project to add them to; it is made if it is not there."""
+    dataset: str = ""
+    """Prompts, with completions unless --models samples them: a hub id, or a jsonl or parquet file or folder."""
+    kind: str = "rank"
+    """What people do in a project that is made: rank."""
+    annotators_per_item: int = 3
+    """To how many people an item goes, in a project that is made."""
+    repeat_share: float = 0.0
+    """Share of an annotator's items that come a second time, in a project that is made."""
+    instructions: str = ""
+    """A file with the instructions, in Markdown, of a project that is made; unless given, posttrain's own."""
+    models: str = ""
+    """Models to sample completions from, with spaces between them: hub ids, folders, runs, packaged models."""
+    completions: int = 2
+    """Completions of each model."""
+    max_new_tokens: int = 256
+    """The longest completion."""
+    temperature: float = 1.0
+    """Of sampling."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster."""
+    columns: str = ""
+    """Which columns to read, such as "prompt=question completions=answers"."""
+    limit: int | None = None
+    """Use only so many rows, from the first."""
+    seed: int = 0
+    """Decides what is sampled."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was added."""
+
+    project: str
+    items: int
+    there: int  # that were in the project already
+    skipped: int  # for which fewer than two different completions were sampled
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        return {"project": self.project, "items": self.items, "there": self.there, "skipped": self.skipped}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        more = f", {self.there:,} were there already" if self.there else ""
+        more += f", {self.skipped:,} left out whose completions were all the same" if self.skipped else ""
+        return [f"{self.items:,} items added to {self.project}{more}"]
+
+
+def run(config: Import, *, quiet: bool = False) -> Imported:
+    """Read or sample, then add all items at once or none."""
+    if not config.project:
+        raise UserError("say which project with --project; it is made if it is not there")
+    if not config.dataset:
+        raise UserError("say what to read with --dataset: a hub id, or a jsonl or parquet file or folder")
+    store = open_store(config.store)
+    items, skipped = _sampled(config, quiet) if config.models else (_given(config), 0)
+    text = _text(config.instructions)
+    with store.write() as connection:
+        if config.project not in {project.name for project in projects.everything(connection)}:
+            projects.create(
+                connection,
+                config.project,
+                config.kind,
+                text=text,
+                annotators_per_item=config.annotators_per_item,
+                repeat_share=config.repeat_share,
+            )
+        project = projects.find(connection, config.project)
+        try:
+            added = projects.add_items(connection, project, items)
+        except NoAnswer as problem:
+            raise UserError(f"an item's 'expected' is no answer: {problem}") from problem
+    return Imported(config.project, added, len(items) - added, skipped)
+
+
+def _text(file: str) -> str:
+    if not file:
+        return ""
+    try:
+        with open(file, encoding="utf-8") as found:
+            return found.read()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UserError(f"cannot read the instructions in '{file}': {problem}") from problem
+
+
+def _given(config: Import) -> list[NewItem]:
+    rows = read_rows(config.dataset, limit=config.limit)
+    if config.columns:
+        rows = map_columns(rows, parse_columns(config.columns))
+    return [_item(row) for row in rows]
+
+
+def _item(row: Row) -> NewItem:
+    prompt = [{"role": message.role, "content": message.content} for message in row.messages("prompt")]
+    if "completions" not in row:
+        raise row.fail("field 'completions' is missing; give the completions, or sample some with --models")
+    value = row.fields["completions"]
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise row.fail(f"field 'completions' must be a list; got {value!r}")
+    name, expected, priority = (
+        row.fields.get("item", row.fields.get("id", row.id)),
+        row.fields.get("expected"),
+        row.fields.get("priority", 0),
+    )
+    if expected is not None and not isinstance(expected, Mapping):
+        raise row.fail(f"field 'expected' must be an answer, such as {{\"ranking\": [[1], [0]]}}; got {expected!r}")
+    if isinstance(priority, bool) or not isinstance(priority, int | float):
+        raise row.fail(f"field 'priority' must be a number; got {priority!r}")
+    details = {key: value for key, value in row.fields.items() if key not in _READ}
+    return NewItem(str(name), prompt, [_completion(row, one) for one in value], details, expected, float(priority))
+
+
+def _completion(row: Row, value: Any) -> tuple[str, str, dict[str, Any]]:
+    if isinstance(value, str):
+        return value, "", {}
+    if isinstance(value, Mapping) and isinstance(value.get("text"), str):
+        return (
+            value["text"],
+            str(value.get("model", "")),
+            {k: v for k, v in value.items() if k not in ("text", "model")},
+        )
+    raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")
+
+
+def _sampled(config: Import, quiet: bool) -> tuple[list[NewItem], int]:
+    """Items with completions of every model; what says the same as another one is left out."""
+    if config.completions < 1 or config.max_new_tokens < 1 or not config.temperature > 0:
+        raise UserError("--completions and --max-new-tokens must be 1 or more, and --temperature above 0")
+    columns = parse_columns(config.columns) if config.columns else None
+    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit)
+    said: list[dict[str, tuple[str, str, dict[str, Any]]]] = [{} for _ in tasks]
+    for model in config.models.split():
+        for index, text, details in _sample(config, model, tasks, quiet):
+            said[index].setdefault(text, (text, model, details))
+    items = [
+        NewItem(
+            task.id,
+            [{"role": message.role, "content": message.content} for message in task.prompt],
+            list(found.values()),
+            {"sampling": {"temperature": config.temperature, "max_new_tokens": config.max_new_tokens}},
+        )
+        for task, found in zip(tasks, said, strict=True)
+        if len(found) > 1
+    ]
+    return items, len(tasks) - len(items)
+
+
+def _sample(config: Import, model: str, tasks: Sequence[Task], quiet: bool) -> list[tuple[int, str, dict[str, Any]]]:
+    saved = saved_model(model)
+    fitting(tasks, saved.where, title=saved.title)
+    policy = load_policy(saved.where, precision=config.precision)
+    sampling = Sampling(config.max_new_tokens, config.temperature)
+    asked = [(index, turn) for index in range(len(tasks)) for turn in range(config.completions)]
+    requests = [
+        Request(tuple(policy.chat.prompt_ids(tasks[i].prompt)), sampling, seed_for(config.seed, model, i, j))
+        for i, j in asked
+    ]
+    with Progress(f"import {saved.title}", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
+        found = policy.engine.generate(requests, progress.tokens)
+    return [
+        (index, policy.chat.decode(done.token_ids), {"stop": str(done.stop_reason), "logprob": sum(done.logprobs)})
+        for (index, _), done in zip(asked, found, strict=True)
+    ]

@@ -1,0 +1,82 @@
+"""How far each project is, and how far people agree.
+
+posttrain annotate status
+posttrain annotate status --project helpful --json
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from posttrain.annotation import agreement
+from posttrain.annotation.store import exports, projects
+from posttrain.annotation.store.database import open_store
+from posttrain.recipes.annotate.serve import FILE
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far each project is, and how far people agree."""
+
+    store: str = FILE
+    """Where what people say is kept."""
+    project: str = ""
+    """Only this one."""
+
+
+@dataclass(frozen=True)
+class ProjectStatus:
+    """One project."""
+
+    project: str
+    kind: str
+    items: int
+    wanted: int
+    judged: int
+    whole: int
+    skipped: int
+    annotators: int
+    alpha: float | None
+    kendall_w: float | None
+
+
+@dataclass(frozen=True)
+class StatusResult:
+    """All that were asked for."""
+
+    projects: list[ProjectStatus]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        return {"projects": [asdict(project) for project in self.projects]}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        return [
+            f"{one.project}: {one.judged} of {one.wanted} judgements, {one.whole} of {one.items} items whole, "
+            f"{one.skipped} skipped, {one.annotators} people, alpha {_shown(one.alpha)}, W {_shown(one.kendall_w)}"
+            for one in self.projects
+        ] or ["no project yet"]
+
+
+def run(config: Status) -> StatusResult:
+    """Count."""
+    with open_store(config.store).read() as connection:
+        chosen = [projects.find(connection, config.project)] if config.project else projects.everything(connection)
+        found: list[ProjectStatus] = []
+        for project in chosen:
+            said = exports.rankings(connection, project)
+            counts = projects.progress(connection, project)._asdict()
+            found.append(
+                ProjectStatus(
+                    project.name,
+                    project.kind,
+                    **counts,
+                    alpha=agreement.alpha(said),
+                    kendall_w=agreement.mean_kendall_w(said),
+                )
+            )
+    return StatusResult(found)
+
+
+def _shown(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"

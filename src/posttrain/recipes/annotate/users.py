@@ -1,0 +1,81 @@
+"""Who may come in: list them, invite, lock out.
+
+posttrain annotate users
+posttrain annotate users --invite annotator --project helpful --uses 3
+posttrain annotate users --disable ann
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.annotation.store import people, projects
+from posttrain.annotation.store.database import open_store
+from posttrain.errors import UserError
+from posttrain.recipes.annotate.serve import FILE
+
+
+@dataclass(frozen=True)
+class Users:
+    """List users, invite some, or lock one out."""
+
+    store: str = FILE
+    """Where what people say is kept."""
+    invite: str = ""
+    """Make a link for an annotator or a manager."""
+    project: str = ""
+    """The project that those who come by the link join."""
+    uses: int = 1
+    """How many may come by the link."""
+    days: float = 7.0
+    """How long the link is good."""
+    url: str = "http://localhost:8400"
+    """Where the pages are, for the link."""
+    disable: str = ""
+    """Lock this user out; what they said stays."""
+    enable: str = ""
+    """Let this user in again."""
+
+
+@dataclass(frozen=True)
+class UsersResult:
+    """Everybody, and a link if one was made."""
+
+    users: list[dict[str, Any]]
+    link: str
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        return {"users": self.users, "link": self.link or None}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        found = [
+            f"{user['name']}  {user['role']}{', locked out' if user['disabled'] else ''}, since {user['created'][:10]}"
+            for user in self.users
+        ]
+        return [*(found or ["nobody yet"]), *([f"link: {self.link}"] if self.link else [])]
+
+
+def run(config: Users) -> UsersResult:
+    """Do what was asked, then list."""
+    if config.invite and config.invite not in people.ROLES:
+        raise UserError(f"--invite must be annotator or manager; got '{config.invite}'")
+    if config.project and not config.invite:
+        raise UserError("--project says which project an invitation is for; add --invite annotator")
+    if config.uses < 1 or not config.days > 0:
+        raise UserError(f"--uses must be 1 or more and --days above 0; got {config.uses} and {config.days}")
+    link = ""
+    with open_store(config.store).write() as connection:
+        for name, disabled in ((config.disable, True), (config.enable, False)):
+            if name:
+                people.lock(connection, name, disabled)
+        if config.invite:
+            project = projects.find(connection, config.project).id if config.project else None
+            role = "manager" if config.invite == "manager" else "annotator"
+            secret = people.invite(connection, role, project=project, uses=config.uses, days=config.days)
+            link = f"{config.url.rstrip('/')}/invite/{secret}"
+        users = [
+            {"name": user.name, "role": user.role, "created": user.created, "disabled": user.disabled}
+            for user in people.everybody(connection)
+        ]
+    return UsersResult(users, link)

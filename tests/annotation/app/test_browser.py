@@ -1,0 +1,290 @@
+"""The whole path in a real browser: a manager invites, three people rank twenty items, one loses the network midway.
+
+Needs Chromium (Debian: apt-get install chromium) and playwright; skipped with the reason where one of them is missing.
+`python -m tests.annotation.app.test_browser` draws the pictures of docs/ anew.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from posttrain.annotation.store import exports, projects
+from posttrain.annotation.store.database import open_store
+from tests.annotation.worlds import PASSWORD
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser's tests need playwright")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="the browser's tests need Chromium; on Debian: apt-get install chromium"),
+]
+
+TEXTS = ["It is **12**: 17 - 9 is 8, and 8 + 4 is 12.", "12", "4", "I do not know."]
+ATTACK = (
+    "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\"> [x](javascript:alert(1))"
+)
+ITEMS = 20
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Office:
+    """A server over a store of its own, and browsers."""
+
+    def __init__(self, folder, browser):
+        self.folder, self.browser, self.port = folder, browser, free_port()
+        self.url = f"http://localhost:{self.port}"
+        self.store = str(folder / "annotation.db")
+        rows = [
+            {
+                "item": f"q{n}",
+                "prompt": "What is 17 - 9 + 4?" if n else ATTACK,
+                "completions": [
+                    {"text": text, "model": f"model {i}"} for i, text in enumerate([*TEXTS, ATTACK][n % 2 :][:4])
+                ],
+            }
+            for n in range(ITEMS)
+        ]
+        (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.server = self.start()
+
+    def command(self, *words):
+        return [sys.executable, "-m", "posttrain", "annotate", *words, "--store", self.store]
+
+    def start(self):
+        server = subprocess.Popen(self.command("serve", "--port", str(self.port)), stderr=subprocess.PIPE, text=True)
+        self.said = []
+        for line in server.stderr:
+            self.said.append(line)
+            if "serving" in line:
+                break
+        for _ in range(100):
+            try:
+                urllib.request.urlopen(f"{self.url}/login", timeout=5)
+                return server
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError("the server does not answer")
+
+    def page(self, **options):
+        page = self.browser.new_context(**{"viewport": {"width": 1000, "height": 800}} | options).new_page()
+        page.wrong = []
+        page.on("pageerror", lambda error: page.wrong.append(str(error)))
+        page.set_default_timeout(20_000)
+        return page
+
+    def enter(self, link, name):
+        page = self.page()
+        page.goto(link)
+        page.fill("[name=name]", name)
+        page.fill("[name=password]", PASSWORD)
+        page.click("button.primary")
+        page.wait_for_url(f"{self.url}/")
+        return page
+
+    def close(self):
+        self.server.kill()
+        self.server.wait()
+
+
+@pytest.fixture
+def office(tmp_path):
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = Office(tmp_path, browser)
+        yield found
+        found.close()
+        browser.close()
+
+
+def numbers(page):
+    return page.locator(".completion").evaluate_all("cards => cards.map((card) => Number(card.dataset.number))")
+
+
+def drag(page, number, above):
+    """Drag a card by its handle to just above another one."""
+    card, target = (page.locator(f'.completion[data-number="{n}"]') for n in (number, above))
+    card.locator(".handle").scroll_into_view_if_needed()
+    handle, to = card.locator(".handle").bounding_box(), target.bounding_box()
+    page.mouse.move(handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(to["x"] + 40, to["y"] + 3, steps=4)
+    page.mouse.up()
+
+
+def by_drag(page, order):
+    """Make this order with the mouse."""
+    for place in range(len(order) - 2, -1, -1):
+        if numbers(page).index(order[place]) != numbers(page).index(order[place + 1]) - 1:
+            drag(page, order[place], order[place + 1])
+    if page.locator("#keep").is_visible():
+        page.click("#keep")
+    assert numbers(page) == order
+    return {"ranking": [[number] for number in order], "failed": []}
+
+
+def choose(page, number):
+    """By the arrow keys."""
+    if page.evaluate("document.activeElement.dataset.number === undefined"):
+        page.keyboard.press("ArrowDown")
+    here = page.evaluate("[...document.activeElement.parentNode.children].indexOf(document.activeElement)")
+    steps = numbers(page).index(number) - here
+    for _ in range(abs(steps)):
+        page.keyboard.press("ArrowDown" if steps > 0 else "ArrowUp")
+
+
+def by_keys(page, order):
+    """Make this order by the keyboard alone, fail the last, and tie the second with the first."""
+    for place, number in enumerate(order, 1):
+        choose(page, number)
+        page.keyboard.press(str(place))
+    page.keyboard.press("f")
+    choose(page, order[1])
+    page.keyboard.press("=")
+    assert numbers(page) == order
+    return {"ranking": [sorted(order[:2]), *[[n] for n in order[2:-1]]], "failed": order[-1:]}
+
+
+def submit(page):
+    """By the Enter key, and wait for the next page."""
+    before = page.url
+    page.keyboard.press("Enter")
+    leave(page, before)
+
+
+def leave(page, before):
+    """Wait until another page is there."""
+    page.wait_for_url(lambda url: url != before)
+
+
+def rank_all(page, name, rank, *, offline_at=None):
+    """Rank until nothing is left; returns what was done, by item."""
+    done = {}
+    page.click("text=Go on")
+    while "/work/" in page.url:
+        page.wait_for_load_state()
+        assert page.title() != "hacked"
+        order = sorted(numbers(page), key=lambda n: (n * 7 + len(done) * 3 + len(name)) % 5)
+        done[page.url] = rank(page, order)
+        if len(done) == offline_at:
+            before = page.url
+            page.context.set_offline(True)
+            page.keyboard.press("Enter")
+            page.wait_for_selector("text=there is no connection")
+            page.wait_for_timeout(3500)  # it has tried again meanwhile
+            assert page.url == before
+            page.context.set_offline(False)
+            leave(page, before)
+        else:
+            submit(page)
+        assert page.wrong == []
+    assert "All done" in page.text_content("main")
+    return done
+
+
+def said(office, *words):
+    """What a command answers."""
+    done = subprocess.run([*office.command(*words), "--json"], capture_output=True, check=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def fill(office):
+    """Put the items before people."""
+    found = said(office, "import", "--project", "helpful", "--dataset", str(office.folder / "items.jsonl"))
+    assert found["items"] == ITEMS
+
+
+def test_the_whole_path(office):
+    boss = office.enter(re.search(r"by (\S+)", office.said[0])[1], "boss")
+    boss.click("text=Manage")
+    boss.fill("[name=name]", "helpful")
+    boss.click("text=Create")
+    fill(office)
+    boss.reload()
+    boss.fill("[name=uses]", "3")
+    boss.click("text=Make a link")
+    link = boss.input_value("#link")
+    people = {name: office.enter(link, name) for name in ("ann", "ben", "cat")}
+    done = {
+        "ann": rank_all(people["ann"], "ann", by_drag),
+        "ben": rank_all(people["ben"], "ben", by_keys, offline_at=7),
+        "cat": rank_all(people["cat"], "cat", by_keys),
+    }
+    assert all(len(mine) == ITEMS for mine in done.values())
+
+    path = office.folder / "out.jsonl"
+    assert said(office, "export", "--project", "helpful", "--output", str(path))["rows"] == 3 * ITEMS
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 3 * ITEMS and len({(row["item"], row["annotator"]) for row in rows}) == 3 * ITEMS
+    for name, mine in done.items():
+        kept = [{"ranking": row["ranking"], "failed": row["failed"]} for row in rows if row["annotator"] == name]
+        assert kept == list(mine.values())
+    assert all(row["seconds"] > 0 and row["version"] == 1 for row in rows)
+
+    boss.reload()
+    boss.goto(f"{office.url}/manage/1")
+    assert f"{3 * ITEMS} of {3 * ITEMS} judgements" in boss.text_content("main")
+    assert said(office, "status")["projects"][0]["whole"] == ITEMS
+
+
+@pytest.fixture
+def page(office):
+    """The page of an annotator who has been given the first item."""
+    fill(office)
+    link = said(office, "users", "--invite", "annotator", "--project", "helpful", "--url", office.url)["link"]
+    page = office.enter(link, "ann")
+    page.click("text=Go on")
+    page.wait_for_load_state()
+    return page
+
+
+def test_a_page_that_was_closed_before_the_answer_arrived_sends_it_when_it_is_opened(office, page):
+    path, order = page.url, numbers(page)
+    page.keyboard.press("o")
+    office.close()  # the server is gone, by SIGKILL
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=there is no connection")
+    context = page.context
+    page.close()
+    office.server = office.start()
+    page = context.new_page()
+    page.goto(path)
+    page.wait_for_url(lambda url: url != path)
+    store = open_store(office.store)
+    with store.read() as connection:
+        (row,) = exports.rows(connection, projects.find(connection, "helpful"))
+    store.close()
+    assert row["ranking"] == [[number] for number in order]
+
+
+def test_a_draft_outlives_the_page(page):
+    order = numbers(page)
+    page.locator(".completion").nth(2).focus()
+    page.keyboard.press("1")
+    page.keyboard.press("f")
+    moved = [*order[:2], order[3], order[2]]
+    assert numbers(page) == moved
+    page.reload()
+    assert numbers(page) == moved
+    assert page.locator(".completion.failed").count() == 1
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "/work/2" in url)
+    page.keyboard.press("Enter")  # an order that nobody has looked at is no answer
+    page.wait_for_selector("text=Put the answers in order first")
+    page.keyboard.press("u")
+    page.wait_for_url(lambda url: "/work/1" in url)
+    assert numbers(page) == moved and page.inner_text("#submit") == "Change"
+    page.keyboard.press("s")  # what is answered cannot be skipped
+    assert page.locator("dialog[open]").count() == 0

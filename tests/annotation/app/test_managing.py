@@ -1,0 +1,78 @@
+"""What managers see, and what they make."""
+
+import re
+
+from posttrain.annotation.app import create_app
+from posttrain.annotation.store import projects
+from tests.annotation.app.browsing import JSON, Browser, office
+from tests.annotation.worlds import PASSWORD, add_project, add_user
+from tests.references.annotation import ordinal_alpha
+
+
+def manager(store):
+    add_user(store, "boss", role="manager")
+    return Browser(create_app(store), "boss")
+
+
+def test_from_nothing_to_an_annotator(store):
+    boss = manager(store)
+    assert "None yet" in boss.get("/manage").text
+    made = boss.post(
+        "/manage", csrf=boss.csrf, name="kind <b>", kind="rank", annotators="2", repeats="10", instructions="Be *kind*."
+    )
+    assert made.url.path == "/manage/1" and "There are no items yet" in made.text and "kind &lt;b&gt;" in made.text
+    with store.read() as connection:
+        project = projects.find(connection, "kind <b>")
+        assert (project.annotators_per_item, project.repeat_share, project.instructions) == (2, 0.1, "Be *kind*.")
+    page = boss.post("/manage/1/invite", csrf=boss.csrf, role="annotator", uses="1", days="1").text
+    link = re.search(r'id="link" value="http://testserver(/invite/[\w-]+)"', page)[1]
+    ann = Browser(boss.client.app)
+    assert "Welcome to kind &lt;b&gt;" in ann.get(link).text
+    inside = ann.post(link, name="ann", password=PASSWORD)
+    assert inside.url.path == "/" and "kind &lt;b&gt;" in inside.text
+    assert "invite" not in boss.get("/manage/1").text.split('id="link"')[0].split("<form")[0]
+    assert Browser(boss.client.app).get(link).status_code == 404  # it was for one
+
+
+def test_a_wrong_form_says_what_is_wrong_and_keeps_the_invitation(store):
+    boss = manager(store)
+    boss.post("/manage", csrf=boss.csrf, name="a")
+    for fields, words in (
+        ({"name": "a"}, "there is a project"),
+        ({"name": ""}, "1 to 80 letters"),
+        ({"name": "b", "annotators": "many"}, "annotators must be a whole number"),
+    ):
+        found = boss.post("/manage", csrf=boss.csrf, **fields)
+        assert found.status_code == 400 and words in found.text
+    for fields in ({"role": "king"}, {"uses": "0"}, {"days": "1000"}):
+        assert boss.post("/manage/1/invite", csrf=boss.csrf, **fields).status_code == 400
+    link = re.search(r"(/invite/[\w-]+)\"", boss.post("/manage/1/invite", csrf=boss.csrf).text)[1]
+    found = Browser(boss.client.app).post(link, name="ann", password="short")
+    assert found.status_code == 400 and "at least 8" in found.text and 'value="ann"' in found.text
+    assert Browser(boss.client.app).post(link, name="ann", password=PASSWORD).status_code == 200
+
+
+def test_progress_agreement_and_disagreement_are_shown(store):
+    add_project(store, items=6)
+    boss = manager(store)
+    _, browsers = office(store, "ann", "ben", "cat")
+    orders = {"ann": "[[0],[1],[2]]", "ben": "[[0],[1],[2]]", "cat": "[[2],[1],[0]]"}
+    for name, browser in zip(orders, browsers, strict=True):
+        while (path := browser.get("/projects/1").url.path).startswith("/work/"):
+            browser.post(path, JSON, **browser.fields(path) | {"answer": f'{{"ranking": {orders[name]}}}'})
+    page = boss.get("/manage/1").text
+    assert "18 of 18 judgements; 6 of 6 items have all 3; 0 skipped; 3 people" in page
+    alpha = ordinal_alpha([[1, 1, 3], [2, 2, 2], [3, 3, 1]] * 6)
+    assert "Kendall's W 0.111" in page and f"Krippendorff's alpha {alpha:.3f}" in page
+    assert re.search(r"<tr[^>]*><td>cat<td>6<td>0<td>0<td>0.00", page)
+    assert page.count("question q") == 6
+
+
+def test_annotators_do_not_manage(store):
+    add_project(store)
+    _, (ann,) = office(store, "ann")
+    assert "Manage" not in ann.get("/").text
+    for path in ("/manage", "/manage/1"):
+        assert ann.get(path).status_code == 404
+    assert ann.post("/manage", csrf=ann.csrf, name="mine").status_code == 404
+    assert ann.post("/manage/1/invite", csrf=ann.csrf).status_code == 404

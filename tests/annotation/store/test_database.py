@@ -1,0 +1,98 @@
+"""The database is what the tables say, keeps what is committed, and gives out one lock at a time."""
+
+import sqlite3
+import threading
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import func, select, text
+
+from posttrain.annotation.store.database import one_by_one, open_store, record
+from posttrain.annotation.store.tables import Base, Event, Project
+from posttrain.errors import UserError
+from tests.annotation.worlds import add_project
+
+
+def test_the_steps_make_the_tables(store):
+    with store.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_a_store_that_is_there_is_opened_again(store, tmp_path):
+    add_project(store, "kept")
+    again = open_store(str(tmp_path / "annotation.db"))
+    with again.read() as connection:
+        assert connection.scalar(select(Project.name)) == "kept"
+    again.close()
+
+
+def test_what_fails_leaves_nothing(store):
+    with pytest.raises(RuntimeError), store.write() as connection:
+        record(connection, None, "try", "nothing")
+        connection.flush()
+        raise RuntimeError
+    with store.read() as connection:
+        assert connection.scalar(select(func.count()).select_from(Event)) == 0
+
+
+def test_sqlite_keeps_what_is_committed_through_a_power_cut_and_checks_references(store):
+    with store.engine.connect() as connection:
+        values = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous")]
+        assert values == ["wal", 2]
+        assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1
+
+
+def test_those_who_give_out_work_come_one_by_one(store):
+    project = add_project(store)
+    inside, most = [], []
+
+    def work():
+        for _ in range(20):
+            with store.write() as connection:
+                one_by_one(connection, project.id)
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with store.read() as connection:
+        assert connection.get_one(Project, project.id).turn == 160
+    assert max(most) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nowhere/at/all.db", "there is no folder"),
+        ("://", "cannot read the database URL"),
+        ("nosuch://host/name", "cannot read the database URL"),
+    ],
+)
+def test_what_cannot_be_opened_says_why(url, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        open_store(url)
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("something else " * 100)
+    with pytest.raises(UserError, match="cannot open the database"):
+        open_store(str(path))
+    assert path.read_text() == "something else " * 100
+
+
+def test_reading_does_not_wait_for_a_writer(store, tmp_path):
+    add_project(store, "first")
+    with store.write() as writer:
+        record(writer, None, "hold", "the lock")
+        writer.flush()
+        with store.read() as reader:
+            assert reader.scalar(select(Project.name)) == "first"
+        with pytest.raises(sqlite3.OperationalError):
+            sqlite3.connect(tmp_path / "annotation.db", timeout=0.05).execute("DELETE FROM audit")

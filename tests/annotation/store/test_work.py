@@ -1,0 +1,214 @@
+"""Work is given out once, and what comes back is neither lost, doubled nor overwritten."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import func, select
+
+from posttrain.annotation.kinds import NoAnswer
+from posttrain.annotation.store import exports, projects, work
+from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, User
+from tests.annotation.worlds import add_project, add_user, item
+
+ORDER = {"ranking": [[0], [1], [2]], "failed": []}
+
+
+def give(store, user, project="helpful"):
+    with store.write() as connection:
+        return work.next_for(connection, projects.find(connection, project), user)
+
+
+def say(store, assignment, answer=ORDER, *, sending=None, version=0):
+    with store.write() as connection:
+        mine = connection.get_one(Assignment, assignment.id)
+        sending = sending or f"{assignment.id} {version}"
+        return work.answer(connection, mine, answer, sending=sending, version=version, seconds=2.5)
+
+
+def test_the_order_on_the_page_is_shuffled_and_kept(store):
+    add_project(store, items=[item(f"q{n}", size=5) for n in range(40)])
+    ann = add_user(store, "ann", "helpful")
+    orders = []
+    for _ in range(40):
+        assignment = give(store, ann)
+        assert give(store, ann).id == assignment.id  # the same until it is answered
+        orders.append(tuple(assignment.shown))
+        say(store, assignment, {"ranking": [assignment.shown]})
+    assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders) and len(set(orders)) > 20
+    firsts = [order[0] for order in orders]
+    assert all(firsts.count(number) < 20 for number in range(5))
+
+
+def test_everybody_gets_each_item_once_and_no_item_goes_to_more_than_it_should(store):
+    add_project(store, items=12, annotators_per_item=2)
+    people = [add_user(store, f"person {n}", "helpful") for n in range(5)]
+
+    def labour(person):
+        done = []
+        while (assignment := give(store, person)) is not None:
+            say(store, assignment)
+            done.append(assignment.item_id)
+        return done
+
+    with ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(labour, people))
+    assert all(len(set(done)) == len(done) for done in found)
+    everything = [number for done in found for number in done]
+    assert sorted(everything) == sorted([*range(1, 13)] * 2)
+
+
+def test_higher_priority_comes_first_and_then_what_others_have_begun(store):
+    add_project(store, items=[item("a"), item("b", priority=2.0), item("c"), item("d")])
+    ann, ben = (add_user(store, name, "helpful") for name in ("ann", "ben"))
+    first = give(store, ann)
+    assert first.item.name == "b"
+    say(store, first)
+    second = give(store, ann)
+    say(store, give(store, ben))
+    assert give(store, ben).item.name == second.item.name
+
+
+def test_an_answer_sent_twice_is_kept_once(store):
+    add_project(store)
+    ann = add_user(store, "ann", "helpful")
+    assignment = give(store, ann)
+    one, two = (say(store, assignment, sending="the same") for _ in range(2))
+    assert one.id == two.id
+    with store.read() as connection:
+        assert connection.scalar(select(func.count()).select_from(Judgement)) == 1
+    other = give(store, ann)
+    with pytest.raises(Refused, match="for another item"):
+        say(store, other, sending="the same")
+
+
+def test_a_correction_is_another_version_and_none_is_overwritten(store):
+    add_project(store)
+    assignment = give(store, add_user(store, "ann", "helpful"))
+    say(store, assignment)
+    say(store, assignment, {"ranking": [[2], [1]], "failed": [0]}, version=1)
+    with pytest.raises(work.Changed, match="answered this elsewhere"):
+        say(store, assignment, ORDER, sending="a page that was open all the time", version=1)
+    with store.read() as connection:
+        project = projects.find(connection, "helpful")
+        (row,) = exports.rows(connection, project)
+        assert (row["ranking"], row["failed"], row["version"]) == ([[2], [1]], [0], 2)
+        assert [r["version"] for r in exports.rows(connection, project, history=True)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"ranking": [[0], [1]]},
+        {"ranking": [[0], [1], [2], [3]]},
+        {"ranking": [[0], [1], [1], [2]]},
+        {"ranking": [[0], [1]], "failed": [2, 2]},
+        {"ranking": [[0, 1, 2.0]]},
+        {"ranking": [[False, True, 2]]},
+        {"ranking": [0, 1, 2]},
+        {"ranking": "012"},
+        {"ranking": [[0], [1], [2]], "failed": "no"},
+        {"ranking": None},
+    ],
+)
+def test_what_is_no_answer_is_not_kept(store, answer):
+    add_project(store)
+    assignment = give(store, add_user(store, "ann", "helpful"))
+    with pytest.raises(NoAnswer):
+        say(store, assignment, answer)
+    with store.read() as connection:
+        assert connection.get_one(Assignment, assignment.id).state == "open"
+
+
+def test_what_is_skipped_goes_to_somebody_else(store):
+    add_project(store, items=1, annotators_per_item=1)
+    ann, ben = (add_user(store, name, "helpful") for name in ("ann", "ben"))
+    assignment = give(store, ann)
+    assert give(store, ben) is None
+    with pytest.raises(Refused, match="say why"), store.write() as connection:
+        work.skip(connection, connection.get_one(Assignment, assignment.id), "  ")
+    for _ in range(2):  # twice is once
+        with store.write() as connection:
+            work.skip(connection, connection.get_one(Assignment, assignment.id), "too long")
+    assert give(store, ann) is None
+    again = give(store, ben)
+    assert again.item_id == assignment.item_id
+    say(store, assignment)  # who skipped may come back to it
+    with store.read() as connection:
+        assert connection.get_one(Item, assignment.item_id).given == 2
+        assert connection.get_one(Assignment, assignment.id).state == "done"
+    with pytest.raises(Refused, match="change the answer"), store.write() as connection:
+        work.skip(connection, connection.get_one(Assignment, assignment.id), "too late")
+
+
+def test_nobody_sees_an_assignment_of_another_or_of_a_project_that_is_not_theirs(store):
+    add_project(store)
+    ann, ben = (add_user(store, name, "helpful") for name in ("ann", "ben"))
+    assignment = give(store, ann)
+    with store.read() as connection:
+        assert work.assigned(connection, assignment.id, ann).id == assignment.id
+        for number, user in ((assignment.id, ben), (assignment.id + 1, ann), (-1, ann)):
+            with pytest.raises(LookupError):
+                work.assigned(connection, number, user)
+
+
+def test_items_come_a_second_time_later_and_count_once(store):
+    add_project(store, items=20, annotators_per_item=1, repeat_share=0.25)
+    ann = add_user(store, "ann", "helpful")
+    order = []
+    while (assignment := give(store, ann)) is not None:
+        order.append((assignment.item_id, assignment.repeat))
+        say(store, assignment, ORDER if not assignment.repeat else {"ranking": [[2], [1], [0]]})
+    again = [number for number, repeat in order if repeat]
+    assert len(order) == 25 and len(set(again)) == len(again) == 5
+    for number in again:
+        assert order.index((number, True)) - order.index((number, False)) > work.APART
+    with store.read() as connection:
+        project = projects.find(connection, "helpful")
+        assert projects.progress(connection, project).judged == 20
+        assert len(exports.rankings(connection, project)) == 20
+        assert exports.work_of(connection, project)["ann"].repeats == (0, 5)
+        assert len(list(exports.rows(connection, project, history=True))) == 25
+
+
+def test_known_answers_show_who_pays_attention(store):
+    checks = [item(f"q{n}", expected={"ranking": [[2], [0, 1]]}) for n in range(3)]
+    add_project(store, items=[*checks, item("plain")])
+    ann = add_user(store, "ann", "helpful")
+    right = True
+    while (assignment := give(store, ann)) is not None:
+        good = right and assignment.item.expected
+        right = right and not good
+        say(store, assignment, {"ranking": [[2], [1, 0]] if good else [[0], [1], [2]]})
+    with store.read() as connection:
+        found = exports.work_of(connection, projects.find(connection, "helpful"))["ann"]
+        assert found.checks == (1, 3) and found.done == 4 and found.seconds == 2.5
+
+
+def test_an_export_says_how_each_judgement_came_about(store):
+    add_project(store, items=1)
+    ann = add_user(store, "ann", "helpful")
+    assignment = give(store, ann)
+    say(store, assignment)
+    with store.read() as connection:
+        (row,) = exports.rows(connection, projects.find(connection, "helpful"))
+    assert row["annotator"] == "ann" and row["item"] == "q0" and row["shown"] == assignment.shown
+    assert [one["model"] for one in row["completions"]] == [f"secret-model-{n}" for n in range(3)]
+    assert row["prompt"] == [{"role": "user", "content": "question q0"}] and row["seconds"] == 2.5
+    assert row["given"] <= row["time"] and row["version"] == 1 and not row["repeat"] and not row["check"]
+
+
+def test_the_audit_has_what_was_given_said_and_skipped(store):
+    add_project(store, items=2)
+    ann = add_user(store, "ann", "helpful")
+    say(store, give(store, ann))
+    with store.write() as connection:
+        work.skip(
+            connection,
+            work.next_for(connection, projects.find(connection, "helpful"), connection.get_one(User, ann.id)),
+            "why",
+        )
+    with store.read() as connection:
+        mine = select(Event.action).where(Event.user_id == ann.id).order_by(Event.id)
+        assert list(connection.scalars(mine)) == ["join", "give", "judge", "give", "skip"]
