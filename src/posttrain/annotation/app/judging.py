@@ -51,8 +51,7 @@ def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number) 
     with desk.store.read() as connection:
         assignment = work.assigned(connection, number, visitor.user)
         project = connection.get_one(Project, assignment.item.project_id)
-        done = work.mine(connection, project, visitor.user)
-        before = next((one.id for one in done if one.state == "done" and one.id < number), None)
+        done, before = work.so_far(connection, project, visitor.user, number)
         return desk.page(
             request,
             f"{project.kind}.html",
@@ -63,7 +62,7 @@ def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number) 
             said=assignment.judgements[-1].answer if assignment.judgements else None,
             sending=secrets.token_urlsafe(16),
             before=before,
-            done=sum(one.state == "done" for one in done),
+            done=done,
         )
 
 

@@ -57,6 +57,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                 "repeat": one.repeat,
                 "check": one.item.expected is not None,
                 "version": said.version,
+                "sent": said.sent,
                 "seconds": said.seconds,
                 "given": one.given,
                 "time": said.said,

@@ -60,6 +60,8 @@ def next_for(connection: Connection, project: Project, user: User) -> Assignment
 
 def _again(connection: Connection, project: Project, user: User) -> Item | None:
     """An item that they have judged some time ago, if one is due a second time."""
+    if not project.repeat_share:
+        return None
     mine = select(Assignment).join(Item, Item.id == Assignment.item_id)
     mine = mine.where(Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "done")
     done = connection.scalars(mine.order_by(Assignment.id)).all()
@@ -144,3 +146,11 @@ def mine(connection: Connection, project: Project, user: User) -> list[Assignmen
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
     query = query.where(Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state != "open")
     return list(connection.scalars(query.order_by(Assignment.id.desc())))
+
+
+def so_far(connection: Connection, project: Project, user: User, number: int) -> tuple[int, int | None]:
+    """How many items somebody has answered in a project, and the last answered one before assignment `number`."""
+    done = (Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "done")
+    count = select(func.count(Assignment.id)).join(Item, Item.id == Assignment.item_id).where(*done)
+    before = select(func.max(Assignment.id)).join(Item, Item.id == Assignment.item_id)
+    return connection.scalar(count) or 0, connection.scalar(before.where(*done, Assignment.id < number))
