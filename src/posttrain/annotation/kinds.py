@@ -1,26 +1,41 @@
-"""Kinds of question: what may be answered, and the text that people read before they do.
+"""Kinds of question: what may be answered, what an answer says of completions, and the text that people read before.
 
-Each says whether an answer is one, so that nothing else is ever kept. `shown` are the completions' numbers.
+An answer is kept only if its kind's `check` finds it whole. Completions are known by their numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
+from statistics import fmean
 from typing import Any, NamedTuple
 
 Answer = dict[str, Any]
+Groups = tuple[tuple[int, ...], ...]
+
+STRONGEST = 3  # of how much better one of two is
+HIGHEST = 7  # of a score
+LONGEST = 50_000  # letters of a text that is written
 
 
 class NoAnswer(ValueError):
     """Something was sent that does not answer the question; its message says what is missing."""
 
 
+class Question(NamedTuple):
+    """What is asked: the completions that are shown, and what the project's settings add."""
+
+    texts: Mapping[int, str]  # by number
+    attributes: Sequence[str] = ()
+
+
 class Kind(NamedTuple):
     """One kind."""
 
     name: str
-    says: str  # in a few words
+    says: str  # what people do, in a few words
     completions: tuple[int, int]  # the fewest and the most that an item may have
-    check: Callable[[Mapping[str, Any], Sequence[int]], Answer]  # the answer in what was sent, or NoAnswer
+    check: Callable[[Mapping[str, Any], Question], Answer]  # the answer in what was sent, or NoAnswer
+    ranking: Callable[[Answer], tuple[Groups, tuple[int, ...]]] | None = None
+    """What an answer says of the order: groups, best first, and those that failed; None where it says nothing of it."""
 
 
 def instructions(kind: str) -> str:
@@ -28,18 +43,118 @@ def instructions(kind: str) -> str:
     return files("posttrain.annotation").joinpath(f"instructions/{kind}.txt").read_text(encoding="utf-8")
 
 
-def _ranking(sent: Mapping[str, Any], shown: Sequence[int]) -> Answer:
+def steps_of(text: str) -> list[str]:
+    r"""The steps of a reasoning: its lines that are not empty.
+
+    Example:
+        >>> steps_of("2 + 2 = 4\n\n4 + 1 = 6\n")
+        ['2 + 2 = 4', '4 + 1 = 6']
+    """
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _within(value: Any, low: int, high: int) -> bool:
+    return _number(value) and low <= value <= high
+
+
+def _rank(sent: Mapping[str, Any], question: Question) -> Answer:
     """`ranking`: groups of completions, best first; `failed`: those that are no answer. Every completion once."""
     groups, failed = sent.get("ranking"), sent.get("failed", [])
     if not isinstance(groups, list) or not isinstance(failed, list) or not all(isinstance(g, list) for g in groups):
-        raise NoAnswer("a ranking is a list of groups")
+        raise NoAnswer("rank every answer once, or mark it as failed")
     named = [one for group in (*groups, failed) for one in group]
-    if any(isinstance(one, bool) or not isinstance(one, int) for one in named) or sorted(named) != sorted(shown):
+    if not all(map(_number, named)) or sorted(named) != sorted(question.texts):
         raise NoAnswer("rank every answer once, or mark it as failed")
     return {"ranking": [sorted(group) for group in groups if group], "failed": sorted(failed)}
 
 
+def _ranked(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
+    return tuple(tuple(group) for group in answer["ranking"]), tuple(answer["failed"])
+
+
+def _compare(sent: Mapping[str, Any], question: Question) -> Answer:
+    """`better`: one of the two; `strength`: from 1, slightly, to 3, much. Neither: null and 0."""
+    better, strength = sent.get("better"), sent.get("strength")
+    equal = better is None and _within(strength, 0, 0)
+    unequal = _number(better) and better in question.texts and _within(strength, 1, STRONGEST)
+    if not equal and not unequal:
+        raise NoAnswer("say which of the two is better, and how much, or that neither is")
+    return {"better": better, "strength": strength, "of": sorted(question.texts)}
+
+
+def _compared(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
+    if answer["better"] is None:
+        return (tuple(answer["of"]),), ()
+    return ((answer["better"],), tuple(one for one in answer["of"] if one != answer["better"])), ()
+
+
+def _thumbs(sent: Mapping[str, Any], question: Question) -> Answer:
+    """`good` and `bad`: every completion is in one of the two."""
+    good, bad = sent.get("good"), sent.get("bad")
+    if not isinstance(good, list) or not isinstance(bad, list) or not all(map(_number, [*good, *bad])):
+        raise NoAnswer("say of every answer whether it is good or bad")
+    if sorted([*good, *bad]) != sorted(question.texts):
+        raise NoAnswer("say of every answer whether it is good or bad")
+    return {"good": sorted(good), "bad": sorted(bad)}
+
+
+def _thumbed(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
+    return tuple(tuple(group) for group in (answer["good"], answer["bad"]) if group), ()
+
+
+def _score(sent: Mapping[str, Any], question: Question) -> Answer:
+    """`scores`: by completion and attribute, from 1 to 7."""
+    given = sent.get("scores")
+    problem = NoAnswer(f"give every answer a score from 1 to {HIGHEST} for each of: {', '.join(question.attributes)}")
+    if not isinstance(given, Mapping) or set(given) != set(map(str, question.texts)):
+        raise problem
+    for scores in given.values():
+        if not isinstance(scores, Mapping) or set(scores) != set(question.attributes):
+            raise problem
+        if not all(_within(score, 1, HIGHEST) for score in scores.values()):
+            raise problem
+    return {"scores": {number: dict(scores) for number, scores in sorted(given.items())}}
+
+
+def _scored(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
+    """By the mean over attributes."""
+    means = {int(number): fmean(scores.values()) for number, scores in answer["scores"].items()}
+    levels = sorted(set(means.values()), reverse=True)
+    return tuple(tuple(sorted(one for one in means if means[one] == level)) for level in levels), ()
+
+
+def _steps(sent: Mapping[str, Any], question: Question) -> Answer:
+    """`wrong`: the number of the first wrong step, from 0; null if none is."""
+    (text,) = question.texts.values()
+    wrong = sent.get("wrong", ...)
+    if wrong is not None and not _within(wrong, 0, len(steps_of(text)) - 1):
+        raise NoAnswer("mark the first wrong step, or say that all are right")
+    return {"wrong": wrong}
+
+
+def _demonstrate(sent: Mapping[str, Any], question: Question) -> Answer:
+    """`text`: what an assistant should say."""
+    text = sent.get("text")
+    if not isinstance(text, str) or not text.strip():
+        raise NoAnswer("write an answer first")
+    if len(text) > LONGEST:
+        raise NoAnswer(f"an answer has at most {LONGEST:,} letters; this one has {len(text):,}")
+    return {"text": text.strip()}
+
+
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (Kind("rank", "put answers in order, best first", (2, 9), _ranking),)
+    kind.name: kind
+    for kind in (
+        Kind("rank", "put answers in order, best first", (2, 9), _rank, _ranked),
+        Kind("compare", "say which of two answers is better, and how much", (2, 2), _compare, _compared),
+        Kind("thumbs", "say of each answer whether it is good", (1, 9), _thumbs, _thumbed),
+        Kind("score", "give each answer a score for each attribute", (1, 9), _score, _scored),
+        Kind("steps", "mark the first wrong step of a reasoning", (1, 1), _steps),
+        Kind("demonstrate", "write the answer", (0, 1), _demonstrate),
+    )
 }
 """By name."""

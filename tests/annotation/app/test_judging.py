@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.annotation.store import exports, projects
 from tests.annotation.app.browsing import JSON, Browser, office
-from tests.annotation.worlds import add_project
+from tests.annotation.worlds import add_project, item
 
 
 def answers(store):
@@ -133,3 +133,32 @@ def test_who_has_logged_out_meanwhile_is_told_so(store):
     found = ann.post(path, JSON, **form | {"answer": '{"ranking": [[0], [1], [2]]}'})
     assert found.status_code == 401 and "logged out" in found.json()["error"]
     assert Browser(app).get(path).url.path == "/login"
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "fields", "kept"),
+    [
+        ("compare", 2, {"choice": "1:2"}, {"better": 1, "strength": 2, "of": [0, 1]}),
+        ("thumbs", 2, {"thumb-0": "good", "thumb-1": "bad"}, {"good": [0], "bad": [1]}),
+        (
+            "score",
+            1,
+            {"score-0-helpful": "3", "score-0-correct": "4", "score-0-clear": "5"},
+            {"scores": {"0": {"helpful": 3, "correct": 4, "clear": 5}}},
+        ),
+        ("steps", 1, {"wrong": "0"}, {"wrong": 0}),
+        ("demonstrate", 1, {"text": "Hello."}, {"text": "Hello."}),
+        ("demonstrate", 0, {"text": "Hello."}, {"text": "Hello."}),
+    ],
+)
+def test_every_kind_has_a_page_that_asks_keeps_and_shows(store, kind, size, fields, kept):
+    add_project(store, items=[item("q0", size=size)], kind=kind)
+    _, (ann,) = office(store, "ann")
+    path, form = begin(ann)
+    page = ann.get(path).text
+    assert "question q0" in page and page.count("answer ") >= size and f'data-kind="{kind}"' in page
+    assert ann.post(path, **form).status_code == 422
+    assert ann.post(path, **form, **fields).status_code == 200
+    (row,) = answers(store)
+    assert {name: row[name] for name in kept} == kept
+    assert (ann.get(path).status_code == 200 and "Hello." in ann.get(path).text) or kind != "demonstrate"

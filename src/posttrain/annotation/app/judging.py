@@ -9,8 +9,9 @@ from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from posttrain.annotation.app.plain import READ
 from posttrain.annotation.app.visitor import Asked, Form, Number, Somebody, Visitor, allowed
-from posttrain.annotation.kinds import NoAnswer
+from posttrain.annotation.kinds import NoAnswer, steps_of
 from posttrain.annotation.store import work
 from posttrain.annotation.store.tables import Assignment, Member, Project
 
@@ -51,6 +52,7 @@ def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number) 
     with desk.store.read() as connection:
         assignment = work.assigned(connection, number, visitor.user)
         project = connection.get_one(Project, assignment.item.project_id)
+        question = work.question(project, assignment)
         done, before = work.so_far(connection, project, visitor.user, number)
         return desk.page(
             request,
@@ -59,6 +61,8 @@ def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number) 
             project=project,
             assignment=assignment,
             shown=_shown(assignment),
+            attributes=question.attributes,
+            steps=[step for text in question.texts.values() for step in steps_of(text)],
             said=assignment.judgements[-1].answer if assignment.judgements else None,
             sending=secrets.token_urlsafe(16),
             before=before,
@@ -85,38 +89,33 @@ def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form
         raise NoAnswer("that is not what this page sends")
     with desk.store.write() as connection:
         assignment = work.assigned(connection, number, visitor.user)
+        project = connection.get_one(Project, assignment.item.project_id)
         said = work.answer(
             connection,
             assignment,
-            _answer(form, assignment),
+            _answer(form, project, assignment),
             sending=sending,
             version=version,
             seconds=seconds if 0 <= seconds < 1e6 else 0.0,
         )
-        following = f"/projects/{assignment.item.project_id}"
+        following = f"/projects/{project.id}"
         kept = {"version": said.version, "next": following}
     if "application/json" in request.headers.get("accept", ""):
         return JSONResponse(kept)
     return RedirectResponse(following, 303)
 
 
-def _answer(form: dict[str, str], assignment: Assignment) -> dict[str, Any]:
-    """What was sent: JSON in one field, or without a script a place for each completion."""
-    if form.get("answer"):
-        try:
-            found = json.loads(form["answer"])
-        except (ValueError, RecursionError) as problem:
-            raise NoAnswer("that is not what this page sends") from problem
-        if not isinstance(found, dict):
-            raise NoAnswer("that is not what this page sends")
-        return found
-    places: dict[str, list[int]] = {}
-    for number in assignment.shown:
-        places.setdefault(form.get(f"place-{number}", ""), []).append(number)
-    if "" in places:
-        raise NoAnswer("rank every answer once, or mark it as failed")
-    failed = places.pop("F", [])
-    return {"ranking": [places[place] for place in sorted(places)], "failed": failed}
+def _answer(form: dict[str, str], project: Project, assignment: Assignment) -> dict[str, Any]:
+    """What was sent: JSON in one field, or without a script the fields of a plain form."""
+    if not form.get("answer"):
+        return READ[project.kind](form, work.question(project, assignment))
+    try:
+        found = json.loads(form["answer"])
+    except (ValueError, RecursionError) as problem:
+        raise NoAnswer("that is not what this page sends") from problem
+    if not isinstance(found, dict):
+        raise NoAnswer("that is not what this page sends")
+    return found
 
 
 @router.post("/work/{number}/skip")

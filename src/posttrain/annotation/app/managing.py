@@ -37,6 +37,7 @@ def create(desk: Asked, visitor: Manager, form: Form) -> Response:
             text=form.get("instructions", ""),
             annotators_per_item=_number(form, "annotators", 3),
             repeat_share=_number(form, "repeats", 0) / 100,
+            attributes=form.get("attributes", "").split(),
             by=visitor.user.id,
         )
         connection.add(Member(project_id=project.id, user_id=visitor.user.id))

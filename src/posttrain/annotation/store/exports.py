@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.agreement import kendall_w
+from posttrain.annotation.kinds import KINDS
 from posttrain.annotation.rankings import by_item
 from posttrain.annotation.store.tables import Assignment, Item, Project, User
 from posttrain.types import Ranking
@@ -20,14 +21,18 @@ def _done(connection: Connection, project: Project) -> Sequence[Assignment]:
 
 
 def rankings(connection: Connection, project: Project) -> list[Ranking]:
-    """What each annotator says now of each item that they ranked, the first time that they met it."""
-    found: list[Ranking] = []
-    for one in _done(connection, project):
-        if not one.repeat:
-            said = one.judgements[-1]
-            groups = tuple(tuple(group) for group in said.answer["ranking"])
-            found.append(Ranking(one.item.name, one.user.name, groups, tuple(said.answer["failed"]), time=said.said))
-    return found
+    """What each annotator says now of the order of each item's completions, the first time that they met it.
+
+    Empty where the project's kind says nothing of an order.
+    """
+    ranking = KINDS[project.kind].ranking
+    if ranking is None:
+        return []
+    said = [(one, one.judgements[-1]) for one in _done(connection, project) if not one.repeat]
+    return [
+        Ranking(one.item.name, one.user.name, *ranking(last.answer), source=f"assignment {one.id}", time=last.said)
+        for one, last in said
+    ]
 
 
 def rows(connection: Connection, project: Project, *, history: bool = False) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS, instructions
+from posttrain.annotation.kinds import KINDS, Question, instructions
 from posttrain.annotation.store.database import record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Completion, Item, Member, Project, User
@@ -22,7 +22,7 @@ def create(
     text: str = "",
     annotators_per_item: int = 3,
     repeat_share: float = 0.0,
-    settings: Mapping[str, Any] | None = None,
+    attributes: Sequence[str] = (),
     by: int | None = None,
 ) -> Project:
     """Make a project; raises `Refused` for a name that is taken or empty, or numbers that make no sense."""
@@ -37,18 +37,31 @@ def create(
         raise Refused(f"the share of items that come a second time is 0 to 0.5; got {repeat_share}")
     if connection.scalar(select(Project.id).where(Project.name == name)) is not None:
         raise Refused(f"there is a project '{name}' already")
+    if kind == "score" and not attributes:
+        attributes = ("helpful", "correct", "clear")
+    if attributes and (kind != "score" or len(set(attributes)) < len(attributes) or not all(map(_word, attributes))):
+        raise Refused("attributes are for the kind 'score': words of up to 40 letters, each once")
     project = Project(
         name=name,
         kind=kind,
         instructions=text.strip() or instructions(kind),
         annotators_per_item=annotators_per_item,
         repeat_share=repeat_share,
-        settings=dict(settings or {}),
+        settings={"attributes": list(attributes)},
     )
     connection.add(project)
     connection.flush()
     record(connection, by, "create project", name, kind=kind, annotators_per_item=annotators_per_item)
     return project
+
+
+def _word(attribute: str) -> bool:
+    return 0 < len(attribute) <= 40 and attribute.replace("-", "").replace("_", "").isalnum()
+
+
+def attributes_of(project: Project) -> list[str]:
+    """What is scored in a project of that kind."""
+    return list(project.settings.get("attributes", ()))
 
 
 def find(connection: Connection, name: str) -> Project:
@@ -85,8 +98,9 @@ def add_items(connection: Connection, project: Project, items: Sequence[NewItem]
     for item in new:
         if not low <= len(item.completions) <= high:
             there = f"item '{item.name}' has {len(item.completions)} completions"
-            raise Refused(f"{there}; to {kind.says} there must be {low} to {high}")
-        expected = item.expected and kind.check(item.expected, range(len(item.completions)))
+            raise Refused(f"{there}; to {kind.says} there must be {low} to {high}, given in the data or sampled")
+        texts = {number: text for number, (text, _, _) in enumerate(item.completions)}
+        expected = item.expected and kind.check(item.expected, Question(texts, attributes_of(project)))
         connection.add(
             Item(
                 project_id=project.id,

@@ -12,9 +12,10 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS
+from posttrain.annotation.kinds import KINDS, Question
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.projects import attributes_of
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, User
 
 APART = 5  # items at least between the first and the second time
@@ -111,7 +112,7 @@ def answer(
         if known.assignment_id != assignment.id:
             raise Refused("this was sent already, for another item")
         return known
-    said = KINDS[project.kind].check(sent, assignment.shown)
+    said = KINDS[project.kind].check(sent, question(project, assignment))
     if version != len(assignment.judgements):
         raise Changed("you have answered this elsewhere since this page was opened; load it again to see that answer")
     judgement = Judgement(
@@ -124,6 +125,12 @@ def answer(
     record(connection, assignment.user_id, "judge", f"assignment {assignment.id}", version=version + 1, answer=said)
     connection.flush()
     return judgement
+
+
+def question(project: Project, assignment: Assignment) -> Question:
+    """What an assignment asks."""
+    texts = {completion.number: completion.text for completion in assignment.item.completions}
+    return Question(texts, attributes_of(project))
 
 
 def skip(connection: Connection, assignment: Assignment, reason: str) -> None:

@@ -42,7 +42,9 @@ class Import:
     dataset: str = ""
     """Prompts, with completions unless --models samples them: a hub id, or a jsonl or parquet file or folder."""
     kind: str = "rank"
-    """What people do in a project that is made: rank."""
+    """What people do in a project that is made: rank, compare, thumbs, score, steps or demonstrate."""
+    attributes: str = ""
+    """What is scored in a project of that kind that is made, with spaces between them."""
     annotators_per_item: int = 3
     """To how many people an item goes, in a project that is made."""
     repeat_share: float = 0.0
@@ -105,6 +107,7 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
                 text=text,
                 annotators_per_item=config.annotators_per_item,
                 repeat_share=config.repeat_share,
+                attributes=config.attributes.split(),
             )
         project = projects.find(connection, config.project)
         try:
@@ -133,9 +136,7 @@ def _given(config: Import) -> list[NewItem]:
 
 def _item(row: Row) -> NewItem:
     prompt = [{"role": message.role, "content": message.content} for message in row.messages("prompt")]
-    if "completions" not in row:
-        raise row.fail("field 'completions' is missing; give the completions, or sample some with --models")
-    value = row.fields["completions"]
+    value = row.fields.get("completions") or []
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise row.fail(f"field 'completions' must be a list; got {value!r}")
     name, expected, priority = (

@@ -87,10 +87,12 @@ document.getElementById("stay")?.addEventListener("click", () => why.close());
 
 const instructions = document.getElementById("instructions");
 if (kept.read(instructions.dataset.key)) instructions.open = false;
+// after a click with a mouse the keys are the page's again
+instructions.firstElementChild.addEventListener("click", (event) => { if (event.detail) event.currentTarget.blur(); });
 instructions.addEventListener("toggle", () => kept.write(instructions.dataset.key, !instructions.open));
 
 document.addEventListener("keydown", (event) => {
-  if (event.target.closest("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest('input:not([type="radio"]), textarea, select, dialog') || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "s" || event.key === "S") skip();
   else if (event.key === "u" || event.key === "U") document.getElementById("undo")?.click();
   else if (event.key === "Enter" && !event.target.closest("button, a, summary")) form.requestSubmit();
