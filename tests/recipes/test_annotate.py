@@ -5,8 +5,11 @@ import json
 import pytest
 
 from posttrain.annotation.aggregation import METHODS
+from posttrain.annotation.store import projects, work
+from posttrain.annotation.store.database import open_store
 from posttrain.cli import main
 from tests.annotation.said import SEED
+from tests.annotation.worlds import add_user
 
 
 @pytest.fixture
@@ -70,3 +73,112 @@ def test_without_the_extra_the_error_says_what_to_install(example, capsys, monke
     monkeypatch.setitem(sys.modules, "crowdkit.aggregation", None)
     assert main(["annotate", "consensus", example, "--method", "dawid-skene"]) == 2
     assert "type: pip install 'posttrain[annotate]'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A store in which two people have ranked one item of two."""
+    path = str(tmp_path / "annotation.db")
+    rows = [
+        {"item": f"q{n}", "prompt": "a", "completions": ["b", {"text": "c", "model": "m"}], "topic": "t"}
+        for n in (0, 1)
+    ]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert (
+        main(["annotate", "import", "--store", path, "--project", "p", "--dataset", str(tmp_path / "items.jsonl")]) == 0
+    )
+    store = open_store(path)
+    for name in ("ann", "ben"):
+        user = add_user(store, name, "p")
+        with store.write() as connection:
+            assignment = work.next_for(connection, projects.find(connection, "p"), user)
+            work.answer(connection, assignment, {"ranking": [[1], [0]]}, sending=f"{name} sent", version=0, seconds=1)
+    store.close()
+    return path
+
+
+def test_what_is_imported_and_said_comes_out_again(asked, tmp_path, capsys):
+    capsys.readouterr()
+    assert main(["annotate", "status", "--store", asked, "--json"]) == 0
+    (status,) = json.loads(capsys.readouterr().out)["projects"]
+    assert (status["items"], status["wanted"], status["judged"], status["annotators"]) == (2, 6, 2, 2)
+    out = tmp_path / "out.jsonl"
+    assert main(["annotate", "export", "--store", asked, "--project", "p", "--output", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 2
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["annotator"] for row in rows] == ["ann", "ben"] and rows[0]["details"] == {"topic": "t"}
+    assert [one["model"] for one in rows[0]["completions"]] == ["", "m"]
+    assert main(["annotate", "consensus", str(out)]) == 0
+    assert "q0: 1 > 0" in capsys.readouterr().out
+    pairs = ["annotate", "export", "--store", asked, "--project", "p", "--to", "pairs", "--output", str(out)]
+    assert main(pairs) == 0
+    (pair,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (pair["chosen"], pair["rejected"], pair["strength"], pair["item"]) == ("c", "b", 1, "q0")
+
+
+def test_users_are_listed_invited_and_locked_out(asked, capsys):
+    capsys.readouterr()
+    words = ["annotate", "users", "--store", asked, "--json"]
+    assert main([*words, "--invite", "annotator", "--project", "p", "--url", "https://a.example/"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [user["name"] for user in found["users"]] == ["ann", "ben"]
+    assert found["link"].startswith("https://a.example/invite/")
+    assert main([*words, "--disable", "ann"]) == 0
+    assert [user["disabled"] for user in json.loads(capsys.readouterr().out)["users"]] == [True, False]
+    assert main([*words[:-1], "--enable", "ann"]) == 0
+    assert "ann  annotator, since" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "--project", "p", "--output", "out.txt"], "--output NAME.jsonl"),
+        (["export", "--output", "out.jsonl"], "with --project"),
+        (["export", "--project", "q", "--output", "out.jsonl"], "there is no project 'q'; there are: 'p'"),
+        (["export", "--project", "p", "--output", "no/out.jsonl"], "there is no folder"),
+        (["export", "--project", "p", "--output", "out.jsonl", "--to", "pair"], "did you mean 'pairs'?"),
+        (
+            ["export", "--project", "p", "--output", "out.jsonl", "--to", "steps"],
+            "makes no steps; type --to pairs or judgements",
+        ),
+        (["export", "--project", "p", "--output", "out.jsonl", "--to", "pairs", "--history"], "--history is of rows"),
+        (["status", "--project", "q"], "there is no project 'q'"),
+        (["users", "--invite", "king"], "must be annotator or manager"),
+        (["users", "--project", "p"], "add --invite annotator"),
+        (["users", "--disable", "eve"], "there is no user 'eve'; there are: ann, ben"),
+        (["users", "--invite", "annotator", "--uses", "0"], "--uses must be 1 or more"),
+        (["import", "--dataset", "x.jsonl"], "say which project"),
+        (["import", "--project", "p"], "say what to read"),
+        (["import", "--project", "p", "--dataset", "none.jsonl"], "there is no file"),
+        (["serve", "--port", "0"], "--port must be 1 to 65535"),
+    ],
+)
+def test_what_people_type_wrong_in_the_store(asked, words, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["annotate", *words, "--store", asked]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({}, "field 'prompt' is missing"),
+        ({"prompt": "a"}, "has 0 completions"),
+        (
+            {"prompt": "a", "completions": ["b"]},
+            "has 1 completions; to put answers in order, best first there must be 2",
+        ),
+        ({"prompt": "a", "completions": "b"}, "'completions' must be a list"),
+        ({"prompt": "a", "completions": ["b", 3]}, "'completions' has texts, or {text, model}; got 3"),
+        ({"prompt": "a", "completions": ["b", "c"], "expected": [1]}, "'expected' must be an answer"),
+        ({"prompt": "a", "completions": ["b", "c"], "expected": {"ranking": [[1]]}}, "'expected' is no answer"),
+        ({"prompt": "a", "completions": ["b", "c"], "priority": "high"}, "'priority' must be a number"),
+    ],
+)
+def test_items_that_cannot_be_asked_are_named(tmp_path, row, message, capsys):
+    path = tmp_path / "items.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    words = ["annotate", "import", "--store", str(tmp_path / "a.db"), "--project", "p", "--dataset", str(path)]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.agreement import kendall_w
 from posttrain.annotation.kinds import KINDS
+from posttrain.annotation.lessons import Told
 from posttrain.annotation.rankings import by_item
 from posttrain.annotation.store.tables import Assignment, Item, Project, User
 from posttrain.types import Ranking
@@ -68,6 +69,23 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                 "time": said.said,
                 "details": one.item.details,
             }
+
+
+def told(connection: Connection, project: Project) -> Told:
+    """All that was said, the first time that an annotator met an item, as they say it now."""
+    items = connection.scalars(select(Item).where(Item.project_id == project.id)).all()
+    answers = [
+        (one.item.name, one.user.name, one.judgements[-1].answer)
+        for one in _done(connection, project)
+        if not one.repeat
+    ]
+    return Told(
+        project.kind,
+        {item.name: item.prompt for item in items},
+        {item.name: {completion.number: completion.text for completion in item.completions} for item in items},
+        answers,
+        rankings(connection, project),
+    )
 
 
 def names(connection: Connection, project: Project) -> dict[str, str]:

@@ -1,19 +1,27 @@
-"""Write what people said to a file: a row for each judgement, with how it came about.
+"""Write what people said to a file: a row for each judgement, or what a model can learn from all of them.
 
     posttrain annotate export --project helpful --output judgements.jsonl
     posttrain annotate consensus judgements.jsonl
 
-`--history` adds what was corrected later, and what was said of items that came a second time.
+    posttrain annotate export --project helpful --to pairs --output pairs.jsonl
+    posttrain reward-model --dataset pairs.jsonl
+
+`--history` adds what was corrected later, and what was said of items that came a second time. `--to pairs`, judgements,
+steps or demonstrations writes what people say together, to learn from.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posttrain.annotation.aggregation import METHODS
+from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import exports, projects
 from posttrain.annotation.store.database import open_store
-from posttrain.errors import UserError
+from posttrain.annotation.store.tables import Project
+from posttrain.errors import UserError, unknown
 from posttrain.monitoring import jsonl
 from posttrain.recipes.annotate.serve import FILE
 
@@ -28,6 +36,10 @@ class Export:
     """Whose judgements."""
     output: str = ""
     """The file to write; its name ends with .jsonl."""
+    to: str = "rows"
+    """What to write: rows, one for each judgement; or to learn from: pairs, judgements, steps or demonstrations."""
+    method: str = "majority"
+    """How several judgements become one: majority, dawid-skene, bradley-terry or plackett-luce."""
     history: bool = False
     """Also what was corrected later, and items that came a second time."""
 
@@ -45,7 +57,7 @@ class Exported:
 
     def lines(self) -> list[str]:
         """The same for people."""
-        return [f"{self.rows:,} judgements in {self.path}"]
+        return [f"{self.rows:,} rows in {self.path}"]
 
 
 def run(config: Export) -> Exported:
@@ -57,11 +69,17 @@ def run(config: Export) -> Exported:
         raise UserError(f"there is no folder {path.parent}; make it first")
     if not config.project:
         raise UserError("say whose judgements with --project; posttrain annotate status lists the projects")
+    if config.to != "rows" and config.to not in LESSONS:
+        raise unknown("layout", config.to, ["rows", *LESSONS])
+    if config.method not in METHODS:
+        raise unknown("method", config.method, METHODS)
+    if config.history and config.to != "rows":
+        raise UserError("--history is of rows; leave it out, or --to")
     count, new = 0, path.with_name(f".{path.name}.new")
     try:
         with open_store(config.store).read() as connection, new.open("wb") as file:
             project = projects.find(connection, config.project)
-            for row in exports.rows(connection, project, history=config.history):
+            for row in _rows(connection, project, config):
                 jsonl.append(file, row)
                 count += 1
             os.fsync(file.fileno())
@@ -69,3 +87,15 @@ def run(config: Export) -> Exported:
     finally:
         new.unlink(missing_ok=True)
     return Exported(path, count)
+
+
+def _rows(connection: exports.Connection, project: Project, config: Export) -> Iterator[dict[str, Any]]:
+    if config.to == "rows":
+        return exports.rows(connection, project, history=config.history)
+    lesson = LESSONS[config.to]
+    if project.kind not in lesson.kinds:
+        fitting = [name for name, other in LESSONS.items() if project.kind in other.kinds]
+        raise UserError(
+            f"a project of the kind '{project.kind}' makes no {config.to}; type --to {' or '.join(fitting)}"
+        )
+    return lesson.rows(exports.told(connection, project), config.method)

@@ -1,0 +1,131 @@
+"""From what several people said of an item to what a model learns from: pairs, judged responses, steps, demonstrations.
+
+The rows are those that posttrain reads (docs/data.md). Where people do not agree on anything there is no row.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from posttrain.annotation.aggregation import method
+from posttrain.annotation.consensus import Agreed, agree
+from posttrain.annotation.kinds import STRONGEST, Answer, steps_of
+from posttrain.annotation.rankings import by_item, votes_of
+from posttrain.types import Ranking
+
+Row = dict[str, Any]
+
+
+class Told(NamedTuple):
+    """All that was said in a project."""
+
+    kind: str
+    prompts: Mapping[str, Sequence[Mapping[str, str]]]  # by the item's name
+    texts: Mapping[str, Mapping[int, str]]  # and by the completion's number
+    answers: Sequence[tuple[str, str, Answer]]  # item, annotator, and the answer
+    rankings: Sequence[Ranking]  # the same as an order, for kinds that say one
+
+
+def pairs(told: Told, way: str) -> Iterator[Row]:
+    """A row for every two completions that the consensus tells apart: n choose 2 of an order without ties.
+
+    `strength` is from 0 to 1: the mean over those who compared the two, of 1 for the chosen one, -1 for the other and 0
+    for neither; of comparisons, of that times how much better it was found, in parts of the most.
+    """
+    strength = {(item, who): answer.get("strength", STRONGEST) / STRONGEST for item, who, answer in told.answers}
+    for one in _agreed(told, way):
+        votes = list(votes_of(by_item(told.rankings)[one.item]))
+        for chosen, rejected in one.pairs:
+            about = [vote for vote in votes if {vote.first, vote.second} == {chosen, rejected}]
+            signed = [
+                vote.outcome * (1 if vote.first == chosen else -1) * strength[str(vote.item), str(vote.annotator)]
+                for vote in about
+            ]
+            yield _row(told, one) | {
+                "chosen": _said(told, one, chosen),
+                "rejected": _said(told, one, rejected),
+                "strength": sum(signed) / len(signed),
+                "annotators": len(about),
+            }
+
+
+def judgements(told: Told, way: str) -> Iterator[Row]:
+    """A row for each completion that is found good or bad.
+
+    Of thumbs: by most of those who judged it. Of an order: what most failed is bad, and the first of it that did not
+    fail is good; what lies between is neither.
+    """
+    if told.kind == "thumbs":
+        thumbs: Counter[tuple[str, int]] = Counter()
+        for item, _, answer in told.answers:
+            thumbs.update({(item, number): 1 for number in answer["good"]})
+            thumbs.subtract({(item, number): 1 for number in answer["bad"]})
+        for (item, number), balance in thumbs.items():
+            if balance:
+                text = told.texts[item][number]
+                yield {"prompt": told.prompts[item], "completion": text, "label": balance > 0, "item": item}
+        return
+    for one in _agreed(told, way):
+        best = one.order[0] if len(one.order) > 1 else ()
+        for number in sorted({*best, *one.failed}):
+            yield _row(told, one) | {"completion": _said(told, one, number), "label": number not in one.failed}
+
+
+def steps(told: Told, way: str) -> Iterator[Row]:
+    """A row for each reasoning: its steps up to the first wrong one, with a label for each, by most annotators.
+
+    Where two places have as many votes there is no row.
+    """
+    votes: dict[str, Counter[int | None]] = {}
+    for item, _, answer in told.answers:
+        votes.setdefault(item, Counter())[answer["wrong"]] += 1
+    for item, counted in votes.items():
+        (wrong, most), *others = counted.most_common(2)
+        if others and others[0][1] == most:
+            continue
+        every = steps_of(told.texts[item][0])
+        seen = every if wrong is None else every[: wrong + 1]
+        yield {
+            "prompt": told.prompts[item],
+            "steps": seen,
+            "labels": [place != wrong for place in range(len(seen))],
+            "agree": most,
+            "annotators": counted.total(),
+            "item": item,
+        }
+
+
+def demonstrations(told: Told, way: str) -> Iterator[Row]:
+    """A row for each answer that somebody wrote."""
+    for item, annotator, answer in told.answers:
+        yield {"prompt": told.prompts[item], "completion": answer["text"], "annotator": annotator, "item": item}
+
+
+class Lesson(NamedTuple):
+    """A layout that can be learned from."""
+
+    kinds: tuple[str, ...]  # of question, that it can be made of
+    rows: Callable[[Told, str], Iterator[Row]]
+
+
+ORDERED = ("rank", "compare", "thumbs", "score")
+
+LESSONS: dict[str, Lesson] = {
+    "pairs": Lesson(ORDERED, pairs),
+    "judgements": Lesson(ORDERED, judgements),
+    "steps": Lesson(("steps",), steps),
+    "demonstrations": Lesson(("demonstrate",), demonstrations),
+}
+"""By name."""
+
+
+def _agreed(told: Told, way: str) -> list[Agreed]:
+    return agree(told.rankings, method(way)(told.rankings))
+
+
+def _row(told: Told, one: Agreed) -> Row:
+    return {"prompt": told.prompts[str(one.item)], "item": one.item}
+
+
+def _said(told: Told, one: Agreed, number: int) -> str:
+    return told.texts[str(one.item)][number]
