@@ -109,7 +109,7 @@ def test_posttrain_reads_what_is_written(tmp_path):
         return str(path)
 
     pairs = load_preferences(write("pairs", EXAMPLE)).items
-    assert [(p.chosen, p.rejected) for p in pairs][0] == (TEXTS[1], TEXTS[0])
+    assert (pairs[0].chosen, pairs[0].rejected) == (TEXTS[1], TEXTS[0])
     assert pairs[0].prompt == (Message("user", "My house is too hot."),)
     ((one,), (other,)) = load_judgements(write("judgements", told("rank", ranked([1], [0], failed=[2])))).items
     assert (one.response, one.good, other.response, other.good) == (TEXTS[1], True, TEXTS[2], False)

@@ -79,14 +79,11 @@ def test_without_the_extra_the_error_says_what_to_install(example, capsys, monke
 def asked(tmp_path):
     """A store in which two people have ranked one item of two."""
     path = str(tmp_path / "annotation.db")
-    rows = [
-        {"item": f"q{n}", "prompt": "a", "completions": ["b", {"text": "c", "model": "m"}], "topic": "t"}
-        for n in (0, 1)
-    ]
-    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert (
-        main(["annotate", "import", "--store", path, "--project", "p", "--dataset", str(tmp_path / "items.jsonl")]) == 0
-    )
+    completions = ["b", {"text": "c", "model": "m"}]
+    rows = [{"item": f"q{n}", "prompt": "a", "completions": completions, "topic": "t", "priority": -n} for n in (0, 1)]
+    items = tmp_path / "items.jsonl"
+    items.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["annotate", "import", "--store", path, "--project", "p", "--dataset", str(items)]) == 0
     store = open_store(path)
     for name in ("ann", "ben"):
         user = add_user(store, name, "p")
