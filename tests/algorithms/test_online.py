@@ -423,3 +423,8 @@ def test_the_published_defaults():
     assert (vine.continuations, vine.max_states, vine.step_tokens, vine.kl_coefficient) == (9, 25, 0, 1e-4)
     least = {name: algorithms.online(name).least_group for name in algorithms.ONLINE}
     assert {name for name, size in least.items() if size == 2} == {"grpo", "dr-grpo", "dapo", "gspo", "rloo"}
+
+
+def test_a_completion_without_tokens_has_the_length_0():
+    rollout = Rollout(torch.zeros(1, 3), torch.tensor([0, 0, 1]))
+    assert rollout.lengths_PG.tolist() == [[2, 1, 0]]

@@ -40,6 +40,11 @@ def test_responses_with_scores_make_a_pair_of_every_two_that_differ(tmp_path):
     ]
 
 
+def test_responses_that_say_the_same_make_no_pair_whatever_their_scores(tmp_path):
+    row = {"prompt": "p", "responses": ["a", "a", "b"], "scores": [1, 2, 3]}
+    assert compared(load(tmp_path, row)) == [("b", "a", 2.0), ("b", "a", 1.0)]
+
+
 SCORED = {"prompt": "p", "responses": ["a", "b"], "scores": [1, 2]}
 
 ULTRAFEEDBACK = {
@@ -135,6 +140,16 @@ def test_what_follows_a_wrong_step_is_not_learned_from(tmp_path):
     wrong = prm(step(("a", 1), ("b", -1), chosen=1), step(("c", 1), ("d", -1), chosen=0))
     assert [p.chosen for p in load(tmp_path, wrong)] == ["a"]
     assert all(p.partial for p in load(tmp_path, wrong))
+
+
+def test_the_step_that_was_chosen_is_what_the_next_ones_go_on_from(tmp_path):
+    (found,) = load(tmp_path, prm(step(("x", 0), ("1+1=2", 1), chosen=1), step(("a", 1), ("b", -1))))
+    assert (found.opening, found.chosen) == ("1+1=2\n", "a")
+
+
+def test_a_question_and_a_label_in_words_are_no_derivation(tmp_path):
+    with pytest.raises(DataError, match="field 'chosen' is missing"):
+        load(tmp_path, {"question": "1+1?", "label": "2"})
 
 
 def step(*completions: tuple[str, int], chosen: int | None = None, human: Any = None) -> dict[str, Any]:

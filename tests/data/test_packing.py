@@ -89,6 +89,12 @@ def test_what_all_sequences_begin_with_is_laid_down_once_up_to_what_one_of_them_
     assert row.families == [(1, [4, 3, 2, 2])]
 
 
+def test_what_two_begin_with_alike_is_not_what_all_do():
+    examples = [Example.whole(ids, [False] * 3 + [True]) for ids in ((5, 6, 7, 1), (5, 6, 7, 2), (5, 6, 8, 9))]
+    (row,) = pack(examples, 100)
+    assert row.families == [(2, [2, 2, 2])]
+
+
 @pytest.mark.parametrize("texts", [[(5, 6)], [(5, 6), (5, 6)], [(5,), (5, 6)], [(4, 6), (5, 6)]])
 def test_every_sequence_keeps_a_token_of_its_own(texts):
     rows = pack([Example.whole(ids, [False] * len(ids)) for ids in texts], 100)

@@ -143,6 +143,10 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(kind, dataset, model, 
     assert train(config, output=tmp_path / "run").dropped == 1
     # the model's own context of 256 is a limit as well
     assert train(replace(config, max_tokens=1024), output=tmp_path / "wide").dropped == 1
+    # and so is a prompt
+    rows = [*ROWS, {"prompt": "1" * 220, "chosen": "2", "rejected": "3"}]
+    config = replace(config, dataset=write(tmp_path / "asked.jsonl", rows))
+    assert train(config, output=tmp_path / "asked").dropped == 1
 
 
 @KINDS
