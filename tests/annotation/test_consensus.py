@@ -81,6 +81,10 @@ def test_failed_is_what_more_than_half_of_those_who_saw_it_failed():
     assert found.failed == (1,) and found.order == ((0,), (1,)) and found.pairs == ((0, 1),)
     (found,) = agree(everybody[:2], majority.beliefs(everybody[:2]))
     assert found.failed == ()  # one of two is not most
+    said = [Ranking("x", who, (), (0, 1)) for who in "ab"] + [Ranking("x", "c", ((1,),), (0,))]
+    said += [Ranking("x", who, ((0,), (1,))) for who in "de"]
+    (found,) = agree(said, majority.beliefs(said))
+    assert found.failed == (0,) and found.order == ((1,), (0,)) and found.pairs == ()
     everyone_failed = [Ranking("x", who, (), (0, 1)) for who in "ab"]
     (found,) = agree(everyone_failed, majority.beliefs(everyone_failed))
     assert found.failed == (0, 1) and found.order == ((0, 1),) and found.pairs == ()

@@ -136,7 +136,17 @@ def test_an_answer_is_kept_and_says_an_order(kind, question, sent, fields, kept,
             ("steps", STEPS, sent)
             for sent in [{}, {"wrong": 3}, {"wrong": -1}, {"wrong": "1"}, {"wrong": True}, {"wrong": 1.0}]
         ),
-        *(("demonstrate", EMPTY, sent) for sent in [{}, {"text": " \n"}, {"text": 3}, {"text": "x" * (LONGEST + 1)}]),
+        *(
+            ("demonstrate", EMPTY, sent)
+            for sent in [
+                {},
+                {"text": " \n"},
+                {"text": 3},
+                {"text": "x" * (LONGEST + 1)},
+                {"text": "a\0"},
+                {"text": "\ud800"},
+            ]
+        ),
     ],
 )
 def test_what_is_no_answer_is_said_to_be_none(kind, question, sent):

@@ -63,6 +63,8 @@ def test_the_strength_of_comparisons_is_kept():
         row["chosen"] == TEXTS[1] and row["strength"] == pytest.approx((3 + 1 - 2 + 0) / 12) and row["annotators"] == 4
     )
     assert rows("pairs", told("compare", compared(1, 3), compared(0, 1), texts=two)) == []
+    (row,) = rows("pairs", told("compare", compared(0, 1), compared(0, 1), compared(1, 3), texts=two))
+    assert row["chosen"] == TEXTS[0] and row["strength"] == 0
 
 
 def test_thumbs_are_good_or_bad_by_most():

@@ -110,3 +110,7 @@ def test_gains_and_losses_count_from_the_reference_point_and_lose_weight_far_fro
 def test_docstring_examples_run():
     results = doctest.testmod(pairwise)
     assert results.failed == 0 and results.attempted > 0
+
+
+def test_log_odds_do_not_cancel_in_single_precision():
+    assert log_odds(torch.tensor([-2e-7])).item() == pytest.approx(-math.log(2e-7), abs=1e-3)

@@ -74,12 +74,12 @@ def agree(rankings: Sequence[Ranking], beliefs: Mapping[str | int, Belief]) -> l
         for (first, second), verdict in verdicts.items():
             wins[first] += verdict
             wins[second] -= verdict
-        levels = sorted(set(wins.values()), reverse=True)
-        order = tuple(tuple(one for one in completions if wins[one] == level) for level in levels)
-        pairs = [pair if verdict > 0 else pair[::-1] for pair, verdict in verdicts.items() if verdict]
-        pairs = [(chosen, rejected) for chosen, rejected in pairs if wins[chosen] > wins[rejected]]
-        pairs.sort(key=lambda pair: (-wins[pair[0]], -wins[pair[1]], pair))
         failed = tuple(one for one in completions if _failed(one, said))
+        level = {one: (one in failed, -wins[one]) for one in completions}
+        order = tuple(tuple(one for one in completions if level[one] == here) for here in sorted(set(level.values())))
+        pairs = [pair if verdict > 0 else pair[::-1] for pair, verdict in verdicts.items() if verdict]
+        pairs = [(chosen, rejected) for chosen, rejected in pairs if level[chosen] < level[rejected]]
+        pairs.sort(key=lambda pair: (level[pair[0]], level[pair[1]], pair))
         found.append(Agreed(item, order, failed, tuple(pairs), beliefs[item]))
     return found
 

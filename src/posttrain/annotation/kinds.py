@@ -53,6 +53,12 @@ def steps_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
+def storable(text: str) -> None:
+    """Raise `NoAnswer` for what databases and files cannot keep: half of a surrogate pair, or a zero."""
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise NoAnswer("this text has letters that cannot be kept")
+
+
 def _number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -141,6 +147,7 @@ def _demonstrate(sent: Mapping[str, Any], question: Question) -> Answer:
     text = sent.get("text")
     if not isinstance(text, str) or not text.strip():
         raise NoAnswer("write an answer first")
+    storable(text)
     if len(text) > LONGEST:
         raise NoAnswer(f"an answer has at most {LONGEST:,} letters; this one has {len(text):,}")
     return {"text": text.strip()}

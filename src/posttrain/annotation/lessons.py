@@ -30,7 +30,8 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
     """A row for every two completions that the consensus tells apart: n choose 2 of an order without ties.
 
     `strength` is from 0 to 1: the mean over those who compared the two, of 1 for the chosen one, -1 for the other and 0
-    for neither; of comparisons, of that times how much better it was found, in parts of the most.
+    for neither; of comparisons, of that times how much better it was found, in parts of the most. It is 0 where a
+    method overrules those who compared the two.
     """
     strength = {(item, who): answer.get("strength", STRONGEST) / STRONGEST for item, who, answer in told.answers}
     for one in _agreed(told, way):
@@ -44,7 +45,7 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
             yield _row(told, one) | {
                 "chosen": _said(told, one, chosen),
                 "rejected": _said(told, one, rejected),
-                "strength": sum(signed) / len(signed),
+                "strength": max(0.0, sum(signed) / len(signed)),
                 "annotators": len(about),
             }
 
@@ -66,7 +67,7 @@ def judgements(told: Told, way: str) -> Iterator[Row]:
                 yield {"prompt": told.prompts[item], "completion": text, "label": balance > 0, "item": item}
         return
     for one in _agreed(told, way):
-        best = one.order[0] if len(one.order) > 1 else ()
+        best = () if len(one.order) == 1 else [number for number in one.order[0] if number not in one.failed]
         for number in sorted({*best, *one.failed}):
             yield _row(told, one) | {"completion": _said(told, one, number), "label": number not in one.failed}
 

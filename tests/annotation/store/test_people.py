@@ -126,3 +126,10 @@ def test_every_write_is_in_the_audit(store):
     with store.read() as connection:
         actions = list(connection.scalars(select(Event.action).order_by(Event.id)))
     assert actions == ["create project", "add items", "invite", "join", "enter", "leave", "lock"]
+
+
+def test_names_in_other_letters_are_found_whatever_their_case(store):
+    add_user(store, "Émile Þór")
+    with store.write() as connection:
+        assert people.known(connection, "émile þÓR", PASSWORD) is not None
+        people.lock(connection, "ÉMILE ÞÓR", True)

@@ -212,3 +212,39 @@ def test_the_audit_has_what_was_given_said_and_skipped(store):
     with store.read() as connection:
         mine = select(Event.action).where(Event.user_id == ann.id).order_by(Event.id)
         assert list(connection.scalars(mine)) == ["join", "give", "judge", "give", "skip"]
+
+
+def test_a_second_time_that_is_skipped_does_not_come_again(store):
+    add_project(store, items=12, repeat_share=0.5)
+    ann = add_user(store, "ann", "helpful")
+    skipped = 0
+    while (assignment := give(store, ann)) is not None:
+        if not assignment.repeat:
+            say(store, assignment)
+            continue
+        skipped += 1
+        with store.write() as connection:
+            work.skip(connection, connection.get_one(Assignment, assignment.id), "again?")
+    assert skipped == 6
+
+
+def test_another_answer_of_the_same_sending_is_not_taken_for_the_first(store):
+    add_project(store)
+    assignment = give(store, add_user(store, "ann", "helpful"))
+    say(store, assignment, sending="the same")
+    with pytest.raises(work.Changed, match="another answer was kept"):
+        say(store, assignment, {"ranking": [[2], [1], [0]]}, sending="the same")
+
+
+def test_what_somebody_left_goes_to_others_when_they_have_nothing_else(store, monkeypatch):
+    add_project(store, items=1, annotators_per_item=1)
+    ann, ben = (add_user(store, name, "helpful") for name in ("ann", "ben"))
+    left = give(store, ann)
+    assert give(store, ben) is None
+    monkeypatch.setattr(work, "HELD", -work.HELD)
+    assert give(store, ben).item_id == left.item_id
+    say(store, left)  # who left it may still answer
+    with store.read() as connection:
+        project = projects.find(connection, "helpful")
+        assert connection.get_one(Item, left.item_id).given == 2
+        assert projects.progress(connection, project).judged == 1

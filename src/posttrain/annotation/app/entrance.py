@@ -45,12 +45,13 @@ def login_page(request: Request, desk: Asked) -> Response:
 def login(request: Request, desk: Asked, form: Form) -> Response:
     """Begin a session, if name and password are right."""
     desk.failures.check(_address(request))
-    with desk.store.write() as connection:
+    with desk.store.read() as connection:  # hashing takes a while, and must not keep others from writing
         user = people.known(connection, form.get("name", ""), form.get("password", ""))
-        entry = people.enter(connection, user) if user else None
-    if entry is None:
+    if user is None:
         desk.failures.count(_address(request))
         return desk.page(request, "login.html", code=403, words="name or password is wrong", name=form.get("name", ""))
+    with desk.store.write() as connection:
+        entry = people.enter(connection, user)
     return _inside(desk, entry)
 
 

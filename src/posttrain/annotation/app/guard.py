@@ -20,7 +20,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-LARGEST = 256 * 1024  # bytes of a request's body
+LARGEST = 1024 * 1024  # bytes of a request's body
 
 HEADERS = {
     "content-security-policy": (

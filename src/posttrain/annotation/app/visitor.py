@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from posttrain.annotation.app.guard import Limit, from_here, same_token
+from posttrain.annotation.kinds import storable
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import User
@@ -75,8 +76,11 @@ def manager_of(request: Request) -> Visitor:
 async def form_of(request: Request) -> dict[str, str]:
     """The fields of a form from one of our own pages, each once; files are left out."""
     from_here(request)
-    async with request.form(max_files=0, max_fields=100) as form:
-        return {name: value for name, value in form.items() if isinstance(value, str)}
+    async with request.form(max_files=0, max_fields=1000) as form:
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+    for value in fields.values():
+        storable(value)
+    return fields
 
 
 Asked = Annotated[Desk, Depends(desk_of)]

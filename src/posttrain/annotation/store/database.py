@@ -82,6 +82,9 @@ def _arguments(backend: str) -> dict[str, Any]:
 def _prepare(connection: sqlite3.Connection, record: object) -> None:
     """Transactions are begun by us, readers do not wait for the writer, and what is committed outlives a power cut."""
     connection.isolation_level = None
+    connection.create_function(
+        "lower", 1, lambda text: text and text.lower(), deterministic=True
+    )  # SQLite's knows ASCII
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
 

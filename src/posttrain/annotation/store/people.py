@@ -68,15 +68,16 @@ def invite(
     return secret
 
 
-def invitation(connection: Connection, secret: str) -> Invite | None:
-    """The invitation that a secret opens, if it is still good."""
-    found = connection.scalar(select(Invite).where(Invite.digest == _digest(secret)))
+def invitation(connection: Connection, secret: str, *, locked: bool = False) -> Invite | None:
+    """The invitation that a secret opens, if it is still good; `locked`, so that nobody else uses it meanwhile."""
+    query = select(Invite).where(Invite.digest == _digest(secret))
+    found = connection.scalar(query.with_for_update() if locked else query)
     return found if found and found.uses_left > 0 and found.expires > now() else None
 
 
 def accept(connection: Connection, secret: str, name: str, password: str) -> User:
     """Make a user by an invitation; raises `Refused` if it is not good, or the name or the password will not do."""
-    found = invitation(connection, secret)
+    found = invitation(connection, secret, locked=True)
     if found is None:
         raise Refused("this invitation is not good any more; ask for another one")
     user = _add(connection, found.role, name, password)
@@ -89,7 +90,7 @@ def accept(connection: Connection, secret: str, name: str, password: str) -> Use
 
 def join(connection: Connection, secret: str, user: User) -> None:
     """Take somebody who is a user already into the invitation's project."""
-    found = invitation(connection, secret)
+    found = invitation(connection, secret, locked=True)
     if found is None or found.project_id is None:
         raise Refused("this invitation is not good any more; ask for another one")
     if connection.get(Member, (found.project_id, user.id)) is None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.kinds import KINDS, Question, instructions
@@ -95,6 +95,9 @@ def add_items(connection: Connection, project: Project, items: Sequence[NewItem]
     kind = KINDS[project.kind]
     low, high = kind.completions
     new = [item for item in items if item.name not in there]
+    named = [item.name for item in new]
+    if len(set(named)) < len(named):
+        raise Refused(f"two items have the name '{next(name for name in named if named.count(name) > 1)}'")
     for item in new:
         if not low <= len(item.completions) <= high:
             there = f"item '{item.name}' has {len(item.completions)} completions"
@@ -140,7 +143,8 @@ def progress(connection: Connection, project: Project) -> Progress:
         .group_by(Assignment.item_id)
         .subquery()
     )
-    judged = connection.scalar(select(func.coalesce(func.sum(done.c.times), 0))) or 0
+    enough = case((done.c.times > project.annotators_per_item, project.annotators_per_item), else_=done.c.times)
+    judged = connection.scalar(select(func.coalesce(func.sum(enough), 0))) or 0
     whole = connection.scalar(select(func.count()).where(done.c.times >= project.annotators_per_item)) or 0
     skipped = (
         select(func.count(Assignment.id))

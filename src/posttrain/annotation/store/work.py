@@ -7,6 +7,7 @@ second time, because the acknowledgement was lost on the way, is recognised by t
 
 import random
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -19,6 +20,7 @@ from posttrain.annotation.store.projects import attributes_of
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, User
 
 APART = 5  # items at least between the first and the second time
+HELD = timedelta(hours=12)  # how long an item waits for whoever it was given to, if others have nothing else to do
 
 
 class Changed(Refused):
@@ -36,16 +38,9 @@ def next_for(connection: Connection, project: Project, user: User) -> Assignment
     if (found := connection.scalar(begun.order_by(Assignment.id))) is not None:
         return found
     again = _again(connection, project, user)
-    item = again or connection.scalar(
-        select(Item)
-        .where(
-            Item.project_id == project.id,
-            Item.given < project.annotators_per_item,
-            Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id)),
-        )
-        .order_by(Item.priority.desc(), Item.given.desc(), func.random())
-        .limit(1)
-    )
+    item = again or _new(connection, project, user)
+    if item is None and _release(connection, project):
+        item = _new(connection, project, user)
     if item is None:
         return None
     shown = [completion.number for completion in item.completions]
@@ -59,17 +54,44 @@ def next_for(connection: Connection, project: Project, user: User) -> Assignment
     return assignment
 
 
+def _new(connection: Connection, project: Project, user: User) -> Item | None:
+    return connection.scalar(
+        select(Item)
+        .where(
+            Item.project_id == project.id,
+            Item.given < project.annotators_per_item,
+            Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id)),
+        )
+        .order_by(Item.priority.desc(), Item.given.desc(), func.random())
+        .limit(1)
+    )
+
+
+def _release(connection: Connection, project: Project) -> int:
+    """Take back what was given to somebody long ago who never answered; they may still do so. Returns how many."""
+    before = (datetime.now(UTC) - HELD).isoformat(timespec="milliseconds")
+    query = select(Assignment).join(Item, Item.id == Assignment.item_id)
+    query = query.where(Item.project_id == project.id, Assignment.state == "open", Assignment.given < before)
+    held = connection.scalars(query).all()
+    for one in held:
+        one.state = "lapsed"
+        one.item.given -= not one.repeat
+        record(connection, one.user_id, "lapse", f"assignment {one.id}")
+    connection.flush()
+    return len(held)
+
+
 def _again(connection: Connection, project: Project, user: User) -> Item | None:
     """An item that they have judged some time ago, if one is due a second time."""
     if not project.repeat_share:
         return None
     mine = select(Assignment).join(Item, Item.id == Assignment.item_id)
-    mine = mine.where(Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "done")
-    done = connection.scalars(mine.order_by(Assignment.id)).all()
-    first = [one for one in done if not one.repeat]
-    if (len(done) - len(first)) >= project.repeat_share * len(first) or len(first) <= APART:
+    mine = mine.where(Item.project_id == project.id, Assignment.user_id == user.id).order_by(Assignment.id)
+    given = connection.scalars(mine).all()
+    first = [one for one in given if one.state == "done" and not one.repeat]
+    twice = {one.item_id for one in given if one.repeat}  # those that were skipped, too
+    if len(twice) >= project.repeat_share * len(first) or len(first) <= APART:
         return None
-    twice = {one.item_id for one in done if one.repeat}
     due = [one.item for one in first[:-APART] if one.item_id not in twice]
     return random.SystemRandom().choice(due) if due else None
 
@@ -111,6 +133,8 @@ def answer(
     if (known := connection.scalar(select(Judgement).where(Judgement.sent == sending))) is not None:
         if known.assignment_id != assignment.id:
             raise Refused("this was sent already, for another item")
+        if KINDS[project.kind].check(sent, question(project, assignment)) != known.answer:
+            raise Changed("another answer was kept for this page; load it again to see that answer and change it")
         return known
     said = KINDS[project.kind].check(sent, question(project, assignment))
     if version != len(assignment.judgements):
@@ -119,7 +143,7 @@ def answer(
         assignment_id=assignment.id, version=version + 1, answer=said, seconds=max(0.0, seconds), sent=sending
     )
     connection.add(judgement)
-    if assignment.state == "skipped" and not assignment.repeat:
+    if assignment.state in ("skipped", "lapsed") and not assignment.repeat:
         assignment.item.given += 1
     assignment.state = "done"
     record(connection, assignment.user_id, "judge", f"assignment {assignment.id}", version=version + 1, answer=said)
@@ -151,7 +175,9 @@ def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
 def mine(connection: Connection, project: Project, user: User) -> list[Assignment]:
     """What somebody has done in a project, the latest first."""
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
-    query = query.where(Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state != "open")
+    query = query.where(
+        Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state.in_(("done", "skipped"))
+    )
     return list(connection.scalars(query.order_by(Assignment.id.desc())))
 
 

@@ -90,8 +90,9 @@ list.addEventListener("pointerdown", (event) => {
   const card = handle.closest(".completion");
   handle.setPointerCapture(event.pointerId);
   card.classList.add("dragged");
-  let to = index(card);
+  let to = index(card), far = false;
   const over = (moved) => {
+    far ||= Math.abs(moved.clientY - event.clientY) > 4;
     const others = cards().filter((one) => !failed(one) && one !== card);
     to = others.filter((one) => {
       const box = one.getBoundingClientRect();
@@ -105,7 +106,7 @@ list.addEventListener("pointerdown", (event) => {
     handle.removeEventListener("pointerup", end);
     handle.removeEventListener("pointercancel", end);
     card.classList.remove("dragged");
-    if (ended.type === "pointerup") move(card, to);
+    if (ended.type === "pointerup" && far) move(card, to);
   };
   handle.addEventListener("pointermove", over);
   handle.addEventListener("pointerup", end);

@@ -51,7 +51,7 @@ async function send(fields) {
     return;
   }
   sending = false;
-  document.getElementById("submit").disabled = false;
+  document.getElementById("submit").disabled = response.status >= 500 || response.status === 429;
   state.textContent = "";
   const found = await response.json().catch(() => ({}));
   if (response.ok) {
@@ -71,12 +71,14 @@ addEventListener("online", () => { const fields = kept.read(pendingKey); if (fie
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
+  if (document.getElementById("submit").disabled) return;  // an answer is on its way
   const answer = page.answer();
   if (!answer) { say(page.missing); return; }
   say("");
   form.elements.answer.value = JSON.stringify(answer);
   form.elements.seconds.value = seconds().toFixed(1);
-  const fields = Object.fromEntries(new FormData(form));
+  const fields = {};
+  for (const name of ["csrf", "sending", "version", "seconds", "answer"]) fields[name] = form.elements[name].value;
   send(fields);
 });
 
