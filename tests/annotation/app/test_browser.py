@@ -43,7 +43,8 @@ def free_port():
 class Office:
     """A server over a store of its own, and browsers."""
 
-    def __init__(self, folder, browser):
+    def __init__(self, folder, browser, height=1400):
+        self.height = height  # of a window; in a high one nothing scrolls while a card is dragged
         self.folder, self.browser, self.port = folder, browser, free_port()
         self.url = f"http://localhost:{self.port}"
         self.store = str(folder / "annotation.db")
@@ -79,7 +80,7 @@ class Office:
         raise AssertionError("the server does not answer")
 
     def page(self, **options):
-        page = self.browser.new_context(**{"viewport": {"width": 1000, "height": 800}} | options).new_page()
+        page = self.browser.new_context(**{"viewport": {"width": 1000, "height": self.height}} | options).new_page()
         page.wrong = []
         page.on("pageerror", lambda error: page.wrong.append(str(error)))
         page.set_default_timeout(20_000)
@@ -297,7 +298,7 @@ def pictures(folder):
 
     with tempfile.TemporaryDirectory() as place, playwright.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        office = Office(Path(place), browser)
+        office = Office(Path(place), browser, height=800)
         try:
             fill(office)
             boss = office.enter(re.search(r"by (\S+)", office.said[0])[1], "boss")
