@@ -257,19 +257,25 @@ MUTATIONS = [
     *(
         Mutation("recipes/convert.py", old, new, "recipes/test_convert.py")
         for old, new in [
-            ("left_out, written = list(found.left_out), 0", "left_out, written = [], 0"),
+            ("left_out = list(found.left_out)", "left_out = list[str]()"),
             ("            left_out.append(str(problem))\n", ""),
             ("if not target.once:", "if True:"),
             ("if not target.once:", "if False:"),
-            ("new.unlink(missing_ok=True)", "pass"),
-            ("except OSError as problem:", "except ZeroDivisionError as problem:"),
             ("    if path.exists():\n", "    if False:\n"),
             ("    if not path.parent.is_dir():\n", "    if False:\n"),
-            ("        if not written:\n", "        if False:\n"),
+            ("    if not some:\n", "    if False:\n"),
             ("split=config.split or None", "split=None"),
             ("limit=config.limit", "limit=None"),
             ("system=config.system", "system=None"),
             ("prompt_template=config.prompt_template", 'prompt_template="{prompt}"'),
+        ]
+    ),
+    *(
+        Mutation("monitoring/jsonl.py", old, new, "recipes/test_convert.py")
+        for old, new in [
+            ("new.unlink(missing_ok=True)", "pass"),
+            ("except OSError as problem:", "except ZeroDivisionError as problem:"),
+            ("count += 1", "count = 1"),
         ]
     ),
 ]

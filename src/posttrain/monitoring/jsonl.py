@@ -3,11 +3,11 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, UserError
 
 Row = dict[str, Any]
 
@@ -21,6 +21,27 @@ def append(file: BinaryIO, row: Mapping[str, Any]) -> None:
     text = json.dumps(_finite(row), ensure_ascii=False, allow_nan=False)
     file.write(text.encode("utf-8", errors="backslashreplace") + b"\n")
     file.flush()
+
+
+def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write a file of rows; it is there when all of it is, or not at all. Returns how many.
+
+    Raises:
+        UserError: it cannot be written. What `rows` raises is passed on, and nothing is written.
+    """
+    count, new = 0, path.with_name(f".{path.name}.new")
+    try:
+        with new.open("wb") as file:
+            for row in rows:
+                append(file, row)
+                count += 1
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError as problem:
+        raise UserError(f"cannot write {path}: {problem.strerror}") from problem
+    finally:
+        new.unlink(missing_ok=True)
+    return count
 
 
 def read(path: Path) -> list[Row]:

@@ -7,7 +7,6 @@ Every row is read back before it is written, and must say the same. Left out: ot
 whom a response was chosen, for which these layouts have no fields.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,27 +91,15 @@ def run(config: Convert) -> ConvertResult:
         system=config.system,
         prompt_template=config.prompt_template,
     )
-    left_out, written = list(found.left_out), 0
-    new = path.with_name(f".{path.name}.new")
-    try:
-        with new.open("wb") as file:
-            for row in _rows(found.items, target, left_out):
-                jsonl.append(file, row)
-                written += 1
-            os.fsync(file.fileno())
-        if not written:
-            raise DataError(f"nothing was written: {left_out[0] if left_out else 'no response was found good'}")
-        os.replace(new, path)
-    except OSError as problem:
-        raise UserError(f"cannot write {path}: {problem.strerror}") from problem
-    finally:
-        new.unlink(missing_ok=True)
+    left_out = list(found.left_out)
+    written = jsonl.write(path, _rows(found.items, target, left_out))
     return ConvertResult(path, config.to, written, tuple(left_out))
 
 
 def _rows(items: Iterable[Any], target: Target, left_out: list[str]) -> Iterator[dict[str, Any]]:
-    """The rows of all items; what cannot be said is told to `left_out`."""
+    """The rows of all items, of which there must be some; what cannot be said is told to `left_out`."""
     seen: set[str] = set()
+    some = False
     for item in items:
         try:
             rows = target.rows(item)
@@ -120,8 +107,11 @@ def _rows(items: Iterable[Any], target: Target, left_out: list[str]) -> Iterator
             left_out.append(str(problem))
             continue
         for row in rows:
+            some = True
             if not target.once:
                 yield row
             elif (said := repr(row)) not in seen:
                 seen.add(said)
                 yield row
+    if not some:
+        raise DataError(f"nothing was written: {left_out[0] if left_out else 'no response was found good'}")

@@ -10,7 +10,6 @@
 steps or demonstrations writes what people say together, to learn from.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,17 +74,9 @@ def run(config: Export) -> Exported:
         raise unknown("method", config.method, METHODS)
     if config.history and config.to != "rows":
         raise UserError("--history is of rows; leave it out, or --to")
-    count, new = 0, path.with_name(f".{path.name}.new")
-    try:
-        with open_store(config.store).read() as connection, new.open("wb") as file:
-            project = projects.find(connection, config.project)
-            for row in _rows(connection, project, config):
-                jsonl.append(file, row)
-                count += 1
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
+    with open_store(config.store).read() as connection:
+        project = projects.find(connection, config.project)
+        count = jsonl.write(path, _rows(connection, project, config))
     return Exported(path, count)
 
 
