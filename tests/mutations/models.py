@@ -245,8 +245,13 @@ MUTATIONS = [
                 "self.ids(row.targets), temperature, entropy_gradient=entropy_gradient",
                 "self.ids(row.targets), entropy_gradient=entropy_gradient",
             ),
-            ("self.ids(row.positions)[None]", "torch.arange(len(row.positions))[None]"),
         ]
+    ),
+    Mutation(  # in a row of families, the second response of a pair would stand too far from its prompt
+        "models/language_model.py",
+        "self.ids(row.positions)[None]",
+        "torch.arange(len(row.positions))[None]",
+        "models/test_heads.py",
     ),
     *(
         Mutation("models/precision.py", old, new, "models/test_precision.py")
