@@ -30,6 +30,7 @@ from statistics import median
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import ChatTokenizer, Example, Pair, load_tokenizer
+from posttrain.data.packing import Ranked
 from posttrain.environments import SingleTurn
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import LanguageModel
@@ -40,9 +41,10 @@ from posttrain.rewards import parse_rewards
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import load_policy
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.pairwise import PairLossOf, pairwise_step, preference_loss, reward_loss
+from posttrain.training.pairwise import PairLossOf, pairwise_step, preference_loss
 from posttrain.training.policy import policy_step
 from posttrain.training.policy_batch import policy_batch
+from posttrain.training.reward import RewardLoss, reward_step
 from posttrain.training.supervised import supervised_step
 from posttrain.types import Message, Sampling, Task
 
@@ -135,7 +137,14 @@ def dpo(model: str, data: Path) -> Step:
 def scoring(model: str, data: Path) -> Step:
     """One update of a reward model on 8 pairs."""
     found = load_reward_model(model, dtype=dtype_of("auto"))
-    return pairwise(found.body, load_tokenizer(model), reward_loss(found), data)
+    optimizer = MasterAdamW(found.trainable())
+    units = [Ranked(tuple(pair), ((0, 1, 1.0),)) for pair in pairs(load_tokenizer(model), data)]
+
+    def step(number: int) -> None:
+        batch = units[8 * number : 8 * number + 8]
+        reward_step(optimizer, found, batch, RewardLoss(), lr=1e-6, microbatch_tokens=MICROBATCH_TOKENS)
+
+    return step
 
 
 def pairwise(model: LanguageModel, tokenizer: ChatTokenizer, loss_of: PairLossOf, data: Path) -> Step:

@@ -55,14 +55,14 @@ def run_tests(folder: Path, tests: str, only: str) -> None:
 
 
 def outcome(folder: Path, tests: str, only: str = "") -> str:
-    """`green`, `red`, or why neither: a mutant that cannot even be imported proves nothing about a test."""
+    """`green`, `red`, `red by time`, or why none: a mutant that cannot be imported proves nothing about a test."""
     child = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, tests, only))
     child.start()
     child.join(SECONDS)
     if child.is_alive():
         child.kill()
         child.join()
-        return "red"
+        return "red by time"
     match child.exitcode:
         case 0:
             return "green"
@@ -120,7 +120,7 @@ def main(words: list[str]) -> int:
     if not mutations:
         print(f"no mutation is of a file whose path has {' or '.join(words)}")
         return 1
-    start, survivors = time.monotonic(), 0
+    start, survivors, endless = time.monotonic(), 0, 0
     with (
         tempfile.TemporaryDirectory(prefix="posttrain-mutants-") as name,
         ProcessPoolExecutor(
@@ -135,14 +135,18 @@ def main(words: list[str]) -> int:
                 return 1
         first = time.monotonic()
         for done, (m, found) in enumerate(zip(mutations, pool.map(planted, mutations), strict=True), 1):
-            if found != "red":
+            if found == "red by time":
+                endless += 1
+                print(f"ran for over {SECONDS} s  {m.file}\n    - {m.old!r}\n    + {m.new!r}")
+            elif found != "red":
                 survivors += 1
                 print(f"{'SURVIVED' if found == 'green' else found}  {m.file}\n    - {m.old!r}\n    + {m.new!r}")
             left = (time.monotonic() - first) / done * (len(mutations) - done)
             if done % 20 == 0:
                 print(f"{done} of {len(mutations)} planted, about {left / 60:.0f} min left", flush=True)
     seconds = time.monotonic() - start
-    print(f"{len(mutations) - survivors} of {len(mutations)} mutants were noticed, in {seconds:.0f} s")
+    noticed = f"{len(mutations) - survivors} of {len(mutations)} mutants were noticed"
+    print(f"{noticed}, {endless} by their time alone, in {seconds:.0f} s")
     return 1 if survivors else 0
 
 

@@ -178,7 +178,10 @@ COMMANDS: dict[str, Command] = {
         answer=_answer_run,
     ),
     "evaluate": Command(
-        "held-out accuracy with intervals, sampled and greedy", _recipe("evaluate", "Evaluate"), _ASKING
+        "held-out accuracy with intervals, sampled and greedy; with --suite reward of a reward model",
+        _recipe("evaluate", "Evaluate"),
+        _ASKING,
+        variant=("suite", _recipe("evaluate_reward", "EvaluateReward")),
     ),
     "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
     "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),

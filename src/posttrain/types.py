@@ -135,6 +135,7 @@ class Preference:
     time: str = ""  # when it was said, ISO 8601
     opening: str = ""  # how both responses begin, which is given and not learned: steps that are right
     partial: bool = False  # the responses are steps, after which more follows: that they stop is not learned
+    category: str = ""  # which part of a benchmark it belongs to
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,5 +235,5 @@ class Engine(Protocol):
 GenerateFn = Callable[[Sequence[Sequence[Message]]], Sequence[str]]
 """Conversations in, one reply each out: what a judge is handed."""
 
-ScoreFn = Callable[[Sequence[Sequence[Message]]], Sequence[float]]
-"""Conversations in, one number each out: what a learned reward is handed."""
+ScoreFn = Callable[[Sequence[Sequence[Message]]], Sequence[Sequence[float]]]
+"""Conversations in, for each one number of every member of an ensemble out: what a learned reward is handed."""

@@ -61,10 +61,26 @@ def test_a_pair_longer_than_a_row_is_refused_though_each_of_it_fits():
         pack(pair, 4, together=2)
 
 
-@pytest.mark.parametrize("prefixes", [((1,), (2,)), ((), ()), ((1,),)])
+@pytest.mark.parametrize("prefixes", [((1,), (2,)), ((), ())])
 def test_examples_that_share_no_prefix_cannot_stay_together(prefixes):
     with pytest.raises(ValueError, match="share no prefix"):
         pack([Example(prefix, (3,), (False,)) for prefix in prefixes], 10, together=2)
+
+
+def test_units_of_several_sizes_stay_together_and_share_what_they_can():
+    examples = [Example(prefix, (i,), (True,)) for i, prefix in enumerate(((7, 8),) * 5 + ((9,),) * 2)]
+    rows = pack(examples, 5, together=[3, 2, 2])
+    assert [row.token_ids for row in rows] == [[7, 8, 0, 1, 2], [7, 8, 3, 4], [9, 5, 6]]
+    assert [row.families for row in pack(examples, 7, together=[3, 2, 2])] == [[(2, [1] * 5)], [(1, [1, 1])]]
+    assert [row.examples for row in pack(examples, 7, together=[2, 3, 2])] == [[0, 1, 2, 3, 4], [5, 6]]
+    with pytest.raises(UserError, match=r"ranking 0 has 5 tokens.*--microbatch-tokens 5"):
+        pack(examples, 4, together=[3, 2, 2])
+
+
+@pytest.mark.parametrize(("count", "together"), [(3, 2), (1, 2), (3, [2]), (3, [2, 2]), (1, [])])
+def test_units_that_are_not_all_of_a_batch_are_refused(count, together):
+    with pytest.raises(ValueError, match="examples are not"):
+        pack([Example((1,), (3,), (False,))] * count, 10, together=together)
 
 
 def test_an_example_longer_than_a_row_is_refused_with_the_number_to_type():

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from posttrain.data import ChatFormat, judged_of, judgements_of, load_judgements, load_preferences, pair_of
+from posttrain.data.preferences import ranked_of, together
 from posttrain.errors import DataError
 from posttrain.types import Judgement, Message, Preference
 from tests.data.families import of_family
@@ -20,6 +21,32 @@ def test_a_prompt_and_two_responses(tmp_path):
     (found,) = load(tmp_path, {"prompt": "1+1?", "chosen": "2", "rejected": "3"})
     assert (found.prompt, found.chosen, found.rejected) == ((Message("user", "1+1?"),), "2", "3")
     assert found.source.endswith("pairs.jsonl line 1")
+
+
+def test_how_much_better_and_which_part_of_a_benchmark(tmp_path):
+    row = {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
+    rows = [row, row | {"strength": 0.25, "subset": "math"}, row | {"margin": 3, "category": "chat"}]
+    found = load(tmp_path, *rows, row | {"strength": None, "subset": 4})
+    assert [(one.strength, one.category) for one in found] == [(1.0, ""), (0.25, "math"), (3.0, "chat"), (1.0, "")]
+    for wrong in (-1, "much", True, float("inf")):
+        with pytest.raises(DataError, match=r"field 'margin' must be how much better.*--columns other=margin"):
+            load(tmp_path, row | {"margin": wrong})
+
+
+def test_pairs_of_one_prompt_that_follow_each_other_are_one_ranking(tmp_path):
+    said = [("q", "a", "b"), ("q", "a", "c"), ("r", "a", "b"), ("q", "c", "b")]
+    rows = [{"prompt": p, "chosen": c, "rejected": r, "strength": i} for i, (p, c, r) in enumerate(said)]
+    rows.append(rows[-1] | {"steps": ["one"]})
+    preferences = load(tmp_path, *rows)
+    found = together(preferences)
+    assert [len(one) for one in found] == [2, 1, 1, 1]
+    chat = ChatFormat(of_family("smollm2"))
+    ranked = ranked_of(chat, found[0])
+    assert ranked.pairs == ((0, 1, 0.0), (0, 2, 1.0)) and ranked.bag == ()
+    pairs = [pair_of(chat, one) for one in found[0]]
+    assert ranked.examples == (pairs[0].chosen, pairs[0].rejected, pairs[1].rejected)
+    again = ranked_of(chat, [found[0][1], found[0][0]])
+    assert again.pairs == ((0, 1, 1.0), (0, 2, 0.0)) and again.examples[1] == pairs[1].rejected
 
 
 def test_whole_conversations_that_differ_in_their_last_message(tmp_path):

@@ -8,13 +8,13 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaF
 
 from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
-from posttrain.models.heads import RewardModel, load_reward_model
+from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.language_model import LanguageModel, ready
 from tests.recipes.folders import model_folder
 from tests.tiny import CONTEXT, VOCABULARY
 
 
-def tiny_reward_model(seed: int = 0, dtype: torch.dtype = torch.float32) -> RewardModel:
+def tiny_reward_model(seed: int = 0, dtype: torch.dtype = torch.float32, members: int = 1) -> RewardModel:
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=32,
@@ -24,23 +24,23 @@ def tiny_reward_model(seed: int = 0, dtype: torch.dtype = torch.float32) -> Rewa
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT,
         initializer_range=0.3,
-        num_labels=1,
+        num_labels=members,
         pad_token_id=0,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = LlamaForSequenceClassification(config)
-    return RewardModel(LanguageModel(ready(network.to(dtype)), CONTEXT, "tiny"))
+    return RewardModel(LanguageModel(ready(network.to(dtype)), CONTEXT, "tiny"), (0.0,) * members)
 
 
-def plain_score(model: RewardModel, token_ids: list[int]) -> float:
-    """By transformers' own classifier, with eager attention, in float64, one sequence at a time."""
-    config = LlamaConfig.from_dict(model.body.network.config.to_dict() | {"num_labels": 1})
+def plain_scores(model: RewardModel, token_ids: list[int]) -> list[float]:
+    """By transformers' own classifier, with eager attention, in float64, one sequence at a time; of each head."""
+    config = LlamaConfig.from_dict(model.body.network.config.to_dict() | {"num_labels": model.members})
     config._attn_implementation = "eager"
     other = LlamaForSequenceClassification(config).double().eval()
     other.load_state_dict(model.body.network.state_dict())
     with torch.no_grad():
-        return other(input_ids=torch.tensor([token_ids])).logits.item()
+        return other(input_ids=torch.tensor([token_ids])).logits[0].tolist()
 
 
 def test_scores_are_those_of_transformers_own_classifier_for_every_sequence_of_a_row():
@@ -53,8 +53,24 @@ def test_scores_are_those_of_transformers_own_classifier_for_every_sequence_of_a
     (row,) = pack(examples, 100)
     found = model.scores(row)
     assert found.dtype == torch.float32
-    expected = [plain_score(model, [*e.prefix, *e.continuation]) for e in examples]
-    assert found.tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    expected = [plain_scores(model, [*e.prefix, *e.continuation])[0] for e in examples]
+    assert found[:, 0].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_every_head_gives_a_score_and_each_has_a_zero_of_its_own():
+    model = tiny_reward_model(members=3)
+    ids = [5, 9, 3, 4]
+    (row,) = pack([Example.whole(ids, [False] * 4)], 100)
+    plain = plain_scores(model, ids)
+    model.zeros = (0.5, 0.0, -2.0)
+    assert model.members == 3
+    assert model.scores(row)[0].tolist() == pytest.approx([plain[0] - 0.5, plain[1], plain[2] + 2.0], rel=1e-4)
+    apart = with_length_head(model, seed=0)
+    found = apart.scores_and_length(row)[0]
+    assert found[:3].tolist() == pytest.approx(model.scores(row)[0].tolist())
+    last = model.body.states(row)[3]
+    assert found[3].item() == pytest.approx((last @ apart.length_head[0]).item(), rel=1e-5)
+    assert [name for name, _ in apart.trainable()] == [*(name for name, _ in model.trainable()), "length_head"]
 
 
 def test_the_last_product_is_wide_where_the_model_computes_in_bfloat16():
@@ -62,7 +78,7 @@ def test_the_last_product_is_wide_where_the_model_computes_in_bfloat16():
     (row,) = pack([Example((5, 9), (4, 8), (True, True)), Example((5, 9), (7,), (True,))], 100)
     found = model.scores(row)
     last = model.body.states(row)[torch.tensor(row.ends)]
-    exact = last.double() @ model.head.double()[0]
+    exact = last.double() @ model.head.double().T
     torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-6)
     assert not torch.equal(found, found.bfloat16().float())
 
@@ -91,6 +107,36 @@ def test_a_saved_reward_model_is_read_by_transformers_and_again_by_us(tmp_path: 
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor([row.token_ids])).logits.item()
         assert again.scores(row).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_ensemble_is_saved_and_read_again_and_a_calibration_holds_for_other_tools(tmp_path: Path):
+    model = load_reward_model(str(model_folder(tmp_path / "model")), dtype=torch.float32, members=2)
+    (row,) = pack([Example((5, 9, 3), (4, 8, 1), (True,) * 3)], 100)
+    model.zeros = (1.0, 0.0)  # as of a model that was calibrated before, and went on learning
+    before = model.scores(row)[0].tolist()
+    model.save(tmp_path / "saved", padding=0, calibration=Calibration((0.5, -1.0), 4.0))
+    again = load_reward_model(str(tmp_path / "saved"), dtype=torch.float32)
+    expected = [(before[0] - 0.5) / 4, (before[1] + 1.0) / 4]
+    assert again.scores(row)[0].tolist() == pytest.approx(expected, rel=1e-4)
+    assert torch.equal(model.scores(row)[0], torch.tensor(before))  # what goes on learning is as it was
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved", attn_implementation="eager").eval()
+    with torch.no_grad():
+        raw = theirs(input_ids=torch.tensor([row.token_ids])).logits[0].tolist()
+    zeros = [(1.0 + 0.5) / 4, -1.0 / 4]
+    assert raw == pytest.approx([score + zero for score, zero in zip(expected, zeros, strict=True)], rel=1e-4)
+    again.save(tmp_path / "twice", padding=0)
+    twice = load_reward_model(str(tmp_path / "twice"), dtype=torch.float32, members=2)
+    assert twice.scores(row)[0].tolist() == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ModelError, match="with 2 members; an ensemble of 3"):
+        load_reward_model(str(tmp_path / "saved"), dtype=torch.float32, members=3)
+
+
+def test_a_length_head_is_drawn_apart_and_not_saved(tmp_path: Path):
+    model = load_reward_model(str(model_folder(tmp_path / "model")), dtype=torch.float32, seed=3)
+    apart = with_length_head(model, seed=3)
+    assert not torch.equal(apart.length_head, model.head) and apart.length_head.shape == model.head.shape
+    apart.save(tmp_path / "saved", padding=0)
+    assert torch.equal(load_reward_model(str(tmp_path / "saved"), dtype=torch.float32).head, model.head)
 
 
 def test_weights_that_are_not_there_are_named_the_head_of_a_language_model_aside(tmp_path: Path):

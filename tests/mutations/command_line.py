@@ -73,11 +73,10 @@ MUTATIONS = [
             ("        if found.left_out:\n", "        if False:\n"),
             ("(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None", "None"),
             (
-                "if max(map(_size, kind.sequences(unit))) <= longest",
-                "if min(map(_size, kind.sequences(unit))) <= longest",
+                "if max(map(size_of, kind.sequences(unit))) <= longest",
+                "if min(map(size_of, kind.sequences(unit))) <= longest",
             ),
-            ("return len(sequence.prefix) + len(sequence.continuation)", "return len(sequence.continuation)"),
-            ("lambda sequences: max(map(_size, sequences))", "lambda sequences: sum(map(_size, sequences))"),
+            ("lambda sequences: max(map(size_of, sequences))", "lambda sequences: sum(map(size_of, sequences))"),
         ]
     ),
     *(

@@ -292,10 +292,10 @@ MUTATIONS = [
         Mutation("models/heads.py", old, new, "models/test_heads.py")
         for old, new in [
             ("self.body.ids(row.ends)", "self.body.ids(row.sources[-len(row.ends) :])"),
-            ("last.to(wide) @ self.head.to(wide).T", "last @ self.head.T"),
+            ("last.to(wide) @ rows.to(wide).T", "last @ rows.T"),
             ("math.sqrt(noise.shape[1] + 1)", "(noise.shape[1] + 1)"),
             ("manual_seed(seed)", "manual_seed(0)"),
-            ("        if known and config.num_labels != 1:", "        if False:"),
+            ("    if config.num_labels != 1 and not all(", "    if False and not all("),
             ("    if not known:\n", "    if True:\n"),
             ("    if lora.is_adapter(where):", "    if False:"),
             ('set(found["missing_keys"]) - (set() if known else {"score.weight"})', "set()"),

@@ -8,11 +8,9 @@ import torch
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.tdpo import TDPO
 from posttrain.data.packing import Example, Pair
-from posttrain.models.heads import RewardModel
 from posttrain.models.reference import reference_for
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.pairwise import pairwise_loss, pairwise_step, preference_loss, reward_loss
-from tests.models.test_heads import tiny_reward_model
+from posttrain.training.pairwise import pairwise_loss, pairwise_step, preference_loss
 from tests.references import pairwise as reference
 from tests.references import preferences
 from tests.tiny import plain_logits, tiny_llama
@@ -120,26 +118,6 @@ def test_dpo_learns_the_pairs_and_leaves_the_reference_alone():
     after = pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)
     assert after["accuracy"] == 1.0 and after["loss"] < 0.5
     assert after["margin"] == pytest.approx(after["reward/chosen"] - after["reward/rejected"], rel=1e-4)
-
-
-@pytest.mark.parametrize("microbatch_tokens", [8, 100])
-def test_a_reward_model_by_hand_and_what_it_learns(microbatch_tokens):
-    model: RewardModel = tiny_reward_model(dtype=torch.float64)
-    loss_of = reward_loss(model, label_smoothing=0.1)
-    found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=microbatch_tokens)
-    from tests.models.test_heads import plain_score
-
-    chosen, rejected = (
-        [plain_score(model, [*e.prefix, *e.continuation]) for e in side] for side in zip(*PAIRS, strict=True)
-    )
-    losses = reference.bradley_terry(chosen, rejected, [0.0] * 3, 0.1)
-    assert found["loss"] == pytest.approx(sum(losses) / 3, rel=1e-6)
-    assert found["accuracy"] == sum(c > r for c, r in zip(chosen, rejected, strict=True)) / 3
-    assert found["score/chosen"] == pytest.approx(sum(chosen) / 3, rel=1e-6)
-    optimizer = MasterAdamW(model.body.trainable())
-    for _ in range(30):
-        pairwise_step(optimizer, PAIRS, loss_of, lr=3e-3, microbatch_tokens=100)
-    assert pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)["accuracy"] == 1.0
 
 
 def test_judging_pairs_keeps_nothing_for_a_backward_pass():

@@ -5,7 +5,7 @@ Shape letters: N tokens of a flat row, M tokens of it that are learned.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from posttrain import fast_paths
@@ -32,11 +32,24 @@ class Example:
         return cls((), tuple(token_ids), tuple(learned))
 
 
+def size_of(example: Example) -> int:
+    """All its tokens."""
+    return len(example.prefix) + len(example.continuation)
+
+
 class Pair(NamedTuple):
     """Two sequences with one prefix: a response that was chosen, and one that was not."""
 
     chosen: Example
     rejected: Example
+
+
+class Ranked(NamedTuple):
+    """Responses to one prompt, and of which two of them one was found better."""
+
+    examples: tuple[Example, ...]  # with one prefix
+    pairs: tuple[tuple[int, int, float], ...]  # the chosen one, the rejected one, and how much better it was found
+    bag: tuple[float, ...] = ()  # how much each member of an ensemble learns from it; all alike where it is empty
 
 
 class Judged(NamedTuple):
@@ -90,7 +103,7 @@ class PackedRow:
         return found
 
 
-def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int = 1) -> list[PackedRow]:
+def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int | Sequence[int] = 1) -> list[PackedRow]:
     """Lay examples into rows of at most `microbatch_tokens` tokens each.
 
     Consecutive examples with equal prefixes become one family; a family too long for a row is cut, and its prefix laid
@@ -99,48 +112,57 @@ def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int =
     first, so that the padding inside attention stays small.
 
     Of `together` examples that follow each other, such as the two of a pair, all come into the same row; they must
-    share a prefix.
+    share a prefix. Where not all units have the same size, `together` is the size of each.
 
     Raises:
         UserError: what must be in one row is longer than `microbatch_tokens`.
     """
-    for first in range(0, len(examples), together):
-        unit = examples[first : first + together]
-        if together > 1 and (
-            len(unit) < together or {e.prefix for e in unit} != {unit[0].prefix} or not unit[0].prefix
-        ):
-            raise ValueError(f"examples {first} to {first + together - 1} cannot stay together: they share no prefix")
+    units = _units(examples, together)
+    for number, (first, unit) in enumerate(units):
+        if together != 1 and (len({e.prefix for e in unit}) > 1 or not unit[0].prefix):
+            raise ValueError(f"examples {first} to {first + len(unit) - 1} cannot stay together: they share no prefix")
         length = len(unit[0].prefix) + sum(len(example.continuation) for example in unit)
         if length > microbatch_tokens:
+            noun = {1: "example", 2: "pair"}.get(len(unit), "ranking")
             raise UserError(
-                f"{'example' if together == 1 else 'pair'} {first // together} has {length} tokens, but "
-                f"microbatch_tokens is {microbatch_tokens}; "
+                f"{noun} {number} has {length} tokens, but microbatch_tokens is {microbatch_tokens}; "
                 f"use --microbatch-tokens {length} or more, or drop longer examples with --max-tokens"
             )
     if not fast_paths.on("shared prefix"):
-        return _apart(examples, microbatch_tokens, together)
+        return _apart(units, microbatch_tokens)
     rows: list[PackedRow] = []
     room = 0
-    for prefix, members in _families(examples):
-        while members:
-            if room < len(prefix) + _length(members[:together]):
+    for prefix, parts in _families(units):
+        while parts:
+            if room < len(prefix) + _length(parts[0]):
                 rows.append(PackedRow())
                 room = microbatch_tokens
             fits, left = 0, room - len(prefix)
-            while fits < len(members) and (length := _length(members[fits : fits + together])) <= left:
+            while fits < len(parts) and (length := _length(parts[fits])) <= left:
                 left -= length
-                fits += together
-            rows[-1].add_family(prefix, members[:fits])
-            room, members = left, members[fits:]
+                fits += 1
+            rows[-1].add_family(prefix, [member for part in parts[:fits] for member in part])
+            room, parts = left, parts[fits:]
     return rows
 
 
-def _apart(examples: Sequence[Example], microbatch_tokens: int, together: int) -> list[PackedRow]:
+Unit = tuple[int, Sequence[Example]]
+"""Examples that stay together, and the number of the first of them."""
+
+
+def _units(examples: Sequence[Example], together: int | Sequence[int]) -> list[Unit]:
+    sizes = [together] * (len(examples) // together) if isinstance(together, int) else together
+    ends = list(accumulate(sizes))
+    if (ends[-1] if ends else 0) != len(examples):
+        raise ValueError(f"{len(examples)} examples are not {len(sizes)} units of {together} that stay together")
+    return [(end - size, examples[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _apart(units: Sequence[Unit], microbatch_tokens: int) -> list[PackedRow]:
     """Each example a family of its own; what must stay together does, even if its row becomes too long by that."""
     rows: list[PackedRow] = []
     room = 0
-    for first in range(0, len(examples), together):
-        unit = examples[first : first + together]
+    for first, unit in units:
         length = sum(len(example.prefix) + len(example.continuation) for example in unit)
         if not rows or room < length:
             rows.append(PackedRow())
@@ -151,20 +173,27 @@ def _apart(examples: Sequence[Example], microbatch_tokens: int, together: int) -
     return rows
 
 
-def _length(members: Sequence[tuple[int, Example]]) -> int:
+Members = list[tuple[int, Example]]
+"""Examples with their numbers in the batch."""
+
+
+def _length(members: Members) -> int:
     return sum(len(example.continuation) for _, example in members)
 
 
-def _families(examples: Sequence[Example]) -> list[tuple[tuple[int, ...], list[tuple[int, Example]]]]:
-    found: list[tuple[tuple[int, ...], list[tuple[int, Example]]]] = []
-    for prefix, group in groupby(enumerate(examples), key=lambda item: item[1].prefix):
-        members = list(group)
-        if not prefix:
+def _families(units: Sequence[Unit]) -> list[tuple[tuple[int, ...], list[Members]]]:
+    """Units that follow each other with one prefix, and that prefix."""
+    found: list[tuple[tuple[int, ...], list[Members]]] = []
+    for prefix, group in groupby(units, key=lambda unit: unit[1][0].prefix):
+        parts = [list(enumerate(unit, first)) for first, unit in group]
+        if not prefix:  # of which each is alone
+            members = [member for part in parts for member in part]
             size = _opening([example for _, example in members])
             prefix = members[0][1].continuation[:size]
             members = [(number, Example(prefix, e.continuation[size:], e.learned[size:])) for number, e in members]
             members.sort(key=lambda item: -len(item[1].continuation))
-        found.append((prefix, members))
+            parts = [[member] for member in members]
+        found.append((prefix, parts))
     return found
 
 

@@ -1,13 +1,15 @@
 """What people said of responses, from any source: which of two was chosen, or whether one is good."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
-from posttrain.data.packing import Example, Judged, Pair
+from posttrain.data.packing import Example, Judged, Pair, Ranked
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
@@ -50,6 +52,9 @@ def load_preferences(
 
     The layouts of UltraFeedback, HelpSteer2, PRM800K and TL;DR's comparisons are recognised, and `prompt` with
     `responses` and their `scores` (data/layouts.py); a row of these may make several preferences.
+
+    `strength` (or `margin`) is how much better the chosen one was found, and `subset` (or `category`) which part of a
+    benchmark the row belongs to, as in RewardBench.
 
     `steps` (or `initial_reason_steps`, as in Step-DPO's own data) is what both go on from: given, not learned. The two
     responses are steps then, after which more follows: that they stop is not learned.
@@ -158,7 +163,36 @@ def _preference(row: Row) -> Preference:
         raise Unusable("'chosen' and 'rejected' are the same")
     field = next((field for field in ("steps", "initial_reason_steps") if field in row), "")
     opening = _steps(row, field) if field else ""
-    return Preference(prompt, last[0].content, last[1].content, source=row.place, opening=opening, partial=bool(field))
+    return Preference(
+        prompt,
+        last[0].content,
+        last[1].content,
+        strength=_strength(row),
+        source=row.place,
+        opening=opening,
+        partial=bool(field),
+        category=_category(row),
+    )
+
+
+def _strength(row: Row) -> float:
+    """How much better the chosen one was found; 1 where the row does not say."""
+    field = next((field for field in ("strength", "margin") if row.fields.get(field) is not None), "")
+    if not field:
+        return 1.0
+    value = row.fields[field]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise row.fail(
+            f"field '{field}' must be how much better the chosen response was found, a number of 0 or more; got "
+            f"{value!r}; if it is something else, give it another name with --columns other={field}"
+        )
+    return float(value)
+
+
+def _category(row: Row) -> str:
+    """Which part of a benchmark a row belongs to: RewardBench calls it `subset`."""
+    value = next((row.fields[field] for field in ("subset", "category") if field in row), "")
+    return value if isinstance(value, str) else ""
 
 
 def _steps(row: Row, field: str) -> str:
@@ -221,6 +255,20 @@ def pair_of(chat: ChatFormat, preference: Preference) -> Pair:
     """
     p = preference
     return Pair(*_responses(chat, p.prompt, p.opening, (p.chosen, p.rejected), p.partial))
+
+
+def ranked_of(chat: ChatFormat, preferences: Sequence[Preference]) -> Ranked:
+    """Preferences about one prompt as tokens: each response once, and which two of them were compared."""
+    p = preferences[0]
+    texts = list(dict.fromkeys(text for one in preferences for text in (one.chosen, one.rejected)))
+    pairs = tuple((texts.index(one.chosen), texts.index(one.rejected), one.strength) for one in preferences)
+    return Ranked(tuple(_responses(chat, p.prompt, p.opening, texts, p.partial)), pairs)
+
+
+def together(preferences: Sequence[Preference]) -> list[tuple[Preference, ...]]:
+    """Preferences that follow each other and are about the same prompt: what one ranking, or several, said of it."""
+    groups = groupby(preferences, key=lambda one: (one.prompt, one.opening, one.partial))
+    return [tuple(group) for _, group in groups]
 
 
 def judged_of(chat: ChatFormat, judgement: Judgement) -> Judged:

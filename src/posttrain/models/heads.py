@@ -1,12 +1,12 @@
-"""A scalar head: one number for a whole sequence, read from its last token. What a reward model is.
+"""Scalar heads: one number for a whole sequence, read from its last token. What a reward model is.
 
-Shape letters: E sequences of a packed row, D hidden width.
+Shape letters: E sequences of a packed row, D hidden width, H heads: the members of an ensemble on one trunk.
 """
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -20,46 +20,96 @@ from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import is_classifier, locate, refuse_missing, without_report
 from posttrain.models.wide import wide_dtype
 
+MEMBER = "reward_"  # what the labels of an ensemble are called in its folder: a classifier with others is none
+ZEROS = "reward_zeros"  # what the configuration in a folder calls the scores that count as 0
+
+
+class Calibration(NamedTuple):
+    """What to take off the scores of each head, and what to divide by then."""
+
+    zeros: tuple[float, ...]
+    temperature: float
+
 
 @dataclass
 class RewardModel:
-    """A decoder whose head is one row: `score(x, y) = w . h(last token of y)`."""
+    """A decoder with H rows for a head: `score_h(x, y) = w_h . h(last token of y) - z_h`."""
 
-    body: LanguageModel  # whose network is transformers' ...ForSequenceClassification with one label
+    body: LanguageModel  # whose network is transformers' ...ForSequenceClassification with H labels
+    zeros: tuple[float, ...] = (0.0,)  # z: what counts as a score of 0, for each head
+    length_head: nn.Parameter | None = None  # [1, D]: while length is learned apart, what takes it up
 
     @property
     def head(self) -> nn.Parameter:
-        """The row w, [1, D]."""
+        """The rows w, [H, D]."""
         network: Any = self.body.network
         return network.score.weight
 
+    @property
+    def members(self) -> int:
+        """How many heads give a score: H."""
+        return len(self.zeros)
+
+    def trainable(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that require a gradient, by name."""
+        beside = [] if self.length_head is None else [("length_head", self.length_head)]
+        return [*self.body.trainable(), *beside]
+
     def scores(self, row: Packed) -> Tensor:
-        """One number for each sequence of a packed row, [E], in the order of `row.examples`, float32.
+        """H numbers for each sequence of a packed row, [E, H], in the order of `row.examples`, float32.
 
         The last product is wide even where the model computes in bfloat16, which could not tell 8.00 from 8.03.
         """
+        return self._product(row, self.head) - torch.tensor(self.zeros, device=self.body.device)
+
+    def scores_and_length(self, row: Packed) -> Tensor:
+        """The same with a column more, which the length head gives: [E, H + 1]."""
+        assert self.length_head is not None, "this reward model learns nothing of length apart"
+        zeros = torch.tensor((*self.zeros, 0.0), device=self.body.device)
+        return self._product(row, torch.cat([self.head, self.length_head.to(self.head.dtype)])) - zeros
+
+    def _product(self, row: Packed, rows: Tensor) -> Tensor:
         last = self.body.states(row)[self.body.ids(row.ends)]
         wide = wide_dtype(last.dtype)
-        return (last.to(wide) @ self.head.to(wide).T)[:, 0]
+        return last.to(wide) @ rows.to(wide).T
 
-    def save(self, folder: Path, *, padding: int) -> None:
-        """Write a Hugging Face folder, which transformers reads as a sequence classifier with one label.
+    def save(self, folder: Path, *, padding: int, calibration: Calibration | None = None) -> None:
+        """Write a Hugging Face folder, which transformers reads as a sequence classifier with H labels.
 
         Its classifier reads the score at the last token that is not `padding`, so no sequence may end with that: many
         tokenizers pad with the stop token, and every score would silently be that of the token before it.
+
+        A `calibration` is of the scores as they are now: the rows are written divided by its temperature, so that it
+        holds for whoever reads them; its zeros stand in the configuration, which other tools do not read.
         """
-        config: Any = self.body.network.config
-        config.pad_token_id = padding
-        self.body.save(folder)
+        network: Any = self.body.network
+        zeros, temperature = calibration or Calibration((0.0,) * self.members, 1.0)
+        network.config.pad_token_id = padding
+        apart = [(old + new) / temperature for old, new in zip(self.zeros, zeros, strict=True)]
+        setattr(network.config, ZEROS, apart)
+        weights = network.state_dict()
+        weights["score.weight"] = (self.head.detach().float() / temperature).to(self.head.dtype)
+        network.save_pretrained(str(folder), state_dict=weights)
 
 
-def load_reward_model(name: str, *, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -> RewardModel:
-    """Load a reward model, or put a fresh scalar head on a language model: w ~ N(0, 1 / (D + 1)).
+def load_reward_model(
+    name: str, *, dtype: torch.dtype, device: str = "cpu", seed: int = 0, members: int = 0, trained: bool = False
+) -> RewardModel:
+    """Load a reward model, or put fresh heads on a language model: w_h ~ N(0, 1 / (D + 1)).
 
     The initialisation is that of Stiennon et al. 2020 (https://arxiv.org/abs/2009.01325), appendix B.
 
+    Args:
+        name: a folder, a hub id or a packaged model.
+        dtype: what to compute in.
+        device: where.
+        seed: decides the fresh heads.
+        members: how many; 0 for as many as there are, and one on a language model.
+        trained: refuse a language model, whose fresh heads would give scores that mean nothing.
+
     Raises:
-        ModelError: there is no such model, it is an adapter, or it has more than one score.
+        ModelError: there is no such model, it is an adapter, it gives several scores and is no ensemble, it has not as
+            many members, or it is none yet.
     """
     where = locate(name)
     if lora.is_adapter(where):
@@ -67,9 +117,15 @@ def load_reward_model(name: str, *, dtype: torch.dtype, device: str = "cpu", see
     try:
         config: Any = AutoConfig.from_pretrained(where)
         known = is_classifier(config)
-        if known and config.num_labels != 1:
-            raise ModelError(f"'{name}' gives {config.num_labels} scores to a sequence; a reward model gives one")
-        config.num_labels = 1
+        if known:
+            _refuse_other_classifiers(name, config, members)
+        elif trained:
+            raise ModelError(f"'{name}' is no reward model; train one with posttrain reward-model, or name another")
+        else:
+            config.num_labels = members or 1
+        if config.num_labels > 1:
+            config.id2label = {i: f"{MEMBER}{i}" for i in range(config.num_labels)}
+            config.label2id = {label: i for i, label in config.id2label.items()}
         with without_report():
             loaded: Any = AutoModelForSequenceClassification.from_pretrained(
                 where, config=config, dtype=dtype, output_loading_info=True
@@ -79,10 +135,33 @@ def load_reward_model(name: str, *, dtype: torch.dtype, device: str = "cpu", see
     network, found = loaded
     refuse_missing(name, set(found["missing_keys"]) - (set() if known else {"score.weight"}))
     if not known:
-        noise = torch.randn(network.score.weight.shape, generator=torch.Generator().manual_seed(seed))
-        with torch.no_grad():
-            network.score.weight.copy_(noise / math.sqrt(noise.shape[1] + 1))
+        _draw(network.score.weight, seed)
     # a row per token of the batch, which MasterAdamW can take
     network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
-    text = config.get_text_config()
-    return RewardModel(LanguageModel(ready(network.to(device)), text.max_position_embeddings, name))
+    context = config.get_text_config().max_position_embeddings
+    zeros = tuple(getattr(config, ZEROS, None) or (0.0,) * config.num_labels)
+    return RewardModel(LanguageModel(ready(network.to(device)), context, name), zeros)
+
+
+def with_length_head(model: RewardModel, *, seed: int) -> RewardModel:
+    """The same with a second row, fresh, which learns the length apart; it is not saved as a score."""
+    row = nn.Parameter(torch.empty_like(model.head[:1]))
+    _draw(row, seed + 1)
+    return RewardModel(model.body, model.zeros, row)
+
+
+def _refuse_other_classifiers(name: str, config: Any, members: int) -> None:
+    labels = config.id2label or {}
+    if config.num_labels != 1 and not all(str(label).startswith(MEMBER) for label in labels.values()):
+        raise ModelError(f"'{name}' gives {config.num_labels} scores to a sequence; a reward model gives one")
+    if members not in (0, config.num_labels):
+        raise ModelError(
+            f"'{name}' is a reward model with {config.num_labels} members; an ensemble of {members} starts from a "
+            "language model"
+        )
+
+
+@torch.no_grad()
+def _draw(rows: Tensor, seed: int) -> None:
+    noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(seed))
+    rows.copy_(noise / math.sqrt(noise.shape[1] + 1))

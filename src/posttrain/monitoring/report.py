@@ -46,6 +46,7 @@ def write_report(
     *,
     tables: Sequence[Table] = (),
     findings: Sequence[Finding] | None = None,
+    charts: Sequence[tuple[str, Sequence[chart.Chart]]] = (),
     parts: Sequence[Run] = (),
     path: Path | None = None,
 ) -> Path:
@@ -55,6 +56,7 @@ def write_report(
         run: what to report on; `RunDirectory.read()` gives it.
         tables: the headline numbers.
         findings: the verdict; worked out from the metrics where None.
+        charts: curves beside those of the metrics, in sections with a title.
         parts: runs that this one was made of, such as a cold start and the RL after it; each gets its own curves.
         path: where to write; `report.html` in the run's directory where None.
     """
@@ -71,6 +73,7 @@ def write_report(
         _header(run.name, f"posttrain {run.command}".strip(), _started(run)),
         _verdict(findings),
         *map(_table, tables),
+        *_curves(charts),
         *(html for part in shown for html in _part(part, named=len(shown) > 1)),
         _details("Configuration", [_pairs(config_file.flatten(run.config))]),
         _details("Environment", [_pairs(config_file.flatten(run.environment))]),

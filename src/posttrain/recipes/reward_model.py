@@ -2,34 +2,44 @@
 
     posttrain reward-model --dataset pairs.jsonl
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model runs/sft-2026-01-31-1 --lr 1e-5
+    posttrain reward-model --dataset train.jsonl --eval-share 0.1 --ensemble 5
+    posttrain reward-model --dataset train.jsonl --eval-share 0.1 --length-debias 1
 
-Bradley and Terry's loss on the scores of the two responses of a pair, whose prompt is computed once. The result is a
-Hugging Face folder: a sequence classifier with one label, whose chat template ends where the score is read. Left out so
-far: rankings of more than two, margins from how much better a response was found, ensembles, adapters.
+Bradley and Terry's loss on the scores of the responses to a prompt, which is computed once with all its pairs. With
+held-out pairs the scores come out calibrated: a difference of 1 means odds of 2.7 to 1 that people prefer the one. The
+result is a Hugging Face folder: a sequence classifier with one label, or one for each member of an ensemble, whose chat
+template ends where the score is read. Left out so far: attributes that were rated apart, adapters.
 """
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
+
+import numpy as np
 
 from posttrain.data import ChatFormat, ending_at_stop, load_tokenizer, padding_beside
-from posttrain.data.order import batch_indices
-from posttrain.data.packing import Pair
+from posttrain.data.order import batch_indices, seed_for
+from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
-from posttrain.models.heads import RewardModel, load_reward_model
+from posttrain.evaluation.pairs import ScoredPair, crossfitted_error, fit_temperature, measures, scored_pairs
+from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.cost import step_cost
 from posttrain.training import checkpoint, feedback, pair_options
 from posttrain.training.failure import kept_batch
-from posttrain.training.feedback import PAIRS, Units
+from posttrain.training.feedback import RANKINGS, Units
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.pair_options import PairOptions
-from posttrain.training.pairwise import PairLossOf, examples_of, pairwise_loss, pairwise_step, reward_loss
+from posttrain.training.reward import RewardLoss, reward_step, scores_of, sequences_of
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
+from posttrain.training.settings import check_settings
 from posttrain.training.state import restore_latest, writer
 
 
@@ -37,10 +47,23 @@ from posttrain.training.state import restore_latest, writer
 class Scoring(PairOptions):
     """Train a reward model on preferences."""
 
+    pairs_per_step: int = 16
+    """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""
     lr: float = 1e-5
     """Peak learning rate."""
     label_smoothing: float = 0.0
     """How often a choice is taken to be the wrong way round; below 0.5."""
+    margin: float = 0.0
+    """Ask for scores that differ by this times the pair's `strength` or `margin` at least; 1 is usual."""
+    centring: float = 0.0
+    """Hold the two scores of a pair around 0 with this weight, so that scores of other prompts compare; 0.01."""
+    ensemble: int = 1
+    """Members: heads on one trunk, each of which learns from its own sample of the pairs. Their disagreement says
+    where the scores are not to be trusted."""
+    length_debias: float = 0.0
+    """Learn the length of responses apart, with this weight, and leave it out of the score; 1 is usual."""
+    calibrate: bool = True
+    """Divide the scores by what makes their differences the log-odds that people agree, as held-out pairs say."""
 
 
 @dataclass(frozen=True)
@@ -61,34 +84,36 @@ def run(
 ) -> ScoringResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
-    optimizer, pairs = parts.optimizer, parts.pairs
+    optimizer, pairs, model = parts.optimizer, parts.pairs, parts.model
     directory, step, notes = _open(config, parts, output, resume)
     with directory, stop_requests() as stop, Progress("reward-model", pairs.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
         if pairs.heldout and step == 0:
-            directory.log_metrics(0, _heldout(config, parts, progress))
+            directory.log_metrics(0, _measures(_judge(config, parts, progress)))
 
         while step < pairs.steps and not stop.requested:
             began = time.perf_counter()
             batch = [
                 pairs.learned[i] for i in batch_indices(len(pairs.learned), config.pairs_per_step, step, config.seed)
             ]
-            sequences = examples_of(batch)
+            sequences = sequences_of(batch)
             lr = learning_rate(step, steps=pairs.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
             with progress.phase("update"), kept_batch(step + 1, sequences, directory.path, directory.checkpoints):
-                metrics = pairwise_step(
-                    optimizer, batch, parts.loss_of, lr=lr, microbatch_tokens=config.microbatch_tokens
+                metrics = reward_step(
+                    optimizer, model, batch, parts.loss, lr=lr, microbatch_tokens=config.microbatch_tokens
                 )
             metrics |= step_cost(began, sum(len(example.continuation) for example in sequences)) | {"lr": lr}
             step += 1
-            last = step == pairs.steps
+            last, calibration = step == pairs.steps, None
             if pairs.heldout and (last or (config.eval_every and step % config.eval_every == 0)):
-                metrics |= _heldout(config, parts, progress)
+                scored = _judge(config, parts, progress)
+                calibration = _calibration(scored) if config.calibrate else None
+                metrics |= _measures(scored, calibration)
             directory.log_metrics(step, metrics)
             progress.step(step, loss=metrics["loss"], accuracy=metrics["accuracy"])
             if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
-                save = writer(parts.save, optimizer)
+                save = writer(partial(parts.save, calibration=calibration), optimizer)
                 score = metrics.get("evaluation/accuracy")
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
     done = directory.read()
@@ -100,41 +125,77 @@ def run(
 
 @dataclass(frozen=True)
 class _Parts:
-    pairs: Units[Pair]
+    pairs: Units[Ranked]
     model: RewardModel
     chat: ChatFormat
     optimizer: MasterAdamW
-    loss_of: PairLossOf
+    loss: RewardLoss
     notes: tuple[str, ...]  # what to tell the user
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, calibration: Calibration | None) -> None:
         """Write a Hugging Face folder."""
         tokenizer = self.chat.tokenizer
-        ends = {example.continuation[-1] for example in examples_of(self.pairs.learned)}
+        ends = {example.continuation[-1] for example in sequences_of(self.pairs.learned)}
         padding = padding_beside(tokenizer, ends)
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
         tokenizer.chat_template = ending_at_stop(tokenizer.chat_template)
         tokenizer.save_pretrained(str(folder))
-        self.model.save(folder, padding=padding)
+        self.model.save(folder, padding=padding, calibration=calibration)
 
 
 def _prepare(config: Scoring) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    pair_options.check(config)
-    if not 0 <= config.label_smoothing < 0.5:
-        raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
-    sides = feedback.read(config, PAIRS)
+    _check(config)
+    sides = feedback.read(config, RANKINGS)
     saved = saved_model(config.model)
     device = default_device()
     tokenizer = load_tokenizer(locate(saved.where))
-    model = load_reward_model(saved.where, dtype=dtype_of(config.precision, device), device=device, seed=config.seed)
-    chat = ChatFormat(tokenizer, model.body.stop_ids)
-    pairs = feedback.tokenize(config, PAIRS, sides, chat, model.body.context)
-    optimizer = MasterAdamW(
-        model.body.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
+    model = load_reward_model(
+        saved.where,
+        dtype=dtype_of(config.precision, device),
+        device=device,
+        seed=config.seed,
+        members=config.ensemble if config.ensemble > 1 else 0,
     )
-    notes = (*saved.notes(), *pairs.notes)
-    return _Parts(pairs, model, chat, optimizer, reward_loss(model, label_smoothing=config.label_smoothing), notes)
+    if config.length_debias:
+        if model.members > 1:
+            raise UserError(f"--length-debias takes one score apart; {config.model} has {model.members}")
+        model = with_length_head(model, seed=config.seed)
+    chat = ChatFormat(tokenizer, model.body.stop_ids)
+    pairs = feedback.tokenize(config, RANKINGS, sides, chat, model.body.context)
+    if model.members > 1:
+        pairs = replace(pairs, learned=_in_bags(pairs.learned, model.members, config.seed))
+    optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
+    loss = RewardLoss(config.label_smoothing, config.margin, config.centring, config.length_debias)
+    notes = [*saved.notes(), *pairs.notes]
+    strengths = {strength for unit in pairs.learned for *_, strength in unit.pairs}
+    if len(strengths) > 1 and not config.margin:
+        notes.append("the pairs say how much better the chosen response is; --margin 1 learns from that, too")
+    if config.margin and len(strengths) == 1:
+        notes.append(f"all pairs are of strength {strengths.pop():g}; --margin asks the same of each of them")
+    return _Parts(pairs, model, chat, optimizer, loss, tuple(notes))
+
+
+def _check(config: Scoring) -> None:
+    pair_options.check(config)
+    check_settings(config, counts=("ensemble",), zero_or_more=("margin", "centring", "length_debias"), lora_rank=0)
+    if not 0 <= config.label_smoothing < 0.5:
+        raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
+    if config.length_debias and config.ensemble > 1:
+        raise UserError("--length-debias takes one score apart into quality and length; leave out --ensemble")
+
+
+def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:
+    """Each unit with how often each member meets it: as in a sample of as many units with replacement.
+
+    The number is Poisson-distributed with mean 1, drawn for each unit alone (Oza and Russell 2001, "Online Bagging and
+    Boosting"). Members that learned from the same pairs on the same trunk would agree wherever they are wrong.
+    """
+    found: list[Ranked] = []
+    for number, unit in enumerate(units):
+        bag = np.random.default_rng(seed_for(seed, "bag", number)).poisson(1.0, members)
+        found.append(unit._replace(bag=tuple(float(times) for times in bag)))
+    return found
 
 
 def _open(
@@ -150,7 +211,23 @@ def _open(
     return directory, found.step, parts.notes + found.skipped
 
 
-def _heldout(config: Scoring, parts: _Parts, progress: Progress) -> dict[str, float]:
+def _judge(config: Scoring, parts: _Parts, progress: Progress) -> list[ScoredPair]:
+    """The held-out pairs with their scores."""
     with progress.phase("evaluation"):
-        found = pairwise_loss(parts.pairs.heldout, parts.loss_of, microbatch_tokens=config.microbatch_tokens)
+        units = parts.pairs.heldout
+        scores = scores_of(parts.model, sequences_of(units), microbatch_tokens=config.microbatch_tokens)
+    return scored_pairs(units, scores)
+
+
+def _calibration(scored: Sequence[ScoredPair]) -> Calibration:
+    """What makes the scores mean something: 0 is the mean of a response, and a difference its log-odds."""
+    members = list(zip(*(side for pair in scored for side in (pair.chosen, pair.rejected)), strict=True))
+    return Calibration(tuple(fmean(scores) for scores in members), fit_temperature(scored))
+
+
+def _measures(scored: Sequence[ScoredPair], calibration: Calibration | None = None) -> dict[str, float]:
+    """What is logged of them, before they are calibrated, and of a calibration how far it is off on other pairs."""
+    found = measures(scored)
+    if calibration is not None:
+        found |= {"temperature": calibration.temperature, "calibration_error/calibrated": crossfitted_error(scored)}
     return {f"evaluation/{name}": value for name, value in found.items()}

@@ -7,11 +7,11 @@ batch counts: a pair, or the judgements of one row of the data.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from posttrain.data import ChatFormat, divide, judged_of, load_judgements, load_preferences, pair_of, parse_columns
-from posttrain.data.packing import Example, Judged, Pair
-from posttrain.data.preferences import Loaded
+from posttrain.data.packing import Example, Judged, Pair, Ranked, size_of
+from posttrain.data.preferences import Loaded, ranked_of, together
 from posttrain.errors import UserError
 from posttrain.training.pair_options import PairOptions
 from posttrain.training.schedule import unreached
@@ -33,10 +33,6 @@ class Feedback(Generic[T, U]):
     row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
 
 
-def _size(sequence: Example) -> int:
-    return len(sequence.prefix) + len(sequence.continuation)
-
-
 PAIRS: Feedback[Preference, Pair] = Feedback(
     "pairs",
     load_preferences,
@@ -46,13 +42,28 @@ PAIRS: Feedback[Preference, Pair] = Feedback(
     lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
 )
 
+
+def _load_rankings(source: str, **options: Any) -> Loaded[tuple[Preference, ...]]:
+    found = load_preferences(source, **options)
+    return Loaded([*together(found.items)], found.left_out)
+
+
+RANKINGS: Feedback[tuple[Preference, ...], Ranked] = Feedback(
+    "pairs",  # all of one prompt that follow each other count as one
+    _load_rankings,
+    lambda preferences: preferences[0].prompt,
+    ranked_of,
+    lambda ranked: ranked.examples,
+    lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
+)
+
 JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Judged, ...]] = Feedback(
     "judged rows",
     load_judgements,
     lambda judgements: judgements[0].prompt,
     lambda chat, judgements: tuple(judged_of(chat, one) for one in judgements),
     lambda unit: [judged.example for judged in unit],
-    lambda sequences: max(map(_size, sequences)),
+    lambda sequences: max(map(size_of, sequences)),
 )
 
 
@@ -107,7 +118,7 @@ def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
 
 def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:
     """The units of which no sequence has more than `longest` tokens."""
-    return [unit for unit in units if max(map(_size, kind.sequences(unit))) <= longest]
+    return [unit for unit in units if max(map(size_of, kind.sequences(unit))) <= longest]
 
 
 def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:

@@ -20,7 +20,7 @@ def accumulate_gradients(
     loss_of: LossOf,
     *,
     microbatch_tokens: int,
-    together: int = 1,
+    together: int | Sequence[int] = 1,
     beside: Sequence[MasterAdamW] = (),
 ) -> float:
     """Add the gradient of the whole batch to the optimiser's and return the batch's loss.
@@ -30,7 +30,7 @@ def accumulate_gradients(
         examples: the batch.
         loss_of: a packed row's share of its loss.
         microbatch_tokens: of one row, at most.
-        together: how many examples that follow each other must be in one row (`pack`).
+        together: how many examples that follow each other must be in one row, or of each unit how many (`pack`).
         beside: other optimisers whose parameters the loss reaches.
 
     Raises:

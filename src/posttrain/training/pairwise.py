@@ -1,4 +1,4 @@
-"""One step of learning from pairs: for any preference algorithm, and for a reward model.
+"""One step of learning from pairs, for any preference algorithm.
 
 Shape letters: N learned tokens of a micro-batch, E its sequences, B its pairs.
 """
@@ -12,12 +12,10 @@ from torch import Tensor
 
 from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses
 from posttrain.data.packing import Example, PackedRow, Pair, pack
-from posttrain.models.heads import RewardModel
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import token_divergence, token_logprobs
 from posttrain.models.reference import Predictions
 from posttrain.objectives import reduce
-from posttrain.objectives.pairwise import bradley_terry
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
@@ -54,22 +52,6 @@ def preference_loss(
         seen = {"logprob/chosen": chosen.logprob_B, "logprob/rejected": rejected.logprob_B}
         lengths = {"length/chosen": chosen.length_B, "length/rejected": rejected.length_B}
         return PairLoss(found.loss_B, {**found.metrics, **seen, **lengths})
-
-    return loss_of
-
-
-def reward_loss(model: RewardModel, *, label_smoothing: float = 0.0) -> PairLossOf:
-    """Bradley and Terry's loss of the scores of each pair."""
-
-    def loss_of(row: PackedRow) -> PairLoss:
-        chosen_B, rejected_B = model.scores(row).view(-1, 2).unbind(1)
-        metrics = {
-            "score/chosen": chosen_B,
-            "score/rejected": rejected_B,
-            "margin": chosen_B - rejected_B,
-            "accuracy": (chosen_B > rejected_B).to(chosen_B.dtype),
-        }
-        return PairLoss(bradley_terry(chosen_B, rejected_B, label_smoothing=label_smoothing), metrics)
 
     return loss_of
 

@@ -1,0 +1,204 @@
+"""How well scores tell which of two responses people chose: how often, how sure, by what, and whether they know it.
+
+A score is right where the chosen response has the higher one; equal scores are half right. Of an ensemble the score is
+the mean of its members'.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import NamedTuple
+
+from posttrain.data.packing import Ranked
+from posttrain.errors import UserError
+from posttrain.statistics import Interval, mean_interval
+
+BINS = 10
+HOTTEST, COLDEST = 20.0, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPair:
+    """The scores of two responses, by each member of an ensemble, and how many tokens they have."""
+
+    chosen: tuple[float, ...]
+    rejected: tuple[float, ...]
+    chosen_tokens: int = 0
+    rejected_tokens: int = 0
+    category: str = ""
+
+    @property
+    def margin(self) -> float:
+        """By how much the chosen one scores more."""
+        return fmean(self.chosen) - fmean(self.rejected)
+
+    @property
+    def disagreement(self) -> float:
+        """How far the members are apart over that: the standard deviation of theirs."""
+        return pstdev(a - b for a, b in zip(self.chosen, self.rejected, strict=True))
+
+    @property
+    def right(self) -> float:
+        """1 where the chosen one scores more, 0 where it scores less, 1/2 where they score the same."""
+        return (self.margin > 0) + 0.5 * (self.margin == 0)
+
+
+def scored_pairs(units: Sequence[Ranked], scores: Sequence[tuple[float, ...]]) -> list[ScoredPair]:
+    """Every pair of every ranking, in order; `scores` are those of their responses, one after the other."""
+    left = iter(scores)
+    found: list[ScoredPair] = []
+    for unit in units:
+        said = [(next(left), len(example.continuation)) for example in unit.examples]
+        for better, worse, _ in unit.pairs:
+            (chosen, chosen_tokens), (rejected, rejected_tokens) = said[better], said[worse]
+            found.append(ScoredPair(chosen, rejected, chosen_tokens, rejected_tokens))
+    return found
+
+
+class Accuracy(NamedTuple):
+    """How often the chosen response has the higher score."""
+
+    value: float
+    ci95: Interval
+    pairs: int
+
+
+class Bin(NamedTuple):
+    """Pairs of which a model is about equally sure."""
+
+    confidence: float  # how likely it finds its own choice, on average
+    right: float  # how often that was people's
+    pairs: int
+
+
+def accuracy(pairs: Sequence[ScoredPair]) -> Accuracy:
+    """The share that is right, with its interval; the pair is the unit.
+
+    Raises:
+        UserError: there are no pairs.
+    """
+    if not pairs:
+        raise UserError("there are no pairs to judge")
+    right = [pair.right for pair in pairs]
+    return Accuracy(fmean(right), mean_interval(right), len(right))
+
+
+def by_category(pairs: Sequence[ScoredPair]) -> dict[str, Accuracy]:
+    """The same for each category, in the order in which they come; nothing where there is one at most."""
+    names = dict.fromkeys(pair.category for pair in pairs)
+    return {name: accuracy([p for p in pairs if p.category == name]) for name in names} if len(names) > 1 else {}
+
+
+def log_loss(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> float:
+    """The mean of -log sigmoid(margin / T), in nats: 0.693 for somebody who knows nothing and says so."""
+    return fmean(_softplus(-pair.margin / temperature) for pair in pairs)
+
+
+def calibration(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> list[Bin]:
+    """How sure a model is, and how often it is right then, in up to ten bins of equal width from 0.5 to 1.
+
+    It finds its choice sigmoid(|margin| / T) likely. Bins without pairs are left out.
+    """
+    bins: list[list[ScoredPair]] = [[] for _ in range(BINS)]
+    for pair in pairs:
+        bins[min(BINS - 1, int((_sure(pair, temperature) - 0.5) * 2 * BINS))].append(pair)
+    return [
+        Bin(fmean(_sure(p, temperature) for p in one), fmean(p.right for p in one), len(one)) for one in bins if one
+    ]
+
+
+def calibration_error(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> float:
+    """The expected calibration error over those bins.
+
+        ECE = sum_b n_b / n |right_b - confidence_b|
+
+    Guo et al. 2017, eq. 3 (https://arxiv.org/abs/1706.04599). With few pairs it is above 0 by chance alone.
+    """
+    return sum(b.pairs * abs(b.right - b.confidence) for b in calibration(pairs, temperature)) / len(pairs)
+
+
+def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
+    """The temperature by which scores have to be divided so that sigmoid(margin) is how often people agree.
+
+    The one with the least `log_loss`, within 0.05 to 20 (Guo et al. 2017, section 4.2). It changes no choice. Where
+    every choice is right it is the lower end, and where most are wrong the upper one.
+
+    Example:
+        >>> pairs = [ScoredPair((4.0,), (0.0,))] * 3 + [ScoredPair((0.0,), (4.0,))]  # right in three of four
+        >>> round(fit_temperature(pairs), 3)  # 4 / log 3
+        3.641
+    """
+    low, high = math.log(1 / HOTTEST), math.log(1 / COLDEST)  # of the logarithm of a = 1/T, in which the slope rises
+    for _ in range(60):
+        middle = (low + high) / 2
+        slope = fmean(-pair.margin * _sigmoid(-pair.margin * math.exp(middle)) for pair in pairs)
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return math.exp(-(low + high) / 2)
+
+
+def crossfitted_error(pairs: Sequence[ScoredPair]) -> float:
+    """The calibration error at a temperature that was fitted to other pairs: each half is judged by the other's."""
+    halves = pairs[::2], pairs[1::2]
+    if not all(halves):
+        return calibration_error(pairs)
+    errors = [calibration_error(one, fit_temperature(other)) for one, other in (halves, halves[::-1])]
+    return sum(e * len(half) for e, half in zip(errors, halves, strict=True)) / len(pairs)
+
+
+def length_correlation(pairs: Sequence[ScoredPair]) -> float | None:
+    """Pearson's correlation of how much more a response scores than the other with how many more tokens it has.
+
+    None where either does not vary.
+    """
+    # both ways round, so that the order of the two says nothing: the means are 0
+    margins, longer = [p.margin for p in pairs], [p.chosen_tokens - p.rejected_tokens for p in pairs]
+    spread = math.sqrt(sum(m * m for m in margins) * sum(d * d for d in longer))
+    return sum(m * d for m, d in zip(margins, longer, strict=True)) / spread if spread else None
+
+
+def by_length(pairs: Sequence[ScoredPair]) -> dict[str, Accuracy]:
+    """Accuracy where the chosen response is the longer one, and where it is the shorter one."""
+    longer = [p for p in pairs if p.chosen_tokens > p.rejected_tokens]
+    shorter = [p for p in pairs if p.chosen_tokens < p.rejected_tokens]
+    return {name: accuracy(some) for name, some in (("longer", longer), ("shorter", shorter)) if some}
+
+
+def disagreement_tells(pairs: Sequence[ScoredPair]) -> float | None:
+    """The chance that members disagree more over a pair that is judged wrongly than over one that is judged rightly.
+
+    The area under the ROC curve of disagreement as a sign of error: 0.5 where it says nothing, 1 where it tells all.
+    None without members to disagree, without errors, or with nothing else.
+    """
+    if not pairs or len(pairs[0].chosen) == 1:
+        return None
+    wrong, right = ([p.disagreement for p in pairs if p.right == outcome] for outcome in (0.0, 1.0))
+    if not wrong or not right:
+        return None
+    return fmean((w > r) + 0.5 * (w == r) for w in wrong for r in right)
+
+
+def measures(pairs: Sequence[ScoredPair]) -> dict[str, float]:
+    """What is worth logging along a run, by name."""
+    found = {
+        "loss": log_loss(pairs),
+        "accuracy": accuracy(pairs).value,
+        "margin": fmean(pair.margin for pair in pairs),
+        "score/chosen": fmean(fmean(pair.chosen) for pair in pairs),
+        "score/rejected": fmean(fmean(pair.rejected) for pair in pairs),
+        "calibration_error": calibration_error(pairs),
+    }
+    optional = {"length_correlation": length_correlation(pairs), "disagreement_tells": disagreement_tells(pairs)}
+    return found | {name: value for name, value in optional.items() if value is not None}
+
+
+def _sure(pair: ScoredPair, temperature: float) -> float:
+    return _sigmoid(abs(pair.margin) / temperature)
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else 1 - 1 / (1 + math.exp(x))
+
+
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))

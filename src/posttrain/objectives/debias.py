@@ -1,0 +1,82 @@
+"""What keeps a reward from being about something else than quality: its zero, and the length of a response.
+
+Shape legend: B pairs, E responses of a batch, D hidden width.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from posttrain.objectives.shapes import require_one_shape
+
+
+def centring(chosen_B: Float[Tensor, "..."], rejected_B: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """How far the two rewards of a pair are from being each other's negative, squared.
+
+        C_b = (r(chosen_b) + r(rejected_b))^2
+
+    Comparisons do not say what a reward of 0 means, for each prompt anew. With a small weight this does: half way
+    between the two. Eisenstein et al. 2023, eq. 2 (https://arxiv.org/abs/2312.09244). Both carry the gradient. Raises
+    `ValueError` for unequal shapes.
+
+    Example:
+        >>> import torch
+        >>> centring(torch.tensor([2.0]), torch.tensor([1.0]))
+        tensor([9.])
+    """
+    require_one_shape("centring", chosen_B=chosen_B, rejected_B=rejected_B)
+    return (chosen_B + rejected_B).square()
+
+
+def correlation(first_E: Float[Tensor, "E"], second_E: Float[Tensor, "E"]) -> Float[Tensor, ""]:
+    """Pearson's correlation over a batch.
+
+        rho(a, b) = sum_e (a_e - mean a)(b_e - mean b) / sqrt( sum_e (a_e - mean a)^2  sum_e (b_e - mean b)^2 )
+
+    It is of the whole batch: those of its parts do not add up to it. Where one of the two does not vary there is none,
+    and it is 0. Raises `ValueError` for unequal shapes.
+
+    Example:
+        >>> import torch
+        >>> correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([5.0, 3.0, 1.0]))
+        tensor(-1.)
+    """
+    require_one_shape("correlation", first_E=first_E, second_E=second_E)
+    a_E, b_E = first_E - first_E.mean(), second_E - second_E.mean()
+    spread = a_E.square().sum() * b_E.square().sum()
+    if spread == 0:
+        return (a_E * b_E).sum() * 0.0
+    return (a_E * b_E).sum() / spread.sqrt()
+
+
+def length_apart(
+    quality_E: Float[Tensor, "E"], length_head_E: Float[Tensor, "E"], tokens_E: Float[Tensor, "E"]
+) -> Float[Tensor, ""]:
+    """Low where one head says nothing of the length of a response and the other says all of it.
+
+        L_L = |rho(r_Q, n)| - rho(r_L, n),   n the tokens of each response, rho over the batch
+
+    The length loss of ODIN, Chen et al. 2024 (https://arxiv.org/abs/2402.07319): the two heads' sum learns
+    what people chose, and what of that is the length goes to r_L, which is not used afterwards. Both rewards carry the
+    gradient. Raises `ValueError` for unequal shapes.
+
+    Example:
+        >>> import torch
+        >>> n = torch.tensor([1.0, 2.0, 3.0])
+        >>> length_apart(torch.tensor([1.0, -2.0, 1.0]), n, n)  # the first is even, the second is the length itself
+        tensor(-1.)
+    """
+    return correlation(quality_E, tokens_E).abs() - correlation(length_head_E, tokens_E)
+
+
+def overlap(first_D: Float[Tensor, "D"], second_D: Float[Tensor, "D"]) -> Float[Tensor, ""]:
+    """How far two rows are from being at right angles: |w_Q . w_L|, by which ODIN keeps its heads apart.
+
+    See `length_apart`. Raises `ValueError` for unequal shapes.
+
+    Example:
+        >>> import torch
+        >>> overlap(torch.tensor([1.0, 2.0]), torch.tensor([1.0, -1.0]))
+        tensor(1.)
+    """
+    require_one_shape("overlap", first_D=first_D, second_D=second_D)
+    return (first_D * second_D).sum().abs()

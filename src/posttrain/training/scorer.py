@@ -1,0 +1,58 @@
+"""A reward model at work: conversations in words come in, the score of each by every member goes out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.packing import Example
+from posttrain.data.tokenizer import load_tokenizer
+from posttrain.errors import RewardError
+from posttrain.models.heads import RewardModel, load_reward_model
+from posttrain.models.load import locate
+from posttrain.models.precision import default_device, dtype_of
+from posttrain.training.reward import scores_of
+from posttrain.types import Message
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A reward model, its words, and how much it computes at once. A `ScoreFn`."""
+
+    model: RewardModel
+    chat: ChatFormat
+    microbatch_tokens: int
+
+    def __call__(self, conversations: Sequence[Sequence[Message]]) -> list[tuple[float, ...]]:
+        """The scores of conversations that end with a response, each read at the response's stop token.
+
+        Raises:
+            RewardError: one does not fit the model.
+        """
+        most = min(self.model.body.context, self.microbatch_tokens)
+        examples: list[Example] = []
+        for messages in conversations:
+            prompt = self.chat.prompt_ids(messages[:-1])
+            said = self.chat.training_ids(messages, train_on="last").token_ids[len(prompt) :]
+            if len(prompt) + len(said) > most:
+                raise RewardError(
+                    f"a conversation has {len(prompt) + len(said)} tokens for the reward model "
+                    f"'{self.model.body.name}', which takes {most}; type a smaller --max-new-tokens, or "
+                    "leave longer prompts out with --max-prompt-tokens"
+                )
+            examples.append(Example(tuple(prompt), tuple(said), (False,) * len(said)))
+        return self.of(examples)
+
+    def of(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
+        """The same of tokens."""
+        return scores_of(self.model, examples, microbatch_tokens=self.microbatch_tokens)
+
+
+def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 4096) -> Scorer:
+    """A trained reward model, ready to score.
+
+    Raises:
+        ModelError: there is no such model, or it is none that scores.
+    """
+    device = default_device()
+    model = load_reward_model(name, dtype=dtype_of(precision, device), device=device, trained=True)
+    return Scorer(model, ChatFormat(load_tokenizer(locate(name)), model.body.stop_ids), microbatch_tokens)

@@ -1,0 +1,155 @@
+"""Faults of reward models: what they learn by, how they are judged, and what their scores mean afterwards."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("objectives/debias.py", old, new, "objectives/test_debias.py")
+        for old, new in [
+            ("(chosen_B + rejected_B).square()", "(chosen_B - rejected_B).square()"),
+            ("(chosen_B + rejected_B).square()", "(chosen_B + rejected_B.detach()).square()"),
+            ("first_E - first_E.mean()", "first_E"),
+            ("second_E - second_E.mean()", "second_E"),
+            ("spread.sqrt()", "spread"),
+            ("    if spread == 0:\n", "    if False:\n"),
+            ("(quality_E, tokens_E).abs() - ", "(quality_E, tokens_E) - "),
+            ("(quality_E, tokens_E).abs() - ", "(quality_E, tokens_E).abs() + "),
+            ("(first_D * second_D).sum().abs()", "(first_D * second_D).abs().sum()"),
+            ("(first_D * second_D).sum().abs()", "(first_D * second_D).sum()"),
+        ]
+    ),
+    *(
+        Mutation("training/reward.py", old, new, "training/test_reward.py")
+        for old, new in [
+            ("_compared(scores_EH, pairs, loss).sum() / len(units)", "_compared(scores_EH, pairs, loss).mean()"),
+            ("zip(row.examples, model.scores_and_length(row), strict=True)", "enumerate(model.scores_and_length(row))"),
+            ("(quality_E + length_E)[:, None], pairs", "quality_E[:, None], pairs"),
+            ("torch.autograd.grad(ranked + loss.length * apart,", "torch.autograd.grad(ranked + apart,"),
+            ("loss.length * overlap(", "overlap("),
+            ("overlap(model.head[0].float(), ", "overlap(model.head[0].float().detach(), "),
+            ("* grad_EH[row.examples]", "* grad_EH[: len(row.examples)]"),
+            ("return carried + angle() if 0 in row.examples else carried", "return carried + angle()"),
+            ("return carried + angle() if 0 in row.examples else carried", "return carried"),
+            ("ranked + loss.length * apart + angle()", "ranked + loss.length * apart"),
+            ("loss.margin * pairs.strength_B", "loss.margin + 0 * pairs.strength_B"),
+            ("label_smoothing=loss.label_smoothing", "label_smoothing=0.0"),
+            ("cost_BH + loss.centring * centring(", "cost_BH + centring("),
+            ("(cost_BH * pairs.weight_BH).mean(1)", "(cost_BH * pairs.weight_BH).sum(1)"),
+            ("(cost_BH * pairs.weight_BH).mean(1)", "cost_BH.mean(1)"),
+            ("strength, 1 / len(unit.pairs), unit.bag", "strength, 1.0, unit.bag"),
+            ("strength, 1 / len(unit.pairs), unit.bag", "strength, 1 / len(unit.pairs), ()"),
+            ("place[start + chosen], place[start + rejected]", "place[start + rejected], place[start + chosen]"),
+            (
+                "scores_EH.mean(1)[pairs.chosen_B], scores_EH.mean(1)",
+                "scores_EH[:, 0][pairs.chosen_B], scores_EH.mean(1)",
+            ),
+            ("learn = _apart_from_length if loss.length else _learn", "learn = _learn"),
+            (
+                "{i: tuple(scores) for i, scores in zip(row.examples,",
+                "{i: tuple(scores) for i, scores in zip(range(99),",
+            ),
+            ("@torch.inference_mode()\n", ""),
+        ]
+    ),
+    *(
+        Mutation("models/heads.py", old, new, "models/test_heads.py")
+        for old, new in [
+            ("self.head) - torch.tensor(self.zeros,", "self.head) + torch.tensor(self.zeros,"),
+            ("(*self.zeros, 0.0)", "(*self.zeros, 1.0)"),
+            ('[("length_head", self.length_head)]', "[]"),
+            ("(old + new) / temperature", "(old + new)"),
+            ("(old + new) / temperature", "new / temperature"),
+            ("self.head.detach().float() / temperature", "self.head.detach().float()"),
+            ("_draw(row, seed + 1)", "_draw(row, seed)"),
+            ("            config.num_labels = members or 1\n", "            config.num_labels = 1\n"),
+            ("str(label).startswith(MEMBER)", "str(label)"),
+            ("if members not in (0, config.num_labels):", "if False:"),
+        ]
+    ),
+    Mutation("models/heads.py", "        elif trained:\n", "        elif False:\n", "recipes/test_reward_model.py"),
+    *(
+        Mutation("evaluation/pairs.py", old, new, "evaluation/test_pairs.py")
+        for old, new in [
+            ("fmean(self.chosen) - fmean(self.rejected)", "max(self.chosen) - max(self.rejected)"),
+            ("return pstdev(a - b for", "return pstdev(a + b for"),
+            ("(self.margin > 0) + 0.5 * (self.margin == 0)", "float(self.margin >= 0)"),
+            (" if len(names) > 1 else {}", ""),
+            ("_softplus(-pair.margin / temperature)", "_softplus(pair.margin / temperature)"),
+            ("_softplus(-pair.margin / temperature)", "_softplus(-pair.margin)"),
+            ("min(BINS - 1, int(", "max(0, int("),
+            ("_sure(pair, temperature) - 0.5) * 2 * BINS", "_sure(pair, temperature) - 0.5) * BINS"),
+            ("fmean(p.right for p in one)", "one[0].right"),
+            ("b.pairs * abs(b.right - b.confidence)", "b.pairs * (b.right - b.confidence)"),
+            ("-pair.margin * _sigmoid(-pair.margin * math.exp(middle))", "-pair.margin * _sigmoid(-pair.margin)"),
+            ("if slope < 0 else (low, middle)", "if slope > 0 else (low, middle)"),
+            ("return math.exp(-(low + high) / 2)", "return math.exp((low + high) / 2)"),
+            ("calibration_error(one, fit_temperature(other))", "calibration_error(one, fit_temperature(one))"),
+            ("    if not all(halves):\n", "    if False:\n"),
+            ("sum(m * m for m in margins)", "len(margins)"),
+            ("/ spread if spread else None", "/ spread if spread else 0.0"),
+            ("if p.chosen_tokens > p.rejected_tokens", "if p.chosen_tokens >= p.rejected_tokens"),
+            ("(w > r) + 0.5 * (w == r)", "(w >= r)"),
+            ("for outcome in (0.0, 1.0))", "for outcome in (1.0, 0.0))"),
+            ("abs(pair.margin) / temperature", "pair.margin / temperature"),
+            ("max(x, 0.0) + math.log1p(math.exp(-abs(x)))", "math.log1p(math.exp(x))"),
+        ]
+    ),
+    *(
+        Mutation("evaluation/pairs.py", old, new, "recipes/test_reward_model.py")
+        for old, new in [
+            ("said[better], said[worse]", "said[worse], said[better]"),
+            ("ScoredPair(chosen, rejected, chosen_tokens, rejected_tokens)", "ScoredPair(chosen, rejected)"),
+        ]
+    ),
+    *(
+        Mutation("data/preferences.py", old, new, "data/test_preferences.py")
+        for old, new in [
+            ('for field in ("strength", "margin") if', 'for field in ("strength",) if'),
+            ("isinstance(value, bool) or not isinstance(value, int | float) or not 0", "not 0"),
+            ("not 0 <= value < math.inf", "not value < math.inf"),
+            (
+                "texts.index(one.chosen), texts.index(one.rejected), one.strength",
+                "0, texts.index(one.rejected), one.strength",
+            ),
+            ("(one.prompt, one.opening, one.partial))", "one.prompt)"),
+            ('for field in ("subset", "category") if', 'for field in ("category", "subset", "id") if'),
+        ]
+    ),
+    *(
+        Mutation("recipes/reward_model.py", old, new, "recipes/test_reward_model.py")
+        for old, new in [
+            ("        pairs = replace(pairs, learned=_in_bags(", "        replace(pairs, learned=_in_bags("),
+            ("members=config.ensemble if config.ensemble > 1 else 0", "members=config.ensemble"),
+            ("_calibration(scored) if config.calibrate else None", "_calibration(scored)"),
+            ("tuple(fmean(scores) for scores in members)", "tuple(0.0 for scores in members)"),
+            ("    if config.length_debias and config.ensemble > 1:\n", "    if False:\n"),
+            ("        if model.members > 1:\n            raise", "        if False:\n            raise"),
+            ("if len(strengths) > 1 and not config.margin:", "if len(strengths) > 1:"),
+            ("if config.margin and len(strengths) == 1:", "if config.margin:"),
+            ("RewardLoss(config.label_smoothing, config.margin, ", "RewardLoss(config.label_smoothing, 0.0, "),
+            ('seed_for(seed, "bag", number)', "None"),
+        ]
+    ),
+    *(
+        Mutation("recipes/evaluate_reward.py", old, new, "recipes/test_reward_model.py")
+        for old, new in [
+            ("if one.prompt not in met", "if one.prompt in met"),
+            ("sum(length > most for", "sum(length > config.max_tokens for"),
+            ("replace(p, category=one.category)", "p"),
+            ("                scorer = _load(config, saved)\n", "                pass\n"),
+            ("fmean(after) - fmean(before)", "fmean(before) - fmean(after)"),
+            (
+                "completion=preference.opening + preference.rejected",
+                "completion=preference.opening + preference.chosen",
+            ),
+            ('"rejected": fmean(scored.rejected)', '"rejected": fmean(scored.chosen)'),
+            ("    if not rankings:\n", "    if False:\n"),
+        ]
+    ),
+    Mutation(
+        "data/packing.py",
+        "return len(example.prefix) + len(example.continuation)",
+        "return len(example.continuation)",
+        "recipes/test_pairs.py",
+    ),
+]
