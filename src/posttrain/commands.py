@@ -105,6 +105,8 @@ def _show_run(result: Any) -> list[str]:
     elif isinstance(after, dict):
         share = [f"{pairs.get('pair_accuracy', pairs['accuracy']):.3f}" for pairs in (before, after)]
         found.insert(0, f"held-out pairs judged as people did: {share[0]} before, {share[1]} after")
+    elif after is not None and hasattr(after, "reward"):
+        found.insert(0, f"held-out reward {_reward(before)} before, {_reward(after)} after")
     elif after is not None:
         found.insert(0, f"held-out accuracy {_accuracy(before)} before, {_accuracy(after)} after")
     return [*found, f"try it  posttrain generate --model {shlex.quote(str(result.run))}"] if result.steps else found
@@ -119,6 +121,11 @@ def _accuracy(found: Any) -> str:
     return "unknown" if found is None else f"{found.accuracy:.3f} ({found.ci95[0]:.3f} to {found.ci95[1]:.3f})"
 
 
+def _reward(found: Any) -> str:
+    beside = [f"{name} {value:.3f}" for name in ("gold", "kl") if (value := getattr(found, name)) is not None]
+    return f"{found.reward:.3f} ± {found.reward_se:.3f}" + (f" ({', '.join(beside)})" if beside else "")
+
+
 def _answer_run(result: Any) -> dict[str, Any]:
     """The fields of a result, an evaluation as its accuracy and interval."""
     answer: dict[str, Any] = {}
@@ -126,6 +133,8 @@ def _answer_run(result: Any) -> dict[str, Any]:
         value = getattr(result, field.name)
         if hasattr(value, "accuracy"):
             answer |= {field.name: value.accuracy, f"{field.name}_ci95": value.ci95}
+        elif hasattr(value, "reward_se"):
+            answer[field.name] = value._asdict()
         else:
             answer[field.name] = value
     return answer

@@ -44,6 +44,11 @@ MUTATIONS = [
                 "scores_EH[:, 0][pairs.chosen_B], scores_EH.mean(1)",
             ),
             ("learn = _apart_from_length if loss.length else _learn", "learn = _learn"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/scorer.py", old, new, "training/test_reward.py")
+        for old, new in [
             (
                 "{i: tuple(scores) for i, scores in zip(row.examples,",
                 "{i: tuple(scores) for i, scores in zip(range(99),",
@@ -151,5 +156,108 @@ MUTATIONS = [
         "return len(example.prefix) + len(example.continuation)",
         "return len(example.continuation)",
         "recipes/test_pairs.py",
+    ),
+    *(
+        Mutation("rewards/learned.py", old, new, "rewards/test_learned.py")
+        for old, new in [
+            ("min(scores),", "max(scores),"),
+            ("- penalty * pvariance(scores)", "- pvariance(scores)"),
+            ("- penalty * pvariance(scores)", "+ penalty * pvariance(scores)"),
+            ("COMBINATIONS[self.use](scores, self.penalty)", 'COMBINATIONS["mean"](scores, self.penalty)'),
+            ("pvariance(scores) ** 0.5", "pvariance(scores)"),
+            ("if self._last[0] != asked:", "if True:"),
+            ("if self._last[0] != asked:", "if not self._last[0]:"),
+            ("        with self._lock:\n", "        if True:\n"),
+            ("len(found) != len(episodes) or not", "not"),
+            (" or not all(len(scores) for scores in found)", ""),
+            ("if not self.penalty >= 0:", "if False:"),
+        ]
+    ),
+    Mutation("rewards/combine.py", 'if not getattr(reward, "unbounded", False)', "", "rewards/test_learned.py"),
+    *(
+        Mutation("rollouts/signals.py", old, new, "rollouts/test_signals.py")
+        for old, new in [
+            ("text[:BEGINNING]", "text"),
+            ('.replace("\\u2019", "\'")', ""),
+            (
+                "zip(turn.token_ids, turn.token_ids[1:], strict=False)",
+                "zip(turn.token_ids, turn.token_ids, strict=False)",
+            ),
+            ("reward - fmean(group.rewards)", "reward"),
+            ("count - fmean(tokens)", "count"),
+            ("if spread > 1e-9 else None", "if spread > 1e-9 else 0.0"),
+            ("re.MULTILINE", "0"),
+            ("    re.IGNORECASE,\n", ""),
+        ]
+    ),
+    *(
+        Mutation("rollouts/measures.py", old, new, "rollouts/test_measures.py")
+        for old, new in [("(_solved(scores, outcome) if outcome else {})", "_solved(scores, outcome or 'learned')")]
+    ),
+    *(
+        Mutation("evaluation/overoptimization.py", old, new, "evaluation/test_overoptimization.py")
+        for old, new in [
+            ('self.beta * (math.log(d) if self.form == "rl" else d)', "self.beta * d"),
+            ("self.alpha / self.beta - 1", "self.alpha / self.beta"),
+            ("self.alpha / (2 * self.beta)", "self.alpha / self.beta"),
+            ("        if self.beta <= 0:\n            return None\n", ""),
+            ("math.sqrt(max(0.0, row", "(max(0.0, row"),
+            ('row["evaluation/gold"] - first["evaluation/gold"]', 'row["evaluation/gold"]'),
+            ('row["evaluation/reward"] - first["evaluation/reward"]', 'row["evaluation/reward"]'),
+            ("strict=True) if d > 0]", "strict=True)]"),
+            ("if len(used) < FEWEST:", "if len(used) < 2:"),
+            ("if determinant <= 1e-9 * xx * yy:", "if False:"),
+            ("(yy * xr - xy * yr) / determinant", "xr / xx"),
+            ("(xx * yr - xy * xr) / determinant", "yr / yy"),
+            ("math.sqrt(_dot(residuals, residuals) / len(residuals))", "math.sqrt(_dot(residuals, residuals))"),
+            ("by_distance = sorted(points)", "by_distance = list(points)"),
+            ("math.log(n) - (n - 1) / n", "math.log(n)"),
+            ("math.comb(below, n - 1)", "math.comb(below, n)"),
+            ("math.fsum(chances[first : last + 1])", "(last + 1 - first) * chances[first]"),
+            ("key=lambda i: proxy[i])  # the worst", "key=lambda i: -proxy[i])  # the worst"),
+            ("key=lambda point: point.gold", "key=lambda point: point.proxy"),
+        ]
+    ),
+    *(
+        Mutation(file, old, new, "recipes/test_rl_reward_model.py")
+        for file, old, new in [
+            (
+                "environments/overseen.py",
+                "((reward, 0.0) for reward, _ in named)",
+                "((reward, 1.0) for reward, _ in named)",
+            ),
+            (
+                "environments/overseen.py",
+                "{reward.name: weight for reward, weight in named}",
+                "{r.name: 1.0 for r, _ in named}",
+            ),
+            (
+                "environments/overseen.py",
+                "(LearnedReward(ask, use=use, penalty=penalty), 1.0)",
+                "(LearnedReward(ask), 1.0)",
+            ),
+            ("environments/overseen.py", "(Disagreement(ask), 0.0)", "(Disagreement(ask), 1.0)"),
+            (
+                "environments/overseen.py",
+                "SingleTurn(Weighted(parts)), SingleTurn(judge)",
+                "SingleTurn(judge), SingleTurn(judge)",
+            ),
+            ("evaluation/heldout.py", "patience > 0 and ", ""),
+            (
+                "evaluation/heldout.py",
+                "max(found[-patience:]) <= max(found[:-patience])",
+                "found[-1] < max(found[:-1])",
+            ),
+            ("evaluation/heldout.py", 'BY = (GOLD, "accuracy", "reward")', 'BY = ("accuracy", "reward", GOLD)'),
+            ("training/policy_batch.py", "sum(t.logprobs) - sum(before)", "sum(before) - sum(t.logprobs)"),
+            ("training/policy_batch.py", "return gone / len(trajectories)", "return 0 * gone"),
+            (
+                "recipes/rl.py",
+                "(stays or reference_for(model)) if setup.gold else None",
+                "stays if setup.gold else None",
+            ),
+            ("rollouts/scorer.py", "if len(prompt) + len(said) > most:", "if False:"),
+            ("recipes/rl.py", "stays = reference if not config.renew_reference else None", "stays = reference"),
+        ]
     ),
 ]

@@ -76,7 +76,7 @@ MUTATIONS = [
             ("if not self.timeout_s > 0:", "if self.timeout_s <= 0:"),
             ("timeout_s=self.timeout_s)", "timeout_s=60)"),
             ('getattr(reward, "verifies", False)', "True"),
-            ("verifiers[0] if verifiers", "verifiers[-1] if False"),
+            ("iter([*verifiers, *bounded])", "iter(bounded)"),
             ("return 1.0\n", "return 0.1\n"),
             ("zip(names, row, strict=True)", "zip(reversed(names), row, strict=True)"),
             ("[:=](?P<weight>", "[=](?P<weight>"),

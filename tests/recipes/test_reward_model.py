@@ -14,8 +14,8 @@ from posttrain.monitoring import read_run
 from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, run
+from posttrain.rollouts.scorer import load_scorer
 from posttrain.training import checkpoint
-from posttrain.training.scorer import load_scorer
 from posttrain.types import Message
 from tests.recipes.folders import model_folder
 

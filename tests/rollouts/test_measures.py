@@ -37,7 +37,17 @@ def test_by_hand():
         "length/truncated": 0.5,
         "repetition": (1 / 5 + 0 + 2 / 3 + 0) / 4,
         "tokens": 22,
+        "distinct/2": (4 / 9 + 4 / 8) / 2,
+        "formatting": 0.0,
+        "refusals": 0.0,
+        "reward/length_correlation": 1.5 / (2.5 * 13) ** 0.5,
     })  # fmt: skip
+
+
+def test_without_an_outcome_nothing_is_said_to_be_solved():
+    one = group([2.0], [{"learned": Score(2.0)}], Trajectory((turn([1, 2]),)))
+    found = rollout_metrics([one], "")
+    assert found["reward/learned"] == 2.0 and not {"accuracy", "unparsed"} & found.keys()
 
 
 def test_an_answer_that_is_wrong_was_found():

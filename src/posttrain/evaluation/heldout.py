@@ -1,13 +1,20 @@
-"""Held-out accuracy along a run that learns from samples: what is logged, and what its result says."""
+"""Held-out tasks along a run that learns from samples: what is logged, and what its result says."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from posttrain.data.order import seed_for
-from posttrain.evaluation.accuracy import evaluate
-from posttrain.rollouts.drive import OnTokens
+from posttrain.environments.overseen import GOLD
+from posttrain.evaluation.accuracy import summarize
+from posttrain.rollouts.drive import OnTokens, sample_groups
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.setup import Setup
+from posttrain.types import Group, Sampling
+
+PREFIX = "evaluation/"
+BY = (GOLD, "accuracy", "reward")  # what tells a good checkpoint from a bad one: the first that there is
 
 
 class HeldOut(NamedTuple):
@@ -17,27 +24,86 @@ class HeldOut(NamedTuple):
     ci95: tuple[float, float]
 
 
-def heldout_metrics(setup: Setup, options: OnlineOptions, on_tokens: OnTokens | None = None) -> dict[str, float]:
-    """Sampled accuracy of the policy as it is now, on the held-out tasks, always by the same draws."""
-    found = evaluate(
-        setup.environment,
+class HeldOutReward(NamedTuple):
+    """Held-out reward where no reward says that a task is solved; beside it gold and KL where they were read."""
+
+    reward: float
+    reward_se: float  # standard error, over tasks
+    gold: float | None
+    kl: float | None
+
+
+Measure = Callable[[Sequence[Group]], Mapping[str, float]]
+
+
+def heldout_groups(setup: Setup, options: OnlineOptions, on_tokens: OnTokens | None = None) -> list[Group]:
+    """Answers of the policy as it is now to the held-out tasks, always by the same draws, scored by all rewards."""
+    return sample_groups(
+        setup.judge,
         setup.heldout,
         setup.policy.engine,
         setup.policy.chat,
-        max_new_tokens=options.max_new_tokens,
-        samples_per_task=options.eval_samples,
+        Sampling(options.max_new_tokens),
+        completions_per_prompt=options.eval_samples,
         seed=seed_for(options.seed, "evaluation"),
         on_tokens=on_tokens,
     )
-    low, high = found.ci95
-    return {"evaluation/accuracy": found.accuracy, "evaluation/accuracy_low": low, "evaluation/accuracy_high": high}
 
 
-def held_out(metrics: Iterable[Mapping[str, Any]]) -> tuple[HeldOut | None, HeldOut | None]:
-    """The first and the last accuracy in a run's metrics; None where nothing was held out."""
-    found = [
-        HeldOut(row["evaluation/accuracy"], (row["evaluation/accuracy_low"], row["evaluation/accuracy_high"]))
-        for row in metrics
-        if "evaluation/accuracy_low" in row
-    ]
+def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
+    """What is logged of them: accuracy where a reward says what is solved; rewards and gold, with standard errors.
+
+    The task is the unit of intervals and errors: samples of one task are not independent of each other.
+    """
+    found: dict[str, float] = {}
+    if setup.judge.outcome:
+        solved = summarize(groups, setup.judge.outcome, greedy=False)
+        low, high = solved.ci95
+        found |= {"accuracy": solved.accuracy, "accuracy_low": low, "accuracy_high": high}
+    found |= _mean("reward", [group.rewards for group in groups])
+    if setup.gold:
+        found |= _mean(
+            GOLD,
+            [
+                [sum(weight * scores[name].value for name, weight in setup.gold.items()) for scores in group.scores]
+                for group in groups
+            ],
+        )
+    found["length"] = fmean(len(t.logprobs) for group in groups for t in group.trajectories)
+    return {PREFIX + name: value for name, value in found.items()}
+
+
+def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
+    by_task = [fmean(each) for each in values]
+    error = stdev(by_task) / math.sqrt(len(by_task)) if len(by_task) > 1 else math.nan
+    return {name: fmean(by_task)} | ({f"{name}_se": error} if len(by_task) > 1 else {})
+
+
+def goodness(metrics: Mapping[str, Any]) -> float | None:
+    """How good the policy of a step is, for choosing the best checkpoint: None where nothing was held out then."""
+    return next((metrics[PREFIX + name] for name in BY if PREFIX + name in metrics), None)
+
+
+def past_best(metrics: Iterable[Mapping[str, Any]], patience: int) -> bool:
+    """Whether the last `patience` evaluations were no better than the best before them; never for a patience of 0."""
+    found = [value for value in map(goodness, metrics) if value is not None]
+    return patience > 0 and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
+
+
+def held_out(metrics: Iterable[Mapping[str, Any]]) -> tuple[HeldOut | HeldOutReward | None, ...]:
+    """The first and the last held-out result in a run's metrics; None where nothing was held out."""
+    found = [row for row in map(_read, metrics) if row is not None]
     return (found[0], found[-1]) if found else (None, None)
+
+
+def _read(row: Mapping[str, Any]) -> HeldOut | HeldOutReward | None:
+    if PREFIX + "accuracy_low" in row:
+        return HeldOut(row["evaluation/accuracy"], (row["evaluation/accuracy_low"], row["evaluation/accuracy_high"]))
+    if PREFIX + "reward" not in row:
+        return None
+    return HeldOutReward(
+        row["evaluation/reward"],
+        row.get("evaluation/reward_se", math.nan),
+        row.get("evaluation/gold"),
+        row.get("evaluation/kl"),
+    )

@@ -198,6 +198,24 @@ def gaming(run: Curves, limits: Thresholds) -> Finding | None:
     )
 
 
+def over_optimised(run: Curves, limits: Thresholds) -> Finding | None:
+    """The gold reward has turned down while the one that is learned from goes on rising."""
+    gold, proxy = run.values("evaluation/gold"), run.values("evaluation/reward")
+    if len(gold) < 3 or len(gold) != len(proxy):
+        return None
+    best = max(range(len(gold)), key=lambda i: gold[i])
+    lost, gained = gold[best] - gold[-1], gold[best] - gold[0]
+    if best in (0, len(gold) - 1) or proxy[-1] <= proxy[best] or lost <= limits.gold_lost * gained:
+        return None
+    return Finding(
+        Severity.WARNING,
+        "The reward is being gamed: what it stands for gets worse while it rises",
+        f"gold was {number(gold[best])} at its best, evaluation {best} of {len(gold) - 1}, and is {number(gold[-1])} "
+        f"now; the reward went from {number(proxy[best])} to {number(proxy[-1])} since",
+        "Use the best checkpoint, --stop-after, more KL, an ensemble's worst score, or new labels.",
+    )
+
+
 def progress(run: Curves, limits: Thresholds) -> Finding | None:
     """Whether what the run is for got better: the reward, or without one the loss."""
     if run.has("reward/mean"):
@@ -253,6 +271,7 @@ CHECKS: tuple[Check, ...] = (
     clipped,
     unparsed,
     gaming,
+    over_optimised,
     progress,
     overfit,
 )

@@ -71,5 +71,7 @@ class Thresholds:
     """Share of completions in which no answer is found: what is being judged is the format, not the answer."""
     held_out_gain: float = 0.01
     """Held-out accuracy that moved less than a point has not moved."""
+    gold_lost: float = 0.2
+    """Share of what was gained by the gold reward that is lost again: more than its noise."""
     overfit: float = 0.05
     """Share by which a held-out loss is above its lowest: more than its noise."""

@@ -27,6 +27,7 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel("Reward", ("reward/mean", "reward/std"), zero=False),
             Panel("Reward by component", ("reward/",), zero=False),
+            Panel("Held-out reward, and the gold one beside", ("evaluation/reward", "evaluation/gold"), zero=False),
             Panel("Accuracy", ("accuracy", "evaluation/accuracy"), percent=True),
             Panel(
                 "95% interval of held-out accuracy",
@@ -70,6 +71,8 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Engine against trainer", ("logprob_gap/mean", "logprob_gap/max"), "nats"),
             Panel("Policy over sampler, truncated", ("importance",), zero=False),
             Panel("Repetition", ("repetition",), "share", percent=True),
+            Panel("Different pairs of tokens in a group", ("distinct/2",), "share", percent=True),
+            Panel("KL from the beginning, on held-out tasks", ("evaluation/kl",), "nats per completion"),
         ),
     ),
     (
@@ -87,6 +90,9 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel("Length", ("length/mean", "length/max"), "tokens"),
             Panel("Cut off, and without an answer", ("length/truncated", "unparsed"), "share", percent=True),
+            Panel("Marked up, and refusing", ("formatting", "refusals"), "share", percent=True),
+            Panel("Correlation of reward and length", ("reward/length_correlation",), zero=False),
+            Panel("Length on held-out tasks", ("evaluation/length",), "tokens"),
         ),
     ),
     (

@@ -51,10 +51,10 @@ from posttrain.monitoring import (
     write_report,
 )
 from posttrain.monitoring.chart import Chart, Series
+from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.statistics import Interval, paired_difference_interval
 from posttrain.training.reward import sequences_of
 from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
-from posttrain.training.scorer import Scorer, load_scorer
 from posttrain.types import Preference
 
 AT_A_TIME = 64  # prompts between two steps of the progress bar

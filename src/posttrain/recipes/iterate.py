@@ -17,12 +17,12 @@ from typing import Any
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.errors import UserError, unknown
-from posttrain.evaluation.heldout import HeldOut, held_out, heldout_metrics
+from posttrain.evaluation.heldout import HeldOut, HeldOutReward, goodness, held_out, heldout_groups, heldout_metrics
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
-from posttrain.rollouts.measures import rollout_metrics
+from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.training import checkpoint
@@ -67,8 +67,8 @@ class IteratedResult:
     run: Path
     steps: int  # rounds
     interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
-    before: HeldOut | None  # where there are held-out tasks
-    after: HeldOut | None
+    before: HeldOut | HeldOutReward | None  # where there are held-out tasks
+    after: HeldOut | HeldOutReward | None
 
 
 def run(
@@ -93,7 +93,7 @@ def run(
         sampler = setup.sampler(config, progress.tokens)
         if config.eval_every and step == 0:
             with progress.phase("evaluation"):
-                directory.log_metrics(0, heldout_metrics(setup, config, progress.tokens))
+                directory.log_metrics(0, heldout_metrics(setup, heldout_groups(setup, config, progress.tokens)))
 
         told = False
         while step < config.iterate and not stop.requested:
@@ -125,14 +125,14 @@ def run(
                 reference.renew(dict(policy.model.trainable()))
             if config.eval_every and (step % config.eval_every == 0 or last):
                 with progress.phase("evaluation"):
-                    metrics |= heldout_metrics(setup, config, progress.tokens)
+                    metrics |= heldout_metrics(setup, heldout_groups(setup, config, progress.tokens))
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
-            progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
-            if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
+            progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
+            score = goodness(metrics)
+            if step % config.save_every == 0 or score is not None or last or stop.requested:
                 kept = reference.kept() if reference and config.renew_reference else None
                 save = writer(policy.save, optimizer, reference=kept)
-                score = metrics.get("evaluation/accuracy")
                 checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
     done = directory.read()
     write_report(done)
@@ -167,6 +167,8 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
         lora_rank=config.lora_rank,
     )
     check_sampling(config)
+    if config.stop_after:
+        raise UserError("--stop-after is for posttrain rl; rounds are as many as --iterate says")
     if isinstance(algorithm, UnpairedAlgorithm):
         raise UserError(f"{config.algorithm} learns from single responses; --iterate makes pairs: type --algorithm dpo")
     if config.renew_reference and not algorithm.needs_reference:
@@ -179,7 +181,7 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
             f"{config.completions_per_prompt}"
         )
     saved = saved_model(config.model)
-    setup = set_up(config, saved.where, together=2)
+    setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
     model = setup.policy.model
     optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
     reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None

@@ -30,13 +30,14 @@ from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.cost import step_cost
+from posttrain.rollouts.scorer import scores_of
 from posttrain.training import checkpoint, feedback, pair_options
 from posttrain.training.failure import kept_batch
 from posttrain.training.feedback import RANKINGS, Units
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.pair_options import PairOptions
-from posttrain.training.reward import RewardLoss, reward_step, scores_of, sequences_of
+from posttrain.training.reward import RewardLoss, reward_step, sequences_of
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
 from posttrain.training.settings import check_settings

@@ -2,9 +2,10 @@
 
     posttrain rl --dataset gym:chain_sum --reward "gym=1.0 tags=0.1"
     posttrain rl --dataset train.jsonl --eval-dataset test.jsonl --reward numbers --model OWNER/NAME --lora-rank 16
+    posttrain rl --algorithm ppo --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1
 
 The loop in `run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. Left out:
-asynchronous rollouts, so the policy that samples is always the one that is trained, and learned rewards.
+asynchronous rollouts, so the policy that samples is always the one that is trained.
 """
 
 import math
@@ -21,13 +22,23 @@ from posttrain.data import load_texts
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.errors import UserError, unknown
-from posttrain.evaluation.heldout import HeldOut, held_out, heldout_metrics
+from posttrain.evaluation.heldout import (
+    HeldOut,
+    HeldOutReward,
+    goodness,
+    held_out,
+    heldout_groups,
+    heldout_metrics,
+    past_best,
+)
+from posttrain.evaluation.overoptimization import curves, points_of
 from posttrain.models.critic import CRITICS
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring.chart import Chart, Series
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
-from posttrain.rollouts.measures import rollout_metrics
+from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_sampling
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.setup import Setup, set_up
@@ -37,7 +48,7 @@ from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import policy_batch, shortened
+from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate, unreached
 from posttrain.training.settings import check_settings
@@ -83,8 +94,8 @@ class RLResult:
     run: Path
     steps: int
     interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
-    before: HeldOut | None  # where there are held-out tasks
-    after: HeldOut | None
+    before: HeldOut | HeldOutReward | None  # where there are held-out tasks
+    after: HeldOut | HeldOutReward | None
 
 
 def run(
@@ -115,10 +126,9 @@ def run(
             return shortened(group, config.length_penalty, config.max_new_tokens)
 
         if config.eval_every and step == 0:
-            with progress.phase("evaluation"):
-                directory.log_metrics(0, heldout_metrics(setup, config, progress.tokens))
+            directory.log_metrics(0, _examine(config, parts, progress))
 
-        while step < config.steps and not stop.requested:
+        while step < config.steps and not stop.requested and not _finished(config, directory, step):
             began = time.perf_counter()
             with progress.phase("rollout") as rollout:
                 rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
@@ -170,20 +180,21 @@ def run(
             if reference and config.renew_reference and step % config.renew_reference == 0:
                 reference.renew(dict(policy.model.trainable()))
             if config.eval_every and (step % config.eval_every == 0 or last):
-                with progress.phase("evaluation"):
-                    metrics |= heldout_metrics(setup, config, progress.tokens)
+                metrics |= _examine(config, parts, progress)
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
-            progress.step(step, reward=metrics["reward/mean"], accuracy=metrics["accuracy"])
-            if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
+            progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
+            score = goodness(metrics)
+            if step % config.save_every == 0 or score is not None or last or stop.requested:
                 behind = reference.kept() if reference and config.renew_reference else None
                 save = writer(policy.save, optimizer, critic.optimizer if critic else None, behind)
-                score = metrics.get("evaluation/accuracy")
                 adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
                 state = {"draws": draws, "adapted": adapted}
                 checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
     done = directory.read()
-    write_report(done)
+    distances = [Series(*curve) for curve in curves(points_of(done.metrics))]
+    chart = Chart("Reward gained by how far the policy has gone", distances, "by the square root of its KL", zero=False)
+    write_report(done, charts=[("Is the reward being gamed?", [chart])])
     before, after = held_out(done.metrics)
     return RLResult(directory.path, step, stop.cause if step < config.steps else "", before, after)
 
@@ -193,6 +204,7 @@ class _Parts:
     setup: Setup
     optimizer: MasterAdamW
     reference: FrozenCopy | AdapterOff | FrozenAdapter | None
+    start: FrozenCopy | AdapterOff | FrozenAdapter | None  # the policy before training, where the distance is told
     critic: TrainedCritic | None
     pretraining: list[str]
     notes: tuple[str, ...]  # what to tell the user
@@ -203,10 +215,12 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
     saved = saved_model(config.model)
-    setup = set_up(config, saved.where)
+    setup = set_up(config, saved.where, where=lambda name: saved_model(name).where)
     model = setup.policy.model
     optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
     reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
+    stays = reference if not config.renew_reference else None
+    start = (stays or reference_for(model)) if setup.gold else None
     critic = _critic(config, setup.policy) if isinstance(algorithm, ActorCritic) else None
     pretraining: list[str] = []
     if algorithm.pretraining_weight:
@@ -214,7 +228,24 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
         if not pretraining:
             raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
-    return _Parts(setup, optimizer, reference, critic, pretraining, notes)
+    return _Parts(setup, optimizer, reference, start, critic, pretraining, notes)
+
+
+def _finished(config: RL, directory: RunDirectory, step: int) -> bool:
+    """Whether the last evaluations were no better, so that training on would only game the reward."""
+    return bool(
+        config.stop_after and step % config.eval_every == 0 and past_best(directory.read().metrics, config.stop_after)
+    )
+
+
+def _examine(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:
+    """What the policy is worth on the held-out tasks, and with gold rewards how far it has gone."""
+    with progress.phase("evaluation"):
+        groups = heldout_groups(parts.setup, config, progress.tokens)
+        found = heldout_metrics(parts.setup, groups)
+        if parts.start:
+            found["evaluation/kl"] = distance(groups, parts.start, microbatch_tokens=config.microbatch_tokens)
+    return found
 
 
 def _critic(config: RL, policy: Policy) -> TrainedCritic:

@@ -3,7 +3,8 @@
 from posttrain.rewards.check import check_gold, check_reward, gold_episode
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, REWARDS, Weighted, parse_rewards
 from posttrain.rewards.custom import CustomReward, from_function, load_reward
-from posttrain.rewards.reward import Reward, score_all, score_each, scoring
+from posttrain.rewards.learned import COMBINATIONS, Disagreement, LearnedReward, Remembered
+from posttrain.rewards.reward import Named, Reward, score_all, score_each, scoring
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
 from posttrain.rewards.rules.repetition import Repetition
@@ -19,18 +20,23 @@ from posttrain.rewards.verifiers.numbers import NumberVerifier
 from posttrain.rewards.verifiers.worker import TIMED_OUT
 
 __all__ = [
+    "COMBINATIONS",
     "DEFAULT_TIMEOUT_S",
     "REWARDS",
     "TIMED_OUT",
     "AnswerIn",
     "ChoiceVerifier",
     "CustomReward",
+    "Disagreement",
     "ExactVerifier",
     "GymVerifier",
     "LanguageConsistency",
+    "LearnedReward",
     "LengthTarget",
     "MathVerifier",
+    "Named",
     "NumberVerifier",
+    "Remembered",
     "Repetition",
     "Reward",
     "SoftOverlong",

@@ -80,9 +80,13 @@ class Weighted:
 
     @property
     def outcome(self) -> str:
-        """The part that says whether a task was solved: the first verifier; without one, the first reward."""
+        """The part that says whether a task was solved: the first verifier; without one, the first that could.
+
+        Empty where there is none: what a reward model gives has no value that means that.
+        """
         verifiers = [reward.name for reward, _ in self.parts if getattr(reward, "verifies", False)]
-        return verifiers[0] if verifiers else self.parts[0][0].name
+        bounded = [reward.name for reward, _ in self.parts if not getattr(reward, "unbounded", False)]
+        return next(iter([*verifiers, *bounded]), "")
 
     async def score_parts(self, episodes: Sequence[Episode]) -> list[dict[str, Score]]:
         """The scores of every reward by its name, one dictionary per episode. The rewards work at the same time.

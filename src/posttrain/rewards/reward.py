@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 from posttrain.errors import RewardError, UserError
@@ -21,8 +22,9 @@ from posttrain.types import Episode, Score
 class Reward(Protocol):
     """Something that scores episodes. A frozen dataclass with a `name` and this one method is enough.
 
-    Two optional class attributes: `bounds`, the (lowest, highest) value that it can give, which `check_reward` tests;
-    and `verifies = True`, which says that its score of 1 means that the task is solved.
+    Three optional class attributes: `bounds`, the (lowest, highest) value that it can give, which `check_reward` tests;
+    `verifies = True`, which says that its score of 1 means that the task is solved; and `unbounded = True`, that no
+    score of it means that.
     """
 
     @property
@@ -33,6 +35,19 @@ class Reward(Protocol):
     async def score(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode, in order. Raises rather than guesses."""
         ...
+
+
+@dataclass(frozen=True)
+class Named:
+    """A reward under another name."""
+
+    reward: Reward
+    name: str
+    unbounded = True  # it stands beside others, and decides nothing
+
+    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+        """What the reward says."""
+        return await self.reward.score(episodes)
 
 
 async def score_all(reward: Reward, episodes: Sequence[Episode], *, timeout_s: float) -> list[Score]:

@@ -1,18 +1,21 @@
 """What a batch of rollouts looks like in numbers: for the metrics of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
-from posttrain.types import Group, StopReason
+from posttrain.rollouts.signals import signals
+from posttrain.types import Group, Score, StopReason
 
+HEADLINE = {"reward": "reward/mean", "accuracy": "accuracy"}  # what the terminal calls what is logged
 SOLVED = 1.0  # an outcome's score when the task is solved
 
 
 def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     """Rewards in all and by name, outcome, lengths and repetition of scored groups.
 
-    `accuracy` is the share of completions whose `outcome` is 1, `unparsed` the share in which no answer was found,
-    `length/truncated` that of completions cut off before a stop token. Lengths are in tokens.
+    `accuracy` is the share of completions whose `outcome` is 1, `unparsed` the share in which no answer was found;
+    neither is there without an outcome. `length/truncated` is the share of completions cut off before a stop token,
+    `reward/length_correlation` Pearson's correlation of reward and length within groups. Lengths are in tokens.
     """
     rewards = [reward for group in groups for reward in group.rewards]
     scores = [part for group in groups for part in group.scores]
@@ -22,13 +25,20 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
         "reward/mean": fmean(rewards),
         "reward/std": pstdev(rewards),
         **{f"reward/{name}": fmean(part[name].value for part in scores) for name in scores[0]},
-        "accuracy": fmean(part[outcome].value >= SOLVED for part in scores),
-        "unparsed": fmean(part[outcome].unparsed for part in scores),
+        **(_solved(scores, outcome) if outcome else {}),
         "length/mean": fmean(lengths),
         "length/max": max(lengths),
         "length/truncated": fmean(t.stop_reason is not StopReason.STOP for t in trajectories),
         "repetition": fmean(_repetition([i for turn in t.turns for i in turn.token_ids]) for t in trajectories),
         "tokens": sum(lengths),
+        **signals(groups),
+    }
+
+
+def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, float]:
+    return {
+        "accuracy": fmean(part[outcome].value >= SOLVED for part in scores),
+        "unparsed": fmean(part[outcome].unparsed for part in scores),
     }
 
 

@@ -16,6 +16,16 @@ class OnlineOptions:
     """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     reward: str = ""
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function; for gym: sources gym=1.0."""
+    reward_model: str = ""
+    """Reward models, runs or folders or hub ids: what they give is a reward, beside those of --reward."""
+    reward_model_use: str = "mean"
+    """What is made of an ensemble's scores: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
+    disagreement_penalty: float = 0.5
+    """For --reward-model-use uncertain: weight of the variance of the members' scores."""
+    gold: str = ""
+    """Rewards that are read beside on held-out tasks and never learned from, to see when the others are gamed."""
+    gold_model: str = ""
+    """A reward model that is read beside in the same way: a larger one, or one of other data."""
     prompts_per_step: int = 16
     """Different prompts in a batch."""
     completions_per_prompt: int = 8
@@ -62,6 +72,8 @@ class OnlineOptions:
     """Samples of each in an evaluation."""
     eval_every: int = 0
     """Evaluate every so many steps, besides before the first and after the last; 0: not at all."""
+    stop_after: int = 0
+    """Stop once so many evaluations were no better by gold, accuracy or reward, the first that there is; 0: never."""
     save_every: int = 20
     """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
@@ -91,6 +103,14 @@ def check_sampling(config: OnlineOptions) -> None:
         raise UserError(
             f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
         )
+    if config.stop_after < 0 or (config.stop_after and not config.eval_every):
+        raise UserError("--stop-after counts evaluations, and must be 0 or more; give --eval-every too")
+    if (config.gold or config.gold_model) and not config.eval_every:
+        raise UserError("--gold and --gold-model are read on held-out tasks; give --eval-every, and --eval-dataset")
+    if not config.reward_model and config.reward_model_use != OnlineOptions.reward_model_use:
+        raise UserError("--reward-model-use says how a reward model is used; name one with --reward-model")
+    if not config.disagreement_penalty >= 0:
+        raise UserError(f"--disagreement-penalty must be 0 or more; got {config.disagreement_penalty}")
     if not config.cache_gb > 0:
         raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
     if not config.dataset:

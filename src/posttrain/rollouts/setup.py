@@ -1,15 +1,19 @@
 """What a recipe needs that learns from samples of its policy: tasks, rewards, and a policy that can be sampled."""
 
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments import SingleTurn
+from posttrain.environments.overseen import overseen
 from posttrain.errors import UserError
 from posttrain.rollouts.drive import OnTokens
 from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.types import Sampling, Task
+from posttrain.rollouts.scorer import load_scorer
+from posttrain.types import Sampling, ScoreFn, Task
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class Setup:
     environment: SingleTurn
     policy: Policy
     notes: tuple[str, ...]  # what to tell the user
+    judge: SingleTurn  # the environment of held-out tasks: gold rewards are read there, too
+    gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None) -> Sampler:
         """Draws prompts of the tasks and samples their completions."""
@@ -37,13 +43,24 @@ class Setup:
         )
 
 
-def set_up(options: OnlineOptions, model: str, *, together: int = 1) -> Setup:
+def set_up(
+    options: OnlineOptions, model: str, *, together: int = 1, where: Callable[[str], str] = lambda name: name
+) -> Setup:
     """Load what the options name, and the model; so many completions of a prompt must fit a micro-batch `together`.
+
+    `where` says of a reward model's name in which folder it is.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
-    environment = SingleTurn.of(rewards_of(options))
+    environment, judge, gold = overseen(
+        rewards_of(options),
+        [_scorer(options, where(name)) for name in shlex.split(options.reward_model)],
+        use=options.reward_model_use,
+        penalty=options.disagreement_penalty,
+        gold=options.gold,
+        gold_model=_scorer(options, where(options.gold_model)) if options.gold_model else None,
+    )
     tasks, heldout, met = read_tasks(options)
     policy = load_policy(
         model,
@@ -73,21 +90,26 @@ def set_up(options: OnlineOptions, model: str, *, together: int = 1) -> Setup:
         notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
-    return Setup(fitting, heldout, environment, policy, tuple(notes))
+    return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold)
+
+
+def _scorer(options: OnlineOptions, where: str) -> ScoreFn:
+    return load_scorer(where, precision=options.precision, microbatch_tokens=options.microbatch_tokens)
 
 
 def rewards_of(config: OnlineOptions) -> str:
-    """The rewards as they are typed; of a gym: source its own unless others are named.
+    """The rewards as they are typed, none beside a reward model; of a gym: source its own unless others are named.
 
     Raises:
         UserError: none are named.
     """
-    if config.reward:
+    if config.reward or config.reward_model:
         return config.reward
     if config.dataset.startswith("gym:"):
         return "gym=1.0"
     raise UserError(
-        'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
+        'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
+        "--reward-model"
     )
 
 

@@ -137,6 +137,20 @@ def policy_batch(
     return batch, {"groups/kept": len(taken), **{f"groups/{key}": value for key, value in found.metrics.items()}}
 
 
+def distance(groups: Sequence[Group], reference: Reference, *, microbatch_tokens: int) -> float:
+    """The KL of the policy that sampled from the reference, in nats per completion, as its samples show it.
+
+        KL = E_{y ~ pi} sum_t [ log pi(y_t | y_<t) - log ref(y_t | y_<t) ]
+
+    The samples are drawn at temperature 1. By chance it may be below 0.
+    """
+    trajectories = [t for group in groups for t in group.trajectories]
+    examples = [example_of(t) for t in trajectories]
+    behind = by_example(examples, microbatch_tokens, lambda row: reference.logprobs(row, 1.0))
+    gone = sum(sum(t.logprobs) - sum(before) for t, before in zip(trajectories, behind, strict=True))
+    return gone / len(trajectories)
+
+
 @torch.no_grad()
 def by_example(
     examples: Sequence[Example], microbatch_tokens: int, of_row: Callable[[PackedRow], Tensor]

@@ -169,12 +169,3 @@ def sequences_of(units: Sequence[Ranked]) -> list[Example]:
 
 def _sizes(units: Sequence[Ranked]) -> list[int]:
     return [len(unit.examples) for unit in units]
-
-
-@torch.inference_mode()
-def scores_of(model: RewardModel, examples: Sequence[Example], *, microbatch_tokens: int) -> list[tuple[float, ...]]:
-    """The score of each sequence by each head, in order."""
-    found: dict[int, tuple[float, ...]] = {}
-    for row in pack(examples, microbatch_tokens):
-        found |= {i: tuple(scores) for i, scores in zip(row.examples, model.scores(row).tolist(), strict=True)}
-    return [found[i] for i in range(len(examples))]

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from posttrain.data.chat import ChatFormat
-from posttrain.data.packing import Example
+from posttrain.data.packing import Example, pack
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import RewardError
 from posttrain.models.heads import RewardModel, load_reward_model
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.training.reward import scores_of
 from posttrain.types import Message
 
 
@@ -56,3 +57,12 @@ def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 
     device = default_device()
     model = load_reward_model(name, dtype=dtype_of(precision, device), device=device, trained=True)
     return Scorer(model, ChatFormat(load_tokenizer(locate(name)), model.body.stop_ids), microbatch_tokens)
+
+
+@torch.inference_mode()
+def scores_of(model: RewardModel, examples: Sequence[Example], *, microbatch_tokens: int) -> list[tuple[float, ...]]:
+    """The score of each sequence by each head, in order."""
+    found: dict[int, tuple[float, ...]] = {}
+    for row in pack(examples, microbatch_tokens):
+        found |= {i: tuple(scores) for i, scores in zip(row.examples, model.scores(row).tolist(), strict=True)}
+    return [found[i] for i in range(len(examples))]

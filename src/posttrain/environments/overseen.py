@@ -1,0 +1,60 @@
+"""What a policy learns from and, beside it on held-out tasks, what it never learns from: the gold reward."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from posttrain.environments.single_turn import SingleTurn
+from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, Weighted, parse_rewards
+from posttrain.types import ScoreFn
+
+GOLD = "gold"  # what a reward is called that is read and not learned from
+
+
+class Overseen(NamedTuple):
+    """An environment, and the same with gold rewards read beside."""
+
+    environment: SingleTurn
+    judge: SingleTurn
+    gold: dict[str, float]  # the names of gold rewards in the judge, and their weights; none where nobody named any
+
+
+def overseen(
+    rewards: str,
+    models: Sequence[ScoreFn] = (),
+    *,
+    use: str = "mean",
+    penalty: float = 0.5,
+    gold: str = "",
+    gold_model: ScoreFn | None = None,
+) -> Overseen:
+    """Put rewards together, as they are typed and as reward models give them.
+
+    Args:
+        rewards: to learn from; may be empty where there are models.
+        models: reward models to learn from: the members of all of them are one ensemble, of weight 1.
+        use: what is made of an ensemble (`COMBINATIONS`).
+        penalty: of its disagreement.
+        gold: rewards to read, whose weighted sum counts.
+        gold_model: a reward model that is read, of weight 1.
+
+    Raises:
+        UserError: no reward is named, one is not known, or two have one name.
+    """
+    parts = parse_rewards(rewards).parts if rewards or not models else ()
+    if models:
+        ask = Remembered(_together(models))
+        parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0), (Disagreement(ask), 0.0))
+    read = list(parse_rewards(gold).parts) if gold else []
+    if gold_model is not None:
+        read.append((LearnedReward(gold_model, name="model"), 1.0))
+    named = [(Named(reward, GOLD if len(read) == 1 else f"{GOLD}/{reward.name}"), weight) for reward, weight in read]
+    judge = Weighted((*parts, *((reward, 0.0) for reward, _ in named)))
+    return Overseen(SingleTurn(Weighted(parts)), SingleTurn(judge), {reward.name: weight for reward, weight in named})
+
+
+def _together(models: Sequence[ScoreFn]) -> ScoreFn:
+    """The members of all of them."""
+    return lambda conversations: [
+        [score for scores in each for score in scores]
+        for each in zip(*(ask(conversations) for ask in models), strict=True)
+    ]

@@ -1,0 +1,153 @@
+"""How much of what a policy gained by its reward it lost again by the real one, as it moved away from its beginning."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+FORMS = ("best of n", "rl")
+FEWEST = 4  # points that a law of two numbers is fitted to
+
+
+class Point(NamedTuple):
+    """A policy along a run."""
+
+    distance: float  # d: the square root of its KL from the policy at the beginning, in nats
+    proxy: float  # the reward that it is trained on, less that at the beginning
+    gold: float  # the one that counts, less that at the beginning
+
+
+class Law(NamedTuple):
+    """Gao et al. 2022, eq. 1 (https://arxiv.org/abs/2210.10760): gold reward over the distance d = sqrt(KL).
+
+    best of n   R(d) = d (alpha - beta d)
+    rl          R(d) = d (alpha - beta log d)
+    """
+
+    form: str  # "best of n", or "rl"
+    alpha: float
+    beta: float
+    error: float  # root of the mean squared residual, in units of the reward
+
+    def __call__(self, d: float) -> float:
+        """The gold reward that the law foretells at distance d."""
+        if d <= 0:
+            return 0.0
+        return d * (self.alpha - self.beta * (math.log(d) if self.form == "rl" else d))
+
+    @property
+    def peak(self) -> float | None:
+        """Where gold is highest: alpha / 2 beta, or e^(alpha / beta - 1). None where it has no highest point."""
+        if self.beta <= 0:
+            return None
+        if self.form == "rl":
+            exponent = self.alpha / self.beta - 1
+            return math.exp(exponent) if exponent < 50 else None
+        return self.alpha / (2 * self.beta) if self.alpha > 0 else None
+
+
+def points_of(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """What a run logged of its held-out tasks: nothing where no gold reward was read."""
+    read = [row for row in rows if {"evaluation/kl", "evaluation/gold", "evaluation/reward"} <= row.keys()]
+    if not read:
+        return []
+    first = read[0]
+    return [
+        Point(
+            math.sqrt(max(0.0, row["evaluation/kl"])),
+            row["evaluation/reward"] - first["evaluation/reward"],
+            row["evaluation/gold"] - first["evaluation/gold"],
+        )
+        for row in read
+    ]
+
+
+def fit(distances: Sequence[float], rewards: Sequence[float], form: str) -> Law | None:
+    """The law with the least squared error; None for fewer than four distances above 0, or if all are the same.
+
+    With x = d and y = -d log d (or -d^2) it is the linear R = alpha x + beta y, whose normal equations are solved.
+
+    Example:
+        >>> law = fit([1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 3.0, 0.0], "best of n")
+        >>> round(law.alpha, 6), round(law.beta, 6), law.peak
+        (4.0, 1.0, 2.0)
+    """
+    used = [(d, r) for d, r in zip(distances, rewards, strict=True) if d > 0]
+    if len(used) < FEWEST:
+        return None
+    x = [d for d, _ in used]
+    y = [-d * (math.log(d) if form == "rl" else d) for d, _ in used]
+    r = [reward for _, reward in used]
+    xx, xy, yy, xr, yr = (_dot(a, b) for a, b in ((x, x), (x, y), (y, y), (x, r), (y, r)))
+    determinant = xx * yy - xy * xy
+    if determinant <= 1e-9 * xx * yy:
+        return None
+    alpha, beta = (yy * xr - xy * yr) / determinant, (xx * yr - xy * xr) / determinant
+    residuals = [reward - alpha * a - beta * b for a, b, reward in zip(x, y, r, strict=True)]
+    return Law(form, alpha, beta, math.sqrt(_dot(residuals, residuals) / len(residuals)))
+
+
+def observed_peak(points: Sequence[Point]) -> Point:
+    """The point with the highest gold reward; of equal ones the first."""
+    return max(points, key=lambda point: point.gold)
+
+
+def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]]]:
+    """What to draw over the distance: both rewards as they were read, and the law that fits the gold one best."""
+    by_distance = sorted(points)
+    drawn = [
+        ("the reward that is learned from", [(p.distance, p.proxy) for p in by_distance]),
+        ("gold", [(p.distance, p.gold) for p in by_distance]),
+    ]
+    laws = [fit([p.distance for p in points], [p.gold for p in points], form) for form in FORMS]
+    for law in laws:
+        if law is not None:
+            far = by_distance[-1].distance
+            drawn.append((f"gold by the law of {law.form}", [(far * i / 40, law(far * i / 40)) for i in range(41)]))
+    return drawn
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return math.fsum(p * q for p, q in zip(a, b, strict=True))
+
+
+def best_of_n_kl(n: int) -> float:
+    """The KL of best-of-n sampling from the policy that is sampled, in nats, at most: log n - (n - 1)/n.
+
+    Stiennon et al. 2020, appendix G.3 (https://arxiv.org/abs/2009.01325), used as the distance by Gao et al. 2022.
+
+    Example:
+        >>> best_of_n_kl(1)
+        0.0
+    """
+    return math.log(n) - (n - 1) / n
+
+
+def best_of_n(proxy: Sequence[float], gold: Sequence[float], n: int) -> float:
+    """What the best of n by the proxy earns by the gold reward, on average over all choices of n of these samples.
+
+        R = sum_i [C(N - rank_i, n - 1) / C(N, n)] gold_i,   rank 1 the highest proxy
+
+    The unbiased estimator of Nakano et al. 2021 (https://arxiv.org/abs/2112.09332), appendix I, as Gao et al.
+    use it. Samples of equal proxy share their chance.
+
+    Raises:
+        ValueError: unless 1 <= n <= N.
+
+    Example:
+        >>> best_of_n([0.0, 1.0, 2.0], [5.0, 1.0, 3.0], 3)
+        3.0
+    """
+    size = len(proxy)
+    if not 1 <= n <= size:
+        raise ValueError(f"best_of_n chooses among 1 to {size} samples; got n={n}")
+    order = sorted(range(size), key=lambda i: proxy[i])  # the worst first: i of them are below the i-th
+    chances = [math.comb(below, n - 1) / math.comb(size, n) for below in range(size)]
+    total, first = 0.0, 0
+    while first < size:
+        last = first
+        while last + 1 < size and proxy[order[last + 1]] == proxy[order[first]]:
+            last += 1
+        alike = order[first : last + 1]
+        total += math.fsum(chances[first : last + 1]) * math.fsum(gold[i] for i in alike) / len(alike)
+        first = last + 1
+    return total

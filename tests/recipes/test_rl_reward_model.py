@@ -1,0 +1,185 @@
+"""Reinforcement learning from a reward model: what is learned from, what is read beside, and when it stops."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from posttrain import algorithms
+from posttrain.data import load_tokenizer
+from posttrain.errors import UserError
+from posttrain.evaluation.heldout import HeldOutReward
+from posttrain.models.heads import load_reward_model
+from posttrain.monitoring import read_run
+from posttrain.recipes import iterate, rl
+from posttrain.recipes.iterate import Iterated
+from posttrain.recipes.rl import RL
+from posttrain.rollouts.scorer import load_scorer
+from posttrain.training import checkpoint
+from posttrain.types import Message
+from tests.models.test_heads import plain_scores
+
+OPTIONS = {
+    **{"prompts_per_step": 4, "completions_per_prompt": 4, "steps": 4, "max_new_tokens": 8, "lr": 1e-2},
+    **{"warmup_steps": 0, "precision": "float32", "eval_every": 2, "eval_samples": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def scorers(tmp_path_factory, folder):
+    """Two reward models, of one head and of three, with heads that were drawn and never trained."""
+    found = tmp_path_factory.mktemp("scorers")
+    for name, members in (("one", 1), ("three", 3)):
+        made = load_reward_model(str(folder / "model"), dtype=torch.float32, seed=members, members=members)
+        made.save(found / name, padding=0)
+        load_tokenizer(str(folder / "model")).save_pretrained(found / name)
+    return found
+
+
+@pytest.fixture
+def config(folder, scorers, tmp_path):
+    heldout = [{"prompt": f"{word}?", "answer": word} for word in ("ab", "cd", "ef")]
+    (tmp_path / "heldout.jsonl").write_text("".join(json.dumps(row) + "\n" for row in heldout))
+    return RL(
+        dataset=str(folder / "tasks.jsonl"),
+        model=str(folder / "model"),
+        eval_dataset=str(tmp_path / "heldout.jsonl"),
+        reward_model=str(scorers / "three"),
+        **OPTIONS,
+    )
+
+
+def train(config: RL, **where):
+    return rl.run(config, algorithms.online(config.algorithm)(), **{"quiet": True, **where})
+
+
+def test_a_scorer_reads_the_score_at_the_stop_token(scorers):
+    scorer = load_scorer(str(scorers / "three"), precision="float32")
+    said = [Message("user", "ab?"), Message("assistant", "yes")]
+    ids = scorer.chat.training_ids(said, train_on="last").token_ids
+    assert ids[-1] in scorer.chat.stop_ids
+    found, again = scorer([said, [*said, Message("user", "no?"), Message("assistant", "no")]])
+    assert found == pytest.approx(plain_scores(scorer.model, list(ids)), rel=1e-3)
+    assert again != found and len(again) == 3
+    with pytest.raises(Exception, match=r"a conversation has .* tokens for the reward model"):
+        scorer([[Message("user", "x" * 300), Message("assistant", "y")]])
+
+
+@pytest.mark.parametrize("use", ["mean", "worst", "uncertain"])
+def test_what_is_learned_from_is_what_the_members_say(use, config, scorers, tmp_path):
+    found = train(
+        replace(config, reward_model_use=use, steps=1, eval_every=0, eval_dataset=""), output=tmp_path / "run"
+    )
+    row = read_run(found.run).samples[0]
+    prompt = [Message(*line.split(": ", 1)) for line in row["prompt"].split("\n")]
+    scores = load_scorer(str(scorers / "three"), precision="float32")(
+        [[*prompt, Message("assistant", row["completion"])]]
+    )
+    mean = sum(scores[0]) / 3
+    variance = sum((s - mean) ** 2 for s in scores[0]) / 3
+    expected = {"mean": mean, "worst": min(scores[0]), "uncertain": mean - 0.5 * variance}[use]
+    assert row["reward"] == row["rewards"]["reward_model"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert row["rewards"]["disagreement"] == pytest.approx(math.sqrt(variance), rel=1e-3, abs=1e-4)
+    metrics = read_run(found.run).metrics[-1]
+    assert "accuracy" not in metrics and {"reward/disagreement", "distinct/2", "formatting"} <= metrics.keys()
+    assert found.after is None
+
+
+def test_gold_is_read_on_held_out_tasks_beside_the_distance_and_never_learned_from(config, folder, scorers, tmp_path):
+    gold = replace(config, gold=f"{folder / 'scorer.py'}:score=2", gold_model=str(scorers / "one"))
+    found = train(gold, output=tmp_path / "gold")
+    rows = [row for row in read_run(found.run).metrics if "evaluation/reward" in row]
+    assert [row["step"] for row in rows] == [0, 2, 4]
+    assert rows[0]["evaluation/kl"] == pytest.approx(0.0, abs=1e-4) and rows[-1]["evaluation/kl"] > 0.05
+    assert isinstance(found.after, HeldOutReward) and found.after.gold == rows[-1]["evaluation/gold"]
+    assert not any("gold" in name for row in read_run(found.run).samples for name in row["rewards"])
+    plain = train(config, output=tmp_path / "plain")
+    without = [row["reward/mean"] for row in read_run(plain.run).metrics if "reward/mean" in row]
+    assert without == [row["reward/mean"] for row in read_run(found.run).metrics if "reward/mean" in row]
+    assert "evaluation/kl" not in read_run(plain.run).metrics[0] and found.before.reward == plain.before.reward
+    assert "Is the reward being gamed?" in (found.run / "report.html").read_text(encoding="utf-8")
+    assert "Is the reward being gamed?" not in (plain.run / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_gold_reward_is_the_weighted_sum_of_its_parts(config, folder, tmp_path):
+    spec = f"{folder / 'scorer.py'}:score"
+    once, twice = (
+        train(replace(config, gold=f"{spec}={weight}", steps=1, eval_every=1), output=tmp_path / str(weight))
+        for weight in (1, 2)
+    )
+    assert twice.before.gold == pytest.approx(2 * once.before.gold) and once.before.gold != 0
+
+
+def test_a_verifier_beside_a_reward_model_still_says_what_is_solved(config, folder, scorers, tmp_path):
+    both = replace(config, reward=f"{folder / 'scorer.py'}:score=0.5", steps=1, eval_every=1)
+    found = train(both, output=tmp_path / "run")
+    row = read_run(found.run).metrics[-1]
+    assert row["reward/mean"] == pytest.approx(0.5 * row["reward/score"] + row["reward/reward_model"], abs=1e-4)
+    assert "accuracy" in row and found.after.accuracy == row["evaluation/accuracy"]
+    several = replace(config, reward_model=f"{scorers / 'one'} {scorers / 'three'}", steps=1, eval_every=1)
+    assert "reward/disagreement" in read_run(train(several, output=tmp_path / "several").run).metrics[-1]
+
+
+def test_a_run_stops_when_gold_is_no_better(config, tmp_path):
+    (tmp_path / "sinking.py").write_text(
+        "calls = []\ndef gold(completions):\n    calls.append(1)\n    return [-float(len(calls))] * len(completions)\n"
+    )
+    sinking = replace(config, gold=f"{tmp_path / 'sinking.py'}:gold", steps=12, eval_every=1, stop_after=3)
+    found = train(sinking, output=tmp_path / "run")
+    assert (found.steps, found.interrupted) == (3, "")
+    assert checkpoint.best(found.run / "checkpoints").step == 1  # there is none of the policy before training
+    assert train(replace(sinking, stop_after=0, steps=5), output=tmp_path / "on").steps == 5
+
+
+def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, tmp_path):
+    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", renew_reference=2)
+    whole = train(gold, output=tmp_path / "whole")
+    train(replace(gold, steps=2), output=tmp_path / "part")
+    part = train(gold, resume=tmp_path / "part")
+    rows = [read_run(one.run).metrics[-1] for one in (whole, part)]
+    for name in ("evaluation/kl", "evaluation/gold", "reward/mean", "grad_norm"):
+        assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
+
+
+def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config, folder, tmp_path):
+    options = {k: v for k, v in OPTIONS.items() if k != "steps"} | {"pairs_per_step": 4, "lr": 1e-4}
+    iterated = Iterated(
+        dataset=config.dataset,
+        model=config.model,
+        eval_dataset=config.eval_dataset,
+        iterate=2,
+        reward_model=config.reward_model,
+        **options,
+    )
+    found = iterate.run(iterated, algorithms.preference("dpo")(), output=tmp_path / "run", quiet=True)
+    assert isinstance(found.after, HeldOutReward) and "reward/reward_model" in read_run(found.run).metrics[-1]
+    with pytest.raises(UserError, match="--stop-after is for posttrain rl"):
+        iterate.run(
+            replace(iterated, stop_after=1), algorithms.preference("dpo")(), output=tmp_path / "stop", quiet=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gold": "numbers", "eval_every": 0}, "are read on held-out tasks; give --eval-every"),
+        ({"stop_after": -1}, "--stop-after counts evaluations"),
+        ({"stop_after": 2, "eval_every": 0}, "--stop-after counts evaluations"),
+        ({"reward_model": "", "reward_model_use": "worst", "reward": "numbers"}, "name one with --reward-model"),
+        ({"reward_model_use": "wurst"}, "did you mean 'worst'"),
+        ({"disagreement_penalty": -1.0}, "--disagreement-penalty must be 0 or more"),
+        ({"reward_model": "", "reward": ""}, "or with --reward-model"),
+    ],
+)
+def test_wrong_options_are_refused(changes, message, config, tmp_path):
+    with pytest.raises(UserError, match=message):
+        train(replace(config, **changes), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_is_no_reward_model(config, folder: Path, tmp_path):
+    with pytest.raises(Exception, match="no reward model; train one with posttrain reward-model"):
+        train(replace(config, reward_model=str(folder / "model")), output=tmp_path / "run")
