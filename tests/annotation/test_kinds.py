@@ -86,6 +86,7 @@ def test_an_answer_is_kept_and_says_an_order(kind, question, sent, fields, kept,
 @pytest.mark.parametrize(
     ("kind", "question", "sent"),
     [
+        *(("rank", TWO, {"ranking": ranking}) for ranking in [[[True], [False]], [["0"], [1]], [[0]], [[0], [0, 1]]]),
         *(
             ("compare", TWO, {"better": better, "strength": strength})
             for better, strength in [

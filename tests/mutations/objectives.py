@@ -114,7 +114,6 @@ MUTATIONS = [
             (".clamp(min=0.0)", ""),
             ("if not alpha > 0:", "if False:"),
             ("rewards_N, values_N.roll(-1)) - values_N", "rewards_N, values_N.roll(-1))"),
-            ("(step_N == step_N.roll(-1)) & ~last_of_rows(row_N)", "step_N == step_N.roll(-1)"),
             ("discount=within_N.double())", "discount=1.0)"),
             (".clamp(-clip, clip)", ".clamp(max=clip)"),
             ("torch.maximum(free, held)", "torch.minimum(free, held)"),

@@ -112,6 +112,7 @@ def test_the_batch_s_normalisation_is_a_group_s_of_everything(rewards):
     expected = reference.group_normalised(rewards, 1e-4, 1)
     close(advantages.batch_normalised(tensor(rewards)), expected)
     assert advantages.batch_normalised(tensor(rewards[:1])).tolist() == [0.0]
+    assert advantages.batch_normalised(tensor([])).tolist() == []
 
 
 def test_docstring_examples_run():

@@ -155,6 +155,17 @@ def test_seconds_of_a_step():
     assert sampling_seconds(FULL, LOAD, speed, cache_bytes=fifty) == pytest.approx(1.6 + 3 * 256 * 0.5)
 
 
+def test_a_critic_s_own_network_is_computed_with_too():
+    one, two = Training(SHAPE, 4), Training(SHAPE, 4, critic=True)
+    assert activation_bytes(two, LOAD) == 2 * activation_bytes(one, LOAD)
+    parts = [update_phase(training, LOAD).parts["gradients"] for training in (one, two)]
+    assert parts == [4 * P, 8 * P]
+    speed = Speed(trained_token=3e-3, read_token=1e-3, decode_step=0.5, parameter=1e-8)
+    read = LOAD.tokens * 1e-3 * two.reads
+    both = update_seconds(two, LOAD, speed) - read
+    assert both == pytest.approx(2 * update_seconds(replace(two, critic=False), LOAD, speed) - 2 * read)
+
+
 def test_a_straight_line_through_few_and_many_layers():
     few, many = Speed(6.0, 1.0, 5.0, 0.1), Speed(12.0, 0.9, 50.0, 0.2)
     # slopes 6 / 4; not below 0 where noise says so; and a layer not above its share of the first

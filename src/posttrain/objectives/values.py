@@ -120,7 +120,7 @@ def step_gains(
     require_one_shape("step_gains", values_N=values_N, step_N=step_N, row_N=row_N, rewards_N=rewards_N)
     gains_N = torch.where(last_of_rows(row_N), rewards_N, values_N.roll(-1)) - values_N
     # where a step goes on, 0 is gained so far: what it gained comes with its last token
-    within_N = (step_N == step_N.roll(-1)) & ~last_of_rows(row_N)
+    within_N = step_N == step_N.roll(-1)  # of what comes after a completion's last token `returns` takes nothing
     return returns(gains_N, row_N, discount=within_N.double())
 
 

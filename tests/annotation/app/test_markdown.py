@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.annotation.app.markdown import rendered
+from posttrain.annotation.app.markdown import cleaned, rendered
 
 ATTACKS = [
     "<script>alert(1)</script>",
@@ -49,6 +49,12 @@ def harmless(html):
 @pytest.mark.parametrize("text", ATTACKS)
 def test_attacks_are_shown_and_do_nothing(text):
     harmless(rendered(text))
+
+
+@pytest.mark.parametrize("html", ATTACKS)
+def test_a_reader_that_let_html_through_would_not_do_harm_either(html):
+    harmless(cleaned(f"<p>{html}</p>"))
+    assert cleaned("<p>a<script>b</script>c</p>") == "<p>ac</p>"
 
 
 @given(

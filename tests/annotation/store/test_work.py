@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from posttrain.annotation.kinds import NoAnswer
 from posttrain.annotation.store import exports, projects, work
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, User
+from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Member, User
 from tests.annotation.worlds import add_project, add_user, item
 
 ORDER = {"ranking": [[0], [1], [2]], "failed": []}
@@ -151,6 +151,26 @@ def test_nobody_sees_an_assignment_of_another_or_of_a_project_that_is_not_theirs
         for number, user in ((assignment.id, ben), (assignment.id + 1, ann), (-1, ann)):
             with pytest.raises(LookupError):
                 work.assigned(connection, number, user)
+
+
+def test_who_has_left_a_project_sees_nothing_of_it(store):
+    add_project(store)
+    ann = add_user(store, "ann", "helpful")
+    assignment = give(store, ann)
+    with store.write() as connection:
+        connection.delete(connection.get(Member, (assignment.item.project_id, ann.id)))
+    with store.read() as connection, pytest.raises(LookupError):
+        work.assigned(connection, assignment.id, ann)
+
+
+def test_an_item_that_came_twice_to_one_person_still_wants_another(store):
+    add_project(store, items=20, annotators_per_item=2, repeat_share=0.25)
+    ann = add_user(store, "ann", "helpful")
+    while (assignment := give(store, ann)) is not None:
+        say(store, assignment)
+    with store.read() as connection:
+        found = projects.progress(connection, projects.find(connection, "helpful"))
+        assert (found.judged, found.whole, found.wanted) == (20, 0, 40)
 
 
 def test_items_come_a_second_time_later_and_count_once(store):

@@ -1,0 +1,316 @@
+"""When does a policy that learns from a model of people stop pleasing people? The synthetic-gold protocol, in minutes.
+
+    python benchmarks/overoptimization.py --output runs/overoptimization
+    python benchmarks/overoptimization.py --output runs/overoptimization --seeds 0 --pairs 100 --steps 100
+
+As Gao et al. 2022 (https://arxiv.org/abs/2210.10760) did it at scale: a gold reward stands for people. It labels pairs
+of the policy's own completions, each choice drawn with the odds that Bradley and Terry give it; reward models learn from
+more or fewer of these pairs; a policy is optimised on each of them, by best of n and by PPO without a KL; and gold is
+read beside. Policy and models are Llamas of two layers that write up to 12 digits; gold is a wider one of three layers
+whose weights are random, scaled so that its scores of what the policy says at first have mean 0 and deviation 2.
+
+The table says how far along d = sqrt(KL) gold was highest, where the law that was fitted has its highest point, and what
+of the gold reward was left in the end. Whatever has been done is not done again: give the same --output to go on.
+"""
+
+import argparse
+import json
+import math
+import random
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from learn import tiny
+from transformers import LlamaConfig, LlamaForSequenceClassification
+
+from posttrain import algorithms
+from posttrain.data import load_tokenizer
+from posttrain.environments.overseen import overseen
+from posttrain.evaluation.overoptimization import Point, best_of_n, best_of_n_kl, fit, observed_peak, points_of
+from posttrain.models.heads import Calibration, RewardModel
+from posttrain.models.language_model import LanguageModel, ready
+from posttrain.monitoring import read_run
+from posttrain.recipes import reward_model, rl
+from posttrain.recipes.reward_model import Scoring
+from posttrain.recipes.rl import RL
+from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.policy import load_policy
+from posttrain.rollouts.scorer import Scorer, load_scorer
+from posttrain.training.saved import saved_model
+from posttrain.types import Message, Sampling, Task
+
+TOKENS = 12
+PROMPTS = [str(number) for number in range(100)]
+HELDOUT = [str(number) for number in range(100, 132)]
+HELD = 300  # pairs that calibrate a proxy, of a prompt of its own each
+OTHERS = [str(number) for number in range(200, 200 + HELD)]
+MOST = 512  # completions of each held-out prompt, to choose the best from
+SPREAD = 2.0  # standard deviation of gold on what the policy says at first, in nats of odds
+ENSEMBLE = 5
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A reward model, and how a policy uses it."""
+
+    name: str
+    pairs: int
+    ensemble: int = 1
+    use: str = "mean"
+
+
+def gold_model(folder: Path, policy: Path, seed: int) -> Path:
+    """A random classifier, wider and deeper than the proxies, scaled on what the policy says."""
+    if (folder / "config.json").exists():
+        return folder
+    config = LlamaConfig.from_pretrained(policy)
+    config.update(
+        {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 6, "num_labels": 1}
+        | {"num_key_value_heads": 3, "head_dim": 16, "initializer_range": 0.3, "pad_token_id": 10}
+    )
+    torch.manual_seed(1000 + seed)
+    network = LlamaForSequenceClassification(config)
+    model = RewardModel(LanguageModel(ready(network), config.max_position_embeddings, "gold"))
+    load_tokenizer(str(policy)).save_pretrained(str(folder))
+    model.save(folder, padding=10)
+    said = [score for group in sample(policy, PROMPTS, 16, folder, seed) for score in group[1]]
+    model.save(folder, padding=10, calibration=Calibration((fmean(said),), pstdev(said) / SPREAD))
+    return folder
+
+
+def scorer(model: str | Path) -> Scorer:
+    return load_scorer(str(model), precision="float32")
+
+
+def sample(
+    policy: Path, prompts: Sequence[str], each: int, gold: Path, seed: int
+) -> list[tuple[list[str], list[float]]]:
+    """For each prompt completions and their gold scores."""
+    loaded = load_policy(str(policy), precision="float32")
+    tasks = [Task((Message("user", prompt),), id=prompt) for prompt in prompts]
+    environment = overseen("", [scorer(gold)]).environment
+    groups = sample_groups(
+        environment, tasks, loaded.engine, loaded.chat, Sampling(TOKENS), completions_per_prompt=each, seed=seed
+    )
+    return [([t.text for t in group.trajectories], list(group.rewards)) for group in groups]
+
+
+def label(path: Path, prompts: Sequence[str], count: int, policy: Path, gold: Path, seed: int) -> Path:
+    """Pairs of the policy's own completions, with the choices that gold makes."""
+    if path.exists():
+        return path
+    draw = random.Random(seed)
+    rows: list[dict[str, str]] = []
+    each = 2 * math.ceil(count / len(prompts))
+    for prompt, (texts, scores) in zip(prompts, sample(policy, prompts, each, gold, seed + 1), strict=True):
+        for i in range(0, each, 2):
+            first = draw.random() < 1 / (1 + math.exp(scores[i + 1] - scores[i]))
+            chosen, rejected = (texts[i], texts[i + 1]) if first else (texts[i + 1], texts[i])
+            if chosen.strip() and rejected.strip() and chosen != rejected:
+                rows.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
+    draw.shuffle(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:count]), encoding="utf-8")
+    return path
+
+
+def learn_proxy(proxy: Proxy, folder: Path, policy: Path, gold: Path, seed: int) -> Path:
+    """A reward model of so many pairs; others, of other prompts, calibrate it and say how good it is."""
+    run = folder / f"proxy-{proxy.pairs}-{proxy.ensemble}"
+    if (run / "done").exists():
+        return run
+    shutil.rmtree(run, ignore_errors=True)
+    train = label(folder / f"pairs-{proxy.pairs}.jsonl", PROMPTS, proxy.pairs, policy, gold, seed)
+    heldout = label(folder / "heldout.jsonl", OTHERS, HELD, policy, gold, seed + 7919)
+    config = Scoring(
+        dataset=str(train),
+        eval_dataset=str(heldout),
+        eval_limit=HELD,
+        model=str(policy),
+        ensemble=proxy.ensemble,
+        epochs=max(1.0, 6000 / proxy.pairs) if proxy.pairs < 2000 else 3.0,
+        pairs_per_step=min(32, proxy.pairs),
+        lr=1e-3,
+        centring=0.01,
+        precision="float32",
+        save_every=10**6,
+        seed=seed,
+    )
+    reward_model.run(config, output=run, quiet=True)
+    (run / "done").touch()
+    return run
+
+
+def train_policy(
+    proxy: Proxy, folder: Path, policy: Path, gold: Path, model: Path, steps: int, seed: int
+) -> list[Point]:
+    """What a policy gained by the proxy and by gold along a run of PPO without a KL."""
+    run = folder / f"rl-{proxy.name}"
+    if not (run / "done").exists():
+        shutil.rmtree(run, ignore_errors=True)
+        prompts, heldout = folder / "prompts.jsonl", folder / "heldout-prompts.jsonl"
+        for path, words in ((prompts, PROMPTS), (heldout, HELDOUT)):
+            path.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in words), encoding="utf-8")
+        config = RL(
+            dataset=str(prompts),
+            eval_dataset=str(heldout),
+            model=str(policy),
+            algorithm="ppo",
+            reward_model=str(model),
+            reward_model_use=proxy.use,
+            gold_model=str(gold),
+            steps=steps,
+            eval_every=4,
+            eval_limit=len(HELDOUT),
+            eval_samples=16,
+            prompts_per_step=32,
+            completions_per_prompt=4,
+            max_new_tokens=TOKENS,
+            lr=5e-4,
+            critic_lr=2e-3,
+            precision="float32",
+            save_every=10**6,
+            keep_last=1,
+            seed=seed,
+        )
+        rl.run(config, algorithms.online("ppo")(kl_coefficient=0.0), output=run, quiet=True)
+        (run / "done").touch()
+    return points_of(read_run(run).metrics)
+
+
+def choose(folder: Path, policy: Path, gold: Path, models: dict[str, tuple[Proxy, Path]], seed: int) -> dict[str, Any]:
+    """Best of n by each proxy, over the same completions of the policy before training."""
+    sampled = sample(policy, HELDOUT, MOST, gold, seed + 2)
+    found: dict[str, list[Point]] = {}
+    sizes = [2**i for i in range(int(math.log2(MOST)) + 1)]
+    for name, (proxy, model) in models.items():
+        ask = overseen("", [scorer(saved_model(str(model)).where)], use=proxy.use).environment.reward.parts[0][0].ask
+        points: list[Point] = []
+        scored = []
+        for prompt, (texts, golds) in zip(HELDOUT, sampled, strict=True):
+            told = ask([[Message("user", prompt), Message("assistant", text)] for text in texts])
+            scored.append(([combine(proxy.use, scores) for scores in told], golds))
+        for n in sizes:
+            by_proxy = fmean(best_of_n(told, told, n) for told, _ in scored)
+            by_gold = fmean(best_of_n(told, golds, n) for told, golds in scored)
+            points.append(Point(math.sqrt(best_of_n_kl(n)), by_proxy, by_gold))
+        first = points[0]
+        found[name] = [Point(p.distance, p.proxy - first.proxy, p.gold - first.gold) for p in points]
+    return found
+
+
+def combine(use: str, scores: Sequence[float]) -> float:
+    from posttrain.rewards import COMBINATIONS
+
+    return COMBINATIONS[use](scores, 0.5)
+
+
+def run_seed(output: Path, sizes: Sequence[int], steps: int, seed: int) -> None:
+    """All of one seed: gold, labels, proxies, policies."""
+    torch.set_num_threads(1)
+    folder = output / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    policy = folder / "policy"
+    if not (policy / "config.json").exists():
+        tiny(policy, seed)
+    gold = gold_model(folder / "gold", policy, seed)
+    middle = sorted(sizes)[len(sizes) // 2]
+    proxies = [Proxy(f"{pairs} pairs", pairs) for pairs in sizes]
+    proxies += [Proxy(f"{middle} pairs, {use} of {ENSEMBLE}", middle, ENSEMBLE, use) for use in USES]
+    models = {proxy.name: (proxy, learn_proxy(proxy, folder, policy, gold, seed)) for proxy in proxies}
+    found = {"best of n": choose(folder, policy, gold, models, seed), "rl": {}}
+    for name, (proxy, model) in models.items():
+        found["rl"][name] = train_policy(proxy, folder, policy, gold, model, steps, seed)
+        print(f"seed {seed}: {name} done", flush=True)
+    accuracy = {name: read_run(model).metrics[-1]["evaluation/accuracy"] for name, (_, model) in models.items()}
+    (folder / "points.json").write_text(json.dumps({"points": found, "accuracy": accuracy}), encoding="utf-8")
+
+
+USES = ("mean", "worst", "uncertain")
+
+
+def peaks(points: Sequence[Point], form: str) -> tuple[Point, float | None, float]:
+    """The point of most gold, where the fitted law has its highest, and how far it is off on average."""
+    law = fit([p.distance for p in points], [p.gold for p in points], form)
+    return observed_peak(points), law.peak if law else None, law.error if law else math.nan
+
+
+def table(seeds: Sequence[int], output: Path) -> list[str]:
+    """In Markdown: one row for each way, proxy and seed, and what the seeds have in common."""
+    lines = [
+        "| optimised by | proxy | its accuracy | seed | gold at its peak | at d | peak of the law at d | gold in the end "
+        "| proxy in the end | d in the end |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for form in ("best of n", "rl"):
+        for seed in seeds:
+            read = json.loads((output / f"seed-{seed}" / "points.json").read_text(encoding="utf-8"))
+            for name, rows in read["points"][form].items():
+                points = [Point(*row) for row in rows]
+                top, law, _ = peaks(points, form)
+                last = points[-1]
+                told = "-" if law is None else f"{law:.2f}"
+                lines.append(
+                    f"| {form} | {name} | {read['accuracy'][name]:.3f} | {seed} | {top.gold:.2f} | {top.distance:.2f} | "
+                    f"{told} | {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
+                )
+    return lines
+
+
+def draw(seeds: Sequence[int], output: Path, path: Path) -> None:
+    """Proxy (thin) and gold (thick) over the distance, with the fitted law (dotted), one row a seed."""
+    figure, axes = plt.subplots(len(seeds), 2, figsize=(11, 3.6 * len(seeds)), squeeze=False)
+    for row, seed in enumerate(seeds):
+        read = json.loads((output / f"seed-{seed}" / "points.json").read_text(encoding="utf-8"))
+        for axis, form in zip(axes[row], ("best of n", "rl"), strict=True):
+            for number, (name, rows) in enumerate(read["points"][form].items()):
+                points = sorted(Point(*one) for one in rows)
+                colour = f"C{number}"
+                distances = [p.distance for p in points]
+                axis.plot(distances, [p.proxy for p in points], color=colour, lw=0.8, alpha=0.6)
+                axis.plot(distances, [p.gold for p in points], color=colour, lw=1.8, label=name)
+                law = fit(distances, [p.gold for p in points], form)
+                if law is not None:
+                    xs = [max(distances) * i / 60 for i in range(61)]
+                    axis.plot(xs, [law(x) for x in xs], color=colour, lw=1, ls=":")
+                top = observed_peak(points)
+                axis.plot([top.distance], [top.gold], "o", color=colour, ms=4)
+            axis.axhline(0, color="0.7", lw=0.6)
+            axis.set_title(f"{form}, seed {seed}", fontsize=9)
+            axis.set_xlabel("d = sqrt(KL), in nats^1/2", fontsize=8)
+            axis.set_ylabel("reward gained", fontsize=8)
+    axes[0][0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Run what has not been run, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/overoptimization"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--pairs", type=int, nargs="+", default=[100, 400, 1600], help="sizes of the proxies' data")
+    parser.add_argument("--steps", type=int, default=160, help="updates of each policy")
+    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
+    options = parser.parse_args()
+    work = partial(run_seed, options.output, options.pairs, options.steps)
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        list(pool.map(work, options.seeds))
+    print("\n".join(table(options.seeds, options.output)))
+    draw(options.seeds, options.output, options.output / "overoptimization.svg")
+
+
+if __name__ == "__main__":
+    main()
