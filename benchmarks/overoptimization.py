@@ -4,13 +4,13 @@
     python benchmarks/overoptimization.py --output runs/overoptimization --seeds 0 --pairs 100 --steps 100
 
 As Gao et al. 2022 (https://arxiv.org/abs/2210.10760) did it at scale: a gold reward stands for people. It labels pairs
-of the policy's own completions, each choice drawn with the odds that Bradley and Terry give it; reward models learn from
-more or fewer of these pairs; a policy is optimised on each of them, by best of n and by PPO without a KL; and gold is
-read beside. Policy and models are Llamas of two layers that write up to 12 digits; gold is a wider one of three layers
-whose weights are random, scaled so that its scores of what the policy says at first have mean 0 and deviation 2.
+of the policy's own completions, each choice drawn with the odds that Bradley and Terry give it; reward models learn
+from more or fewer of these pairs; a policy is optimised on each of them, by best of n and by PPO without a KL; and gold
+is read beside. Policy and models are Llamas of two layers that write up to 12 digits; gold is a wider one of three
+layers whose weights are random, scaled so that what the policy says at first scores 0 with a deviation of 2.
 
-The table says how far along d = sqrt(KL) gold was highest, where the law that was fitted has its highest point, and what
-of the gold reward was left in the end. Whatever has been done is not done again: give the same --output to go on.
+The table says how far along d = sqrt(KL) gold was highest, where the law that was fitted has its highest point, and
+what was left of the gold reward in the end. Whatever has been done is not done again: give the same --output to go on.
 """
 
 import argparse
@@ -38,13 +38,14 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from posttrain import algorithms
 from posttrain.data import load_tokenizer
 from posttrain.environments.overseen import overseen
-from posttrain.evaluation.overoptimization import Point, best_of_n, best_of_n_kl, fit, observed_peak, points_of
 from posttrain.models.heads import Calibration, RewardModel
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.monitoring import read_run
+from posttrain.monitoring.overoptimization import Point, best_of_n, best_of_n_kl, fit, observed_peak, points_of
 from posttrain.recipes import reward_model, rl
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
+from posttrain.rewards import COMBINATIONS
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scorer import Scorer, load_scorer
@@ -78,7 +79,7 @@ def gold_model(folder: Path, policy: Path, seed: int) -> Path:
     config = LlamaConfig.from_pretrained(policy)
     config.update(
         {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 6, "num_labels": 1}
-        | {"num_key_value_heads": 3, "head_dim": 16, "initializer_range": 0.3, "pad_token_id": 10}
+        | {"num_key_value_heads": 3, "head_dim": 16, "initializer_range": 0.12, "pad_token_id": 10}
     )
     torch.manual_seed(1000 + seed)
     network = LlamaForSequenceClassification(config)
@@ -195,12 +196,12 @@ def choose(folder: Path, policy: Path, gold: Path, models: dict[str, tuple[Proxy
     found: dict[str, list[Point]] = {}
     sizes = [2**i for i in range(int(math.log2(MOST)) + 1)]
     for name, (proxy, model) in models.items():
-        ask = overseen("", [scorer(saved_model(str(model)).where)], use=proxy.use).environment.reward.parts[0][0].ask
+        ask = scorer(saved_model(str(model)).where)
         points: list[Point] = []
         scored = []
         for prompt, (texts, golds) in zip(HELDOUT, sampled, strict=True):
             told = ask([[Message("user", prompt), Message("assistant", text)] for text in texts])
-            scored.append(([combine(proxy.use, scores) for scores in told], golds))
+            scored.append(([COMBINATIONS[proxy.use](scores, 0.5) for scores in told], golds))
         for n in sizes:
             by_proxy = fmean(best_of_n(told, told, n) for told, _ in scored)
             by_gold = fmean(best_of_n(told, golds, n) for told, golds in scored)
@@ -208,12 +209,6 @@ def choose(folder: Path, policy: Path, gold: Path, models: dict[str, tuple[Proxy
         first = points[0]
         found[name] = [Point(p.distance, p.proxy - first.proxy, p.gold - first.gold) for p in points]
     return found
-
-
-def combine(use: str, scores: Sequence[float]) -> float:
-    from posttrain.rewards import COMBINATIONS
-
-    return COMBINATIONS[use](scores, 0.5)
 
 
 def run_seed(output: Path, sizes: Sequence[int], steps: int, seed: int) -> None:

@@ -123,7 +123,8 @@ def _accuracy(found: Any) -> str:
 
 def _reward(found: Any) -> str:
     beside = [f"{name} {value:.3f}" for name in ("gold", "kl") if (value := getattr(found, name)) is not None]
-    return f"{found.reward:.3f} ± {found.reward_se:.3f}" + (f" ({', '.join(beside)})" if beside else "")
+    error = "" if found.reward_se is None else f" ± {found.reward_se:.3f}"
+    return f"{found.reward:.3f}{error}" + (f" ({', '.join(beside)})" if beside else "")
 
 
 def _answer_run(result: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """How scores are judged against what people chose, by hand and with planted truth."""
 
+import itertools
 import math
 import random
 from statistics import fmean, pstdev
@@ -22,9 +23,11 @@ from posttrain.evaluation.pairs import (
     measures,
 )
 
+NUMBERS = itertools.count()
 
-def pair(margin: float, tokens: tuple[int, int] = (1, 1), category: str = "") -> ScoredPair:
-    return ScoredPair((margin + 3.0,), (3.0,), *tokens, category)
+
+def pair(margin: float, tokens: tuple[int, int] = (1, 1), category: str = "", prompt: int | None = None) -> ScoredPair:
+    return ScoredPair((margin + 3.0,), (3.0,), *tokens, category, next(NUMBERS) if prompt is None else prompt)
 
 
 def test_equal_scores_are_half_right():
@@ -33,6 +36,13 @@ def test_equal_scores_are_half_right():
     assert found.ci95[0] < found.value < found.ci95[1]
     with pytest.raises(UserError, match="no pairs"):
         accuracy([])
+
+
+def test_a_prompt_with_many_pairs_is_one_observation():
+    pairs = [*(pair(1.0, prompt=1) for _ in range(6)), pair(-1.0, prompt=2), pair(1.0, prompt=3)]
+    found = accuracy(pairs)
+    assert (found.value, found.pairs) == (pytest.approx(2 / 3), 8)
+    assert found.ci95 == accuracy([pair(1.0), pair(-1.0), pair(1.0)]).ci95
 
 
 def test_categories_are_judged_apart_where_there_are_several():
@@ -90,19 +100,20 @@ def test_a_planted_temperature_is_found_and_mends_the_calibration(temperature):
         assert calibration_error(pairs) > 0.07
 
 
-def test_a_temperature_stays_within_its_limits():
-    assert fit_temperature([pair(1.0)] * 5) == pytest.approx(0.05)
+def test_few_pairs_that_are_all_judged_rightly_do_not_make_a_model_certain():
+    assert fit_temperature([pair(2.0)] * 5) == pytest.approx(2 / math.log(6))
+    assert fit_temperature([pair(2.0)] * 500) == pytest.approx(2 / math.log(501))
     assert fit_temperature([pair(-1.0)] * 5) == pytest.approx(20.0)
+    assert fit_temperature([pair(0.0)] * 5) > 0
 
 
 def test_a_calibration_is_judged_on_pairs_that_it_was_not_fitted_to():
-    pairs = [
-        pair(m) for _ in range(50) for m in (2.0, 2.0, 2.0, -2.0)
-    ]  # right in every pair of one half, half in other
-    halves = pairs[::2], pairs[1::2]
-    expected = [calibration_error(a, fit_temperature(b)) for a, b in (halves, halves[::-1])]
-    assert crossfitted_error(pairs) == pytest.approx(fmean(expected)) and crossfitted_error(pairs) > 0.2
-    assert calibration_error(pairs, fit_temperature(pairs)) < 0.01
+    first, second = [pair(2.0) for _ in range(100)], [pair(m) for _ in range(50) for m in (2.0, -2.0)]
+    pairs = [*first, *second]  # right in every pair of one half, in half of the other
+    sure = 1 / (1 + math.exp(-2 / fit_temperature(first)))
+    # the first half is right where it is half sure, the second half right where it is all but certain
+    assert crossfitted_error(pairs) == pytest.approx((0.5 + sure - 0.5) / 2, abs=0.03)
+    assert calibration_error(pairs, fit_temperature(pairs)) < 0.02
     assert crossfitted_error(pairs[:1]) == calibration_error(pairs[:1])
 
 

@@ -15,7 +15,8 @@ MUTATIONS = [
             ("(quality_E, tokens_E).abs() - ", "(quality_E, tokens_E) - "),
             ("(quality_E, tokens_E).abs() - ", "(quality_E, tokens_E).abs() + "),
             ("(first_D * second_D).sum().abs()", "(first_D * second_D).abs().sum()"),
-            ("(first_D * second_D).sum().abs()", "(first_D * second_D).sum()"),
+            ("(first_D * second_D).sum().abs() /", "(first_D * second_D).sum() /"),
+            (" / (first_D.square().sum() * second_D.square().sum()).sqrt()", ""),
         ]
     ),
     *(
@@ -85,15 +86,18 @@ MUTATIONS = [
             ("_sure(pair, temperature) - 0.5) * 2 * BINS", "_sure(pair, temperature) - 0.5) * BINS"),
             ("fmean(p.right for p in one)", "one[0].right"),
             ("b.pairs * abs(b.right - b.confidence)", "b.pairs * (b.right - b.confidence)"),
-            ("-pair.margin * _sigmoid(-pair.margin * math.exp(middle))", "-pair.margin * _sigmoid(-pair.margin)"),
+            ("_sigmoid(-pair.margin * math.exp(middle))", "_sigmoid(-pair.margin)"),
+            ("doubt = 1 / (len(pairs) + 2)", "doubt = 0.0"),
+            ("doubt = 1 / (len(pairs) + 2)", "doubt = 0.1"),
             ("if slope < 0 else (low, middle)", "if slope > 0 else (low, middle)"),
             ("return math.exp(-(low + high) / 2)", "return math.exp((low + high) / 2)"),
-            ("calibration_error(one, fit_temperature(other))", "calibration_error(one, fit_temperature(one))"),
+            ("map(fit_temperature, halves[::-1])", "map(fit_temperature, halves)"),
             ("    if not all(halves):\n", "    if False:\n"),
             ("sum(m * m for m in margins)", "len(margins)"),
             ("/ spread if spread else None", "/ spread if spread else 0.0"),
             ("if p.chosen_tokens > p.rejected_tokens", "if p.chosen_tokens >= p.rejected_tokens"),
-            ("(w > r) + 0.5 * (w == r)", "(w >= r)"),
+            ("bisect_left(right, w) + bisect_right(right, w)", "2 * bisect_right(right, w)"),
+            ("found.setdefault(pair.prompt, [])", "found.setdefault(len(found), [])"),
             ("for outcome in (0.0, 1.0))", "for outcome in (1.0, 0.0))"),
             ("abs(pair.margin) / temperature", "pair.margin / temperature"),
             ("max(x, 0.0) + math.log1p(math.exp(-abs(x)))", "math.log1p(math.exp(x))"),
@@ -103,7 +107,7 @@ MUTATIONS = [
         Mutation("evaluation/pairs.py", old, new, "recipes/test_reward_model.py")
         for old, new in [
             ("said[better], said[worse]", "said[worse], said[better]"),
-            ("ScoredPair(chosen, rejected, chosen_tokens, rejected_tokens)", "ScoredPair(chosen, rejected)"),
+            ("chosen_tokens, rejected_tokens, prompt=number", "prompt=number"),
         ]
     ),
     *(
@@ -195,7 +199,7 @@ MUTATIONS = [
         for old, new in [("(_solved(scores, outcome) if outcome else {})", "_solved(scores, outcome or 'learned')")]
     ),
     *(
-        Mutation("evaluation/overoptimization.py", old, new, "evaluation/test_overoptimization.py")
+        Mutation("monitoring/overoptimization.py", old, new, "monitoring/test_overoptimization.py")
         for old, new in [
             ('self.beta * (math.log(d) if self.form == "rl" else d)', "self.beta * d"),
             ("self.alpha / self.beta - 1", "self.alpha / self.beta"),

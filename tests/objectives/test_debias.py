@@ -59,7 +59,8 @@ def test_length_goes_to_one_head_and_leaves_the_other_whichever_way_that_follows
 
 def test_rows_at_right_angles_do_not_overlap():
     assert overlap(tensor([1.0, 2.0]), tensor([2.0, -1.0])).item() == 0.0
-    assert overlap(tensor([1.0, 2.0]), tensor([-2.0, -1.0])).item() == 4.0
+    assert overlap(tensor([1.0, 2.0]), tensor([-2.0, -1.0])).item() == pytest.approx(4 / 5)
+    assert overlap(tensor([10.0, 20.0]), tensor([-0.2, -0.1])).item() == pytest.approx(4 / 5)
 
 
 @pytest.mark.parametrize("function", [centring, correlation, overlap])

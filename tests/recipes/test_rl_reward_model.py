@@ -12,7 +12,7 @@ from posttrain import algorithms
 from posttrain.data import load_tokenizer
 from posttrain.errors import UserError
 from posttrain.evaluation.heldout import HeldOutReward
-from posttrain.models.heads import load_reward_model
+from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.monitoring import read_run
 from posttrain.recipes import iterate, rl
 from posttrain.recipes.iterate import Iterated
@@ -34,7 +34,7 @@ def scorers(tmp_path_factory, folder):
     found = tmp_path_factory.mktemp("scorers")
     for name, members in (("one", 1), ("three", 3)):
         made = load_reward_model(str(folder / "model"), dtype=torch.float32, seed=members, members=members)
-        made.save(found / name, padding=0)
+        made.save(found / name, padding=0, calibration=Calibration((0.0,) * members, 1.0))
         load_tokenizer(str(folder / "model")).save_pretrained(found / name)
     return found
 
@@ -113,25 +113,29 @@ def test_the_gold_reward_is_the_weighted_sum_of_its_parts(config, folder, tmp_pa
     assert twice.before.gold == pytest.approx(2 * once.before.gold) and once.before.gold != 0
 
 
-def test_a_verifier_beside_a_reward_model_still_says_what_is_solved(config, folder, scorers, tmp_path):
-    both = replace(config, reward=f"{folder / 'scorer.py'}:score=0.5", steps=1, eval_every=1)
+def test_a_verifier_beside_a_reward_model_still_says_what_is_solved(config, scorers, tmp_path):
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps({"prompt": word, "answer": word}) + "\n" for word in "abcd"))
+    both = replace(config, reward="exact=0.5", dataset=str(tasks), steps=1, eval_every=1)
     found = train(both, output=tmp_path / "run")
     row = read_run(found.run).metrics[-1]
-    assert row["reward/mean"] == pytest.approx(0.5 * row["reward/score"] + row["reward/reward_model"], abs=1e-4)
+    assert row["reward/mean"] == pytest.approx(0.5 * row["reward/exact"] + row["reward/reward_model"], abs=1e-4)
     assert "accuracy" in row and found.after.accuracy == row["evaluation/accuracy"]
     several = replace(config, reward_model=f"{scorers / 'one'} {scorers / 'three'}", steps=1, eval_every=1)
     assert "reward/disagreement" in read_run(train(several, output=tmp_path / "several").run).metrics[-1]
 
 
-def test_a_run_stops_when_gold_is_no_better(config, tmp_path):
+def test_a_run_stops_when_gold_is_no_better(config, tmp_path, capsys):
     (tmp_path / "sinking.py").write_text(
         "calls = []\ndef gold(completions):\n    calls.append(1)\n    return [-float(len(calls))] * len(completions)\n"
     )
     sinking = replace(config, gold=f"{tmp_path / 'sinking.py'}:gold", steps=12, eval_every=1, stop_after=3)
-    found = train(sinking, output=tmp_path / "run")
-    assert (found.steps, found.interrupted) == (3, "")
+    found = train(sinking, output=tmp_path / "run", quiet=False)
+    assert (found.steps, found.interrupted, found.finished) == (3, "", True)
+    assert "stopped after step 3: no better for 3 evaluations (--stop-after)" in capsys.readouterr().err
+    on = train(replace(sinking, stop_after=0, steps=5), resume=found.run)
+    assert (on.steps, on.finished) == (5, False)
     assert checkpoint.best(found.run / "checkpoints").step == 1  # there is none of the policy before training
-    assert train(replace(sinking, stop_after=0, steps=5), output=tmp_path / "on").steps == 5
 
 
 def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, tmp_path):
@@ -170,7 +174,9 @@ def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config
         ({"stop_after": 2, "eval_every": 0}, "--stop-after counts evaluations"),
         ({"reward_model": "", "reward_model_use": "worst", "reward": "numbers"}, "name one with --reward-model"),
         ({"reward_model_use": "wurst"}, "did you mean 'worst'"),
-        ({"disagreement_penalty": -1.0}, "--disagreement-penalty must be 0 or more"),
+        ({"reward_model_use": "uncertain", "disagreement_penalty": -1.0}, "--disagreement-penalty must be 0 or more"),
+        ({"disagreement_penalty": 1.0}, "--disagreement-penalty is for --reward-model-use uncertain"),
+        ({"reward_model": "'a"}, "cannot read --reward-model"),
         ({"reward_model": "", "reward": ""}, "or with --reward-model"),
     ],
 )
@@ -178,6 +184,27 @@ def test_wrong_options_are_refused(changes, message, config, tmp_path):
     with pytest.raises(UserError, match=message):
         train(replace(config, **changes), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_scores_whose_zeros_are_not_known_are_not_compared(config, folder, tmp_path):
+    raw = load_reward_model(str(folder / "model"), dtype=torch.float32, members=2)
+    raw.save(tmp_path / "raw", padding=0)
+    load_tokenizer(str(folder / "model")).save_pretrained(tmp_path / "raw")
+    worst = replace(config, reward_model=str(tmp_path / "raw"), reward_model_use="worst")
+    with pytest.raises(UserError, match=r"what 0 means to .*raw is not known; train it with pairs held out"):
+        train(worst, output=tmp_path / "run")
+    assert (
+        train(
+            replace(worst, reward_model_use="mean", steps=1, eval_every=0, eval_dataset=""), output=tmp_path / "mean"
+        ).steps
+        == 1
+    )
+
+
+def test_a_rule_beside_a_reward_model_does_not_say_what_is_solved(config, tmp_path):
+    found = train(replace(config, reward="length=0.1", steps=1, eval_every=1), output=tmp_path / "run")
+    row = read_run(found.run).metrics[-1]
+    assert isinstance(found.after, HeldOutReward) and not {"accuracy", "evaluation/accuracy"} & row.keys()
 
 
 def test_a_policy_is_no_reward_model(config, folder: Path, tmp_path):

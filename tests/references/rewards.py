@@ -37,4 +37,5 @@ def odin(pairs, tokens, rows, weight):
     flat = [score for pair in pairs for score in pair]
     apart = abs(pearson([q for q, _ in flat], tokens)) - pearson([n for _, n in flat], tokens)
     angle = abs(sum(x * y for x, y in zip(*rows, strict=True)))
+    angle /= math.sqrt(sum(x * x for x in rows[0])) * math.sqrt(sum(y * y for y in rows[1]))
     return ranked + weight * (apart + angle)

@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean, pvariance
 
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, Weighted, score_all
+from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, SoftOverlong, Weighted, score_all
 from posttrain.rewards.verifiers.numbers import NumberVerifier
 from posttrain.types import Episode, Message, Task
 
@@ -67,6 +68,19 @@ def test_no_score_of_a_learned_reward_means_solved():
     assert Weighted((learned,)).outcome == ""
     assert Weighted((learned, verifier)).outcome == "numbers"
     assert Weighted((learned, (Named(NumberVerifier(), "gold"), 0.0))).outcome == ""
+    assert Weighted((learned, (SoftOverlong(), 1.0))).outcome == ""
+    beside = ((Named(LearnedReward(ask), "gold"), 0.0), (Disagreement(ask), 0.0))
+    assert Weighted(((SoftOverlong(), 1.0), *beside)).outcome == "length"
+
+
+def test_a_model_may_take_longer_than_rewards_may():
+    def slow(conversations):
+        time.sleep(0.2)
+        return ask(conversations)
+
+    for reward in (LearnedReward(slow), Named(LearnedReward(slow), "gold")):
+        found = asyncio.run(Weighted(((reward, 1.0),), timeout_s=0.01).score_parts(episodes("a")))
+        assert found[0][reward.name].value == 4.0
     assert scores(Named(LearnedReward(ask), "gold"), "a") == [4.0]
 
 

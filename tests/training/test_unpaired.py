@@ -69,6 +69,8 @@ def test_kto_by_hand_however_the_batch_is_cut(microbatch_tokens):
         assert found["length/bad"] == pytest.approx((2 + 3) / 2)
         good = sum(sum(logprobs(model, judged.example)) for judged in batch if judged.good) / 3
         assert found["logprob/good"] == pytest.approx(good, rel=1e-5)
+        bad = sum(sum(logprobs(model, judged.example)) for judged in batch if not judged.good) / 2
+        assert found["logprob/bad"] == pytest.approx(bad, rel=1e-5)
 
 
 def gradients(microbatch_tokens: int) -> dict[str, torch.Tensor]:

@@ -28,7 +28,7 @@ class HeldOutReward(NamedTuple):
     """Held-out reward where no reward says that a task is solved; beside it gold and KL where they were read."""
 
     reward: float
-    reward_se: float  # standard error, over tasks
+    reward_se: float | None  # standard error, over tasks; None of a single one
     gold: float | None
     kl: float | None
 
@@ -75,8 +75,8 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
 
 def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
     by_task = [fmean(each) for each in values]
-    error = stdev(by_task) / math.sqrt(len(by_task)) if len(by_task) > 1 else math.nan
-    return {name: fmean(by_task)} | ({f"{name}_se": error} if len(by_task) > 1 else {})
+    error = {f"{name}_se": stdev(by_task) / math.sqrt(len(by_task))} if len(by_task) > 1 else {}
+    return {name: fmean(by_task)} | error
 
 
 def goodness(metrics: Mapping[str, Any]) -> float | None:
@@ -103,7 +103,7 @@ def _read(row: Mapping[str, Any]) -> HeldOut | HeldOutReward | None:
         return None
     return HeldOutReward(
         row["evaluation/reward"],
-        row.get("evaluation/reward_se", math.nan),
+        row.get("evaluation/reward_se"),
         row.get("evaluation/gold"),
         row.get("evaluation/kl"),
     )

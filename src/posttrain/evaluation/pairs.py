@@ -5,6 +5,7 @@ the mean of its members'.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
@@ -27,6 +28,7 @@ class ScoredPair:
     chosen_tokens: int = 0
     rejected_tokens: int = 0
     category: str = ""
+    prompt: int = 0  # pairs of one prompt share responses, and are not independent of each other
 
     @property
     def margin(self) -> float:
@@ -44,15 +46,18 @@ class ScoredPair:
         return (self.margin > 0) + 0.5 * (self.margin == 0)
 
 
-def scored_pairs(units: Sequence[Ranked], scores: Sequence[tuple[float, ...]]) -> list[ScoredPair]:
-    """Every pair of every ranking, in order; `scores` are those of their responses, one after the other."""
+def scored_pairs(units: Sequence[Ranked], scores: Sequence[tuple[float, ...]], *, first: int = 0) -> list[ScoredPair]:
+    """Every pair of every ranking, in order; `scores` are those of their responses, one after the other.
+
+    `first` is the number of the first ranking's prompt.
+    """
     left = iter(scores)
     found: list[ScoredPair] = []
-    for unit in units:
+    for number, unit in enumerate(units, first):
         said = [(next(left), len(example.continuation)) for example in unit.examples]
         for better, worse, _ in unit.pairs:
             (chosen, chosen_tokens), (rejected, rejected_tokens) = said[better], said[worse]
-            found.append(ScoredPair(chosen, rejected, chosen_tokens, rejected_tokens))
+            found.append(ScoredPair(chosen, rejected, chosen_tokens, rejected_tokens, prompt=number))
     return found
 
 
@@ -73,15 +78,23 @@ class Bin(NamedTuple):
 
 
 def accuracy(pairs: Sequence[ScoredPair]) -> Accuracy:
-    """The share that is right, with its interval; the pair is the unit.
+    """The share that is right, with its interval; the prompt is the unit, as it is in training.
 
     Raises:
         UserError: there are no pairs.
     """
     if not pairs:
         raise UserError("there are no pairs to judge")
-    right = [pair.right for pair in pairs]
-    return Accuracy(fmean(right), mean_interval(right), len(right))
+    rates = list(by_prompt(pairs).values())
+    return Accuracy(fmean(rates), mean_interval(rates), len(pairs))
+
+
+def by_prompt(pairs: Sequence[ScoredPair]) -> dict[int, float]:
+    """The share of each prompt's pairs that is right."""
+    found: dict[int, list[float]] = {}
+    for pair in pairs:
+        found.setdefault(pair.prompt, []).append(pair.right)
+    return {prompt: fmean(right) for prompt, right in found.items()}
 
 
 def by_category(pairs: Sequence[ScoredPair]) -> dict[str, Accuracy]:
@@ -121,29 +134,35 @@ def calibration_error(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> 
 def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
     """The temperature by which scores have to be divided so that sigmoid(margin) is how often people agree.
 
-    The one with the least `log_loss`, within 0.05 to 20 (Guo et al. 2017, section 4.2). It changes no choice. Where
-    every choice is right it is the lower end, and where most are wrong the upper one.
+    The one with the least log loss, within 0.05 to 20 (Guo et al. 2017, section 4.2), which changes no choice. n pairs
+    count as if people chose as they did with a probability of (n + 1) / (n + 2), as in Platt scaling (Platt 1999): few
+    pairs of which all are judged rightly do not make a model certain. Where most are wrong it is the upper end.
 
     Example:
-        >>> pairs = [ScoredPair((4.0,), (0.0,))] * 3 + [ScoredPair((0.0,), (4.0,))]  # right in three of four
-        >>> round(fit_temperature(pairs), 3)  # 4 / log 3
-        3.641
+        >>> pairs = [ScoredPair((4.0,), (0.0,))] * 75 + [ScoredPair((0.0,), (4.0,))] * 25
+        >>> round(fit_temperature(pairs), 2)  # 4 / log 3, for infinitely many of them
+        3.73
     """
+    doubt = 1 / (len(pairs) + 2)
     low, high = math.log(1 / HOTTEST), math.log(1 / COLDEST)  # of the logarithm of a = 1/T, in which the slope rises
     for _ in range(60):
         middle = (low + high) / 2
-        slope = fmean(-pair.margin * _sigmoid(-pair.margin * math.exp(middle)) for pair in pairs)
+        slope = fmean(pair.margin * (doubt - _sigmoid(-pair.margin * math.exp(middle))) for pair in pairs)
         low, high = (middle, high) if slope < 0 else (low, middle)
     return math.exp(-(low + high) / 2)
 
 
 def crossfitted_error(pairs: Sequence[ScoredPair]) -> float:
     """The calibration error at a temperature that was fitted to other pairs: each half is judged by the other's."""
-    halves = pairs[::2], pairs[1::2]
+    halves = pairs[: len(pairs) // 2], pairs[len(pairs) // 2 :]
     if not all(halves):
         return calibration_error(pairs)
-    errors = [calibration_error(one, fit_temperature(other)) for one, other in (halves, halves[::-1])]
-    return sum(e * len(half) for e, half in zip(errors, halves, strict=True)) / len(pairs)
+    cooled = [
+        ScoredPair((pair.margin / temperature,), (0.0,))
+        for one, temperature in zip(halves, map(fit_temperature, halves[::-1]), strict=True)
+        for pair in one
+    ]
+    return calibration_error(cooled)
 
 
 def length_correlation(pairs: Sequence[ScoredPair]) -> float | None:
@@ -175,7 +194,9 @@ def disagreement_tells(pairs: Sequence[ScoredPair]) -> float | None:
     wrong, right = ([p.disagreement for p in pairs if p.right == outcome] for outcome in (0.0, 1.0))
     if not wrong or not right:
         return None
-    return fmean((w > r) + 0.5 * (w == r) for w in wrong for r in right)
+    right.sort()
+    below = sum(bisect_left(right, w) + bisect_right(right, w) for w in wrong)  # a tie is in one of the two
+    return below / (2 * len(wrong) * len(right))
 
 
 def measures(pairs: Sequence[ScoredPair]) -> dict[str, float]:

@@ -38,6 +38,7 @@ class RewardModel:
     body: LanguageModel  # whose network is transformers' ...ForSequenceClassification with H labels
     zeros: tuple[float, ...] = (0.0,)  # z: what counts as a score of 0, for each head
     length_head: nn.Parameter | None = None  # [1, D]: while length is learned apart, what takes it up
+    comparable: bool = False  # whether the zeros are known, without which no two heads mean the same by a score
 
     @property
     def head(self) -> nn.Parameter:
@@ -85,8 +86,9 @@ class RewardModel:
         network: Any = self.body.network
         zeros, temperature = calibration or Calibration((0.0,) * self.members, 1.0)
         network.config.pad_token_id = padding
-        apart = [(old + new) / temperature for old, new in zip(self.zeros, zeros, strict=True)]
-        setattr(network.config, ZEROS, apart)
+        if calibration or self.comparable:
+            apart = [(old + new) / temperature for old, new in zip(self.zeros, zeros, strict=True)]
+            setattr(network.config, ZEROS, apart)
         weights = network.state_dict()
         weights["score.weight"] = (self.head.detach().float() / temperature).to(self.head.dtype)
         network.save_pretrained(str(folder), state_dict=weights)
@@ -139,15 +141,16 @@ def load_reward_model(
     # a row per token of the batch, which MasterAdamW can take
     network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
     context = config.get_text_config().max_position_embeddings
-    zeros = tuple(getattr(config, ZEROS, None) or (0.0,) * config.num_labels)
-    return RewardModel(LanguageModel(ready(network.to(device)), context, name), zeros)
+    zeros = getattr(config, ZEROS, None)
+    body = LanguageModel(ready(network.to(device)), context, name)
+    return RewardModel(body, tuple(zeros or (0.0,) * config.num_labels), comparable=zeros is not None)
 
 
 def with_length_head(model: RewardModel, *, seed: int) -> RewardModel:
     """The same with a second row, fresh, which learns the length apart; it is not saved as a score."""
     row = nn.Parameter(torch.empty_like(model.head[:1]))
     _draw(row, seed + 1)
-    return RewardModel(model.body, model.zeros, row)
+    return RewardModel(model.body, model.zeros, row, model.comparable)
 
 
 def _refuse_other_classifiers(name: str, config: Any, members: int) -> None:

@@ -205,7 +205,8 @@ def over_optimised(run: Curves, limits: Thresholds) -> Finding | None:
         return None
     best = max(range(len(gold)), key=lambda i: gold[i])
     lost, gained = gold[best] - gold[-1], gold[best] - gold[0]
-    if best in (0, len(gold) - 1) or proxy[-1] <= proxy[best] or lost <= limits.gold_lost * gained:
+    noise = limits.standard_errors * max(run.values("evaluation/gold_se"), default=0.0)
+    if proxy[-1] <= proxy[best] or lost <= max(limits.gold_lost * gained, noise):
         return None
     return Finding(
         Severity.WARNING,

@@ -72,6 +72,6 @@ class Thresholds:
     held_out_gain: float = 0.01
     """Held-out accuracy that moved less than a point has not moved."""
     gold_lost: float = 0.2
-    """Share of what was gained by the gold reward that is lost again: more than its noise."""
+    """Share of what was gained by the gold reward that is lost again, and beyond its standard errors: a turn."""
     overfit: float = 0.05
     """Share by which a held-out loss is above its lowest: more than its noise."""

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.errors import UserError
-from posttrain.monitoring import chart, config_file, panels
+from posttrain.monitoring import chart, config_file, overoptimization, panels
 from posttrain.monitoring.finding import Finding, Severity
 from posttrain.monitoring.markup import escape, page
 from posttrain.monitoring.run import REPORT, Run
@@ -164,7 +164,14 @@ def _cell(cell: str | Estimate | None, column: int) -> str:
 
 def _part(run: Run, *, named: bool) -> list[str]:
     title = [f'<h2 class="part">{escape(run.name)}</h2>'] if named else []
-    return [*title, *_curves(panels.charts(run.metrics)), _samples(run.samples)]
+    return [*title, *_curves(_gamed(run.metrics)), *_curves(panels.charts(run.metrics)), _samples(run.samples)]
+
+
+def _gamed(rows: panels.Rows) -> list[tuple[str, list[chart.Chart]]]:
+    """Where a gold reward was read: what became of it while the policy went away from where it began."""
+    series = [chart.Series(*curve) for curve in overoptimization.curves(overoptimization.points_of(rows))]
+    drawn = chart.Chart("Reward gained by how far the policy has gone", series, "over the square root of its KL")
+    return [("Is the reward being gamed?", [drawn])]
 
 
 def _curves(sections: Sequence[tuple[str, Sequence[chart.Chart]]]) -> list[str]:

@@ -106,7 +106,8 @@ def batch_normalised(values_N: Float[Tensor, "..."], *, epsilon: float = 1e-4) -
         A_n = (a_n - mean(a)) / (std(a) + epsilon)
 
     REINFORCE++, Hu 2025 (https://arxiv.org/abs/2501.03262): of all tokens of the batch, so that long completions count
-    for more. The standard deviation's divisor is their number less one. Equal values, and a single one, give 0; none give none.
+    for more. The standard deviation's divisor is their number less one. Equal values, and a single one, give
+    0; none give none.
 
     Example:
         >>> batch_normalised(torch.tensor([1.0, 3.0]), epsilon=0.0)

@@ -69,14 +69,17 @@ def length_apart(
 
 
 def overlap(first_D: Float[Tensor, "D"], second_D: Float[Tensor, "D"]) -> Float[Tensor, ""]:
-    """How far two rows are from being at right angles: |w_Q . w_L|, by which ODIN keeps its heads apart.
+    """How far two rows are from being at right angles, by which ODIN keeps its heads apart (see `length_apart`).
 
-    See `length_apart`. Raises `ValueError` for unequal shapes.
+        L_O = |w_Q . w_L| / (|w_Q| |w_L|)
+
+    The paper has |w_Q . w_L| and keeps both rows at length 1; here the lengths are free, and divided out, or the loss
+    would fall by making them short, which the correlations do not see. Raises `ValueError` for unequal shapes.
 
     Example:
         >>> import torch
-        >>> overlap(torch.tensor([1.0, 2.0]), torch.tensor([1.0, -1.0]))
-        tensor(1.)
+        >>> overlap(torch.tensor([3.0, 4.0]), torch.tensor([2.0, 0.0]))
+        tensor(0.6000)
     """
     require_one_shape("overlap", first_D=first_D, second_D=second_D)
-    return (first_D * second_D).sum().abs()
+    return (first_D * second_D).sum().abs() / (first_D.square().sum() * second_D.square().sum()).sqrt()

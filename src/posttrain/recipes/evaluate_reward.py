@@ -27,6 +27,7 @@ from posttrain.evaluation.pairs import (
     accuracy,
     by_category,
     by_length,
+    by_prompt,
     calibration,
     calibration_error,
     crossfitted_error,
@@ -110,6 +111,7 @@ class Judged:
             "model": self.model,
             **_numbers(accuracy(self.pairs)),
             "categories": {name: _numbers(found) for name, found in by_category(self.pairs).items()},
+            "prompts": len(by_prompt(self.pairs)),
             "ties": sum(pair.margin == 0 for pair in self.pairs),
             "log_loss": log_loss(self.pairs),
             "calibration_error": calibration_error(self.pairs),
@@ -157,7 +159,7 @@ class EvaluateRewardResult:
         """How much more often the model is right than the baseline on the same pairs, with its interval."""
         if self.baseline is None:
             return None
-        before, after = ([pair.right for pair in one.pairs] for one in (self.baseline, self.model))
+        before, after = (list(by_prompt(one.pairs).values()) for one in (self.baseline, self.model))
         return fmean(after) - fmean(before), paired_difference_interval(before, after)
 
     def summary(self) -> dict[str, Any]:
@@ -193,6 +195,10 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     began = time.monotonic()
     if config.suite not in SUITES:
         raise unknown("suite", config.suite, SUITES)
+    if config.microbatch_tokens < config.max_tokens:
+        raise UserError(
+            f"--microbatch-tokens {config.microbatch_tokens} must be at least --max-tokens {config.max_tokens}"
+        )
     if not config.model:
         raise UserError("say which reward model with --model: a run of posttrain reward-model, a folder or a hub id")
     models = [saved_model(name) for name in (config.model, config.baseline) if name]
@@ -212,7 +218,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
                 some = rankings[first : first + AT_A_TIME]
                 units = [ranked_of(scorer.chat, preferences) for preferences in some]
                 with progress.phase("scoring"):
-                    scored = scored_pairs(units, scorer.of(sequences_of(units)))
+                    scored = scored_pairs(units, scorer.of(sequences_of(units)), first=first)
                 compared = [one for preferences in some for one in preferences]
                 directory.log_samples(0, map(partial(_row, saved.title), compared, scored))
                 pairs += [replace(p, category=one.category) for p, one in zip(scored, compared, strict=True)]

@@ -24,7 +24,7 @@ from posttrain.data import ChatFormat, ending_at_stop, load_tokenizer, padding_b
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
-from posttrain.evaluation.pairs import ScoredPair, crossfitted_error, fit_temperature, measures, scored_pairs
+from posttrain.evaluation.pairs import HOTTEST, ScoredPair, crossfitted_error, fit_temperature, measures, scored_pairs
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
@@ -110,6 +110,8 @@ def run(
             if pairs.heldout and (last or (config.eval_every and step % config.eval_every == 0)):
                 scored = _judge(config, parts, progress)
                 calibration = _calibration(scored) if config.calibrate else None
+                if calibration and calibration.temperature >= HOTTEST * 0.99:
+                    progress.say("the scores say nothing of what people choose in held-out pairs; they are near 0 now")
                 metrics |= _measures(scored, calibration)
             directory.log_metrics(step, metrics)
             progress.step(step, loss=metrics["loss"], accuracy=metrics["accuracy"])
@@ -174,6 +176,8 @@ def _prepare(config: Scoring) -> _Parts:
         notes.append("the pairs say how much better the chosen response is; --margin 1 learns from that, too")
     if config.margin and len(strengths) == 1:
         notes.append(f"all pairs are of strength {strengths.pop():g}; --margin asks the same of each of them")
+    if model.members > 1 and not (pairs.heldout and config.calibrate):
+        notes.append("not calibrated on held-out pairs, the members' scores do not compare; only their mean is of use")
     return _Parts(pairs, model, chat, optimizer, loss, tuple(notes))
 
 

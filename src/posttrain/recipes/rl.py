@@ -31,11 +31,9 @@ from posttrain.evaluation.heldout import (
     heldout_metrics,
     past_best,
 )
-from posttrain.evaluation.overoptimization import curves, points_of
 from posttrain.models.critic import CRITICS
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
-from posttrain.monitoring.chart import Chart, Series
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
@@ -94,6 +92,7 @@ class RLResult:
     run: Path
     steps: int
     interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
+    finished: bool  # whether it stopped because held-out tasks went no better (--stop-after)
     before: HeldOut | HeldOutReward | None  # where there are held-out tasks
     after: HeldOut | HeldOutReward | None
 
@@ -128,7 +127,8 @@ def run(
         if config.eval_every and step == 0:
             directory.log_metrics(0, _examine(config, parts, progress))
 
-        while step < config.steps and not stop.requested and not _finished(config, directory, step):
+        finished = _finished(config, directory, step)
+        while step < config.steps and not stop.requested and not finished:
             began = time.perf_counter()
             with progress.phase("rollout") as rollout:
                 rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
@@ -191,12 +191,13 @@ def run(
                 adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
                 state = {"draws": draws, "adapted": adapted}
                 checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
+            finished = _finished(config, directory, step)
+        if finished and step < config.steps:
+            progress.say(f"stopped after step {step}: no better for {config.stop_after} evaluations (--stop-after)")
     done = directory.read()
-    distances = [Series(*curve) for curve in curves(points_of(done.metrics))]
-    chart = Chart("Reward gained by how far the policy has gone", distances, "by the square root of its KL", zero=False)
-    write_report(done, charts=[("Is the reward being gamed?", [chart])])
+    write_report(done)
     before, after = held_out(done.metrics)
-    return RLResult(directory.path, step, stop.cause if step < config.steps else "", before, after)
+    return RLResult(directory.path, step, stop.cause if step < config.steps else "", finished, before, after)
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ def _open(
     about = {"device": str(model.device), "precision": str(model.dtype)}
     if resume is None:
         return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
-    directory = RunDirectory.resume(resume, settings, may_differ=("steps",), environment=about)
+    directory = RunDirectory.resume(resume, settings, may_differ=("steps", "stop_after"), environment=about)
     found = restore_latest(
         directory.checkpoints, parts.optimizer, None if parts.critic is None else parts.critic.optimizer
     )

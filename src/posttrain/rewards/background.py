@@ -7,6 +7,7 @@ hang there would turn an error into a program that never exits. Hence daemon thr
 
 import asyncio
 import contextvars
+import math
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -26,6 +27,8 @@ class DidNotFinish(Exception):
 async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
     """Await `coroutine` on the event loop that belongs to `key`, in another thread, for at most `timeout_s` seconds.
 
+    `math.inf` is as long as it takes.
+
     The same key gets the same loop each time, so a client session that a reward opened stays usable. After a time-out
     the loop is given up, for it may be blocked, and the next call gets a new one.
 
@@ -36,7 +39,7 @@ async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: floa
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     waiter = asyncio.wrap_future(future)
     try:
-        done, _ = await asyncio.wait({waiter}, timeout=timeout_s)
+        done, _ = await asyncio.wait({waiter}, timeout=None if timeout_s == math.inf else timeout_s)
     except asyncio.CancelledError:
         future.cancel()
         raise

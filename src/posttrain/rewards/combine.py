@@ -42,7 +42,7 @@ REWARDS: dict[str, Callable[[], Reward]] = {
 }
 """Every reward that has a name. One line registers another."""
 
-RESERVED = ("mean", "std")  # reward/mean and reward/std are logged of the sum, beside reward/NAME of each
+RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are logged of the sum, beside reward/NAME
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -80,13 +80,16 @@ class Weighted:
 
     @property
     def outcome(self) -> str:
-        """The part that says whether a task was solved: the first verifier; without one, the first that could.
+        """The part that says whether a task was solved: the first verifier; without one, the first reward.
 
-        Empty where there is none: what a reward model gives has no value that means that.
+        Empty beside a reward model without a verifier: what that gives has no value that means solved, and rules about
+        format or length do not say it either.
         """
         verifiers = [reward.name for reward, _ in self.parts if getattr(reward, "verifies", False)]
-        bounded = [reward.name for reward, _ in self.parts if not getattr(reward, "unbounded", False)]
-        return next(iter([*verifiers, *bounded]), "")
+        judges = [reward for reward, _ in self.parts if not getattr(reward, "beside", False)]
+        if verifiers or any(getattr(reward, "unbounded", False) for reward in judges):
+            return verifiers[0] if verifiers else ""
+        return judges[0].name
 
     async def score_parts(self, episodes: Sequence[Episode]) -> list[dict[str, Score]]:
         """The scores of every reward by its name, one dictionary per episode. The rewards work at the same time.
@@ -95,7 +98,10 @@ class Weighted:
             RewardError: any of them failed; see `score_all`.
         """
         asked = [
-            asyncio.ensure_future(score_all(reward, episodes, timeout_s=self.timeout_s)) for reward, _ in self.parts
+            asyncio.ensure_future(
+                score_all(reward, episodes, timeout_s=math.inf if getattr(reward, "patient", False) else self.timeout_s)
+            )
+            for reward, _ in self.parts
         ]
         try:
             columns = await asyncio.gather(*asked)

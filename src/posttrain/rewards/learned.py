@@ -3,6 +3,7 @@
 The model itself is not here: a learned reward is handed something to ask (`ScoreFn`), and a lambda tests it.
 """
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ COMBINATIONS: Mapping[str, Combine] = MappingProxyType(
     worst       min_h r_h
     uncertain   1/H sum_h r_h - w 1/H sum_h (r_h - mean)^2
 
-Coste et al. 2023, section 3.3 (https://arxiv.org/abs/2310.02743), who call the last two worst-case and
+Coste et al. 2023 (https://arxiv.org/abs/2310.02743), who call the last two worst-case and
 uncertainty-weighted optimisation.
 """
 
@@ -47,12 +48,12 @@ class LearnedReward:
     name: str = "reward_model"
     use: str = "mean"
     penalty: float = 0.5
-    unbounded = True
+    unbounded = patient = True
 
     def __post_init__(self) -> None:
         if self.use not in COMBINATIONS:
             raise unknown("use of a reward model", self.use, COMBINATIONS)
-        if not self.penalty >= 0:
+        if not 0 <= self.penalty < math.inf:
             raise UserError(f"the penalty of disagreement must be 0 or more; got {self.penalty}")
 
     async def score(self, episodes: Sequence[Episode]) -> list[Score]:
@@ -74,7 +75,7 @@ class Disagreement:
 
     ask: ScoreFn
     name: str = "disagreement"
-    unbounded = True
+    beside = patient = True
 
     async def score(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode; errors as those of `LearnedReward`."""

@@ -22,9 +22,10 @@ from posttrain.types import Episode, Score
 class Reward(Protocol):
     """Something that scores episodes. A frozen dataclass with a `name` and this one method is enough.
 
-    Three optional class attributes: `bounds`, the (lowest, highest) value that it can give, which `check_reward` tests;
-    `verifies = True`, which says that its score of 1 means that the task is solved; and `unbounded = True`, that no
-    score of it means that.
+    Optional class attributes: `bounds`, the (lowest, highest) value that it can give, which `check_reward` tests;
+    `verifies = True`, which says that its score of 1 means that the task is solved; `unbounded = True`, that no score
+    of it means that; `beside = True`, that it is only logged; `patient = True`, that it computes as long as it takes,
+    as a model does, and has no time limit.
     """
 
     @property
@@ -43,7 +44,12 @@ class Named:
 
     reward: Reward
     name: str
-    unbounded = True  # it stands beside others, and decides nothing
+    beside = True
+
+    @property
+    def patient(self) -> bool:
+        """As the reward is."""
+        return getattr(self.reward, "patient", False)
 
     async def score(self, episodes: Sequence[Episode]) -> list[Score]:
         """What the reward says."""

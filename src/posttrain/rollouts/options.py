@@ -17,7 +17,8 @@ class OnlineOptions:
     reward: str = ""
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function; for gym: sources gym=1.0."""
     reward_model: str = ""
-    """Reward models, runs or folders or hub ids: what they give is a reward, beside those of --reward."""
+    """A reward model, or several: runs, folders or hub ids, in quotes where there are spaces. Its score is a reward
+    beside those of --reward. A cut-off answer is scored as if it ended there; --reward length=1 makes that cost."""
     reward_model_use: str = "mean"
     """What is made of an ensemble's scores: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
     disagreement_penalty: float = 0.5
@@ -107,9 +108,12 @@ def check_sampling(config: OnlineOptions) -> None:
         raise UserError("--stop-after counts evaluations, and must be 0 or more; give --eval-every too")
     if (config.gold or config.gold_model) and not config.eval_every:
         raise UserError("--gold and --gold-model are read on held-out tasks; give --eval-every, and --eval-dataset")
+    uncertain = config.reward_model_use == "uncertain"
+    if not uncertain and config.disagreement_penalty != OnlineOptions.disagreement_penalty:
+        raise UserError("--disagreement-penalty is for --reward-model-use uncertain; type that too, or leave it out")
     if not config.reward_model and config.reward_model_use != OnlineOptions.reward_model_use:
         raise UserError("--reward-model-use says how a reward model is used; name one with --reward-model")
-    if not config.disagreement_penalty >= 0:
+    if not 0 <= config.disagreement_penalty < math.inf:
         raise UserError(f"--disagreement-penalty must be 0 or more; got {config.disagreement_penalty}")
     if not config.cache_gb > 0:
         raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")

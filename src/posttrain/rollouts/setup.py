@@ -1,7 +1,7 @@
 """What a recipe needs that learns from samples of its policy: tasks, rewards, and a policy that can be sampled."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
@@ -12,8 +12,8 @@ from posttrain.rollouts.drive import OnTokens
 from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.rollouts.scorer import load_scorer
-from posttrain.types import Sampling, ScoreFn, Task
+from posttrain.rollouts.scorer import Scorer, load_scorer
+from posttrain.types import Sampling, Task
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,11 @@ def set_up(
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
+    models = [_scorer(options, where(name)) for name in _names(options.reward_model)]
+    _refuse_other_zeros(options, models)
     environment, judge, gold = overseen(
         rewards_of(options),
-        [_scorer(options, where(name)) for name in shlex.split(options.reward_model)],
+        models,
         use=options.reward_model_use,
         penalty=options.disagreement_penalty,
         gold=options.gold,
@@ -93,7 +95,24 @@ def set_up(
     return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold)
 
 
-def _scorer(options: OnlineOptions, where: str) -> ScoreFn:
+def _refuse_other_zeros(options: OnlineOptions, models: Sequence[Scorer]) -> None:
+    """The worst of several scores says something only where a score of 0 means the same to all of them."""
+    unknown = [scorer.model.body.name for scorer in models if not scorer.model.comparable]
+    if options.reward_model_use != "mean" and unknown:
+        raise UserError(
+            f"--reward-model-use {options.reward_model_use} compares scores, and what 0 means to {unknown[0]} is not "
+            "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
+        )
+
+
+def _names(models: str) -> list[str]:
+    try:
+        return shlex.split(models)
+    except ValueError as error:
+        raise UserError(f"cannot read --reward-model {models!r}: {error}; put a path with spaces in quotes") from error
+
+
+def _scorer(options: OnlineOptions, where: str) -> Scorer:
     return load_scorer(where, precision=options.precision, microbatch_tokens=options.microbatch_tokens)
 
 

@@ -31,9 +31,9 @@ class RewardLoss:
 
     With `length` above 0 r is the sum of a head for quality and one for length, and added to L, over the whole batch:
 
-        length ( L_L + |w_Q . w_L| )
+        length ( L_L + L_O )
 
-    as in ODIN (`length_apart`); the paper has 1.
+    as in ODIN (`length_apart`, `overlap`); the paper has 1.
     """
 
     label_smoothing: float = 0.0

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-FORMS = ("best of n", "rl")
 FEWEST = 4  # points that a law of two numbers is fitted to
 
 
@@ -92,17 +91,18 @@ def observed_peak(points: Sequence[Point]) -> Point:
 
 
 def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]]]:
-    """What to draw over the distance: both rewards as they were read, and the law that fits the gold one best."""
+    """What to draw over the distance along a run: both rewards as they were read, and the law of RL fitted to gold."""
+    if not points:
+        return []
     by_distance = sorted(points)
     drawn = [
         ("the reward that is learned from", [(p.distance, p.proxy) for p in by_distance]),
         ("gold", [(p.distance, p.gold) for p in by_distance]),
     ]
-    laws = [fit([p.distance for p in points], [p.gold for p in points], form) for form in FORMS]
-    for law in laws:
-        if law is not None:
-            far = by_distance[-1].distance
-            drawn.append((f"gold by the law of {law.form}", [(far * i / 40, law(far * i / 40)) for i in range(41)]))
+    law = fit([p.distance for p in points], [p.gold for p in points], "rl")
+    if law is not None:
+        far = by_distance[-1].distance
+        drawn.append(("gold, by the law of Gao et al.", [(far * i / 40, law(far * i / 40)) for i in range(41)]))
     return drawn
 
 
