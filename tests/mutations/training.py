@@ -282,6 +282,11 @@ MUTATIONS = [
         ]
     ),
     Mutation("data/packing.py", "                at += length\n", "", "training/test_remembered.py"),
-    Mutation("data/packing.py", "(*shared, *self.token_ids[at", "(*self.token_ids[at", "training/test_remembered.py"),
+    Mutation(
+        "data/packing.py",
+        "(*shared, *self.token_ids[at",
+        "(*shared[:0], *self.token_ids[at",
+        "training/test_remembered.py",
+    ),
     Mutation("training/learner.py", "and not algorithm.needs_divergence", "", "recipes/test_pairs.py"),
 ]

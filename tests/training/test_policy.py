@@ -222,6 +222,23 @@ def test_a_group_without_a_signal_adds_nothing_but_counts():
     assert len(batch_of([first, dead], kept, REFERENCE).examples) == 6  # with a KL term it does have a gradient
 
 
+def test_a_group_that_is_left_out_takes_nothing_of_the_others_with_it():
+    dead, live = group(SPOKEN[1], [1.0, 1.0, 1.0]), groups()[0]
+    found, alone_ = (policy_batch(batch, NO_KL)[0] for batch in ([dead, live], [live]))
+    assert found.examples == alone_.examples and found.sampler_logprobs == alone_.sampler_logprobs
+    assert [sum(each) for each in found.advantages] == pytest.approx([sum(each) for each in alone_.advantages])
+
+
+def test_the_kl_of_a_batch_is_of_whole_completions():
+    class Half:
+        def logprobs(self, row, temperature):
+            return torch.full((len(row.targets),), -3.0)
+
+    batch, _ = policy_batch(groups(), GRPO(kl_coefficient=0.1), reference=Half())
+    said = [trajectory.logprobs for one in groups() for trajectory in one.trajectories]
+    assert batch.kl == pytest.approx(sum(sum(logprob + 3.0 for logprob in each) for each in said) / 6)
+
+
 def test_a_batch_without_any_signal_changes_no_weight_by_the_optimizers_momentum_either():
     model = tiny_llama()
     optimizer = MasterAdamW(model.trainable(), weight_decay=0.1)

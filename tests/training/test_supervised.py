@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from posttrain.data.packing import Example
+from posttrain.data.packing import Example, pack
 from posttrain.errors import TrainingError
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.supervised import supervised_loss, supervised_step
+from posttrain.training.supervised import likelihood_of, supervised_loss, supervised_step
 from tests.tiny import plain_logits, tiny_llama
 
 EXAMPLES = [
@@ -42,6 +42,13 @@ def test_loss_is_the_mean_over_all_learned_tokens_however_the_batch_is_cut(micro
     found = supervised_step(model, MasterAdamW(model.trainable()), EXAMPLES, lr=0.0, **options)
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
     assert found["tokens"] == 10
+
+
+def test_a_weight_is_a_factor_of_the_loss():
+    model = tiny_llama(dtype=torch.float64)
+    rows = pack(EXAMPLES, 100)
+    shares = [sum(likelihood_of(model, EXAMPLES, weight=w)(row).item() for row in rows) for w in (1.0, 0.3)]
+    assert shares == pytest.approx([by_hand(model), 0.3 * by_hand(model)], rel=1e-5)
 
 
 def test_a_step_goes_down_the_slope():

@@ -50,7 +50,8 @@ def test_one_of_the_two_is_above_zero_and_the_other_is_held_there():
 
 def test_a_batch_of_one_prompt_has_no_divergence():
     alone = [judged for judged in BATCH if judged.example.prefix == BATCH[0].example.prefix]
-    assert divergence_of(MODEL, reference_for(ANCHOR), alone, microbatch_tokens=100) == 0.0
+    for model, anchor in ((MODEL, ANCHOR), (ANCHOR, MODEL)):
+        assert divergence_of(model, reference_for(anchor), alone, microbatch_tokens=100) == 0.0
 
 
 @pytest.mark.parametrize("microbatch_tokens", [8, 100])
