@@ -6,7 +6,7 @@
 As Gao et al. 2022 (https://arxiv.org/abs/2210.10760) did it at scale: a gold reward stands for people. It labels pairs
 of the policy's own completions, each choice drawn with the odds that Bradley and Terry give it; reward models learn
 from more or fewer of these pairs; a policy is optimised on each of them, by best of n and by PPO without a KL; and gold
-is read beside. Policy and models are Llamas of two layers that write up to 12 digits; gold is a wider one of three
+is read beside. Policy and models are Llamas of two layers that write up to 24 digits; gold is a wider one of three
 layers whose weights are random, scaled so that what the policy says at first scores 0 with a deviation of 2.
 
 The table says how far along d = sqrt(KL) gold was highest, where the law that was fitted has its highest point, and
@@ -52,7 +52,7 @@ from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.training.saved import saved_model
 from posttrain.types import Message, Sampling, Task
 
-TOKENS = 12
+TOKENS = 24
 PROMPTS = [str(number) for number in range(100)]
 HELDOUT = [str(number) for number in range(100, 132)]
 HELD = 300  # pairs that calibrate a proxy, of a prompt of its own each
@@ -79,7 +79,7 @@ def gold_model(folder: Path, policy: Path, seed: int) -> Path:
     config = LlamaConfig.from_pretrained(policy)
     config.update(
         {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 6, "num_labels": 1}
-        | {"num_key_value_heads": 3, "head_dim": 16, "initializer_range": 0.12, "pad_token_id": 10}
+        | {"num_key_value_heads": 3, "head_dim": 16, "initializer_range": 0.18, "pad_token_id": 10}
     )
     torch.manual_seed(1000 + seed)
     network = LlamaForSequenceClassification(config)
@@ -244,8 +244,8 @@ def peaks(points: Sequence[Point], form: str) -> tuple[Point, float | None, floa
 def table(seeds: Sequence[int], output: Path) -> list[str]:
     """In Markdown: one row for each way, proxy and seed, and what the seeds have in common."""
     lines = [
-        "| optimised by | proxy | its accuracy | seed | gold at its peak | at d | peak of the law at d | gold in the end "
-        "| proxy in the end | d in the end |",
+        "| optimised by | proxy | its accuracy | seed | gold at its peak | at d | peak of the law at d "
+        "| gold in the end | proxy in the end | d in the end |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for form in ("best of n", "rl"):
@@ -257,8 +257,8 @@ def table(seeds: Sequence[int], output: Path) -> list[str]:
                 last = points[-1]
                 told = "-" if law is None else f"{law:.2f}"
                 lines.append(
-                    f"| {form} | {name} | {read['accuracy'][name]:.3f} | {seed} | {top.gold:.2f} | {top.distance:.2f} | "
-                    f"{told} | {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
+                    f"| {form} | {name} | {read['accuracy'][name]:.3f} | {seed} | {top.gold:.2f} | {top.distance:.2f} "
+                    f"| {told} | {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
                 )
     return lines
 
@@ -296,8 +296,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/overoptimization"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--pairs", type=int, nargs="+", default=[100, 400, 1600], help="sizes of the proxies' data")
-    parser.add_argument("--steps", type=int, default=160, help="updates of each policy")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[200, 400, 1600], help="sizes of the proxies' data")
+    parser.add_argument("--steps", type=int, default=120, help="updates of each policy")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
     options = parser.parse_args()
     work = partial(run_seed, options.output, options.pairs, options.steps)

@@ -260,7 +260,9 @@ MUTATIONS = [
                 "(stays or reference_for(model)) if setup.gold else None",
                 "stays if setup.gold else None",
             ),
-            ("rollouts/scorer.py", "if len(prompt) + len(said) > most:", "if False:"),
+            ("rollouts/scorer.py", "if len(prompt) + len(said) + len(self.tail) > most:", "if False:"),
+            ("rollouts/scorer.py", "        if self.tail:\n", "        if False:\n"),
+            ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
             ("recipes/rl.py", "stays = reference if not config.renew_reference else None", "stays = reference"),
         ]
     ),

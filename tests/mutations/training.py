@@ -173,7 +173,7 @@ MUTATIONS = [
         "training/policy_batch.py",
         "rollout.kl_N().sum().item() / len(trajectories)",
         "rollout.kl_N().mean().item()",
-        "recipes/test_rl.py::test_a_coefficient_that_is_steered_is_logged_and_moves",
+        "training/test_policy.py",
     ),
     *(
         Mutation("training/policy.py", old, new, "training/test_policy.py")

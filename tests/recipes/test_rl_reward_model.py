@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from posttrain import algorithms
-from posttrain.data import load_tokenizer
+from posttrain.data import ending_at_stop, load_tokenizer
 from posttrain.errors import UserError
 from posttrain.evaluation.heldout import HeldOutReward
 from posttrain.models.heads import Calibration, load_reward_model
@@ -56,16 +57,35 @@ def train(config: RL, **where):
     return rl.run(config, algorithms.online(config.algorithm)(), **{"quiet": True, **where})
 
 
-def test_a_scorer_reads_the_score_at_the_stop_token(scorers):
+def test_a_scorer_gives_the_score_of_each_head(scorers):
     scorer = load_scorer(str(scorers / "three"), precision="float32")
     said = [Message("user", "ab?"), Message("assistant", "yes")]
-    ids = scorer.chat.training_ids(said, train_on="last").token_ids
-    assert ids[-1] in scorer.chat.stop_ids
+    ids = [*scorer.chat.training_ids(said, train_on="last").token_ids, *scorer.tail]
     found, again = scorer([said, [*said, Message("user", "no?"), Message("assistant", "no")]])
     assert found == pytest.approx(plain_scores(scorer.model, list(ids)), rel=1e-3)
     assert again != found and len(again) == 3
     with pytest.raises(Exception, match=r"a conversation has .* tokens for the reward model"):
         scorer([[Message("user", "x" * 300), Message("assistant", "y")]])
+
+
+def test_a_model_of_another_tool_is_read_behind_the_stop_token_where_its_template_ends(scorers, folder, tmp_path):
+    """As people do who score with transformers: the template's text, and the last token of it."""
+    shutil.copytree(scorers / "one", tmp_path / "other")
+    tokenizer = load_tokenizer(str(folder / "model"))
+    rendered = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "ab?"}, {"role": "assistant", "content": "yes"}], tokenize=False
+    )
+    assert rendered.endswith("<|im_end|>\n")
+    scorer = load_scorer(str(tmp_path / "other"), precision="float32")
+    (found,) = scorer([[Message("user", "ab?"), Message("assistant", "yes")]])
+    ids = tokenizer.encode(rendered, add_special_tokens=False)
+    assert found == pytest.approx(plain_scores(scorer.model, ids), rel=1e-3)
+    tokenizer.chat_template = ending_at_stop(tokenizer.chat_template)  # as reward-model saves it
+    tokenizer.save_pretrained(tmp_path / "other")
+    (ours,) = load_scorer(str(tmp_path / "other"), precision="float32")(
+        [[Message("user", "ab?"), Message("assistant", "yes")]]
+    )
+    assert ours == pytest.approx(plain_scores(scorer.model, ids[:-1]), rel=1e-3) and ours != found
 
 
 @pytest.mark.parametrize("use", ["mean", "worst", "uncertain"])

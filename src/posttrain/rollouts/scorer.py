@@ -7,7 +7,7 @@ import torch
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example, pack
-from posttrain.data.tokenizer import load_tokenizer
+from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
 from posttrain.errors import RewardError
 from posttrain.models.heads import RewardModel, load_reward_model
 from posttrain.models.load import locate
@@ -22,9 +22,12 @@ class Scorer:
     model: RewardModel
     chat: ChatFormat
     microbatch_tokens: int
+    tail: tuple[int, ...] = ()  # what its template writes behind the stop token: models of other tools are read there
 
     def __call__(self, conversations: Sequence[Sequence[Message]]) -> list[tuple[float, ...]]:
-        """The scores of conversations that end with a response, each read at the response's stop token.
+        """The scores of conversations that end with a response, each read where the model's template ends.
+
+        That is the response's stop token, and for models that were not trained here what the template writes behind it.
 
         Raises:
             RewardError: one does not fit the model.
@@ -34,7 +37,7 @@ class Scorer:
         for messages in conversations:
             prompt = self.chat.prompt_ids(messages[:-1])
             said = self.chat.training_ids(messages, train_on="last").token_ids[len(prompt) :]
-            if len(prompt) + len(said) > most:
+            if len(prompt) + len(said) + len(self.tail) > most:
                 raise RewardError(
                     f"a conversation has {len(prompt) + len(said)} tokens for the reward model "
                     f"'{self.model.body.name}', which takes {most}; type a smaller --max-new-tokens, or "
@@ -44,7 +47,10 @@ class Scorer:
         return self.of(examples)
 
     def of(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
-        """The same of tokens."""
+        """The same of tokens that end with the stop token."""
+        if self.tail:
+            unlearned = (False,) * len(self.tail)
+            examples = [Example(e.prefix, e.continuation + self.tail, e.learned + unlearned) for e in examples]
         return scores_of(self.model, examples, microbatch_tokens=self.microbatch_tokens)
 
 
@@ -56,7 +62,17 @@ def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 
     """
     device = default_device()
     model = load_reward_model(name, dtype=dtype_of(precision, device), device=device, trained=True)
-    return Scorer(model, ChatFormat(load_tokenizer(locate(name)), model.body.stop_ids), microbatch_tokens)
+    tokenizer = load_tokenizer(locate(name))
+    chat = ChatFormat(tokenizer, model.body.stop_ids)
+    return Scorer(model, chat, microbatch_tokens, _tail(tokenizer, chat))
+
+
+def _tail(tokenizer: ChatTokenizer, chat: ChatFormat) -> tuple[int, ...]:
+    """What the template writes behind the last stop token; nothing where it writes none."""
+    said = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+    ids = tokenizer.encode(tokenizer.apply_chat_template(said, tokenize=False), add_special_tokens=False)
+    stops = [place for place, token in enumerate(ids) if token in chat.stop_ids]
+    return tuple(ids[stops[-1] + 1 :]) if stops else ()
 
 
 @torch.inference_mode()
