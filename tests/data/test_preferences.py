@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from posttrain.data import ChatFormat, judged_of, judgements_of, load_judgements, load_preferences, pair_of
-from posttrain.data.preferences import ranked_of, together
+from posttrain.data.packing import Example, Ranked
+from posttrain.data.preferences import ranked_of, shortened, together
 from posttrain.errors import DataError
 from posttrain.types import Judgement, Message, Preference
 from tests.data.families import of_family
@@ -47,6 +48,16 @@ def test_pairs_of_one_prompt_that_follow_each_other_are_one_ranking(tmp_path):
     assert ranked.examples == (pairs[0].chosen, pairs[0].rejected, pairs[1].rejected)
     again = ranked_of(chat, [found[0][1], found[0][0]])
     assert again.pairs == ((0, 1, 1.0), (0, 2, 0.0)) and again.examples[1] == pairs[1].rejected
+
+
+def test_a_ranking_loses_its_long_responses_and_no_others():
+    examples = tuple(Example((7,), (1,) * length, (True,) * length) for length in (2, 9, 3, 4))
+    ranked = Ranked(examples, ((0, 1, 1.0), (2, 0, 2.0), (3, 2, 0.5), (1, 3, 1.0)), (1.0, 2.0))
+    assert shortened(ranked, 5) == Ranked(
+        (examples[0], examples[2], examples[3]), ((1, 0, 2.0), (2, 1, 0.5)), (1.0, 2.0)
+    )
+    assert shortened(ranked, 10) == ranked
+    assert shortened(ranked, 3) is None and shortened(ranked, 1) is None
 
 
 def test_whole_conversations_that_differ_in_their_last_message(tmp_path):

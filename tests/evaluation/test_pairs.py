@@ -73,6 +73,7 @@ def test_bins_of_calibration_by_hand():
     assert [one.confidence for one in found] == pytest.approx([(0.5 + 2 * sure[0]) / 3, sure[1], 1.0])
     expected = (abs(0.5 - found[0].confidence) * 3 + abs(2 / 3 - sure[1]) * 3) / 7
     assert calibration_error([pair(m) for m in margins]) == pytest.approx(expected)
+    assert [one.pairs for one in calibration([pair(0.16), pair(0.24)])] == [1, 1]  # 0.54 and 0.56: bins of 0.05
     cooler = calibration_error([pair(m) for m in margins], 2.0)
     assert cooler == pytest.approx(calibration_error([pair(m / 2) for m in margins]))
 

@@ -73,8 +73,8 @@ MUTATIONS = [
             ("        if found.left_out:\n", "        if False:\n"),
             ("(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None", "None"),
             (
-                "if max(map(size_of, kind.sequences(unit))) <= longest",
-                "if min(map(size_of, kind.sequences(unit))) <= longest",
+                "max(map(size_of, kind.sequences(unit))) <= longest for",
+                "min(map(size_of, kind.sequences(unit))) <= longest for",
             ),
             ("lambda sequences: max(map(size_of, sequences))", "lambda sequences: sum(map(size_of, sequences))"),
         ]

@@ -174,10 +174,17 @@ MUTATIONS = [
             ("        with self._lock:\n", "        if True:\n"),
             ("len(found) != len(episodes) or not", "not"),
             (" or not all(len(scores) for scores in found)", ""),
-            ("if not self.penalty >= 0:", "if False:"),
+            ("if not 0 <= self.penalty < math.inf:", "if False:"),
         ]
     ),
-    Mutation("rewards/combine.py", 'if not getattr(reward, "unbounded", False)', "", "rewards/test_learned.py"),
+    *(
+        Mutation("rewards/combine.py", old, new, "rewards/test_learned.py")
+        for old, new in [
+            ('if not getattr(reward, "beside", False)]', "]"),
+            ('any(getattr(reward, "unbounded", False) for reward in judges)', "False"),
+            ('math.inf if getattr(reward, "patient", False) else self.timeout_s', "self.timeout_s"),
+        ]
+    ),
     *(
         Mutation("rollouts/signals.py", old, new, "rollouts/test_signals.py")
         for old, new in [
@@ -260,10 +267,22 @@ MUTATIONS = [
                 "(stays or reference_for(model)) if setup.gold else None",
                 "stays if setup.gold else None",
             ),
-            ("rollouts/scorer.py", "if len(prompt) + len(said) + len(self.tail) > most:", "if False:"),
+            ("rollouts/scorer.py", "if len(prompt) + len(said) + len(self.tail) > self.most:", "if False:"),
             ("rollouts/scorer.py", "        if self.tail:\n", "        if False:\n"),
+            ("rollouts/scorer.py", "        except TemplateError:\n", "        except ZeroDivisionError:\n"),
+            ("rollouts/scorer.py", "takewhile(lambda token: token not in self.chat.stop_ids, ids)", "ids"),
+            ("rollouts/setup.py", "    if longest > scorer.most:\n", "    if False:\n"),
+            ("rollouts/setup.py", 'if options.reward_model_use != "mean" and unknown:', "if False:"),
             ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
             ("recipes/rl.py", "stays = reference if not config.renew_reference else None", "stays = reference"),
+        ]
+    ),
+    *(
+        Mutation("data/preferences.py", old, new, "data/test_preferences.py")
+        for old, new in [
+            ("if size_of(example) <= longest]", "if size_of(example) < longest]"),
+            ("if a in at and b in at)", "if a in at or b in at)"),
+            ("pairs, ranked.bag) if pairs else None", "pairs) if pairs else None"),
         ]
     ),
 ]

@@ -31,7 +31,7 @@ MUTATIONS = [
     *(
         Mutation("rewards/background.py", old, new, "rewards/test_background.py rewards/test_reward.py")
         for old, new in [
-            ("timeout=timeout_s)", "timeout=None)"),
+            ("timeout=None if timeout_s == math.inf else timeout_s)", "timeout=None)"),
             ("        _forget(key)\n", ""),
             ("        waiter.cancel()\n        raise Did", "        raise Did"),
             ("        future.cancel()\n", ""),
@@ -70,13 +70,13 @@ MUTATIONS = [
             ("parts[name].value for", "abs(parts[name].value) for"),
             ("other.cancel()", "pass"),
             ("if names.count(name) > 1", "if names.count(name) > 2"),
-            ('("mean", "std")', '("mean",)'),
+            ('("mean", "std", "length_correlation")', '("mean",)'),
             ("partial(NumberVerifier, last_number=True,", "partial(NumberVerifier, last_number=False,"),
             ("if not math.isfinite(weight):", "if math.isnan(weight):"),
             ("if not self.timeout_s > 0:", "if self.timeout_s <= 0:"),
-            ("timeout_s=self.timeout_s)", "timeout_s=60)"),
+            ("else self.timeout_s)", "else 60)"),
             ('getattr(reward, "verifies", False)', "True"),
-            ("iter([*verifiers, *bounded])", "iter(bounded)"),
+            ("return verifiers[0] if verifiers", "return verifiers[-1] if verifiers"),
             ("return 1.0\n", "return 0.1\n"),
             ("zip(names, row, strict=True)", "zip(reversed(names), row, strict=True)"),
             ("[:=](?P<weight>", "[=](?P<weight>"),

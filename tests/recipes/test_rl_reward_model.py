@@ -88,6 +88,18 @@ def test_a_model_of_another_tool_is_read_behind_the_stop_token_where_its_templat
     assert ours == pytest.approx(plain_scores(scorer.model, ids[:-1]), rel=1e-3) and ours != found
 
 
+def test_what_no_template_renders_as_one_turn_is_scored_as_far_as_its_stop(scorers):
+    scorer = load_scorer(str(scorers / "one"), precision="float32")
+    prompt = [Message("user", "ab?")]
+    odd, plain = scorer([[*prompt, Message("assistant", text)] for text in ("yes<|im_end|>no", "yes")])
+    assert odd == pytest.approx(plain)
+
+
+def test_conversations_that_may_become_too_long_are_refused_before_anything_is_sampled(config, tmp_path):
+    with pytest.raises(UserError, match=r"may have \d+ tokens for the reward model .*three, which takes 256"):
+        train(replace(config, max_new_tokens=250), output=tmp_path / "run")
+
+
 @pytest.mark.parametrize("use", ["mean", "worst", "uncertain"])
 def test_what_is_learned_from_is_what_the_members_say(use, config, scorers, tmp_path):
     found = train(

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
-from posttrain.data.packing import Example, Judged, Pair, Ranked
+from posttrain.data.packing import Example, Judged, Pair, Ranked, size_of
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
@@ -263,6 +263,14 @@ def ranked_of(chat: ChatFormat, preferences: Sequence[Preference]) -> Ranked:
     texts = list(dict.fromkeys(text for one in preferences for text in (one.chosen, one.rejected)))
     pairs = tuple((texts.index(one.chosen), texts.index(one.rejected), one.strength) for one in preferences)
     return Ranked(tuple(_responses(chat, p.prompt, p.opening, texts, p.partial)), pairs)
+
+
+def shortened(ranked: Ranked, longest: int) -> Ranked | None:
+    """A ranking without the responses of more than `longest` tokens and their pairs; None where no pair is left."""
+    kept = [place for place, example in enumerate(ranked.examples) if size_of(example) <= longest]
+    at = {place: number for number, place in enumerate(kept)}
+    pairs = tuple((at[a], at[b], strength) for a, b, strength in ranked.pairs if a in at and b in at)
+    return Ranked(tuple(ranked.examples[place] for place in kept), pairs, ranked.bag) if pairs else None
 
 
 def together(preferences: Sequence[Preference]) -> list[tuple[Preference, ...]]:

@@ -1,18 +1,21 @@
 """A reward model at work: conversations in words come in, the score of each by every member goes out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import takewhile
 
 import torch
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example, pack
 from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
-from posttrain.errors import RewardError
+from posttrain.errors import RewardError, TemplateError
 from posttrain.models.heads import RewardModel, load_reward_model
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.types import Message
+
+_PLAIN = (Message("user", "1"), Message("assistant", "2"))
 
 
 @dataclass(frozen=True)
@@ -32,19 +35,36 @@ class Scorer:
         Raises:
             RewardError: one does not fit the model.
         """
-        most = min(self.model.body.context, self.microbatch_tokens)
         examples: list[Example] = []
         for messages in conversations:
             prompt = self.chat.prompt_ids(messages[:-1])
-            said = self.chat.training_ids(messages, train_on="last").token_ids[len(prompt) :]
-            if len(prompt) + len(said) + len(self.tail) > most:
+            said = self._reply(prompt, messages)
+            if len(prompt) + len(said) + len(self.tail) > self.most:
                 raise RewardError(
                     f"a conversation has {len(prompt) + len(said)} tokens for the reward model "
-                    f"'{self.model.body.name}', which takes {most}; type a smaller --max-new-tokens, or "
+                    f"'{self.model.body.name}', which takes {self.most}; type a smaller --max-new-tokens, or "
                     "leave longer prompts out with --max-prompt-tokens"
                 )
             examples.append(Example(tuple(prompt), tuple(said), (False,) * len(said)))
         return self.of(examples)
+
+    @property
+    def most(self) -> int:
+        """The most tokens of a conversation."""
+        return min(self.model.body.context, self.microbatch_tokens)
+
+    def _reply(self, prompt: Sequence[int], messages: Sequence[Message]) -> Sequence[int]:
+        """The tokens of the last message with its stop token, as in training.
+
+        A policy may say what the template cannot render as one turn, such as the model's own stop token in words. That
+        is scored as far as the stop: it must not end a run.
+        """
+        try:
+            return self.chat.training_ids(messages, train_on="last").token_ids[len(prompt) :]
+        except TemplateError:
+            ids = self.chat.tokenizer.encode(messages[-1].content, add_special_tokens=False)
+            said = list(takewhile(lambda token: token not in self.chat.stop_ids, ids))
+            return [*said, self.chat.training_ids(_PLAIN, train_on="last").token_ids[-1]]
 
     def of(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
         """The same of tokens that end with the stop token."""
@@ -69,7 +89,7 @@ def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 
 
 def _tail(tokenizer: ChatTokenizer, chat: ChatFormat) -> tuple[int, ...]:
     """What the template writes behind the last stop token; nothing where it writes none."""
-    said = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+    said = [asdict(message) for message in _PLAIN]
     ids = tokenizer.encode(tokenizer.apply_chat_template(said, tokenize=False), add_special_tokens=False)
     stops = [place for place, token in enumerate(ids) if token in chat.stop_ids]
     return tuple(ids[stops[-1] + 1 :]) if stops else ()

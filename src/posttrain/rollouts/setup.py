@@ -55,13 +55,14 @@ def set_up(
     """
     models = [_scorer(options, where(name)) for name in _names(options.reward_model)]
     _refuse_other_zeros(options, models)
+    gold_model = _scorer(options, where(options.gold_model)) if options.gold_model else None
     environment, judge, gold = overseen(
         rewards_of(options),
         models,
         use=options.reward_model_use,
         penalty=options.disagreement_penalty,
         gold=options.gold,
-        gold_model=_scorer(options, where(options.gold_model)) if options.gold_model else None,
+        gold_model=gold_model,
     )
     tasks, heldout, met = read_tasks(options)
     policy = load_policy(
@@ -87,6 +88,8 @@ def set_up(
             f"--microbatch-tokens is "
             f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
         )
+    for scorer in [*models, *([gold_model] if gold_model else [])]:
+        _refuse_too_long(options, scorer, [*fitting, *heldout])
     notes = met
     if options.prompts_per_step > len(fitting):
         notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
@@ -102,6 +105,16 @@ def _refuse_other_zeros(options: OnlineOptions, models: Sequence[Scorer]) -> Non
         raise UserError(
             f"--reward-model-use {options.reward_model_use} compares scores, and what 0 means to {unknown[0]} is not "
             "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
+        )
+
+
+def _refuse_too_long(options: OnlineOptions, scorer: Scorer, tasks: Sequence[Task]) -> None:
+    """Better now than when the first long answer has been sampled."""
+    longest = max(len(scorer.chat.prompt_ids(task.prompt)) for task in tasks) + options.max_new_tokens
+    if longest > scorer.most:
+        raise UserError(
+            f"a prompt and its answer may have {longest} tokens for the reward model {scorer.model.body.name}, which "
+            f"takes {scorer.most}; type a smaller --max-new-tokens or --max-prompt-tokens, or more --microbatch-tokens"
         )
 
 

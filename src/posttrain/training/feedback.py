@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from posttrain.data import ChatFormat, divide, judged_of, load_judgements, load_preferences, pair_of, parse_columns
 from posttrain.data.packing import Example, Judged, Pair, Ranked, size_of
-from posttrain.data.preferences import Loaded, ranked_of, together
+from posttrain.data.preferences import Loaded, ranked_of, shortened, together
 from posttrain.errors import UserError
 from posttrain.training.pair_options import PairOptions
 from posttrain.training.schedule import unreached
@@ -31,6 +31,7 @@ class Feedback(Generic[T, U]):
     tokens: Callable[[ChatFormat, T], U]
     sequences: Callable[[U], Sequence[Example]]
     row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
+    shortened: Callable[[U, int], U | None] = lambda unit, longest: None  # what is left of a unit that is too long
 
 
 PAIRS: Feedback[Preference, Pair] = Feedback(
@@ -55,6 +56,7 @@ RANKINGS: Feedback[tuple[Preference, ...], Ranked] = Feedback(
     ranked_of,
     lambda ranked: ranked.examples,
     lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
+    shortened,
 )
 
 JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Judged, ...]] = Feedback(
@@ -117,8 +119,10 @@ def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
 
 
 def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:
-    """The units of which no sequence has more than `longest` tokens."""
-    return [unit for unit in units if max(map(size_of, kind.sequences(unit))) <= longest]
+    """The units of which no sequence has more than `longest` tokens, and what is left of others."""
+    fits = [max(map(size_of, kind.sequences(unit))) <= longest for unit in units]
+    kept = (unit if fit else kind.shortened(unit, longest) for unit, fit in zip(units, fits, strict=True))
+    return [unit for unit in kept if unit is not None]
 
 
 def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:
