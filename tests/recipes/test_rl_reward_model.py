@@ -153,8 +153,9 @@ def test_a_verifier_beside_a_reward_model_still_says_what_is_solved(config, scor
     row = read_run(found.run).metrics[-1]
     assert row["reward/mean"] == pytest.approx(0.5 * row["reward/exact"] + row["reward/reward_model"], abs=1e-4)
     assert "accuracy" in row and found.after.accuracy == row["evaluation/accuracy"]
-    several = replace(config, reward_model=f"{scorers / 'one'} {scorers / 'three'}", steps=1, eval_every=1)
-    assert "reward/disagreement" in read_run(train(several, output=tmp_path / "several").run).metrics[-1]
+    for name, models in (("several", f"{scorers / 'one'} {scorers / 'three'}"), ("alone", str(scorers / "one"))):
+        found = train(replace(config, reward_model=models, steps=1, eval_every=1), output=tmp_path / name)
+        assert ("reward/disagreement" in read_run(found.run).metrics[-1]) == (name == "several")
 
 
 def test_a_run_stops_when_gold_is_no_better(config, tmp_path, capsys):

@@ -22,6 +22,7 @@ def overseen(
     rewards: str,
     models: Sequence[ScoreFn] = (),
     *,
+    members: int = 2,
     use: str = "mean",
     penalty: float = 0.5,
     gold: str = "",
@@ -32,6 +33,7 @@ def overseen(
     Args:
         rewards: to learn from; may be empty where there are models.
         models: reward models to learn from: the members of all of them are one ensemble, of weight 1.
+        members: how many scores they give together; what they disagree by is logged where there are several.
         use: what is made of an ensemble (`COMBINATIONS`).
         penalty: of its disagreement.
         gold: rewards to read, whose weighted sum counts.
@@ -43,7 +45,9 @@ def overseen(
     parts = parse_rewards(rewards).parts if rewards or not models else ()
     if models:
         ask = Remembered(_together(models))
-        parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0), (Disagreement(ask), 0.0))
+        parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0))
+        if members > 1:
+            parts = (*parts, (Disagreement(ask), 0.0))
     read = list(parse_rewards(gold).parts) if gold else []
     if gold_model is not None:
         read.append((LearnedReward(gold_model, name="model"), 1.0))

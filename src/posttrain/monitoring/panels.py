@@ -168,7 +168,8 @@ def _keys(panel: Panel, present: Sequence[str]) -> list[str]:
 def _short(key: str, panel: Panel) -> str:
     if f"evaluation/{key}" in panel.keys:
         return "training"
-    return "held-out" if key.startswith("evaluation/") and len(panel.keys) > 1 else key.rpartition("/")[2]
+    beside = any(not other.startswith("evaluation/") for other in panel.keys)
+    return "held-out" if key.startswith("evaluation/") and beside else key.rpartition("/")[2]
 
 
 def _names(rows: Rows) -> list[str]:

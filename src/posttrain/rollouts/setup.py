@@ -59,6 +59,7 @@ def set_up(
     environment, judge, gold = overseen(
         rewards_of(options),
         models,
+        members=sum(scorer.model.members for scorer in models),
         use=options.reward_model_use,
         penalty=options.disagreement_penalty,
         gold=options.gold,

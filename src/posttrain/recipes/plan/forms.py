@@ -109,7 +109,7 @@ class PlanPreference(PairOptions):
 
 @dataclass(frozen=True)
 class PlanRewardModel(PairOptions):
-    """What a run of `reward-model` will take. The options are those of `reward-model`."""
+    """What a run of `reward-model` will take, one score from pairs; --length-debias takes about a third more time."""
 
     lr: float = 1e-5
     """Peak learning rate."""
