@@ -196,3 +196,27 @@ def test_not_finite_names_the_first_step_and_the_metrics(value: float | None) ->
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
 def test_what_is_not_measured_is_not_judged(check: checks.Check) -> None:
     assert told(check) is None
+
+
+def over_optimised(gold: list[float], proxy: list[float], error: float = 0.01):
+    rows = [
+        {"step": n, "evaluation/gold": g, "evaluation/reward": p, "evaluation/gold_se": error}
+        for n, (g, p) in enumerate(zip(gold, proxy, strict=True))
+    ]
+    return checks.over_optimised(Curves(rows, LIMITS), LIMITS)
+
+
+def test_gold_that_turns_down_while_the_reward_rises_is_a_reward_that_is_gamed() -> None:
+    found = over_optimised([0.0, 1.0, 0.5], [0.0, 1.0, 2.0])
+    assert found is not None and "gold was 1 at its best, evaluation 1 of 2, and is 0.5 now" in found.evidence
+    assert "the reward went from 1 to 2 since" in found.evidence
+    assert over_optimised([0.0, -0.5, -1.0], [0.0, 1.0, 2.0]) is not None  # from the beginning
+    assert over_optimised([0.0, 1.0, 2.0], [0.0, 1.0, 2.0]) is None
+    assert over_optimised([0.0, 1.0, 0.5], [0.0, 2.0, 1.5]) is None  # both fall: that is another fault
+
+
+def test_a_fall_within_the_noise_of_gold_or_of_a_share_of_what_was_gained_is_none() -> None:
+    assert over_optimised([0.0, 1.0, 0.85], [0.0, 1.0, 2.0]) is None  # 15% of the gain
+    assert over_optimised([0.50, 0.51, 0.505], [0.0, 1.0, 2.0]) is None
+    assert over_optimised([0.0, 1.0, 0.5], [0.0, 1.0, 2.0], error=0.3) is None
+    assert over_optimised([0.0, 0.0], [0.0, 1.0]) is None  # too few

@@ -285,4 +285,14 @@ MUTATIONS = [
             ("pairs, ranked.bag) if pairs else None", "pairs) if pairs else None"),
         ]
     ),
+    *(
+        Mutation("monitoring/checks.py", old, new, "monitoring/test_checks.py")
+        for old, new in [
+            ("if len(gold) < 3 or", "if"),
+            ("proxy[-1] <= proxy[best] or lost", "lost"),
+            ("max(limits.gold_lost * gained, noise)", "noise"),
+            ("max(limits.gold_lost * gained, noise)", "limits.gold_lost * gained"),
+            ("key=lambda i: gold[i])", "key=lambda i: proxy[i])"),
+        ]
+    ),
 ]
