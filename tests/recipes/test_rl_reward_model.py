@@ -15,8 +15,9 @@ from posttrain.errors import UserError
 from posttrain.evaluation.heldout import HeldOutReward
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.monitoring import read_run
-from posttrain.recipes import iterate, rl
+from posttrain.recipes import iterate, reward_model, rl
 from posttrain.recipes.iterate import Iterated
+from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.training import checkpoint
@@ -179,6 +180,24 @@ def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, 
     rows = [read_run(one.run).metrics[-1] for one in (whole, part)]
     for name in ("evaluation/kl", "evaluation/gold", "reward/mean", "grad_norm"):
         assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
+
+
+def test_a_run_is_not_gone_on_with_by_a_reward_model_that_has_changed(config, scorers, tmp_path):
+    """A run's name stands for its best checkpoint; here that of two steps, and later that of four."""
+    pairs = [{"prompt": f"{i}", "chosen": "a", "rejected": "b"} for i in range(4)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    scoring = Scoring(
+        dataset=str(tmp_path / "pairs.jsonl"), model=config.model, pairs_per_step=4, steps=2, save_every=1
+    )
+    judge = reward_model.run(replace(scoring, decay="constant"), output=tmp_path / "judge", quiet=True)
+    learned = replace(config, reward_model=str(judge.run), steps=1, eval_every=0, eval_dataset="")
+    train(learned, output=tmp_path / "run")
+    assert train(replace(learned, steps=2), resume=tmp_path / "run").steps == 2
+    reward_model.run(replace(scoring, steps=3, decay="constant"), resume=judge.run, quiet=True)
+    with pytest.raises(
+        UserError, match=r"the reward model .*judge was .*step-000002 when the run began, and is .*3 now"
+    ):
+        train(replace(learned, steps=3), resume=tmp_path / "run")
 
 
 def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config, folder, tmp_path):

@@ -19,7 +19,7 @@ from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import HeldOut, HeldOutReward, goodness, held_out, heldout_groups, heldout_metrics
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
-from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring import Progress, RunDirectory, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
@@ -196,9 +196,10 @@ def _open(
     """The run directory, new or gone on with, the round to go on from, and what to tell the user."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     model = parts.setup.policy.model
-    about = {"device": str(model.device), "precision": str(model.dtype)}
+    about = {"device": str(model.device), "precision": str(model.dtype), "judges": parts.setup.judges}
     if resume is None:
         return RunDirectory.create(output, "preference", settings, environment=about), 0, parts.notes
+    parts.setup.refuse_other_judges(read_run(resume).environment.get("judges", {}))
     directory = RunDirectory.resume(resume, settings, may_differ=("iterate",), environment=about)
     found = restore_latest(directory.checkpoints, parts.optimizer)
     if parts.reference and config.renew_reference:

@@ -33,7 +33,7 @@ from posttrain.evaluation.heldout import (
 )
 from posttrain.models.critic import CRITICS
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
-from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring import Progress, RunDirectory, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
@@ -307,9 +307,10 @@ def _open(
     """The run directory, new or gone on with, step and state to go on from, and what to tell the user."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     model = parts.setup.policy.model
-    about = {"device": str(model.device), "precision": str(model.dtype)}
+    about = {"device": str(model.device), "precision": str(model.dtype), "judges": parts.setup.judges}
     if resume is None:
         return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
+    parts.setup.refuse_other_judges(read_run(resume).environment.get("judges", {}))
     directory = RunDirectory.resume(resume, settings, may_differ=("steps", "stop_after"), environment=about)
     found = restore_latest(
         directory.checkpoints, parts.optimizer, None if parts.critic is None else parts.critic.optimizer

@@ -1,7 +1,7 @@
 """What a recipe needs that learns from samples of its policy: tasks, rewards, and a policy that can be sampled."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
@@ -27,6 +27,22 @@ class Setup:
     notes: tuple[str, ...]  # what to tell the user
     judge: SingleTurn  # the environment of held-out tasks: gold rewards are read there, too
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
+    judges: dict[str, str] = field(default_factory=dict[str, str])  # reward models as they are named, and their folders
+
+    def refuse_other_judges(self, before: Mapping[str, str]) -> None:
+        """A run that is gone on with must have the reward models that it began with.
+
+        The name of a run stands for its best checkpoint, which is another one once it has been trained on.
+
+        Raises:
+            UserError: one of them is in another folder now.
+        """
+        for name, folder in self.judges.items():
+            if before.get(name, folder) != folder:
+                raise UserError(
+                    f"the reward model {name} was {before[name]} when the run began, and is {folder} now; go on with "
+                    "the first by its folder in a new run, or start one with the second"
+                )
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None) -> Sampler:
         """Draws prompts of the tasks and samples their completions."""
@@ -53,9 +69,11 @@ def set_up(
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
-    models = [_scorer(options, where(name)) for name in _names(options.reward_model)]
+    names = _names(options.reward_model)
+    judges = {name: where(name) for name in (*names, options.gold_model) if name}
+    models = [_scorer(options, judges[name]) for name in names]
     _refuse_other_zeros(options, models)
-    gold_model = _scorer(options, where(options.gold_model)) if options.gold_model else None
+    gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
     environment, judge, gold = overseen(
         rewards_of(options),
         models,
@@ -96,7 +114,7 @@ def set_up(
         notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
-    return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold)
+    return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold, judges)
 
 
 def _refuse_other_zeros(options: OnlineOptions, models: Sequence[Scorer]) -> None:
