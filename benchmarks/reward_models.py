@@ -6,7 +6,8 @@
 
 The packaged model learns from the first --pairs pairs of harmless-base (DATA has hh-rlhf/) that have at most
 --max-tokens tokens, once, 8 pairs an update, with the same learning rate and schedule for all, and judges the 300
-held-out pairs by `posttrain evaluate --suite reward`; nothing is calibrated on them. What is finished is not run again: give the same --output.
+held-out pairs by `posttrain evaluate --suite reward`; nothing is calibrated on them. What is finished is not run again:
+give the same --output.
 """
 
 import argparse
@@ -161,7 +162,8 @@ def row(form: str, seed: int, found: dict[str, Any]) -> str:
     tells = "-" if found["disagreement_tells"] is None else f"{found['disagreement_tells']:.2f}"
     return (
         f"| {form} | {seed} | {found['accuracy']:.3f} ({low:.3f}-{high:.3f}) | {sides[0]:.3f} | {sides[1]:.3f} "
-        f"| {found['length_correlation']:+.2f} | {found['calibration_error']:.3f} | {calibrated:.3f} | {tells} | {found['minutes']:.0f} |"
+        f"| {found['length_correlation']:+.2f} | {found['calibration_error']:.3f} | {calibrated:.3f} | {tells} "
+        f"| {found['minutes']:.0f} |"
     )
 
 
