@@ -26,7 +26,11 @@ def test_a_prompt_and_two_responses(tmp_path):
 
 def test_how_much_better_and_which_part_of_a_benchmark(tmp_path):
     row = {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
-    rows = [row, row | {"strength": 0.25, "subset": "math"}, row | {"margin": 3, "category": "chat"}]
+    rows = [
+        row,
+        row | {"strength": 0.25, "subset": "math", "category": "other", "id": "x"},
+        row | {"margin": 3, "category": "chat"},
+    ]
     found = load(tmp_path, *rows, row | {"strength": None, "subset": 4})
     assert [(one.strength, one.category) for one in found] == [(1.0, ""), (0.25, "math"), (3.0, "chat"), (1.0, "")]
     for wrong in (-1, "much", True, float("inf")):
@@ -46,6 +50,8 @@ def test_pairs_of_one_prompt_that_follow_each_other_are_one_ranking(tmp_path):
     assert ranked.pairs == ((0, 1, 0.0), (0, 2, 1.0)) and ranked.bag == ()
     pairs = [pair_of(chat, one) for one in found[0]]
     assert ranked.examples == (pairs[0].chosen, pairs[0].rejected, pairs[1].rejected)
+    across = ranked_of(chat, [found[0][0], found[2][0]])  # a over b, and c over b
+    assert across.pairs == ((0, 1, 0.0), (2, 1, 3.0)) and across.examples[2] == pair_of(chat, found[2][0]).chosen
     again = ranked_of(chat, [found[0][1], found[0][0]])
     assert again.pairs == ((0, 1, 1.0), (0, 2, 0.0)) and again.examples[1] == pairs[1].rejected
 

@@ -48,6 +48,7 @@ def test_a_model_is_asked_once_by_those_who_share_it():
 
     def slow(conversations):
         asked.append(len(conversations))
+        time.sleep(0.1)  # in which the other one asks, too
         return ask(conversations)
 
     shared = Remembered(slow)
@@ -70,7 +71,7 @@ def test_no_score_of_a_learned_reward_means_solved():
     assert Weighted((learned, (Named(NumberVerifier(), "gold"), 0.0))).outcome == ""
     assert Weighted((learned, (SoftOverlong(), 1.0))).outcome == ""
     beside = ((Named(LearnedReward(ask), "gold"), 0.0), (Disagreement(ask), 0.0))
-    assert Weighted(((SoftOverlong(), 1.0), *beside)).outcome == "length"
+    assert Weighted((*beside, (SoftOverlong(), 1.0))).outcome == "length"
 
 
 def test_a_model_may_take_longer_than_rewards_may():
