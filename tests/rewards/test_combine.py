@@ -156,3 +156,8 @@ def test_scores_are_the_ones_of_the_rewards_themselves():
 
     parts = asyncio.run(Weighted(((from_function(explained), 2.0),)).score_parts(EPISODES[:1]))
     assert parts == [{"explained": Score(0.25, parsed="x", explanation="because")}]
+
+
+def test_of_two_verifiers_the_first_says_what_is_solved():
+    assert parse_rewards("tags numbers exact").outcome == "numbers"
+    assert parse_rewards("tags exact numbers").outcome == "exact"
