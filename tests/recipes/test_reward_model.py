@@ -1,6 +1,7 @@
 """Reward models as a user trains and judges them, on a model that takes no time."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import pytest
 
 from posttrain.data import load_preferences
+from posttrain.data.packing import Ranked
 from posttrain.errors import ModelError, UserError
 from posttrain.evaluation.pairs import fit_temperature
 from posttrain.monitoring import read_run
-from posttrain.recipes import evaluate_reward
+from posttrain.recipes import evaluate_reward, reward_model
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, run
 from posttrain.rollouts.scorer import load_scorer
@@ -84,6 +86,23 @@ def test_an_ensemble_learns_and_its_members_differ(config, tmp_path):
         run(replace(config, model=str(found.run), ensemble=2), output=tmp_path / "two", quiet=True)
     with pytest.raises(UserError, match=r"takes one score apart.*has 3"):
         run(replace(config, model=str(found.run), length_debias=1.0), output=tmp_path / "apart", quiet=True)
+
+
+def test_each_member_learns_from_a_sample_of_its_own(config, tmp_path, monkeypatch):
+    units = [Ranked((), ())] * 3000
+    bags = [unit.bag for unit in reward_model._in_bags(units, 2, seed=0)]
+    assert bags == [unit.bag for unit in reward_model._in_bags(units, 2, seed=0)]
+    assert bags != [unit.bag for unit in reward_model._in_bags(units, 2, seed=1)]
+    for member in zip(*bags, strict=True):  # as often as in a sample with replacement: Poisson with mean 1
+        assert sum(member) / 3000 == pytest.approx(1.0, abs=0.06)
+        assert member.count(0.0) / 3000 == pytest.approx(math.exp(-1), abs=0.03)
+    assert sum(first == second for first, second in bags) / 3000 < 0.5
+    ensemble = replace(config, ensemble=3, steps=1, eval_dataset="")
+    sampled = run(ensemble, output=tmp_path / "sampled", quiet=True)
+    monkeypatch.setattr(reward_model, "_in_bags", lambda units, members, seed: units)
+    alike = run(ensemble, output=tmp_path / "alike", quiet=True)
+    losses = [read_run(one.run).metrics[-1]["loss"] for one in (sampled, alike)]
+    assert abs(losses[0] - losses[1]) > 1e-3
 
 
 @pytest.mark.parametrize("changes", [{"length_debias": 1.0}, {"ensemble": 2}, {"margin": 1.0, "centring": 0.1}])
