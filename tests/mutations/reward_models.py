@@ -253,13 +253,6 @@ MUTATIONS = [
                 "SingleTurn(Weighted(parts)), SingleTurn(judge)",
                 "SingleTurn(judge), SingleTurn(judge)",
             ),
-            ("evaluation/heldout.py", "patience > 0 and ", ""),
-            (
-                "evaluation/heldout.py",
-                "max(found[-patience:]) <= max(found[:-patience])",
-                "found[-1] < max(found[:-1])",
-            ),
-            ("evaluation/heldout.py", 'BY = (GOLD, "accuracy", "reward")', 'BY = ("accuracy", "reward", GOLD)'),
             ("training/policy_batch.py", "sum(t.logprobs) - sum(before)", "sum(before) - sum(t.logprobs)"),
             ("training/policy_batch.py", "return gone / len(trajectories)", "return 0 * gone"),
             (
@@ -293,6 +286,14 @@ MUTATIONS = [
             ("max(limits.gold_lost * gained, noise)", "noise"),
             ("max(limits.gold_lost * gained, noise)", "limits.gold_lost * gained"),
             ("key=lambda i: gold[i])", "key=lambda i: proxy[i])"),
+        ]
+    ),
+    *(
+        Mutation("evaluation/heldout.py", old, new, "evaluation/test_heldout.py")
+        for old, new in [
+            ("patience > 0 and ", ""),
+            ("max(found[-patience:]) <= max(found[:-patience])", "found[-1] < max(found[:-1])"),
+            ('BY = (GOLD, "accuracy", "reward")', 'BY = ("accuracy", "reward", GOLD)'),
         ]
     ),
 ]

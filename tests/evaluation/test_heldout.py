@@ -1,0 +1,34 @@
+"""Which checkpoint is the best, and when a run has stopped getting better."""
+
+import pytest
+
+from posttrain.evaluation.heldout import goodness, past_best
+
+
+def rows(*gold: float) -> list[dict[str, float]]:
+    return [row for value in gold for row in ({"loss": 1.0}, {"evaluation/gold": value, "evaluation/reward": -value})]
+
+
+@pytest.mark.parametrize(
+    ("gold", "patience", "past"),
+    [
+        ((1.0, 2.0, 1.5), 1, True),
+        ((1.0, 2.0, 3.0), 1, False),
+        ((2.0, 2.0), 1, True),  # no better
+        ((1.0, 2.0, 3.0, 2.5), 2, False),  # of the last two one was
+        ((1.0, 3.0, 2.0, 2.5), 2, True),
+        ((1.0, 3.0, 2.0), 2, False),
+        ((3.0,), 1, False),
+        ((3.0, 1.0, 0.5), 0, False),
+        ((), 1, False),
+    ],
+)
+def test_a_run_is_past_its_best_when_its_last_evaluations_were_no_better(gold, patience, past):
+    assert past_best(rows(*gold), patience) is past
+
+
+def test_gold_goes_before_accuracy_and_that_before_reward():
+    all_three = {"evaluation/reward": 1.0, "evaluation/accuracy": 0.5, "evaluation/gold": -2.0}
+    assert goodness(all_three) == -2.0
+    assert goodness({name: all_three[name] for name in list(all_three)[:2]}) == 0.5
+    assert goodness({"evaluation/reward": 1.0}) == 1.0 and goodness({"loss": 1.0}) is None
