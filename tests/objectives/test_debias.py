@@ -70,4 +70,6 @@ def test_unequal_shapes_are_refused(function):
 
 
 def test_the_gradient_of_a_correlation_is_its_slope():
-    torch.autograd.gradcheck(correlation, (tensor([1.0, 2.0, 4.0]).requires_grad_(), tensor([3.0, 1.0, math.pi])))
+    assert torch.autograd.gradcheck(
+        correlation, (tensor([1.0, 2.0, 4.0]).requires_grad_(), tensor([3.0, 1.0, math.pi]))
+    )
