@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from posttrain.data import load_tasks
-from posttrain.models.precision import dtype_of
+from posttrain.models.precision import default_device, dtype_of
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling
@@ -40,7 +40,8 @@ def lengths(kind: str, count: int) -> list[int]:
 
 def theirs(model: str, padding: int) -> Run:
     """transformers' `generate` on one padded batch."""
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype_of("auto")).eval()
+    device = default_device()
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype_of("auto", device)).to(device).eval()
 
     @torch.inference_mode()
     def run(requests: Sequence[Request]) -> object:
@@ -50,7 +51,7 @@ def theirs(model: str, padding: int) -> Run:
         mask = torch.tensor([[0] * (widest - len(r.token_ids)) + [1] * len(r.token_ids) for r in requests])
         options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "pad_token_id": padding}
         sizes = {"max_new_tokens": longest, "min_new_tokens": longest}
-        return network.generate(input_ids=ids, attention_mask=mask, **options, **sizes)
+        return network.generate(input_ids=ids.to(device), attention_mask=mask.to(device), **options, **sizes)
 
     return run
 

@@ -12,8 +12,9 @@ do the same (step_trl.py does):
     dpo      8 HH-RLHF pairs of at most 512 tokens
     reward   the same pairs
 
-Prints one JSON line: seconds of each step (the first is warm-up) and peak resident memory in GB (10^9 bytes). With
---compare, ours and the peer's run in turn, each in a process of its own, and the medians and their ratios are printed.
+Prints one JSON line: seconds of each step (the first is warm-up) and peak memory in GB (10^9 bytes): what is resident,
+or, on a GPU, what its tensors hold there. With --compare, ours and the peer's run in turn, each in a process of its
+own, and the medians and their ratios are printed.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
+import torch
+
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import ChatTokenizer, Example, Pair, load_tokenizer
@@ -34,7 +37,7 @@ from posttrain.data.packing import Ranked
 from posttrain.environments import SingleTurn
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.precision import dtype_of
+from posttrain.models.precision import default_device, dtype_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.memory import peak_gb
 from posttrain.rewards import parse_rewards
@@ -49,7 +52,7 @@ from posttrain.training.supervised import supervised_step
 from posttrain.types import Message, Sampling, Task
 
 Step = Callable[[int], None]
-MICROBATCH_TOKENS = 1024
+MICROBATCH_TOKENS = 8192 if torch.cuda.is_available() else 1024
 
 
 def read(path: Path, limit: int) -> list[dict[str, str]]:
@@ -136,7 +139,7 @@ def dpo(model: str, data: Path) -> Step:
 
 def scoring(model: str, data: Path) -> Step:
     """One update of a reward model on 8 pairs."""
-    found = load_reward_model(model, dtype=dtype_of("auto"))
+    found = load_reward_model(model, dtype=dtype_of("auto", default_device()), device=default_device())
     optimizer = MasterAdamW(found.trainable())
     units = [Ranked(tuple(pair), ((0, 1, 1.0),)) for pair in pairs(load_tokenizer(model), data)]
 
@@ -170,8 +173,11 @@ def measure(stage: str, model: str, data: Path, steps: int) -> dict[str, object]
     for number in range(steps):
         began = time.perf_counter()
         step(number)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         seconds.append(round(time.perf_counter() - began, 2))
-    return {"peer": "posttrain", "stage": stage, "seconds": seconds, "peak_gb": round(peak_gb(), 2)}
+    peak = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else peak_gb()
+    return {"peer": "posttrain", "stage": stage, "seconds": seconds, "peak_gb": round(peak, 2)}
 
 
 def compare(args: argparse.Namespace) -> None:

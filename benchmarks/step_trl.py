@@ -19,6 +19,7 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import torch
 import trl
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
@@ -107,7 +108,7 @@ def main() -> None:
         logging_steps=1,
         learning_rate=1e-6,
         report_to=[],
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         bf16=False,
         model_init_kwargs={"dtype": args.dtype},
         save_strategy="no",
@@ -126,8 +127,9 @@ def main() -> None:
         **({"reward_funcs": reward} if args.stage == "grpo" else {}),
     )
     trainer.train()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    found = {"peer": "trl", "stage": args.stage, "seconds": clock.seconds, "peak_gb": round(peak, 2)}
+    on_gpu = torch.cuda.is_available()
+    peak = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found = {"peer": "trl", "stage": args.stage, "seconds": clock.seconds, "peak_gb": round(peak / 1e9, 2)}
     print(json.dumps(found))
 
 

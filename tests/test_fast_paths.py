@@ -14,6 +14,7 @@ from posttrain.algorithms.grpo import GRPO
 from posttrain.data.packing import Example, pack
 from posttrain.errors import UserError
 from posttrain.fast_paths import FAST_PATHS, for_children, off, on, parse, without
+from posttrain.models import attention
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.logprobs import token_logprobs
 from posttrain.rollouts import transformers
@@ -144,6 +145,17 @@ def test_without_recomputing_attention_autograd_keeps_its_own():
                 type(FamilyAttention([(5, [])]).attend(0, *row, 0.3, None).grad_fn.next_functions[0][0]).__name__
             )
     assert names[0] == "_RecomputedBackward" and names[1] != "_RecomputedBackward"
+
+
+def test_whole_rows_are_taken_on_a_gpu_and_can_be_switched_off(monkeypatch):
+    taken = [attention._at_once(torch.device(name)) for name in ("cpu", "cuda")]
+    assert taken == [False, True]
+    monkeypatch.setattr(attention, "_at_once", lambda device: True)
+    row = [torch.randn(1, h, 5, 8) for h in (4, 2, 2)]
+    monkeypatch.setattr(attention.WholeRow, "attend", lambda *_: "whole")
+    assert FamilyAttention([(5, [])]).attend(0, *row, 0.3, None) == "whole"
+    with without("whole rows"):
+        assert FamilyAttention([(5, [])]).attend(0, *row, 0.3, None) != "whole"
 
 
 def test_without_packed_weights_none_are_packed(monkeypatch):

@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
@@ -19,11 +21,13 @@ def hidden_of(model, token_ids, positions, families):
     return model.hidden(torch.tensor([token_ids]), torch.tensor([positions]), plan)[0]
 
 
-@pytest.fixture(params=["products", "fused"])
+@pytest.fixture(params=["products", "fused", "whole rows"])
 def kernel(request, monkeypatch):
-    """Both ways to compute the attention."""
+    """All ways to compute the attention."""
     if request.param == "fused":
         monkeypatch.setattr(attention, "MATERIALIZE", 0)
+    if request.param == "whole rows":
+        monkeypatch.setattr(attention, "_at_once", lambda device: True)
 
 
 @pytest.fixture(params=["recomputed", "kept"])
@@ -115,7 +119,7 @@ def test_the_gradient_in_closed_form_is_autograd_s(kernel, dtype, tolerance, win
     length, g = 28, torch.Generator().manual_seed(0)
     q, k, v, upstream = (torch.randn(1, h, length, 8, generator=g, dtype=torch.float64) for h in (4, 2, 2, 4))
     exact = [x.to(dtype).double().requires_grad_() for x in (q, k, v)]
-    with without("recomputed attention"):
+    with without("recomputed attention", "whole rows"):
         expected = FamilyAttention(FAMILIES).attend(0, *exact, 0.3, window)
     expected.backward(upstream.to(dtype).double())
     ours = [x.to(dtype).requires_grad_() for x in (q, k, v)]
@@ -125,6 +129,30 @@ def test_the_gradient_in_closed_form_is_autograd_s(kernel, dtype, tolerance, win
     for a, b in zip(ours, exact, strict=True):
         assert a.grad.dtype == dtype
         assert (a.grad.double() - b.grad).norm() < tolerance * b.grad.norm()
+
+
+def test_layers_of_one_row_may_see_differently_far(monkeypatch):
+    """As in models whose layers alternate: every kind has its own bias."""
+    q, k, v = (
+        torch.randn(1, h, 28, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(h)) for h in (4, 2, 1)
+    )
+    v = v.expand(1, 2, 28, 8)
+    apart = FamilyAttention(FAMILIES)
+    monkeypatch.setattr(attention, "_at_once", lambda device: True)
+    whole = FamilyAttention(FAMILIES)
+    for window in (None, 3, 2, None):
+        expected = apart.attend(0, q, k, v, 0.3, window)
+        torch.testing.assert_close(whole.attend(0, q, k, v, 0.3, window), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("longest", "at_once"), [(28, True), (27, False)])
+def test_a_row_that_is_too_long_for_one_bias_is_taken_apart(longest, at_once, monkeypatch):
+    monkeypatch.setattr(attention, "_at_once", lambda device: True)
+    monkeypatch.setattr(attention, "LONGEST", longest)
+    monkeypatch.setattr(FamilyAttention, "forward", lambda *_: (_ for _ in ()).throw(RuntimeError("apart")))
+    row = [torch.randn(1, h, 28, 8) for h in (4, 2, 2)]
+    with nullcontext() if at_once else pytest.raises(RuntimeError, match="apart"):
+        assert FamilyAttention(FAMILIES).attend(0, *row, 0.3, None).shape == row[0].shape
 
 
 def test_no_weights_are_kept_for_the_backward_pass():

@@ -84,6 +84,26 @@ MUTATIONS = [
         ]
     ),
     Mutation("models/attention.py", 'and fast_paths.on("recomputed attention")', "", "test_fast_paths.py"),
+    Mutation("models/attention.py", ' and fast_paths.on("whole rows")', "", "test_fast_paths.py"),
+    Mutation("models/attention.py", 'return device.type == "cuda"', "return True", "test_fast_paths.py"),
+    Mutation("models/attention.py", "and sum(self._sizes) <= LONGEST", "", "models/test_attention.py"),
+    Mutation("models/attention.py", "<= LONGEST", "< LONGEST", "models/test_attention.py"),
+    *(
+        Mutation("models/whole_rows.py", old, new, "models/test_attention.py")
+        for old, new in [
+            ("(family[:, None] == family) & (", "("),
+            ("(branch[:, None] == branch) | (branch == 0)", "branch[:, None] == branch"),
+            ("(branch[:, None] == branch) | (branch == 0)", "branch == 0"),
+            ("distance >= 0", "distance > 0"),
+            ("distance = place[:, None] - place", "distance = place - place[:, None]"),
+            ("distance < window", "distance <= window"),
+            ("if window is not None:", "if False:"),
+            ("kind = window, query.dtype", "kind = None, query.dtype"),
+            ("(prefix, length) for length in lengths", "(0, length) for length in lengths"),
+            (", scale=scale)", ")"),
+            ("query.shape[1] // x.shape[1]", "1"),
+        ]
+    ),
     Mutation("models/attention.py", "others.get(name) is not None", "False", "models/test_load.py"),
     *(
         Mutation("models/logprobs.py", old, new, "models/test_logprobs.py")

@@ -19,6 +19,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from posttrain import fast_paths
 from posttrain.errors import ModelError
+from posttrain.models.whole_rows import LONGEST, WholeRow
 from posttrain.models.wide import wide_dtype
 
 NAME = "posttrain"
@@ -62,6 +63,11 @@ AttentionInterface.register(NAME, _attend_by_plan)
 def use_plans(model: PreTrainedModel) -> None:
     """Make every attention layer of `model` ask its plan. Dropout in attention is not applied."""
     model.set_attn_implementation(NAME)
+
+
+def _at_once(device: torch.device) -> bool:
+    """Whether a device is faster with a whole row than with its parts."""
+    return device.type == "cuda"
 
 
 _Row = Sequence[Sequence[Tensor]]
@@ -135,6 +141,8 @@ class FamilyAttention:
             for number, (prefix, lengths) in enumerate(families)
         ]
         self._sizes = [size for prefix, lengths in families for size in (prefix, sum(lengths))]
+        whole = _at_once(self._device) and sum(self._sizes) <= LONGEST and fast_paths.on("whole rows")
+        self._whole = WholeRow(families, self._device) if whole else None
 
     def _branches(self, prefix: int, lengths: Sequence[int]) -> _Branches:
         longest = max(lengths)
@@ -156,6 +164,8 @@ class FamilyAttention:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """One flat row: query [1, H, N, E], key and value [1, K, N, E]."""
+        if self._whole is not None:
+            return self._whole.attend(query, key, value, scale, window)
         row = query[0], key[0], value[0]
         if torch.is_grad_enabled() and fast_paths.on("recomputed attention"):
             return _Recomputed.apply(*row, self, scale, window)[None]
