@@ -72,6 +72,7 @@ def ours(folder: Path, train: Path, options: argparse.Namespace, seed: int, **fo
 
 def trl(folder: Path, train: Path, options: argparse.Namespace, seed: int) -> Path:
     """Train by TRL's RewardTrainer; in this process, which is one of its own."""
+    import torch
     import trl as peer
     from datasets import Dataset
     from transformers import AutoTokenizer
@@ -87,7 +88,7 @@ def trl(folder: Path, train: Path, options: argparse.Namespace, seed: int) -> Pa
         lr_scheduler_type="linear",
         max_length=1024,
         report_to=[],
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         bf16=False,
         model_init_kwargs={"dtype": "float32"},
         save_strategy="no",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from posttrain.evaluation.heldout import goodness, past_best
+from posttrain.evaluation.heldout import goodness, past_best, past_budget
 
 
 def rows(*gold: float) -> list[dict[str, float]]:
@@ -32,3 +32,18 @@ def test_gold_goes_before_accuracy_and_that_before_reward():
     assert goodness(all_three) == -2.0
     assert goodness({name: all_three[name] for name in list(all_three)[:2]}) == 0.5
     assert goodness({"evaluation/reward": 1.0}) == 1.0 and goodness({"loss": 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "budget", "past"),
+    [
+        ({"evaluation/kl": 2.5}, 2.0, True),
+        ({"evaluation/kl": 2.0}, 2.0, False),  # all of it may be spent
+        ({"evaluation/kl": 2.5}, 0.0, False),  # there is none
+        ({"loss": 1.0}, 2.0, False),  # nothing was held out then
+    ],
+)
+def test_what_is_past_the_budget_is_not_good_however_high_its_reward(row, budget, past):
+    assert past_budget(row, budget) is past
+    found = goodness(row | {"evaluation/reward": 9.0}, budget)
+    assert found is None if past else found == 9.0

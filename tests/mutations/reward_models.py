@@ -257,8 +257,8 @@ MUTATIONS = [
             ("training/policy_batch.py", "return gone / len(trajectories)", "return 0 * gone"),
             (
                 "recipes/rl.py",
-                "(stays or reference_for(model)) if setup.gold else None",
-                "stays if setup.gold else None",
+                "(stays or reference_for(model)) if setup.gold or",
+                "stays if setup.gold or",
             ),
             ("rollouts/scorer.py", "if len(prompt) + len(said) + len(self.tail) > self.most:", "if False:"),
             ("rollouts/scorer.py", "        if self.tail:\n", "        if False:\n"),
@@ -268,6 +268,14 @@ MUTATIONS = [
             ("rollouts/setup.py", 'if options.reward_model_use != "mean" and unknown:', "if False:"),
             ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
             ("recipes/rl.py", "stays = reference if not config.renew_reference else None", "stays = reference"),
+            ("recipes/rl.py", "if setup.gold or config.kl_budget else None", "if setup.gold else None"),
+            ("recipes/rl.py", "score = goodness(metrics, config.kl_budget)", "score = goodness(metrics)"),
+            ("recipes/rl.py", "if rows and past_budget(rows[-1], config.kl_budget):", "if False:"),
+            (
+                "recipes/rl.py",
+                "held_out(row for row in done.metrics if not past_budget(row, config.kl_budget))",
+                "held_out(done.metrics)",
+            ),
         ]
     ),
     *(
@@ -292,6 +300,9 @@ MUTATIONS = [
         Mutation("evaluation/heldout.py", old, new, "evaluation/test_heldout.py")
         for old, new in [
             ("patience > 0 and ", ""),
+            ("0 < kl_budget < metrics", "kl_budget < metrics"),
+            ("0 < kl_budget < metrics", "0 < kl_budget <= metrics"),
+            ("    if past_budget(metrics, kl_budget):\n        return None\n", ""),
             ("max(found[-patience:]) <= max(found[:-patience])", "found[-1] < max(found[:-1])"),
             ('BY = (GOLD, "accuracy", "reward")', 'BY = ("accuracy", "reward", GOLD)'),
         ]

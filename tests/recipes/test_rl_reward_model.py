@@ -172,6 +172,28 @@ def test_a_run_stops_when_gold_is_no_better(config, tmp_path, capsys):
     assert checkpoint.best(found.run / "checkpoints").step == 1  # there is none of the policy before training
 
 
+def test_a_policy_past_its_kl_budget_stops_and_is_not_the_best(config, tmp_path, capsys):
+    """Rewards rise all the way, so only the budget keeps the last checkpoint from being the best."""
+    (tmp_path / "rising.py").write_text(
+        "calls = []\ndef gold(completions):\n    calls.append(1)\n    return [float(len(calls))] * len(completions)\n"
+    )
+    rising = replace(config, gold=f"{tmp_path / 'rising.py'}:gold", steps=30, eval_every=1)
+    free = train(replace(rising, steps=8), output=tmp_path / "free")
+    gone = [row["evaluation/kl"] for row in read_run(free.run).metrics]
+    assert checkpoint.best(free.run / "checkpoints").step == 8
+    passed = next(step for step, far in enumerate(gone) if step > 1 and far > max(0.01, *gone[:step]))
+    budget = (max(gone[:passed]) + gone[passed]) / 2
+    found = train(replace(rising, kl_budget=budget), output=tmp_path / "run", quiet=False)
+    assert (found.steps, found.interrupted, found.finished) == (passed, "", True)
+    said = f"stopped after step {passed}: {gone[passed]:.1f} nats from where it began (--kl-budget {budget:g})"
+    assert said in capsys.readouterr().err
+    assert [row["evaluation/kl"] for row in read_run(found.run).metrics] == pytest.approx(gone[: passed + 1], abs=1e-6)
+    assert checkpoint.best(found.run / "checkpoints").step == passed - 1
+    assert found.after.kl == pytest.approx(gone[passed - 1], abs=1e-6)
+    alone = train(replace(rising, gold="", kl_budget=budget), output=tmp_path / "alone")
+    assert alone.steps == passed  # the distance is told without gold, too
+
+
 def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, tmp_path):
     gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", renew_reference=2)
     whole = train(gold, output=tmp_path / "whole")
@@ -223,6 +245,8 @@ def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config
     [
         ({"gold": "numbers", "eval_every": 0}, "are read on held-out tasks; give --eval-every"),
         ({"stop_after": -1}, "--stop-after counts evaluations"),
+        ({"kl_budget": -1.0}, "--kl-budget is read on held-out tasks, and must be 0 or more"),
+        ({"kl_budget": 2.0, "eval_every": 0}, "--kl-budget is read on held-out tasks"),
         ({"stop_after": 2, "eval_every": 0}, "--stop-after counts evaluations"),
         ({"reward_model": "", "reward_model_use": "worst", "reward": "numbers"}, "name one with --reward-model"),
         ({"reward_model_use": "wurst"}, "did you mean 'worst'"),

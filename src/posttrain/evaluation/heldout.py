@@ -14,6 +14,7 @@ from posttrain.rollouts.setup import Setup
 from posttrain.types import Group, Sampling
 
 PREFIX = "evaluation/"
+KL = "kl"  # nats per answer from where the policy began
 BY = (GOLD, "accuracy", "reward")  # what tells a good checkpoint from a bad one: the first that there is
 
 
@@ -79,9 +80,19 @@ def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
     return {name: fmean(by_task)} | error
 
 
-def goodness(metrics: Mapping[str, Any]) -> float | None:
-    """How good the policy of a step is, for choosing the best checkpoint: None where nothing was held out then."""
+def goodness(metrics: Mapping[str, Any], kl_budget: float = 0.0) -> float | None:
+    """How good the policy of a step is, for choosing the best checkpoint.
+
+    None where nothing was held out then, and where the policy was past the budget.
+    """
+    if past_budget(metrics, kl_budget):
+        return None
     return next((metrics[PREFIX + name] for name in BY if PREFIX + name in metrics), None)
+
+
+def past_budget(metrics: Mapping[str, Any], kl_budget: float) -> bool:
+    """Whether the policy of a step was further from where it began than so many nats; never for a budget of 0."""
+    return 0 < kl_budget < metrics.get(PREFIX + KL, -math.inf)
 
 
 def past_best(metrics: Iterable[Mapping[str, Any]], patience: int) -> bool:
@@ -105,5 +116,5 @@ def _read(row: Mapping[str, Any]) -> HeldOut | HeldOutReward | None:
         row["evaluation/reward"],
         row.get("evaluation/reward_se"),
         row.get("evaluation/gold"),
-        row.get("evaluation/kl"),
+        row.get(PREFIX + KL),
     )

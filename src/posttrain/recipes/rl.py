@@ -23,6 +23,8 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import (
+    KL,
+    PREFIX,
     HeldOut,
     HeldOutReward,
     goodness,
@@ -30,6 +32,7 @@ from posttrain.evaluation.heldout import (
     heldout_groups,
     heldout_metrics,
     past_best,
+    past_budget,
 )
 from posttrain.models.critic import CRITICS
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
@@ -72,6 +75,9 @@ class RL(OnlineOptions):
     """Every so many steps the reference becomes the policy as it is then; 0: it stays the policy before training."""
     importance_cap: float = 0.0
     """Weigh tokens by policy over sampler, at most this (2 is usual), where engine and trainer differ; 0: no."""
+    kl_budget: float = 0.0
+    """Stop once the policy is so many nats per answer from where it began, on held-out tasks; the best checkpoint is
+    then the best of those within. 0: it may go as far as it likes."""
     critic: str = "trunk"
     """For an algorithm with a critic: a row on the policy's own trunk, or a network of its own (trunk or own)."""
     critic_lr: float = 1e-4
@@ -92,7 +98,7 @@ class RLResult:
     run: Path
     steps: int
     interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
-    finished: bool  # whether it stopped because held-out tasks went no better (--stop-after)
+    finished: bool  # whether held-out tasks said that it was done (--stop-after, --kl-budget)
     before: HeldOut | HeldOutReward | None  # where there are held-out tasks
     after: HeldOut | HeldOutReward | None
 
@@ -184,7 +190,7 @@ def run(
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
-            score = goodness(metrics)
+            score = goodness(metrics, config.kl_budget)
             if step % config.save_every == 0 or score is not None or last or stop.requested:
                 behind = reference.kept() if reference and config.renew_reference else None
                 save = writer(policy.save, optimizer, critic.optimizer if critic else None, behind)
@@ -193,11 +199,11 @@ def run(
                 checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
             finished = _finished(config, directory, step)
         if finished and step < config.steps:
-            progress.say(f"stopped after step {step}: no better for {config.stop_after} evaluations (--stop-after)")
+            progress.say(f"stopped after step {step}: {finished}")
     done = directory.read()
     write_report(done)
-    before, after = held_out(done.metrics)
-    return RLResult(directory.path, step, stop.cause if step < config.steps else "", finished, before, after)
+    before, after = held_out(row for row in done.metrics if not past_budget(row, config.kl_budget))
+    return RLResult(directory.path, step, stop.cause if step < config.steps else "", bool(finished), before, after)
 
 
 @dataclass(frozen=True)
@@ -221,7 +227,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
     reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
     stays = reference if not config.renew_reference else None
-    start = (stays or reference_for(model)) if setup.gold else None
+    start = (stays or reference_for(model)) if setup.gold or config.kl_budget else None
     critic = _critic(config, setup.policy) if isinstance(algorithm, ActorCritic) else None
     pretraining: list[str] = []
     if algorithm.pretraining_weight:
@@ -232,11 +238,16 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     return _Parts(setup, optimizer, reference, start, critic, pretraining, notes)
 
 
-def _finished(config: RL, directory: RunDirectory, step: int) -> bool:
-    """Whether the last evaluations were no better, so that training on would only game the reward."""
-    return bool(
-        config.stop_after and step % config.eval_every == 0 and past_best(directory.read().metrics, config.stop_after)
-    )
+def _finished(config: RL, directory: RunDirectory, step: int) -> str:
+    """Why training on would only game the reward, by what the last evaluations found; "" where it would not."""
+    if not (config.stop_after or config.kl_budget) or step % config.eval_every:
+        return ""
+    rows = directory.read().metrics
+    if rows and past_budget(rows[-1], config.kl_budget):
+        return f"{rows[-1][PREFIX + KL]:.1f} nats from where it began (--kl-budget {config.kl_budget:g})"
+    if past_best(rows, config.stop_after):
+        return f"no better for {config.stop_after} evaluations (--stop-after)"
+    return ""
 
 
 def _examine(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:
@@ -245,7 +256,7 @@ def _examine(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:
         groups = heldout_groups(parts.setup, config, progress.tokens)
         found = heldout_metrics(parts.setup, groups)
         if parts.start:
-            found["evaluation/kl"] = distance(groups, parts.start, microbatch_tokens=config.microbatch_tokens)
+            found[PREFIX + KL] = distance(groups, parts.start, microbatch_tokens=config.microbatch_tokens)
     return found
 
 
@@ -275,6 +286,8 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         lora_rank=config.lora_rank,
     )
     check_sampling(config)
+    if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):
+        raise UserError("--kl-budget is read on held-out tasks, and must be 0 or more; give --eval-every too")
     if not 0 < config.critic_lr < math.inf:
         raise UserError(f"--critic-lr must be above 0; got {config.critic_lr}")
     if config.critic not in CRITICS:
@@ -311,7 +324,9 @@ def _open(
     if resume is None:
         return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
     parts.setup.refuse_other_judges(read_run(resume).environment.get("judges", {}))
-    directory = RunDirectory.resume(resume, settings, may_differ=("steps", "stop_after"), environment=about)
+    directory = RunDirectory.resume(
+        resume, settings, may_differ=("steps", "stop_after", "kl_budget"), environment=about
+    )
     found = restore_latest(
         directory.checkpoints, parts.optimizer, None if parts.critic is None else parts.critic.optimizer
     )
