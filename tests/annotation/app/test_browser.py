@@ -1,7 +1,7 @@
 """The whole path in a real browser: a manager invites, three people rank twenty items, one loses the network midway.
 
 Needs Chromium (Debian: apt-get install chromium) and playwright; skipped with the reason where one of them is missing.
-`python -m tests.annotation.app.test_browser` draws the pictures of docs/ anew.
+`pictures.py` draws the pages for docs/ in the same way.
 """
 
 import json
@@ -289,45 +289,3 @@ def test_a_draft_outlives_the_page(page):
     assert numbers(page) == moved and page.inner_text("#submit") == "Change"
     page.keyboard.press("s")  # what is answered cannot be skipped
     assert page.locator("dialog[open]").count() == 0
-
-
-def pictures(folder):
-    """Draw the pictures of docs/: a page on which somebody ranks, on a phone too, and the manager's page."""
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as place, playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        office = Office(Path(place), browser, height=800)
-        try:
-            fill(office)
-            boss = office.enter(re.search(r"by (\S+)", office.said[0])[1], "boss")
-            for name in ("ann", "ben", "cat"):
-                link = said(office, "users", "--invite", "annotator", "--project", "helpful", "--url", office.url)[
-                    "link"
-                ]
-                page = office.enter(link, name)
-                page.click("text=Go on")
-                for turn in range(6):
-                    page.wait_for_load_state()
-                    order = sorted(numbers(page), reverse=name == "cat" or turn == 3)
-                    by_keys(page, order)
-                    if name == "ann" and turn == 5:
-                        page.click("summary") if page.locator("details[open]").count() else None
-                        page.screenshot(path=folder / "annotation-rank.png")
-                        phone = {"viewport": {"width": 390, "height": 780}, "color_scheme": "dark"}
-                        small = browser.new_context(**phone, storage_state=page.context.storage_state()).new_page()
-                        small.goto(page.url)
-                        small.screenshot(path=folder / "annotation-phone.png")
-                    submit(page)
-            boss.goto(f"{office.url}/manage/1")
-            boss.screenshot(path=folder / "annotation-project.png", full_page=True)
-        finally:
-            office.close()
-            browser.close()
-
-
-if __name__ == "__main__":
-    from pathlib import Path
-
-    pictures(Path(__file__).parents[3] / "docs")

@@ -76,3 +76,15 @@ def test_markdown_looks_like_markdown():
 
 def test_a_tag_that_is_only_talked_about_can_be_read():
     assert "&lt;script&gt;" in rendered("use <script> here")
+
+
+def test_a_line_that_was_ended_stays_a_line():
+    assert rendered("8 are left.\nShe buys 4.\n\n12").split() == [
+        "<p>8",
+        "are",
+        "left.<br>",
+        "She",
+        "buys",
+        "4.</p>",
+        "<p>12</p>",
+    ]

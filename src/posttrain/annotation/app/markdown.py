@@ -13,7 +13,10 @@ _TAGS = {
     *("code", "pre", "table", "thead", "tbody", "tr", "th", "td", "a"),
 }
 _READER = (
-    MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"]).disable("image")
+    # a line that a model ended is a line: joined ones would be other words than those that are judged
+    MarkdownIt("commonmark", {"html": False, "linkify": False, "breaks": True})
+    .enable(["table", "strikethrough"])
+    .disable("image")
 )
 
 
