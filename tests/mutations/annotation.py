@@ -9,6 +9,44 @@ METHODS = "annotation/aggregation"
 
 MUTATIONS = [
     *(
+        Mutation("annotation/asking.py", old, new, "annotation/test_asking.py")
+        for old, new in [
+            ("return pvariance(margins)", "return pvariance(margins) ** 0.5"),
+            ("_entropy(fmean(probs)) - fmean(", "_entropy(fmean(probs)) + fmean("),
+            ("_entropy(fmean(probs)) - fmean(_entropy(p) for p in probs)", "_entropy(fmean(probs))"),
+            ("-sum(x * math.log(x) for x in (p, 1 - p) if x > 0)", "-(p * math.log(p) if p else 0)"),
+            ("_sigmoid(margin) for margin", "_sigmoid(abs(margin)) for margin"),
+            ("[a - b for a, b in", "[a + b for a, b in"),
+            ("return fmean(WORTH[by]", "return sum(WORTH[by]"),
+            ("for pair in pairs) if pairs else 0.0", "for pair in pairs)"),
+            ("-worth(items[place], by)", "worth(items[place], by)"),
+            ("order.sort(key=", "order = sorted(sorted(order), key="),
+            ("    if by != RANDOM:\n", "    if False:\n"),
+            ("random.Random(seed)", "random.Random(0)"),
+            ("return order[:count]", "return order"),
+            ("if by not in (RANDOM, *WORTH):", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("recipes/annotate/importing.py", old, new, "recipes/test_annotate.py")
+        for old, new in [
+            ("_worth_asking(config, new, quiet) if config.ask else new", "new"),
+            ("_worth_asking(config, new, quiet)", "_worth_asking(config, items, quiet)"),
+            ("if item.expected is None]", "]"),
+            ("item.expected is not None or item.name in asked", "item.name in asked"),
+            ("config.ask, config.choose, seed=config.seed)", "config.ask, RANDOM, seed=config.seed)"),
+            ("if scorer.model.members < 2:", "if False:"),
+            ("if config.ask < 0:", "if False:"),
+            ("if not config.ask and (config.choose != RANDOM or config.reward_model):", "if False:"),
+            ("if (config.choose != RANDOM) != bool(config.reward_model):", "if False:"),
+            ("len(items) - len(new), skipped, len(new) - added", "len(items) - added, skipped, 0"),
+        ]
+    ),
+    Mutation(
+        "annotation/store/projects.py", ".where(Project.name == name)\n    return set(", "\n    return set(",
+        "recipes/test_annotate.py",
+    ),
+    *(
         Mutation("annotation/rankings.py", old, new, RANKINGS)
         for old, new in [
             ("!= row.place:", "== row.place:"),

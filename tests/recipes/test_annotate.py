@@ -3,11 +3,17 @@
 import json
 
 import pytest
+import torch
 
 from posttrain.annotation.aggregation import METHODS
+from posttrain.annotation.asking import WORTH
 from posttrain.annotation.store import projects, work
 from posttrain.annotation.store.database import open_store
 from posttrain.cli import main
+from posttrain.data import load_tokenizer
+from posttrain.models.heads import Calibration, load_reward_model
+from posttrain.rollouts.scorer import load_scorer
+from posttrain.types import Message
 from tests.annotation.said import SEED
 from tests.annotation.worlds import add_user
 
@@ -155,6 +161,75 @@ def test_what_people_type_wrong_in_the_store(asked, words, message, capsys, monk
     assert main(["annotate", *words, "--store", asked]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.glob("out*"))
+
+
+@pytest.fixture
+def pool(folder, tmp_path):
+    """Nine items to choose from, one of them a known one, and an ensemble whose members differ most on the last."""
+    rows = [{"item": f"q{n}", "prompt": "a", "completions": [f"b{n}", "c" * n]} for n in range(1, 9)]
+    rows.append({"item": "known", "prompt": "a", "completions": ["b", "c"], "expected": {"ranking": [[0], [1]]}})
+    (tmp_path / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = load_reward_model(str(folder / "model"), dtype=torch.float32, seed=1, members=3)
+    made.save(tmp_path / "ensemble", padding=0, calibration=Calibration((0.0,) * 3, 1.0))
+    single = load_reward_model(str(folder / "model"), dtype=torch.float32, seed=1)
+    single.save(tmp_path / "single", padding=0, calibration=Calibration((0.0,), 1.0))
+    for name in ("ensemble", "single"):
+        load_tokenizer(str(folder / "model")).save_pretrained(tmp_path / name)
+    return tmp_path
+
+
+def import_of(pool, *words):
+    """Import of the pool into one project; the names that are there then, in order."""
+    store = str(pool / "chosen.db")
+    options = ["--store", store, "--project", "p", "--dataset", str(pool / "pool.jsonl"), "--quiet", "--json"]
+    assert main(["annotate", "import", *options, *words]) == 0
+    opened = open_store(store)
+    with opened.read() as connection:
+        found = projects.names_of_items(connection, "p")
+        assert projects.names_of_items(connection, "q") == set()
+    opened.close()
+    return found
+
+
+@pytest.mark.parametrize("by", ["disagreement", "information"])
+def test_the_items_on_which_the_ensemble_disagrees_are_asked_first(pool, by, capsys):
+    scorer = load_scorer(str(pool / "ensemble"), precision="float32")
+    rows = [json.loads(line) for line in (pool / "pool.jsonl").read_text().splitlines()][:-1]
+    told = {
+        row["item"]: scorer([[Message("user", "a"), Message("assistant", text)] for text in row["completions"]])
+        for row in rows
+    }
+    order = sorted(told, key=lambda name: -WORTH[by]([a - b for a, b in zip(*told[name], strict=True)]))
+    chosen = ["--choose", by, "--reward-model", str(pool / "ensemble"), "--precision", "float32", "--ask", "3"]
+    assert import_of(pool, *chosen) == {*order[:3], "known"}
+    assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 4, "there": 0, "skipped": 0, "unasked": 5}
+    assert import_of(pool, *chosen) == {*order[:6], "known"}  # of those that are not there yet
+    assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 3, "there": 4, "skipped": 0, "unasked": 2}
+    assert import_of(pool) == {*order, "known"}
+
+
+def test_some_items_may_be_drawn_by_chance(pool):
+    first, second = import_of(pool, "--ask", "2"), import_of(pool, "--ask", "3", "--seed", "1")
+    assert len(first) == 3 and len(second) == 6 and "known" in first < second
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ask", "2", "--choose", "chance"], "unknown way to choose 'chance'"),
+        (["--ask", "-1"], "--ask must be 0 or more"),
+        (["--choose", "information"], "say how many with --ask"),
+        (["--reward-model", "x"], "say how many with --ask"),
+        (["--ask", "2", "--choose", "information"], "name it with --reward-model"),
+        (["--ask", "2", "--reward-model", "x"], "--choose random asks no model"),
+        (["--ask", "2", "--choose", "information", "--reward-model", "single"], "one member, which cannot disagree"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_refused(pool, words, message, capsys, monkeypatch):
+    monkeypatch.chdir(pool)
+    line = ["annotate", "import", "--store", "refused.db", "--project", "p", "--dataset", "pool.jsonl", "--quiet"]
+    assert main([*line, *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,12 @@ def find(connection: Connection, name: str) -> Project:
     return project
 
 
+def names_of_items(connection: Connection, name: str) -> set[str]:
+    """The names of a project's items; none if there is no project of this name."""
+    asked = select(Item.name).join(Project, Item.project_id == Project.id).where(Project.name == name)
+    return set(connection.scalars(asked))
+
+
 class NewItem(NamedTuple):
     """An item to add."""
 

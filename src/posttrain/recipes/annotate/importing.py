@@ -3,30 +3,35 @@ r"""Put items before people: prompts with completions, given or sampled from one
     posttrain annotate import --project helpful --dataset items.jsonl
     posttrain annotate import --project helpful --dataset prompts.jsonl \
         --models "smollm2-135m-instruct runs/rl-2026-01-31-1" --completions 2
+    posttrain annotate import --project helpful --dataset items.jsonl \
+        --ask 200 --choose information --reward-model runs/reward-model-2026-01-31-1
 
 A row of given completions: `prompt` (text or a list of messages), `completions` (texts, or `{"text": ..., "model":
 ...}`), and if you like `item` (its name), `priority` (the higher, the sooner), and `expected`, the right answer, such
 as `{"ranking": [[1], [0]]}`, of an item that is there to see who pays attention. The project is made if there is none.
-An item whose name is there already is left as it is, so that an import that was cut off is simply typed again.
+An item whose name is there already is left as it is, so that an import that was cut off is simply typed again. With
+--ask only some of the items that are not there yet are added, by what an ensemble of reward models does not know.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
+from posttrain.annotation.asking import RANDOM, WORTH, choose
 from posttrain.annotation.kinds import NoAnswer
 from posttrain.annotation.store import projects
-from posttrain.annotation.store.database import open_store
+from posttrain.annotation.store.database import Store, open_store
 from posttrain.annotation.store.projects import NewItem
 from posttrain.data import Row, load_tasks, parse_columns, read_rows, seed_for
 from posttrain.data.rows import map_columns
-from posttrain.errors import UserError
+from posttrain.errors import UserError, unknown
 from posttrain.monitoring import Progress
 from posttrain.recipes.annotate.serve import FILE
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.policy import load_policy
+from posttrain.rollouts.scorer import load_scorer
 from posttrain.training.saved import saved_model
-from posttrain.types import Request, Sampling, Task
+from posttrain.types import Message, Request, Role, Sampling, Task
 
 _READ = ("prompt", "completions", "item", "id", "priority", "expected")
 
@@ -65,6 +70,14 @@ class Import:
     """Which columns to read, such as "prompt=question completions=answers"."""
     limit: int | None = None
     """Use only so many rows, from the first."""
+    ask: int = 0
+    """Add only so many items that are not there yet, those that teach most by --choose; 0: all. Items that are there to
+    see who pays attention are always added."""
+    choose: str = "random"
+    """How they are chosen: random; or, by an ensemble, disagreement (the variance of how much better it finds one
+    answer) or information (what the comparison is expected to tell it, in nats; for calibrated ones)."""
+    reward_model: str = ""
+    """The ensemble, trained by reward-model --ensemble 5: a run or a folder."""
     seed: int = 0
     """Decides what is sampled."""
 
@@ -77,15 +90,17 @@ class Imported:
     items: int
     there: int  # that were in the project already
     skipped: int  # for which fewer than two different completions were sampled
+    unasked: int = 0  # that others were chosen before
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
-        return {"project": self.project, "items": self.items, "there": self.there, "skipped": self.skipped}
+        return asdict(self)
 
     def lines(self) -> list[str]:
         """The same for people."""
         more = f", {self.there:,} were there already" if self.there else ""
         more += f", {self.skipped:,} left out whose completions were all the same" if self.skipped else ""
+        more += f", {self.unasked:,} would teach less and were left for later" if self.unasked else ""
         return [f"{self.items:,} items added to {self.project}{more}"]
 
 
@@ -95,9 +110,12 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
         raise UserError("say which project with --project; it is made if it is not there")
     if not config.dataset:
         raise UserError("say what to read with --dataset: a hub id, or a jsonl or parquet file or folder")
+    _check_choice(config)
     store = open_store(config.store)
     items, skipped = _sampled(config, quiet) if config.models else (_given(config), 0)
     text = _text(config.instructions)
+    new = _new(items, store, config.project)
+    chosen = _worth_asking(config, new, quiet) if config.ask else new
     with store.write() as connection:
         if config.project not in {project.name for project in projects.everything(connection)}:
             projects.create(
@@ -111,10 +129,58 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
             )
         project = projects.find(connection, config.project)
         try:
-            added = projects.add_items(connection, project, items)
+            added = projects.add_items(connection, project, chosen)
         except NoAnswer as problem:
             raise UserError(f"an item's 'expected' is no answer: {problem}") from problem
-    return Imported(config.project, added, len(items) - added, skipped)
+    return Imported(config.project, added, len(items) - len(new), skipped, len(new) - added)
+
+
+def _check_choice(config: Import) -> None:
+    if config.choose not in (RANDOM, *WORTH):
+        raise unknown("way to choose", config.choose, (RANDOM, *WORTH))
+    if config.ask < 0:
+        raise UserError(f"--ask must be 0 or more; got {config.ask}")
+    if not config.ask and (config.choose != RANDOM or config.reward_model):
+        raise UserError("--choose and --reward-model say which items to add; say how many with --ask")
+    if (config.choose != RANDOM) != bool(config.reward_model):
+        raise UserError(
+            "--choose random asks no model; leave out --reward-model, or type --choose disagreement or information"
+            if config.reward_model
+            else f"--choose {config.choose} asks an ensemble; name it with --reward-model"
+        )
+
+
+def _new(items: Sequence[NewItem], store: Store, project: str) -> list[NewItem]:
+    """Those that are not in the project yet."""
+    with store.read() as connection:
+        there = projects.names_of_items(connection, project)
+    return [item for item in items if item.name not in there]
+
+
+def _worth_asking(config: Import, items: Sequence[NewItem], quiet: bool) -> list[NewItem]:
+    """Those to ask now, and all that are there to see who pays attention."""
+    free = [item for item in items if item.expected is None]
+    scores = _scores(config, free, quiet) if config.reward_model else [()] * len(free)
+    asked = {free[place].name for place in choose(scores, config.ask, config.choose, seed=config.seed)}
+    return [item for item in items if item.expected is not None or item.name in asked]
+
+
+def _scores(config: Import, items: Sequence[NewItem], quiet: bool) -> list[list[tuple[float, ...]]]:
+    """Of each item the scores of its completions, each by every member."""
+    saved = saved_model(config.reward_model)
+    scorer = load_scorer(saved.where, precision=config.precision)
+    if scorer.model.members < 2:
+        raise UserError(
+            f"the reward model {config.reward_model} has one member, which cannot disagree; train several with "
+            "reward-model --ensemble 5"
+        )
+    found: list[list[tuple[float, ...]]] = []
+    with Progress(f"score by {saved.title}", len(items), quiet=quiet) as progress:
+        for done, item in enumerate(items, 1):
+            prompt = [Message(cast(Role, said["role"]), said["content"]) for said in item.prompt]
+            found.append(scorer([[*prompt, Message("assistant", text)] for text, _, _ in item.completions]))
+            progress.step(done)
+    return found
 
 
 def _text(file: str) -> str:

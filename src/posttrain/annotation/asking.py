@@ -1,0 +1,82 @@
+"""What to ask people next: the answers whose comparison would teach an ensemble of reward models the most.
+
+Labels cost people's time, and most pairs say what the model knows already. Where its members disagree it does not know;
+where they agree that it is even, it knows that people differ, and another label would not help.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from statistics import fmean, pvariance
+from types import MappingProxyType
+
+from posttrain.errors import unknown
+
+RANDOM = "random"
+
+
+def disagreement(margins: Sequence[float]) -> float:
+    """How differently the members judge a pair: the variance of their margins.
+
+        1/H sum_h (m_h - mean m)^2,   m_h = s_h(a) - s_h(b)
+
+    Query by committee, as Christiano et al. 2017 (https://arxiv.org/abs/1706.03741, section 2.2.4) chose clips.
+    """
+    return pvariance(margins)
+
+
+def information(margins: Sequence[float]) -> float:
+    """What the answer to a pair is expected to tell about the members, in nats.
+
+        I = H(1/H sum_h p_h) - 1/H sum_h H(p_h),   p_h = 1 / (1 + exp(-m_h)),   H(p) = -p log p - (1 - p) log(1 - p)
+
+    Houlsby et al. 2011 (https://arxiv.org/abs/1112.5745), equation 2. Margins must be log-odds, so calibrate first.
+    """
+    probs = [_sigmoid(margin) for margin in margins]
+    return _entropy(fmean(probs)) - fmean(_entropy(p) for p in probs)
+
+
+WORTH: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
+    {"disagreement": disagreement, "information": information}
+)
+"""What a pair is worth asking, of the margins by which the members prefer the one to the other."""
+
+
+def worth(scores: Sequence[Sequence[float]], by: str) -> float:
+    """What it is worth to have the answers to one prompt compared: the mean over their pairs.
+
+    Args:
+        scores: of each answer by each member.
+        by: a name in `WORTH`.
+    """
+    pairs = list(combinations(scores, 2))
+    return fmean(WORTH[by]([a - b for a, b in zip(*pair, strict=True)]) for pair in pairs) if pairs else 0.0
+
+
+def choose(items: Sequence[Sequence[Sequence[float]]], count: int, by: str, *, seed: int = 0) -> list[int]:
+    """Which items to ask, by their places, those worth most first.
+
+    Args:
+        items: of each item the scores of its answers, each by every member.
+        count: how many, at most.
+        by: `random`, or a name in `WORTH`.
+        seed: of the order in which items come that are worth the same.
+
+    Raises:
+        UserError: there is no such way to choose.
+    """
+    if by not in (RANDOM, *WORTH):
+        raise unknown("way to choose", by, (RANDOM, *WORTH))
+    order = random.Random(seed).sample(range(len(items)), len(items))
+    if by != RANDOM:
+        order.sort(key=lambda place: -worth(items[place], by))
+    return order[:count]
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def _entropy(p: float) -> float:
+    return -sum(x * math.log(x) for x in (p, 1 - p) if x > 0)

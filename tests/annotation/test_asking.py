@@ -1,0 +1,79 @@
+"""What to ask next: what a pair is worth, in numbers made by hand, and that the right ones are chosen."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posttrain.annotation.asking import WORTH, choose, disagreement, information, worth
+from posttrain.errors import UserError
+
+MARGINS = st.lists(st.floats(-30, 30), min_size=2, max_size=6)
+
+
+def test_disagreement_is_the_variance_of_the_margins():
+    assert disagreement([1.0, 3.0]) == 1.0  # (1 + 1) / 2
+    assert disagreement([0.0, 3.0, 6.0]) == pytest.approx(6.0)  # (9 + 0 + 9) / 3
+
+
+def test_information_is_what_the_answer_tells_of_the_members():
+    assert information([1000.0, -1000.0]) == pytest.approx(
+        math.log(2)
+    )  # sure and opposed: the answer says who is right
+    # members of 3/4 and 1/4: ln 2 less the entropy of 3/4, 0.5623351
+    assert information([math.log(3), -math.log(3)]) == pytest.approx(0.6931472 - 0.5623351, abs=1e-7)
+    # of 1/2 and 3/4: the entropy of 5/8, 0.6615632, less the mean of 0.6931472 and 0.5623351
+    assert information([0.0, math.log(3)]) == pytest.approx(0.6615632 - 0.6277412, abs=1e-6)
+
+
+def test_a_pair_on_which_all_are_unsure_tells_nothing_however_even_it_is():
+    assert information([0.0, 0.0, 0.0]) == 0.0 and disagreement([0.0, 0.0]) == 0.0
+
+
+def test_members_who_differ_only_in_how_sure_they_are_tell_little():
+    sure, opposed = [3.0, 9.0], [-3.0, 3.0]
+    assert disagreement(sure) == disagreement(opposed) == 9.0
+    assert information(sure) < information(opposed) / 10
+
+
+@given(MARGINS)
+def test_it_does_not_matter_which_answer_is_called_the_first(margins):
+    for of in WORTH.values():
+        assert of(margins) == pytest.approx(of([-m for m in margins]), abs=1e-9)
+        assert of(margins) >= -1e-12
+
+
+@given(MARGINS)
+def test_no_answer_tells_more_than_one_bit(margins):
+    assert information(margins) <= math.log(2) + 1e-12
+
+
+def test_the_answers_to_a_prompt_are_worth_the_mean_of_their_pairs():
+    scores = [(0.0, 0.0), (1.0, 3.0), (0.0, 4.0)]  # margins (-1, -3), (0, -4), (1, -1): variances 1, 4, 1
+    assert worth(scores, "disagreement") == pytest.approx(2.0)
+    assert worth(scores[:1], "disagreement") == 0.0
+
+
+ITEMS = [[(0.0, 0.0), (s, -s)] for s in (0.5, 3.0, 0.0, 2.0)]  # variances 0.25, 9, 0, 4
+
+
+@pytest.mark.parametrize("by", WORTH)
+def test_those_worth_most_come_first(by):
+    assert choose(ITEMS, 3, by) == [1, 3, 0]
+    assert choose(ITEMS, 9, by) == [1, 3, 0, 2]
+
+
+def test_at_random_no_score_counts_and_the_seed_decides():
+    assert choose(ITEMS, 4, "random", seed=1) == choose([()] * 4, 4, "random", seed=1)
+    assert len({tuple(choose(ITEMS, 4, "random", seed=seed)) for seed in range(40)}) > 10
+
+
+def test_what_is_worth_the_same_comes_in_an_order_of_chance():
+    even = [[(0.0, 0.0), (1.0, -1.0)]] * 6
+    assert len({tuple(choose(even, 3, "information", seed=seed)) for seed in range(20)}) > 10
+
+
+def test_a_way_that_does_not_exist_is_refused():
+    with pytest.raises(UserError, match="unknown way to choose 'informations'; did you mean 'information'"):
+        choose(ITEMS, 1, "informations")
