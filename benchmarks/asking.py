@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import random
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -68,8 +69,11 @@ def pairs_of(prompts: Sequence[str], each: int, policy: Path, gold: Path, seed: 
     return found
 
 
-def learn(folder: Path, asked: Sequence[Pair], policy: Path, seed: int) -> Path:
+def learn(folder: Path, asked: Sequence[Pair], policy: Path, seed: int) -> None:
     """An ensemble of what was asked so far; a tenth of it calibrates the rest, for that costs labels, too."""
+    if (folder / "done").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
     train = folder.with_suffix(".jsonl")
     train.write_text("".join(json.dumps(pair.row()) + "\n" for pair in asked), encoding="utf-8")
     config = Scoring(
@@ -87,7 +91,7 @@ def learn(folder: Path, asked: Sequence[Pair], policy: Path, seed: int) -> Path:
         seed=seed,
     )
     reward_model.run(config, output=folder, quiet=True)
-    return folder
+    (folder / "done").touch()
 
 
 def scores(model: Path, pairs: Sequence[Pair]) -> list[list[tuple[float, ...]]]:
@@ -127,16 +131,16 @@ def run_seed(output: Path, labels: Sequence[int], pool: int, seed: int) -> None:
                 told_before = scores(model, [candidates[i] for i in rest])
                 asked += [rest[i] for i in choose(told_before, size - len(asked), way, seed=seed)]
             model = folder / f"{way if number else 'first'}-{size}"
-            if not (model / "report.html").exists():
-                learn(model, [candidates[i] for i in asked], policy, seed)
+            assert len(asked) == size, "the pool is too small"
+            learn(model, [candidates[i] for i in asked], policy, seed)
             found[way].append(accuracy(model, heldout))
         print(f"seed {seed}, {way}: {', '.join(f'{x:.3f}' for x in found[way])}", flush=True)
     told.write_text(json.dumps({"labels": list(labels), "accuracy": found}), encoding="utf-8")
 
 
-def read(output: Path, seeds: Sequence[int]) -> dict[str, list[list[float]]]:
+def read(folder: Path, seeds: Sequence[int]) -> dict[str, list[list[float]]]:
     """Of each way the accuracies of each seed, by number of labels."""
-    rows: list[Any] = [json.loads((output / f"seed-{seed}" / "accuracy.json").read_text("utf-8")) for seed in seeds]
+    rows: list[Any] = [json.loads((folder / f"seed-{seed}" / "accuracy.json").read_text("utf-8")) for seed in seeds]
     return {way: [row["accuracy"][way] for row in rows] for way in WAYS}
 
 
@@ -189,10 +193,11 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=3000, help="pairs to choose from")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
     options = parser.parse_args()
-    work = partial(run_seed, options.output, options.labels, options.pool)
+    folder = options.output / f"pool-{options.pool}-{'-'.join(map(str, options.labels))}"
+    work = partial(run_seed, folder, options.labels, options.pool)
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         list(pool.map(work, options.seeds))
-    found = read(options.output, options.seeds)
+    found = read(folder, options.seeds)
     print("\n".join(table(found, options.labels)))
     draw(found, options.labels, options.output / "asking.svg")
 

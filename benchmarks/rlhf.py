@@ -4,17 +4,19 @@
     python benchmarks/rlhf.py --data DATA --output runs/rlhf --seeds 0 1 2 --steps 60
 
 DATA has hh-rlhf/. One reward model learns from every second of the first --pairs pairs of harmless-base, and is what
-the policy is trained by; another learns from those between and stands for people: it is read beside, and never learned
-from. The policy starts as SmolLM2-135M-Instruct and is trained by `posttrain rl --kl-budget`, on the prompts of the
-training pairs. Its best checkpoint within the budget and the policy before training then answer the held-out prompts,
-four times each, by draws that no evaluation of the run has used. Differences are paired by prompt, with 95% intervals
-over prompts. Whatever has been done is not done again: give the same --output to go on.
+the policy is trained by; another learns from those between and stands for people: it is asked at the end alone. The
+policy starts as SmolLM2-135M-Instruct and is trained by `posttrain rl --kl-budget`, on the prompts of the training
+pairs; of its checkpoints within the budget that one counts whose answers to --heldout prompts earned most. It and the
+policy before training then answer as many other prompts, which chose nothing, four times each. Differences are paired
+by prompt, with 95% intervals over prompts. What is finished is not done again: give the same --output to go on, with
+the same options.
 """
 
 import argparse
 import json
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +44,7 @@ from posttrain.training.saved import saved_model
 from posttrain.types import Group, Message
 
 BASE = "smollm2-135m-instruct"
-OTHER_DRAWS = 10**6  # added to a run's seed: what it was chosen by must not judge it
+DONE = "done"  # a file in the folder of what is finished
 Row = dict[str, Any]
 
 
@@ -71,27 +73,32 @@ def data(options: argparse.Namespace) -> dict[str, Path]:
         for p in pairs
     ]
     held = load_preferences(str(source / "harmless-base.dev300.jsonl.gz")).items
-    short = [p for p in held if len(chat.prompt_ids(p.prompt)) <= options.max_tokens]
+    prompts = [{"prompt": spoken(p.prompt)} for p in held if len(chat.prompt_ids(p.prompt)) <= options.max_tokens]
+    if len(prompts) < 2 * options.heldout:
+        raise SystemExit(f"only {len(prompts)} held-out prompts are short enough; type a smaller --heldout")
     return {
         "proxy": write(output / "proxy.jsonl", sides[::2]),
         "gold": write(output / "gold.jsonl", sides[1::2]),
         "prompts": write(output / "prompts.jsonl", [{"prompt": spoken(p.prompt)} for p in pairs]),
-        "heldout": write(output / "heldout.jsonl", [{"prompt": spoken(p.prompt)} for p in short[: options.heldout]]),
+        "heldout": write(output / "heldout.jsonl", prompts[: options.heldout]),
+        "judged": write(output / "judged.jsonl", prompts[options.heldout : 2 * options.heldout]),
     }
 
 
 def judge(folder: Path, pairs: Path, seed: int) -> str:
     """A reward model of these pairs, by `posttrain reward-model`, calibrated on a tenth of them."""
-    if not folder.exists():
+    if not (folder / DONE).exists():
+        shutil.rmtree(folder, ignore_errors=True)
         config = Scoring(dataset=str(pairs), pairs_per_step=8, lr=4e-5, warmup_steps=5, decay="linear", seed=seed)
         reward_model.run(replace(config, eval_share=0.1, eval_every=0), output=folder)
+        (folder / DONE).touch()
     return str(folder)
 
 
 def judged(config: RL, model: str, start: FrozenCopy) -> dict[str, Any]:
     """What a policy's answers to the held-out prompts are worth, each prompt's mean, and how far it has gone."""
     setup = set_up(config, model, where=lambda name: saved_model(name).where)
-    groups = heldout_groups(setup, replace(config, seed=config.seed + OTHER_DRAWS))
+    groups = heldout_groups(setup, config)
 
     def by_prompt(name: str) -> list[float]:
         return [fmean(scores[name].value for scores in group.scores) for group in groups]
@@ -125,7 +132,6 @@ def run(options: argparse.Namespace, files: dict[str, Path], seed: int) -> Row:
         eval_dataset=str(files["heldout"]),
         model=BASE,
         reward_model=judge(output / f"proxy-{seed}", files["proxy"], seed),
-        gold_model=judge(output / f"gold-{seed}", files["gold"], seed),
         steps=options.steps,
         prompts_per_step=options.prompts,
         completions_per_prompt=options.completions,
@@ -138,13 +144,17 @@ def run(options: argparse.Namespace, files: dict[str, Path], seed: int) -> Row:
         seed=seed,
     )
     folder = output / f"{options.algorithm}-{seed}"
-    if not folder.exists():
+    if not (folder / DONE).exists():
+        shutil.rmtree(folder, ignore_errors=True)
         rl.run(config, algorithms.online(config.algorithm)(), output=folder)
+        (folder / DONE).touch()
     best = checkpoint.best(folder / "checkpoints")
     if best is None:
         raise SystemExit(f"no evaluation of {folder} was within the budget; type a smaller --eval-every")
     start = FrozenCopy(load_policy(BASE, precision=config.precision).model)
-    before, after = (judged(config, where, start) for where in (BASE, str(best.path)))
+    gold = judge(output / f"gold-{seed}", files["gold"], seed)
+    other = replace(config, gold_model=gold, eval_dataset=str(files["judged"]))
+    before, after = (judged(other, where, start) for where in (BASE, str(best.path)))
     seconds = sum(row.get("seconds/step", 0.0) for row in read_run(folder).metrics)
     return {"seed": seed, "step": best.step, "before": before, "after": after, "minutes": seconds / 60}
 
@@ -168,7 +178,7 @@ def main() -> None:
     parser.add_argument("--algorithm", default="grpo")
     parser.add_argument("--pairs", type=int, default=800, help="read, half of them for each reward model")
     parser.add_argument("--max-tokens", type=int, default=192, help="of a pair's longer side, and of a prompt")
-    parser.add_argument("--heldout", type=int, default=64, help="prompts to be judged by")
+    parser.add_argument("--heldout", type=int, default=64, help="prompts that choose a checkpoint; as many judge it")
     parser.add_argument("--kl-budget", type=float, default=10.0, help="nats per answer")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--eval-every", type=int, default=5)
@@ -181,7 +191,7 @@ def main() -> None:
     files = data(options)
     lines = [
         f"| seed | best step | KL (budget {options.kl_budget:g}) | reward (95%) | withheld reward model (95%) "
-        "| tokens of an answer | minutes |",
+        "| tokens of an answer | minutes of all steps |",
         "|---|---|---|---|---|---|---|",
     ]
     for seed in options.seeds:

@@ -21,7 +21,7 @@ from posttrain.errors import unknown
 FAST_PATHS: Mapping[str, str] = {
     "shared prefix": "an update computes a prompt once for all its completions, or for both responses of a pair",
     "skipped groups": "groups whose advantages are all zero are left out of an update",
-    "recomputed attention": "attention keeps queries, keys and values alone for its backward pass",
+    "recomputed attention": "on a CPU, attention keeps queries, keys and values alone for its backward pass",
     "whole rows": "on a GPU, attention takes a packed row at once, not sequence by sequence",
     "lean forms": "norms and MLPs keep less for their backward pass (at loading)",
     "lean head": "logprobs and entropy are computed without the logits of a batch",

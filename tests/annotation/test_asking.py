@@ -12,9 +12,13 @@ from posttrain.errors import UserError
 MARGINS = st.lists(st.floats(-30, 30), min_size=2, max_size=6)
 
 
-def test_disagreement_is_the_variance_of_the_margins():
-    assert disagreement([1.0, 3.0]) == 1.0  # (1 + 1) / 2
-    assert disagreement([0.0, 3.0, 6.0]) == pytest.approx(6.0)  # (9 + 0 + 9) / 3
+THREE_TO_ONE = math.log(3)  # the margin of a member that gives 3/4
+
+
+def test_disagreement_is_the_variance_of_the_chances():
+    assert disagreement([THREE_TO_ONE, -THREE_TO_ONE]) == pytest.approx(1 / 16)  # 3/4 and 1/4
+    assert disagreement([THREE_TO_ONE, 0.0, -THREE_TO_ONE]) == pytest.approx(1 / 24)  # (1/16 + 0 + 1/16) / 3
+    assert disagreement([1000.0, -1000.0]) == 0.25
 
 
 def test_information_is_what_the_answer_tells_of_the_members():
@@ -22,9 +26,9 @@ def test_information_is_what_the_answer_tells_of_the_members():
         math.log(2)
     )  # sure and opposed: the answer says who is right
     # members of 3/4 and 1/4: ln 2 less the entropy of 3/4, 0.5623351
-    assert information([math.log(3), -math.log(3)]) == pytest.approx(0.6931472 - 0.5623351, abs=1e-7)
+    assert information([THREE_TO_ONE, -THREE_TO_ONE]) == pytest.approx(0.6931472 - 0.5623351, abs=1e-7)
     # of 1/2 and 3/4: the entropy of 5/8, 0.6615632, less the mean of 0.6931472 and 0.5623351
-    assert information([0.0, math.log(3)]) == pytest.approx(0.6615632 - 0.6277412, abs=1e-6)
+    assert information([0.0, THREE_TO_ONE]) == pytest.approx(0.6615632 - 0.6277412, abs=1e-6)
 
 
 def test_a_pair_on_which_all_are_unsure_tells_nothing_however_even_it_is():
@@ -33,8 +37,8 @@ def test_a_pair_on_which_all_are_unsure_tells_nothing_however_even_it_is():
 
 def test_members_who_differ_only_in_how_sure_they_are_tell_little():
     sure, opposed = [3.0, 9.0], [-3.0, 3.0]
-    assert disagreement(sure) == disagreement(opposed) == 9.0
-    assert information(sure) < information(opposed) / 10
+    for of in WORTH.values():
+        assert of(sure) < of(opposed) / 10
 
 
 @given(MARGINS)
@@ -50,12 +54,14 @@ def test_no_answer_tells_more_than_one_bit(margins):
 
 
 def test_the_answers_to_a_prompt_are_worth_the_mean_of_their_pairs():
-    scores = [(0.0, 0.0), (1.0, 3.0), (0.0, 4.0)]  # margins (-1, -3), (0, -4), (1, -1): variances 1, 4, 1
-    assert worth(scores, "disagreement") == pytest.approx(2.0)
+    first, second, third = (THREE_TO_ONE, 0.0), (0.0, 0.0), (0.0, THREE_TO_ONE)
+    # chances of (3/4, 1/2), (3/4, 1/4) and (1/2, 1/4): variances of 1/64, 4/64, 1/64
+    assert worth([first, second, third], "disagreement") == pytest.approx(1 / 32)
+    scores = [first]
     assert worth(scores[:1], "disagreement") == 0.0
 
 
-ITEMS = [[(0.0, 0.0), (s, -s)] for s in (0.5, 3.0, 0.0, 2.0)]  # variances 0.25, 9, 0, 4
+ITEMS = [[(0.0, 0.0), (s, -s)] for s in (0.5, 3.0, 0.0, 2.0)]
 
 
 @pytest.mark.parametrize("by", WORTH)

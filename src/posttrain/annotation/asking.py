@@ -1,7 +1,8 @@
-"""What to ask people next: the answers whose comparison would teach an ensemble of reward models the most.
+"""What to ask people next: the answers whose comparison should teach an ensemble of reward models the most.
 
-Labels cost people's time, and most pairs say what the model knows already. Where its members disagree it does not know;
-where they agree that it is even, it knows that people differ, and another label would not help.
+Labels cost people's time, and many pairs say what the model has learned already. Where its members disagree, a label
+decides between them; where all find a pair even, it tells nothing of who is right. That is worth as much as the members
+are different, and members of one trunk and few pairs may err together.
 """
 
 import math
@@ -17,13 +18,13 @@ RANDOM = "random"
 
 
 def disagreement(margins: Sequence[float]) -> float:
-    """How differently the members judge a pair: the variance of their margins.
+    """How differently the members judge a pair: the variance of what they take for the chance that a is preferred.
 
-        1/H sum_h (m_h - mean m)^2,   m_h = s_h(a) - s_h(b)
+        1/H sum_h (p_h - mean p)^2,   p_h = 1 / (1 + exp(-m_h)),   m_h = s_h(a) - s_h(b)
 
-    Query by committee, as Christiano et al. 2017 (https://arxiv.org/abs/1706.03741, section 2.2.4) chose clips.
+    Christiano et al. 2017 (https://arxiv.org/abs/1706.03741), section 2.2.4.
     """
-    return pvariance(margins)
+    return pvariance([_sigmoid(margin) for margin in margins])
 
 
 def information(margins: Sequence[float]) -> float:
@@ -31,7 +32,7 @@ def information(margins: Sequence[float]) -> float:
 
         I = H(1/H sum_h p_h) - 1/H sum_h H(p_h),   p_h = 1 / (1 + exp(-m_h)),   H(p) = -p log p - (1 - p) log(1 - p)
 
-    Houlsby et al. 2011 (https://arxiv.org/abs/1112.5745), equation 2. Margins must be log-odds, so calibrate first.
+    Houlsby et al. 2011 (https://arxiv.org/abs/1112.5745), equation 2.
     """
     probs = [_sigmoid(margin) for margin in margins]
     return _entropy(fmean(probs)) - fmean(_entropy(p) for p in probs)
@@ -40,7 +41,7 @@ def information(margins: Sequence[float]) -> float:
 WORTH: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
     {"disagreement": disagreement, "information": information}
 )
-"""What a pair is worth asking, of the margins by which the members prefer the one to the other."""
+"""What a pair is worth asking, of the margins by which the members prefer the one to the other, in log-odds."""
 
 
 def worth(scores: Sequence[Sequence[float]], by: str) -> float:
@@ -61,7 +62,7 @@ def choose(items: Sequence[Sequence[Sequence[float]]], count: int, by: str, *, s
         items: of each item the scores of its answers, each by every member.
         count: how many, at most.
         by: `random`, or a name in `WORTH`.
-        seed: of the order in which items come that are worth the same.
+        seed: of the order at random, and of that in which items come that are worth the same.
 
     Raises:
         UserError: there is no such way to choose.

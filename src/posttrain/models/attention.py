@@ -136,13 +136,13 @@ class FamilyAttention:
 
     def __init__(self, families: Sequence[tuple[int, Sequence[int]]], device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
-        self._families = [  # where the prefix lies among the parts of a row (its branches follow), its length, branches
-            (2 * number, prefix, self._branches(prefix, lengths) if lengths else None)
-            for number, (prefix, lengths) in enumerate(families)
-        ]
         self._sizes = [size for prefix, lengths in families for size in (prefix, sum(lengths))]
         whole = _at_once(self._device) and sum(self._sizes) <= LONGEST and fast_paths.on("whole rows")
         self._whole = WholeRow(families, self._device) if whole else None
+        self._families = [  # where the prefix lies among the parts of a row (its branches follow), its length, branches
+            (2 * number, prefix, self._branches(prefix, lengths) if lengths else None)
+            for number, (prefix, lengths) in enumerate(() if whole else families)
+        ]
 
     def _branches(self, prefix: int, lengths: Sequence[int]) -> _Branches:
         longest = max(lengths)

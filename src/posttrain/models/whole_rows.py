@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-LONGEST = 2**13  # tokens of a row: the bias has N^2 numbers, 134 MB in bfloat16
-# Without cuDNN's, which plans anew for every length of a row, and no two rows have the same: 1.5 ms a call.
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+LONGEST = 2**13  # tokens of a row: the bias has N^2 numbers, 134 MB in bfloat16; making it takes four times as much
+# Flash attention takes no bias, and cuDNN's plans anew for every length of a row, 1.5 ms a call; few rows are as long.
+KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 ALIGNED = 8  # a bias whose rows begin elsewhere would be copied by every call
 
 
@@ -33,7 +33,7 @@ class WholeRow:
             for branch, (first, length) in enumerate([(0, prefix), *((prefix, length) for length in lengths)])
             for place in range(first, first + length)
         ]
-        self._places = torch.tensor(places, device=device).T
+        self._places = torch.tensor(places, dtype=torch.int32, device=device).T
         self._biases: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:

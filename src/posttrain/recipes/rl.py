@@ -100,7 +100,7 @@ class RLResult:
     interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
     finished: bool  # whether held-out tasks said that it was done (--stop-after, --kl-budget)
     before: HeldOut | HeldOutReward | None  # where there are held-out tasks
-    after: HeldOut | HeldOutReward | None
+    after: HeldOut | HeldOutReward | None  # of the last evaluation within the budget of KL, where there is one
 
 
 def run(
@@ -191,7 +191,8 @@ def run(
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
             score = goodness(metrics, config.kl_budget)
-            if step % config.save_every == 0 or score is not None or last or stop.requested:
+            evaluated = PREFIX + "reward" in metrics
+            if step % config.save_every == 0 or evaluated or last or stop.requested:
                 behind = reference.kept() if reference and config.renew_reference else None
                 save = writer(policy.save, optimizer, critic.optimizer if critic else None, behind)
                 adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
@@ -200,6 +201,11 @@ def run(
             finished = _finished(config, directory, step)
         if finished and step < config.steps:
             progress.say(f"stopped after step {step}: {finished}")
+        if config.kl_budget and step and checkpoint.best(directory.checkpoints) is None:
+            progress.say(
+                "no evaluation after a step was within --kl-budget, so there is no best checkpoint; evaluate "
+                "more often with --eval-every, or learn more slowly with --lr"
+            )
     done = directory.read()
     write_report(done)
     before, after = held_out(row for row in done.metrics if not past_budget(row, config.kl_budget))
@@ -251,7 +257,7 @@ def _finished(config: RL, directory: RunDirectory, step: int) -> str:
 
 
 def _examine(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:
-    """What the policy is worth on the held-out tasks, and with gold rewards how far it has gone."""
+    """What the policy is worth on the held-out tasks and, with gold rewards or a budget of KL, how far it has gone."""
     with progress.phase("evaluation"):
         groups = heldout_groups(parts.setup, config, progress.tokens)
         found = heldout_metrics(parts.setup, groups)
@@ -324,9 +330,7 @@ def _open(
     if resume is None:
         return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
     parts.setup.refuse_other_judges(read_run(resume).environment.get("judges", {}))
-    directory = RunDirectory.resume(
-        resume, settings, may_differ=("steps", "stop_after", "kl_budget"), environment=about
-    )
+    directory = RunDirectory.resume(resume, settings, may_differ=("steps", "stop_after"), environment=about)
     found = restore_latest(
         directory.checkpoints, parts.optimizer, None if parts.critic is None else parts.critic.optimizer
     )

@@ -73,6 +73,11 @@ def find(connection: Connection, name: str) -> Project:
     return project
 
 
+def kind_of(connection: Connection, name: str) -> str:
+    """What people do in the project of this name; "" if there is none."""
+    return connection.scalar(select(Project.kind).where(Project.name == name)) or ""
+
+
 def names_of_items(connection: Connection, name: str) -> set[str]:
     """The names of a project's items; none if there is no project of this name."""
     asked = select(Item.name).join(Project, Item.project_id == Project.id).where(Project.name == name)

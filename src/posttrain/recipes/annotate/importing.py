@@ -10,21 +10,22 @@ A row of given completions: `prompt` (text or a list of messages), `completions`
 ...}`), and if you like `item` (its name), `priority` (the higher, the sooner), and `expected`, the right answer, such
 as `{"ranking": [[1], [0]]}`, of an item that is there to see who pays attention. The project is made if there is none.
 An item whose name is there already is left as it is, so that an import that was cut off is simply typed again. With
---ask only some of the items that are not there yet are added, by what an ensemble of reward models does not know.
+--ask only so many of the items that are not there yet are added, by where an ensemble of reward models disagrees; typed
+again, as many more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from posttrain.annotation.asking import RANDOM, WORTH, choose
-from posttrain.annotation.kinds import NoAnswer
+from posttrain.annotation.kinds import KINDS, NoAnswer
 from posttrain.annotation.store import projects
-from posttrain.annotation.store.database import Store, open_store
+from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.projects import NewItem
 from posttrain.data import Row, load_tasks, parse_columns, read_rows, seed_for
 from posttrain.data.rows import map_columns
-from posttrain.errors import UserError, unknown
+from posttrain.errors import RewardError, UserError, unknown
 from posttrain.monitoring import Progress
 from posttrain.recipes.annotate.serve import FILE
 from posttrain.rollouts.fitting import fitting
@@ -79,7 +80,7 @@ class Import:
     reward_model: str = ""
     """The ensemble, trained by reward-model --ensemble 5: a run or a folder."""
     seed: int = 0
-    """Decides what is sampled."""
+    """Decides what is sampled, and what is chosen by chance."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Imported:
     items: int
     there: int  # that were in the project already
     skipped: int  # for which fewer than two different completions were sampled
-    unasked: int = 0  # that others were chosen before
+    unasked: int = 0  # that were left for later
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
@@ -100,7 +101,7 @@ class Imported:
         """The same for people."""
         more = f", {self.there:,} were there already" if self.there else ""
         more += f", {self.skipped:,} left out whose completions were all the same" if self.skipped else ""
-        more += f", {self.unasked:,} would teach less and were left for later" if self.unasked else ""
+        more += f", {self.unasked:,} left for later" if self.unasked else ""
         return [f"{self.items:,} items added to {self.project}{more}"]
 
 
@@ -112,9 +113,14 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
         raise UserError("say what to read with --dataset: a hub id, or a jsonl or parquet file or folder")
     _check_choice(config)
     store = open_store(config.store)
-    items, skipped = _sampled(config, quiet) if config.models else (_given(config), 0)
+    with store.read() as connection:
+        names = projects.names_of_items(connection, config.project)
+        kind = projects.kind_of(connection, config.project) or config.kind
+    if config.reward_model and kind in KINDS and KINDS[kind].ranking is None:
+        raise UserError(f"an ensemble says which of several answers is better; here people {KINDS[kind].says}")
     text = _text(config.instructions)
-    new = _new(items, store, config.project)
+    items, skipped = _sampled(config, names, quiet) if config.models else (_given(config), 0)
+    new = [item for item in items if item.name not in names]
     chosen = _worth_asking(config, new, quiet) if config.ask else new
     with store.write() as connection:
         if config.project not in {project.name for project in projects.everything(connection)}:
@@ -132,7 +138,7 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
             added = projects.add_items(connection, project, chosen)
         except NoAnswer as problem:
             raise UserError(f"an item's 'expected' is no answer: {problem}") from problem
-    return Imported(config.project, added, len(items) - len(new), skipped, len(new) - added)
+    return Imported(config.project, added, len(items) - len(new), skipped, len(new) - len(chosen))
 
 
 def _check_choice(config: Import) -> None:
@@ -150,13 +156,6 @@ def _check_choice(config: Import) -> None:
         )
 
 
-def _new(items: Sequence[NewItem], store: Store, project: str) -> list[NewItem]:
-    """Those that are not in the project yet."""
-    with store.read() as connection:
-        there = projects.names_of_items(connection, project)
-    return [item for item in items if item.name not in there]
-
-
 def _worth_asking(config: Import, items: Sequence[NewItem], quiet: bool) -> list[NewItem]:
     """Those to ask now, and all that are there to see who pays attention."""
     free = [item for item in items if item.expected is None]
@@ -167,6 +166,9 @@ def _worth_asking(config: Import, items: Sequence[NewItem], quiet: bool) -> list
 
 def _scores(config: Import, items: Sequence[NewItem], quiet: bool) -> list[list[tuple[float, ...]]]:
     """Of each item the scores of its completions, each by every member."""
+    short = next((item.name for item in items if len(item.completions) < 2), None)
+    if short is not None:
+        raise UserError(f"item '{short}' has fewer than two answers, and an ensemble chooses by comparing them")
     saved = saved_model(config.reward_model)
     scorer = load_scorer(saved.where, precision=config.precision)
     if scorer.model.members < 2:
@@ -174,11 +176,21 @@ def _scores(config: Import, items: Sequence[NewItem], quiet: bool) -> list[list[
             f"the reward model {config.reward_model} has one member, which cannot disagree; train several with "
             "reward-model --ensemble 5"
         )
+    if not scorer.model.comparable:
+        raise UserError(
+            f"the scores of {config.reward_model} are not calibrated, so what they tell of people's choices is not "
+            "known; train it with pairs held out (--eval-share)"
+        )
     found: list[list[tuple[float, ...]]] = []
     with Progress(f"score by {saved.title}", len(items), quiet=quiet) as progress:
         for done, item in enumerate(items, 1):
             prompt = [Message(cast(Role, said["role"]), said["content"]) for said in item.prompt]
-            found.append(scorer([[*prompt, Message("assistant", text)] for text, _, _ in item.completions]))
+            try:
+                found.append(scorer([[*prompt, Message("assistant", text)] for text, _, _ in item.completions]))
+            except RewardError as problem:
+                raise UserError(
+                    f"item '{item.name}' is too long for the reward model, which takes {scorer.most} tokens"
+                ) from problem
             progress.step(done)
     return found
 
@@ -230,14 +242,18 @@ def _completion(row: Row, value: Any) -> tuple[str, str, dict[str, Any]]:
     raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")
 
 
-def _sampled(config: Import, quiet: bool) -> tuple[list[NewItem], int]:
-    """Items with completions of every model; what says the same as another one is left out."""
+def _sampled(config: Import, there: Collection[str], quiet: bool) -> tuple[list[NewItem], int]:
+    """Items with completions of every model; what says the same as another one is left out.
+
+    Of those that are there already nothing is sampled: they come back empty, to be counted.
+    """
     if config.completions < 1 or config.max_new_tokens < 1 or not config.temperature > 0:
         raise UserError("--completions and --max-new-tokens must be 1 or more, and --temperature above 0")
     columns = parse_columns(config.columns) if config.columns else None
-    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit)
+    every = load_tasks(config.dataset, columns=columns, limit=config.limit)
+    tasks = [task for task in every if task.id not in there]
     said: list[dict[str, tuple[str, str, dict[str, Any]]]] = [{} for _ in tasks]
-    for model in config.models.split():
+    for model in config.models.split() if tasks else ():
         for index, text, details in _sample(config, model, tasks, quiet):
             said[index].setdefault(text, (text, model, details))
     items = [
@@ -250,7 +266,8 @@ def _sampled(config: Import, quiet: bool) -> tuple[list[NewItem], int]:
         for task, found in zip(tasks, said, strict=True)
         if len(found) > 1
     ]
-    return items, len(tasks) - len(items)
+    known = [NewItem(task.id, [], [], {}) for task in every if task.id in there]
+    return known + items, len(tasks) - len(items)
 
 
 def _sample(config: Import, model: str, tasks: Sequence[Task], quiet: bool) -> list[tuple[int, str, dict[str, Any]]]:
@@ -260,7 +277,7 @@ def _sample(config: Import, model: str, tasks: Sequence[Task], quiet: bool) -> l
     sampling = Sampling(config.max_new_tokens, config.temperature)
     asked = [(index, turn) for index in range(len(tasks)) for turn in range(config.completions)]
     requests = [
-        Request(tuple(policy.chat.prompt_ids(tasks[i].prompt)), sampling, seed_for(config.seed, model, i, j))
+        Request(tuple(policy.chat.prompt_ids(tasks[i].prompt)), sampling, seed_for(config.seed, model, tasks[i].id, j))
         for i, j in asked
     ]
     with Progress(f"import {saved.title}", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
