@@ -194,6 +194,12 @@ COMMANDS: dict[str, Command] = {
         variant=("suite", _recipe("evaluate_reward", "EvaluateReward")),
     ),
     "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
+    "best-of-n": Command(
+        "keep the best of several answers by a reward, for sft to learn from",
+        _recipe("best_of_n", "BestOfN"),
+        ("quiet", "json"),
+        fetches=True,
+    ),
     "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),
     "annotate serve": Command(
         "serve the pages on which people judge", _recipe("annotate.serve", "Serve"), extra="annotate"

@@ -261,14 +261,20 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("monitoring/jsonl.py", old, new, "recipes/test_convert.py recipes/test_best_of_n.py")
+        for old, new in [
+            ("    if path.exists():\n", "    if False:\n"),
+            ("    if not path.parent.is_dir():\n", "    if False:\n"),
+            ('if not output.endswith(".jsonl"):', "if False:"),
+        ]
+    ),
+    *(
         Mutation("recipes/convert.py", old, new, "recipes/test_convert.py")
         for old, new in [
             ("left_out = list(found.left_out)", "left_out = list[str]()"),
             ("            left_out.append(str(problem))\n", ""),
             ("if not target.once:", "if True:"),
             ("if not target.once:", "if False:"),
-            ("    if path.exists():\n", "    if False:\n"),
-            ("    if not path.parent.is_dir():\n", "    if False:\n"),
             ("    if not some:\n", "    if False:\n"),
             ("split=config.split or None", "split=None"),
             ("limit=config.limit", "limit=None"),

@@ -297,6 +297,32 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("recipes/best_of_n.py", old, new, "recipes/test_best_of_n.py")
+        for old, new in [
+            ("key=lambda place: -group.rewards[place]", "key=lambda place: group.rewards[place]"),
+            ("group.rewards[place] >= least", "group.rewards[place] > least"),
+            ("if whole and (least", "if (least"),
+            ("return list(texts.values())[:keep]", "return list(texts.values())"),
+            ("seen.without += not places", "seen.without += bool(places)"),
+            ("t.stop_reason is not StopReason.STOP", "t.stop_reason is StopReason.STOP"),
+            ("range(most.bit_length()))", "range(most.bit_length() - 1))"),
+            ("most.bit_length())), most}", "most.bit_length()))}"),
+            ("fmean(best_of_n(told, told, n)", "fmean(best_of_n(told, told, 1)"),
+            ("self.rewards, self.golds, repeat(n)", "self.golds, self.golds, repeat(n)"),
+            ("start : start + TOGETHER", "start : start + TOGETHER - 1"),
+            ('"reward": group.rewards[place]', '"reward": group.rewards[0]'),
+            ("in group.scores[place].items()", "in group.scores[0].items()"),
+            ('seed_for(config.seed, "best-of-n", start)', "config.seed"),
+            ("return jsonl.new_file(config.output)", "return Path(config.output)"),
+        ]
+    ),
+    Mutation(
+        "evaluation/heldout.py",
+        "sum(weight * scores[name].value for",
+        "sum(scores[name].value for",
+        "recipes/test_rl_reward_model.py",
+    ),
+    *(
         Mutation("evaluation/heldout.py", old, new, "evaluation/test_heldout.py")
         for old, new in [
             ("patience > 0 and ", ""),

@@ -11,7 +11,7 @@ from posttrain.evaluation.accuracy import summarize
 from posttrain.rollouts.drive import OnTokens, sample_groups
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.setup import Setup
-from posttrain.types import Group, Sampling
+from posttrain.types import Group, Sampling, Score
 
 PREFIX = "evaluation/"
 KL = "kl"  # nats per answer from where the policy began
@@ -65,13 +65,15 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
     if setup.gold:
         found |= _mean(
             GOLD,
-            [
-                [sum(weight * scores[name].value for name, weight in setup.gold.items()) for scores in group.scores]
-                for group in groups
-            ],
+            [[weighed(scores, setup.gold) for scores in group.scores] for group in groups],
         )
     found["length"] = fmean(len(t.logprobs) for group in groups for t in group.trajectories)
     return {PREFIX + name: value for name, value in found.items()}
+
+
+def weighed(scores: Mapping[str, Score], weights: Mapping[str, float]) -> float:
+    """The weighted sum of some of an answer's scores, by name."""
+    return sum(weight * scores[name].value for name, weight in weights.items())
 
 
 def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:

@@ -44,6 +44,22 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     return count
 
 
+def new_file(output: str) -> Path:
+    """Where `--output` says to write, if a file can be made there and none is lost.
+
+    Raises:
+        UserError: it does not end with .jsonl, is there already, or its folder is not.
+    """
+    if not output.endswith(".jsonl"):
+        raise UserError(f"say where to write with --output NAME.jsonl; got {output!r}")
+    path = Path(output).expanduser()
+    if path.exists():
+        raise UserError(f"{path} is there already; remove it, or give --output another name")
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent}; make it first")
+    return path
+
+
 def read(path: Path) -> list[Row]:
     """All whole rows; none where there is no file. A torn last line is left out.
 

@@ -75,13 +75,7 @@ def run(config: Convert) -> ConvertResult:
         raise UserError("say what to read with --dataset: a hub id, or a jsonl or parquet file or folder")
     if config.to not in TARGETS:
         raise unknown("layout", config.to, TARGETS)
-    if not config.output.endswith(".jsonl"):
-        raise UserError(f"say where to write with --output NAME.jsonl; got {config.output!r}")
-    path = Path(config.output).expanduser()
-    if path.exists():
-        raise UserError(f"{path} is there already; remove it, or give --output another name")
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent}; make it first")
+    path = jsonl.new_file(config.output)
     target = TARGETS[config.to]
     found = target.load(
         config.dataset,

@@ -23,7 +23,7 @@ from posttrain.monitoring import Progress, RunDirectory, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
-from posttrain.rollouts.options import COUNTS, OnlineOptions, check_sampling
+from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.training import checkpoint
 from posttrain.training.failure import kept_batch
@@ -167,6 +167,7 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
         lora_rank=config.lora_rank,
     )
     check_sampling(config)
+    check_evaluations(config)
     if config.stop_after:
         raise UserError("--stop-after is for posttrain rl; rounds are as many as --iterate says")
     if isinstance(algorithm, UnpairedAlgorithm):

@@ -40,7 +40,7 @@ from posttrain.monitoring import Progress, RunDirectory, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
-from posttrain.rollouts.options import COUNTS, OnlineOptions, check_sampling
+from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.training import checkpoint
@@ -292,6 +292,7 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         lora_rank=config.lora_rank,
     )
     check_sampling(config)
+    check_evaluations(config)
     if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):
         raise UserError("--kl-budget is read on held-out tasks, and must be 0 or more; give --eval-every too")
     if not 0 < config.critic_lr < math.inf:

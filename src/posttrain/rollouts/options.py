@@ -1,4 +1,4 @@
-"""The options of recipes that learn from what the policy itself samples."""
+"""The options of recipes that sample from a policy and judge it, and of those that learn from that."""
 
 import math
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from posttrain.errors import UserError
 
 
 @dataclass(frozen=True)
-class OnlineOptions:
-    """What to learn from, how to sample it, and what to hold out."""
+class SampledOptions:
+    """What to ask a policy, how to sample its answers, and by what to judge them."""
 
     dataset: str = ""
-    """What to train on: a hub id, a jsonl or parquet file or folder, or gym:NAME?option=value."""
+    """Where the prompts come from: a hub id, a jsonl or parquet file or folder, or gym:NAME?option=value."""
     model: str = "smollm2-135m-instruct"
     """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     reward: str = ""
@@ -24,31 +24,18 @@ class OnlineOptions:
     disagreement_penalty: float = 0.5
     """For --reward-model-use uncertain: weight of the variance of the members' scores."""
     gold: str = ""
-    """Rewards that are read beside on held-out tasks and never learned from, to see when the others are gamed."""
+    """Rewards that are read beside (by rl on held-out tasks) and that nothing is learned from or chosen by, to see when
+    the others are gamed."""
     gold_model: str = ""
     """A reward model that is read beside in the same way: a larger one, or one of other data."""
-    prompts_per_step: int = 16
-    """Different prompts in a batch."""
     completions_per_prompt: int = 8
-    """Completions of each prompt: the group. The rollout batch is prompts x completions."""
+    """Completions of each prompt: the group. A batch is prompts x completions."""
     max_new_tokens: int = 256
     """The longest completion."""
     max_prompt_tokens: int = 1024
     """Longer prompts are left out, and counted."""
     temperature: float = 1.0
-    """Of sampling; the loss uses the same."""
-    lr: float = 1e-5
-    """Peak learning rate; 1e-6 is usual for larger models, ten times as much with an adapter."""
-    warmup_steps: int = 3
-    """Steps until the peak."""
-    decay: str = "constant"
-    """What comes after the warmup: constant, linear or cosine."""
-    weight_decay: float = 0.0
-    """Of AdamW."""
-    max_grad_norm: float = 1.0
-    """Longer gradients are scaled to this."""
-    lora_rank: int = 0
-    """Train an adapter of this rank instead of all weights; 0: all weights."""
+    """Of sampling; a loss uses the same."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096
@@ -65,6 +52,28 @@ class OnlineOptions:
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
     """Text around each question."""
+    seed: int = 0
+    """Decides every random choice of the run."""
+
+
+@dataclass(frozen=True)
+class OnlineOptions(SampledOptions):
+    """How to learn from what is sampled, and what to hold out."""
+
+    prompts_per_step: int = 16
+    """Different prompts in a batch."""
+    lr: float = 1e-5
+    """Peak learning rate; 1e-6 is usual for larger models, ten times as much with an adapter."""
+    warmup_steps: int = 3
+    """Steps until the peak."""
+    decay: str = "constant"
+    """What comes after the warmup: constant, linear or cosine."""
+    weight_decay: float = 0.0
+    """Of AdamW."""
+    max_grad_norm: float = 1.0
+    """Longer gradients are scaled to this."""
+    lora_rank: int = 0
+    """Train an adapter of this rank instead of all weights; 0: all weights."""
     eval_dataset: str = ""
     """Held-out tasks; for a gym: source its held-out split, which never meets the training split."""
     eval_limit: int = 100
@@ -79,8 +88,6 @@ class OnlineOptions:
     """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
-    seed: int = 0
-    """Decides every random choice of the run."""
 
 
 COUNTS = (
@@ -94,8 +101,8 @@ COUNTS = (
 """Options that must be 1 or more."""
 
 
-def check_sampling(config: OnlineOptions) -> None:
-    """Refuse what cannot be sampled with.
+def check_sampling(config: SampledOptions) -> None:
+    """Refuse what cannot be sampled with, or judged by.
 
     Raises:
         UserError: names the option, and what it must be.
@@ -104,18 +111,26 @@ def check_sampling(config: OnlineOptions) -> None:
         raise UserError(
             f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
         )
-    if config.stop_after < 0 or (config.stop_after and not config.eval_every):
-        raise UserError("--stop-after counts evaluations, and must be 0 or more; give --eval-every too")
-    if (config.gold or config.gold_model) and not config.eval_every:
-        raise UserError("--gold and --gold-model are read on held-out tasks; give --eval-every, and --eval-dataset")
     uncertain = config.reward_model_use == "uncertain"
-    if not uncertain and config.disagreement_penalty != OnlineOptions.disagreement_penalty:
+    if not uncertain and config.disagreement_penalty != SampledOptions.disagreement_penalty:
         raise UserError("--disagreement-penalty is for --reward-model-use uncertain; type that too, or leave it out")
-    if not config.reward_model and config.reward_model_use != OnlineOptions.reward_model_use:
+    if not config.reward_model and config.reward_model_use != SampledOptions.reward_model_use:
         raise UserError("--reward-model-use says how a reward model is used; name one with --reward-model")
     if not 0 <= config.disagreement_penalty < math.inf:
         raise UserError(f"--disagreement-penalty must be 0 or more; got {config.disagreement_penalty}")
     if not config.cache_gb > 0:
         raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
     if not config.dataset:
-        raise UserError("say what to train on with --dataset: a hub id, a file or folder, or gym:NAME")
+        raise UserError("say which prompts with --dataset: a hub id, a file or folder, or gym:NAME")
+
+
+def check_evaluations(config: OnlineOptions) -> None:
+    """Refuse what is read in evaluations where there are none.
+
+    Raises:
+        UserError: names the option, and what it must be.
+    """
+    if config.stop_after < 0 or (config.stop_after and not config.eval_every):
+        raise UserError("--stop-after counts evaluations, and must be 0 or more; give --eval-every too")
+    if (config.gold or config.gold_model) and not config.eval_every:
+        raise UserError("--gold and --gold-model are read on held-out tasks; give --eval-every, and --eval-dataset")

@@ -80,16 +80,17 @@ def check_settings(
         UserError: names the option, and what it must be.
     """
     for name in ("microbatch_tokens", "save_every", "keep_last", *counts):
-        _at_least(name, getattr(settings, name), 1)
+        at_least(name, getattr(settings, name), 1)
     for name in ("lr", "warmup_steps", "weight_decay", *zero_or_more):
-        _at_least(name, getattr(settings, name), 0)
-    _at_least("lora_rank", lora_rank, 0)
+        at_least(name, getattr(settings, name), 0)
+    at_least("lora_rank", lora_rank, 0)
     if not settings.max_grad_norm > 0:  # nan as well; inf is for no clipping
         raise UserError(f"--max-grad-norm must be above 0; got {settings.max_grad_norm}")
     if settings.decay not in SCHEDULES:
         raise unknown("decay", settings.decay, SCHEDULES)
 
 
-def _at_least(name: str, value: float, least: int) -> None:
+def at_least(name: str, value: float, least: int) -> None:
+    """Refuse an option that is less than it must be; raises `UserError`."""
     if not least <= value < math.inf:
         raise UserError(f"--{name.replace('_', '-')} must be {least} or more; got {value}")

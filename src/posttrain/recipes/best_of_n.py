@@ -1,0 +1,181 @@
+"""Keep the best of several answers to each prompt: best-of-n, and what rejection-sampling fine-tuning learns from.
+
+    posttrain best-of-n --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1 --output best.jsonl
+    posttrain sft --dataset best.jsonl
+    posttrain best-of-n --dataset train.jsonl --reward numbers --at-least 1 --keep 4 --output right.jsonl
+
+The first two lines are one round of RAFT (Dong et al. 2023, https://arxiv.org/abs/2304.06767) and of the rejection
+sampling of Llama 2 (Touvron et al. 2023, https://arxiv.org/abs/2307.09288, section 3.2.3); the third keeps different
+right answers, as RFT does (Yuan et al. 2023, https://arxiv.org/abs/2308.01825). What the best of every smaller n earns
+is told as well, with the gold reward beside if one is given: where gold falls while the reward rises, it is being
+gamed. An answer that was cut off is never kept.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import repeat
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from posttrain.data.order import seed_for
+from posttrain.errors import UserError
+from posttrain.evaluation.heldout import weighed
+from posttrain.monitoring import Progress, jsonl
+from posttrain.monitoring.overoptimization import best_of_n, best_of_n_kl
+from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.options import OnlineOptions, SampledOptions, check_sampling
+from posttrain.rollouts.setup import Setup, set_up
+from posttrain.training.saved import saved_model
+from posttrain.training.settings import at_least
+from posttrain.types import Group, Message, Sampling, StopReason
+
+TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays
+
+
+@dataclass(frozen=True)
+class BestOfN(SampledOptions):
+    """Sample several answers to each prompt, and keep the best by any reward."""
+
+    completions_per_prompt: int = 16
+    """Answers to each prompt: n."""
+    keep: int = 1
+    """How many of them to keep, the best first; those that say the same count once."""
+    at_least: float | None = None
+    """Keep none that earned less; 1 keeps those that a verifier found right."""
+    output: str = ""
+    """The file to write, a conversation a line, as sft reads it; its name ends with .jsonl."""
+
+
+class Earned(NamedTuple):
+    """What the best of n earns, on average over prompts."""
+
+    n: int
+    kl: float  # from the policy that was sampled, in nats, at most
+    reward: float
+    gold: float | None
+
+
+@dataclass(frozen=True)
+class BestOfNResult:
+    """What was kept, and what choosing was worth."""
+
+    path: Path
+    prompts: int
+    kept: int
+    without: int  # prompts of which nothing was kept
+    cut_off: int  # answers
+    earned: tuple[Earned, ...]
+    seconds: float
+    notes: tuple[str, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        return asdict(self) | {"earned": [one._asdict() for one in self.earned], "notes": list(self.notes)}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        gold = any(one.gold is not None for one in self.earned)
+        rows = [
+            f"  {one.n:>5}  {one.kl:>6.2f}  {one.reward:>8.3f}" + (f"  {one.gold:>8.3f}" if gold else "")
+            for one in self.earned
+        ]
+        head = f"  {'n':>5}  {'KL <=':>6}  {'reward':>8}" + (f"  {'gold':>8}" if gold else "")
+        kept = f"{self.kept:,} answers to {self.prompts - self.without:,} of {self.prompts:,} prompts in {self.path}"
+        cut = f"; {self.cut_off:,} answers were cut off and left out" if self.cut_off else ""
+        return [*(f"note: {note}" for note in self.notes), "what the best of n earns:", head, *rows, kept + cut]
+
+
+@dataclass
+class _Seen:
+    """What is remembered of every answer, also of those that are not kept."""
+
+    rewards: list[Sequence[float]] = field(default_factory=list[Sequence[float]])  # of each prompt
+    golds: list[Sequence[float]] = field(default_factory=list[Sequence[float]])  # empty where there is no gold
+    without: int = 0
+    cut_off: int = 0
+
+    def earned(self) -> tuple[Earned, ...]:
+        """What the best of 1, 2, 4 and so on up to all of them earns."""
+        most = len(self.rewards[0])
+        sizes = sorted({*(2**i for i in range(most.bit_length())), most})
+        return tuple(
+            Earned(
+                n,
+                best_of_n_kl(n),
+                fmean(best_of_n(told, told, n) for told in self.rewards),
+                fmean(map(best_of_n, self.rewards, self.golds, repeat(n))) if self.golds else None,
+            )
+            for n in sizes
+        )
+
+
+def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
+    """Sample, judge, choose and write; the file is there when all of it is, or not at all."""
+    path = _check(config)
+    began = time.perf_counter()
+    saved = saved_model(config.model)
+    options = OnlineOptions(**{name.name: getattr(config, name.name) for name in fields(SampledOptions)})
+    setup = set_up(replace(options, prompts_per_step=1), saved.where, where=lambda name: saved_model(name).where)
+    notes, seen = (*saved.notes(), *setup.notes), _Seen()
+    with Progress("best-of-n", len(setup.tasks), quiet=quiet) as progress:
+        written = jsonl.write(path, _rows(config, setup, seen, progress))
+    seconds = time.perf_counter() - began
+    return BestOfNResult(path, len(setup.tasks), written, seen.without, seen.cut_off, seen.earned(), seconds, notes)
+
+
+def _check(config: BestOfN) -> Path:
+    for name in ("completions_per_prompt", "max_new_tokens", "max_prompt_tokens", "microbatch_tokens", "keep"):
+        at_least(name, getattr(config, name), 1)
+    check_sampling(config)
+    if config.at_least is not None and not math.isfinite(config.at_least):
+        raise UserError(f"--at-least must be a number; got {config.at_least}")
+    return jsonl.new_file(config.output)
+
+
+def _rows(config: BestOfN, setup: Setup, seen: _Seen, progress: Progress) -> Iterator[dict[str, Any]]:
+    """The conversations to write, prompt after prompt."""
+    for start in range(0, len(setup.tasks), TOGETHER):
+        tasks = setup.tasks[start : start + TOGETHER]
+        with progress.phase("sampling"):
+            groups = sample_groups(
+                setup.judge,
+                tasks,
+                setup.policy.engine,
+                setup.policy.chat,
+                Sampling(config.max_new_tokens, config.temperature),
+                completions_per_prompt=config.completions_per_prompt,
+                seed=seed_for(config.seed, "best-of-n", start),
+                on_tokens=progress.tokens,
+            )
+        for group in groups:
+            places = chosen(group, config.keep, config.at_least)
+            seen.rewards.append(group.rewards)
+            if setup.gold:
+                seen.golds.append([weighed(scores, setup.gold) for scores in group.scores])
+            seen.cut_off += sum(t.stop_reason is not StopReason.STOP for t in group.trajectories)
+            seen.without += not places
+            yield from (_row(group, place) for place in places)
+        progress.step(start + len(tasks), best=fmean(map(max, seen.rewards)))
+
+
+def chosen(group: Group, keep: int, least: float | None) -> list[int]:
+    """The places of the answers to keep, the best first; of equal ones the first that was sampled."""
+    texts: dict[str, int] = {}
+    for place in sorted(range(len(group.rewards)), key=lambda place: -group.rewards[place]):
+        whole = group.trajectories[place].stop_reason is StopReason.STOP
+        if whole and (least is None or group.rewards[place] >= least):
+            texts.setdefault(group.trajectories[place].text, place)
+    return list(texts.values())[:keep]
+
+
+def _row(group: Group, place: int) -> dict[str, Any]:
+    said = Message("assistant", group.trajectories[place].text)
+    return {
+        "messages": [{"role": m.role, "content": m.content} for m in (*group.task.prompt, said)],
+        "id": group.task.id,
+        "reward": group.rewards[place],
+        "scores": {name: score.value for name, score in group.scores[place].items()},
+    }

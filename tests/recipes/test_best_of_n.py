@@ -1,0 +1,157 @@
+"""The best of several answers: which are kept, what is told of choosing, and that sft reads what is written."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from posttrain.cli import main
+from posttrain.data import ChatFormat
+from posttrain.data.demonstrations import load_demonstrations
+from posttrain.errors import UserError
+from posttrain.recipes import best_of_n as recipe
+from posttrain.recipes.best_of_n import BestOfN, run
+from posttrain.rollouts import setup
+from posttrain.rollouts.policy import load_policy
+from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.types import Message
+from tests.data.families import of_family
+
+CHAT = ChatFormat(of_family("smollm2"))
+STOP = max(CHAT.stop_ids)
+SAID = {  # of each prompt four answers; what begins with ... is cut off
+    "1?": ["mz", "ab", "zz", "ab"],
+    "2?": ["zzz", "...aaa", "zzz", "zz"],
+    "3?": ["a", "az", "zzz", "z"],
+}
+
+
+@pytest.fixture
+def engine():
+    """Answers each prompt by what is said of it, in turn."""
+    turns = {question: iter(said * 9) for question, said in SAID.items()}
+
+    def answer(request):
+        asked = CHAT.decode(request.token_ids)
+        text = next(turns[next(question for question in SAID if question in asked)])
+        return [*CHAT.tokenizer.encode(text.removeprefix("...")), *([] if text.startswith("...") else [STOP])]
+
+    return ScriptedEngine(answer, CHAT.stop_ids, logprob=-0.5)
+
+
+@pytest.fixture
+def config(folder, engine, tmp_path, monkeypatch):
+    """Four answers to each of three prompts; the reward is the share of early letters, gold how many letters."""
+    monkeypatch.setattr(setup, "load_policy", lambda *a, **k: replace(load_policy(*a, **k), engine=engine))
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in SAID))
+    (tmp_path / "gold.py").write_text("def letters(completion): return float(len(completion))\n")
+    return BestOfN(
+        model=str(folder / "model"),
+        dataset=str(tmp_path / "prompts.jsonl"),
+        reward=f"{folder / 'scorer.py'}:score",
+        completions_per_prompt=4,
+        max_new_tokens=20,
+        output=str(tmp_path / "best.jsonl"),
+    )
+
+
+def written(config):
+    return [json.loads(line) for line in Path(config.output).read_text(encoding="utf-8").splitlines()]
+
+
+def kept(config):
+    """What is written: of each prompt the answers and what they earned."""
+    found = {}
+    for row in written(config):
+        said = row["messages"]
+        assert [m["role"] for m in said] == ["user", "assistant"]
+        found.setdefault(said[0]["content"], []).append((said[1]["content"], row["reward"]))
+    return found
+
+
+def test_the_best_answer_of_each_prompt_is_kept_and_sft_reads_it(config):
+    found = run(config, quiet=True)
+    assert kept(config) == {"1?": [("ab", 1.0)], "2?": [("zzz", 0.0)], "3?": [("a", 1.0)]}  # of equal ones the first
+    assert (found.prompts, found.kept, found.without, found.cut_off) == (3, 3, 0, 1)
+    assert load_demonstrations(config.output)[0] == (Message("user", "1?"), Message("assistant", "ab"))
+    row = written(config)[0]
+    assert row["scores"] == {"score": 1.0} and row["id"]
+
+
+def test_several_are_kept_if_they_say_something_else_and_earned_enough(config):
+    run(replace(config, keep=3), quiet=True)
+    assert kept(config) == {
+        "1?": [("ab", 1.0), ("mz", 0.5), ("zz", 0.0)],
+        "2?": [("zzz", 0.0), ("zz", 0.0)],
+        "3?": [("a", 1.0), ("az", 0.5), ("zzz", 0.0)],
+    }
+    good = replace(config, keep=3, at_least=1.0, output=config.output.replace("best", "good"))
+    found = run(good, quiet=True)
+    assert kept(good) == {"1?": [("ab", 1.0)], "3?": [("a", 1.0)]}
+    assert (found.kept, found.without) == (2, 1)
+    assert "2 answers to 2 of 3 prompts" in found.lines()[-1] and "1 answers were cut off" in found.lines()[-1]
+
+
+def test_what_the_best_of_fewer_earns_is_told_with_gold_beside(config, tmp_path):
+    found = run(replace(config, gold=f"{tmp_path / 'gold.py'}:letters"), quiet=True)
+    one, two, four = found.earned
+    assert [row.n for row in found.earned] == [1, 2, 4]
+    assert [row.kl for row in found.earned] == pytest.approx([0, math.log(2) - 1 / 2, math.log(4) - 3 / 4])
+    # rewards (1/2 1 0 1), (0 1 0 0) and (1 1/2 0 0); letters (2 2 2 2), (3 3 3 2) and (1 2 3 1)
+    assert one.reward == pytest.approx((5 / 8 + 1 / 4 + 3 / 8) / 3)
+    assert one.gold == pytest.approx((8 / 4 + 11 / 4 + 7 / 4) / 3)
+    # the best of the six pairs of each: five times 1 and once 1/2; three times 1; three times 1 and twice 1/2
+    assert two.reward == pytest.approx((5.5 / 6 + 3 / 6 + 4 / 6) / 3)
+    assert (four.reward, four.gold) == pytest.approx((1.0, (2 + 3 + 1) / 3))  # gold of those that the reward chooses
+    assert found.summary()["earned"][2]["reward"] == pytest.approx(1.0)
+    assert "gold" in found.lines()[1] and len(found.lines()) == 6
+
+
+def test_the_most_is_told_where_it_is_no_power_of_two(config):
+    found = run(replace(config, completions_per_prompt=3), quiet=True)
+    assert [row.n for row in found.earned] == [1, 2, 3]
+
+
+def test_prompts_are_sampled_a_few_at_a_time_each_by_draws_of_its_own(config, engine, monkeypatch):
+    monkeypatch.setattr(recipe, "TOGETHER", 2)
+    assert run(config, quiet=True).prompts == 3
+    assert list(kept(config)) == list(SAID)
+    seeds = [request.seed for batch in engine.asked for request in batch]
+    assert len(seeds) == len(set(seeds)) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output": ""}, "say where to write with --output NAME.jsonl"),
+        ({"output": "nowhere/best.jsonl"}, "there is no folder nowhere"),
+        ({"keep": 0}, "--keep must be 1 or more"),
+        ({"completions_per_prompt": 0}, "--completions-per-prompt must be 1 or more"),
+        ({"at_least": math.nan}, "--at-least must be a number"),
+        ({"temperature": 0.0}, "--temperature must be above 0"),
+        ({"dataset": ""}, "say which prompts with --dataset"),
+        ({"reward": ""}, "say how answers are judged"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_nothing_is_written(config, options, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run(replace(config, **options), quiet=True)
+    assert not list(tmp_path.glob("*best*"))
+
+
+def test_a_file_that_is_there_is_not_lost(config, tmp_path):
+    (tmp_path / "best.jsonl").write_text("mine")
+    with pytest.raises(UserError, match="is there already"):
+        run(config, quiet=True)
+    assert (tmp_path / "best.jsonl").read_text() == "mine"
+
+
+def test_as_a_user_types_it(config, capsys):
+    words = ["best-of-n", "--model", config.model, "--dataset", config.dataset, "--reward", config.reward]
+    assert main([*words, "--completions-per-prompt", "2", "--output", config.output]) == 0
+    out, err = capsys.readouterr()
+    assert "what the best of n earns" in out and "3 answers to 3 of 3 prompts" in out and "best-of-n 3/3" in err
+    assert main([*words, "--output", config.output.replace("best", "more"), "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["prompts"] == 3
