@@ -64,7 +64,8 @@ MUTATIONS = [
     *(
         Mutation("training/saved.py", old, new, "training/test_saved.py")
         for old, new in [
-            ("if not path.exists() and (", "if ("),
+            ("and not path.exists() and (", "and ("),
+            ("if name not in PACKAGED and not", "if not"),
             ("_runs_in(path.parent)", "[]"),
             ("checkpoint.best(root) or checkpoint.latest(root)", "checkpoint.latest(root)"),
             ("checkpoint.best(root) or checkpoint.latest(root)", "checkpoint.best(root)"),

@@ -297,6 +297,42 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("monitoring/risen.py", old, new, "monitoring/test_risen.py")
+        for old, new in [
+            ('self.after["reward"] - self.before["reward"]', 'self.after["reward"]'),
+            ("for end in (0, -1))", "for end in (-1, -1))"),
+            ("for end in (0, -1))", "for end in (-1, 0))"),
+            ('if a["prompt"] == b["prompt"] and', "if"),
+            (' and b["reward"] is not None', ""),
+            (' and a["reward"] is not None', ""),
+            ("if one.by > 0)", ")"),
+            ("key=lambda one: -one.by", "key=lambda one: one.by"),
+            (")[:most]", ")"),
+            ("    if not rows:\n        return []\n", ""),
+        ]
+    ),
+    Mutation(
+        "monitoring/run_directory.py",
+        "        jsonl.truncate(self.path / HELDOUT, step)\n",
+        "",
+        "monitoring/test_risen.py",
+    ),
+    Mutation(
+        "monitoring/report.py",
+        "        *_rise(run),\n",
+        "",
+        "monitoring/test_risen.py",
+    ),
+    *(
+        Mutation(
+            file,
+            "        directory.log_heldout(step, samples_of(groups, per_group=1))\n",
+            "",
+            "recipes/test_rl_reward_model.py",
+        )
+        for file in ("recipes/rl.py", "recipes/iterate.py")
+    ),
+    *(
         Mutation("recipes/best_of_n.py", old, new, "recipes/test_best_of_n.py")
         for old, new in [
             ("key=lambda place: -group.rewards[place]", "key=lambda place: group.rewards[place]"),

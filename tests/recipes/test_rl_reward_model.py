@@ -129,6 +129,9 @@ def test_gold_is_read_on_held_out_tasks_beside_the_distance_and_never_learned_fr
     assert rows[0]["evaluation/kl"] == pytest.approx(0.0, abs=1e-4) and rows[-1]["evaluation/kl"] > 0.05
     assert isinstance(found.after, HeldOutReward) and found.after.gold == rows[-1]["evaluation/gold"]
     assert not any("gold" in name for row in read_run(found.run).samples for name in row["rewards"])
+    heldout = read_run(found.run).heldout  # one answer to each of three prompts at each of three evaluations
+    assert [row["step"] for row in heldout] == [0] * 3 + [2] * 3 + [4] * 3
+    assert len({row["prompt"] for row in heldout}) == 3 and all("gold/model" in row["rewards"] for row in heldout)
     plain = train(config, output=tmp_path / "plain")
     without = [row["reward/mean"] for row in read_run(plain.run).metrics if "reward/mean" in row]
     assert without == [row["reward/mean"] for row in read_run(found.run).metrics if "reward/mean" in row]
@@ -253,6 +256,7 @@ def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config
     )
     found = iterate.run(iterated, algorithms.preference("dpo")(), output=tmp_path / "run", quiet=True)
     assert isinstance(found.after, HeldOutReward) and "reward/reward_model" in read_run(found.run).metrics[-1]
+    assert [row["step"] for row in read_run(found.run).heldout] == [0] * 3 + [2] * 3
     with pytest.raises(UserError, match="--stop-after is for posttrain rl"):
         iterate.run(
             replace(iterated, stop_after=1), algorithms.preference("dpo")(), output=tmp_path / "stop", quiet=True

@@ -38,6 +38,13 @@ def test_a_run_that_is_not_there_is_not_looked_for_on_the_hub(run, monkeypatch):
     assert saved_model("OWNER/rl-2").where == "OWNER/rl-2"
 
 
+def test_beside_runs_a_packaged_model_is_still_one(run, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    assert saved_model("smollm2-135m-instruct").where == "smollm2-135m-instruct"
+    with pytest.raises(UserError, match="unknown run 'smollm2'"):
+        saved_model("smollm2")
+
+
 def test_a_run_stands_for_its_latest_checkpoint(run):
     save(run, 10)
     expected = save(run, 20)

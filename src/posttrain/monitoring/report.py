@@ -12,6 +12,7 @@ from posttrain.errors import UserError
 from posttrain.monitoring import chart, config_file, overoptimization, panels
 from posttrain.monitoring.finding import Finding, Severity
 from posttrain.monitoring.markup import escape, page
+from posttrain.monitoring.risen import risen
 from posttrain.monitoring.run import REPORT, Run
 from posttrain.monitoring.verdict import verdict
 
@@ -164,7 +165,13 @@ def _cell(cell: str | Estimate | None, column: int) -> str:
 
 def _part(run: Run, *, named: bool) -> list[str]:
     title = [f'<h2 class="part">{escape(run.name)}</h2>'] if named else []
-    return [*title, *_curves(_gamed(run.metrics)), *_curves(panels.charts(run.metrics)), _samples(run.samples)]
+    return [
+        *title,
+        *_curves(_gamed(run.metrics)),
+        *_curves(panels.charts(run.metrics)),
+        *_rise(run),
+        _samples(run.samples),
+    ]
 
 
 def _gamed(rows: panels.Rows) -> list[tuple[str, list[chart.Chart]]]:
@@ -185,6 +192,21 @@ def _curves(sections: Sequence[tuple[str, Sequence[chart.Chart]]]) -> list[str]:
             '<p class="note">Thin: each step. Thick: smoothed. Touch a curve or point at it to read its values.</p>'
         )
     return out
+
+
+def _rise(run: Run) -> list[str]:
+    """The held-out answers whose reward rose most, before and after."""
+    found = risen(run.heldout)
+    if not found:
+        return []
+    steps = f"from step {found[0].before['step']} to step {found[0].after['step']}"
+    shown = "".join(
+        f"<h3>{chart.number(one.before['reward'])} to {chart.number(one.after['reward'])}</h3>"
+        + "".join(map(_sample, one))
+        for one in found
+    )
+    note = f"Held-out prompts, {steps}. Read them: did the answers get better, or only dearer?"
+    return [f'<section><h2>Whose reward rose most</h2><p class="note">{note}</p>{shown}</section>']
 
 
 def _samples(samples: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from posttrain.errors import DataError, UserError
 from posttrain.monitoring import config_file, jsonl
 
-CONFIG, METRICS, SAMPLES = "config.toml", "metrics.jsonl", "samples.jsonl"
+CONFIG, METRICS, SAMPLES, HELDOUT = "config.toml", "metrics.jsonl", "samples.jsonl", "heldout.jsonl"
 ENVIRONMENT, REPORT, CHECKPOINTS = "environment.json", "report.html", "checkpoints"
 
 
@@ -43,6 +43,7 @@ class Run:
     Attributes:
         metrics: one row a step, in order, each with its `step`.
         samples: rows with `step` and the fields of `Sample`.
+        heldout: the same of held-out prompts, where there were evaluations.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Run:
     environment: dict[str, Any]
     metrics: list[dict[str, Any]]
     samples: list[dict[str, Any]]
+    heldout: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     @property
     def name(self) -> str:
@@ -75,6 +77,7 @@ def read_run(path: Path) -> Run:
         environment=environment,
         metrics=jsonl.read(path / METRICS),
         samples=jsonl.read(path / SAMPLES),
+        heldout=jsonl.read(path / HELDOUT),
     )
 
 

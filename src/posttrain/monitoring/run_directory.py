@@ -5,6 +5,7 @@
       environment.json      versions, hardware, git commit, seeds; one more entry for each time it was resumed
       metrics.jsonl         one row a step
       samples.jsonl         prompts, completions, rewards by name
+      heldout.jsonl         the same of held-out prompts, in runs that evaluate
       events.out.tfevents.* the metrics for TensorBoard
       checkpoints/
       report.html
@@ -30,6 +31,7 @@ from posttrain.monitoring.run import (
     CHECKPOINTS,
     CONFIG,
     ENVIRONMENT,
+    HELDOUT,
     METRICS,
     REPORT,
     SAMPLES,
@@ -152,6 +154,12 @@ class RunDirectory:
         for sample in samples:
             jsonl.append(self._samples, {"step": step} | asdict(sample))
 
+    def log_heldout(self, step: int, samples: Iterable[Sample]) -> None:
+        """Write answers to held-out prompts to `heldout.jsonl`: of the same prompts in the same order each time."""
+        with (self.path / HELDOUT).open("ab") as file:
+            for sample in samples:
+                jsonl.append(file, {"step": step} | asdict(sample))
+
     def read(self) -> Run:
         """Everything written so far."""
         return read_run(self.path)
@@ -167,6 +175,7 @@ class RunDirectory:
         """Open both files after their rows of `step`."""
         last = jsonl.truncate(self.path / METRICS, step)
         jsonl.truncate(self.path / SAMPLES, step)
+        jsonl.truncate(self.path / HELDOUT, step)
         self._last = -1 if last is None else last
         self._metrics = (self.path / METRICS).open("ab")
         self._samples = (self.path / SAMPLES).open("ab")

@@ -92,8 +92,7 @@ def run(
             progress.say(note)
         sampler = setup.sampler(config, progress.tokens)
         if config.eval_every and step == 0:
-            with progress.phase("evaluation"):
-                directory.log_metrics(0, heldout_metrics(setup, heldout_groups(setup, config, progress.tokens)))
+            directory.log_metrics(0, _examine(config, setup, directory, 0, progress))
 
         told = False
         while step < config.iterate and not stop.requested:
@@ -124,8 +123,7 @@ def run(
             if reference and config.renew_reference and step % config.renew_reference == 0:
                 reference.renew(dict(policy.model.trainable()))
             if config.eval_every and (step % config.eval_every == 0 or last):
-                with progress.phase("evaluation"):
-                    metrics |= heldout_metrics(setup, heldout_groups(setup, config, progress.tokens))
+                metrics |= _examine(config, setup, directory, step, progress)
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
@@ -156,6 +154,16 @@ class _Parts:
     reference: FrozenCopy | AdapterOff | FrozenAdapter | None
     learner: Learner
     notes: tuple[str, ...]  # what to tell the user
+
+
+def _examine(
+    config: Iterated, setup: Setup, directory: RunDirectory, step: int, progress: Progress
+) -> dict[str, float]:
+    """What the policy is worth on the held-out tasks."""
+    with progress.phase("evaluation"):
+        groups = heldout_groups(setup, config, progress.tokens)
+        directory.log_heldout(step, samples_of(groups, per_group=1))
+        return heldout_metrics(setup, groups)
 
 
 def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> _Parts:

@@ -131,7 +131,7 @@ def run(
             return shortened(group, config.length_penalty, config.max_new_tokens)
 
         if config.eval_every and step == 0:
-            directory.log_metrics(0, _examine(config, parts, progress))
+            directory.log_metrics(0, _examine(config, parts, directory, 0, progress))
 
         finished = _finished(config, directory, step)
         while step < config.steps and not stop.requested and not finished:
@@ -186,7 +186,7 @@ def run(
             if reference and config.renew_reference and step % config.renew_reference == 0:
                 reference.renew(dict(policy.model.trainable()))
             if config.eval_every and (step % config.eval_every == 0 or last):
-                metrics |= _examine(config, parts, progress)
+                metrics |= _examine(config, parts, directory, step, progress)
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
@@ -256,10 +256,11 @@ def _finished(config: RL, directory: RunDirectory, step: int) -> str:
     return ""
 
 
-def _examine(config: RL, parts: _Parts, progress: Progress) -> dict[str, float]:
+def _examine(config: RL, parts: _Parts, directory: RunDirectory, step: int, progress: Progress) -> dict[str, float]:
     """What the policy is worth on the held-out tasks and, with gold rewards or a budget of KL, how far it has gone."""
     with progress.phase("evaluation"):
         groups = heldout_groups(parts.setup, config, progress.tokens)
+        directory.log_heldout(step, samples_of(groups, per_group=1))
         found = heldout_metrics(parts.setup, groups)
         if parts.start:
             found[PREFIX + KL] = distance(groups, parts.start, microbatch_tokens=config.microbatch_tokens)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.errors import ModelError, unknown
+from posttrain.models.packaged import PACKAGED
 from posttrain.training import checkpoint
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -45,7 +46,7 @@ def saved_model(name: str) -> SavedModel:
     if (path / "checksums.json").is_file():
         run = path.parent.parent
         return SavedModel(str(checkpoint.load(path).path), name, run if _is_run(run) else None)
-    if not path.exists() and (runs := _runs_in(path.parent)):
+    if name not in PACKAGED and not path.exists() and (runs := _runs_in(path.parent)):
         raise unknown("run", path.name, runs)  # a hub id looks the same, and would be looked for for a minute
     if not _is_run(path):
         return SavedModel(str(path) if path.is_dir() else name, name)

@@ -1,0 +1,36 @@
+"""The answers whose reward rose most in training, for a person to read: did they get better, or only dearer?"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Row = Mapping[str, Any]
+
+
+class Risen(NamedTuple):
+    """The same held-out prompt, answered at the first evaluation and at the last."""
+
+    before: Row
+    after: Row
+
+    @property
+    def by(self) -> float:
+        """How much more the later answer earned."""
+        return self.after["reward"] - self.before["reward"]
+
+
+def risen(rows: Sequence[Row], most: int = 10) -> list[Risen]:
+    """Those whose reward rose most, the most first; none where there was one evaluation alone.
+
+    Args:
+        rows: held-out samples with their `step`; every evaluation has those of the same prompts in the same order.
+        most: how many.
+    """
+    if not rows:
+        return []
+    first, last = ([row for row in rows if row["step"] == rows[end]["step"]] for end in (0, -1))
+    found = [
+        Risen(a, b)
+        for a, b in zip(first, last, strict=False)
+        if a["prompt"] == b["prompt"] and a["reward"] is not None and b["reward"] is not None
+    ]
+    return sorted((one for one in found if one.by > 0), key=lambda one: -one.by)[:most]
