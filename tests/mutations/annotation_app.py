@@ -125,6 +125,8 @@ MUTATIONS = [
             ("if not hmac.compare_digest(expected.encode(), sent.encode()):", "if not sent:"),
             ("seen[0] <= now - self.seconds", "seen[0] < now - self.seconds"),
             ("return len(seen) >= self.most", "return len(seen) > self.most"),
+            ("if len(self._seen) >= SWEPT:", "if False:"),
+            ("if seen[-1] <= now - self.seconds]:", "]:"),
             ("script-src 'self'; style", "script-src 'self' 'unsafe-inline'; style"),
         ]
     ),

@@ -199,6 +199,18 @@ def test_a_limit_forgets(monkeypatch):
     assert limit.full("a") is False
 
 
+def test_addresses_that_never_come_back_are_forgotten(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(guard, "SWEPT", 10)
+    limit = Limit(1, 60)
+    for n in range(100):
+        clock[0] = 10.0 * n
+        limit.count(f"address {n}")
+    assert len(limit._seen) <= 10
+    assert limit.full("address 99") and limit.full("address 95")  # who came just now is remembered
+
+
 @pytest.mark.parametrize("path", ["/", "/projects/1", "/projects/1/mine", "/work/1", "/manage", "/manage/1"])
 def test_nobody_sees_anything_without_logging_in(desk, path):
     app, *_ = desk

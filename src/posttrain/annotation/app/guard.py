@@ -105,8 +105,15 @@ def same_token(expected: str, sent: str) -> None:
         raise Forbidden("this page is out of date; load it again")
 
 
+SWEPT = 1024  # keys from which those are forgotten that have nothing left: addresses come and never come back
+
+
 class Limit:
-    """At most so many within so many seconds, for each key. It lives in this process and forgets with it."""
+    """At most so many within so many seconds, for each key. It lives in this process and forgets with it.
+
+    What is counted afterwards (a failure) may be more by as many as are looked at together: a room full of people that
+    log in at once, from one address, must not be sent away.
+    """
 
     def __init__(self, most: int, seconds: float) -> None:
         self.most, self.seconds = most, seconds
@@ -126,7 +133,11 @@ class Limit:
     def count(self, key: str) -> None:
         """One more."""
         with self._lock:
-            self._seen[key].append(time.monotonic())
+            now = time.monotonic()
+            if len(self._seen) >= SWEPT:
+                for name in [name for name, seen in self._seen.items() if seen[-1] <= now - self.seconds]:
+                    del self._seen[name]
+            self._seen[key].append(now)
 
     def check(self, key: str) -> None:
         """Raise `TooOften` if there is no room."""
