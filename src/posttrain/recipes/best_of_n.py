@@ -117,7 +117,7 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     path = _check(config)
     began = time.perf_counter()
     saved = saved_model(config.model)
-    options = OnlineOptions(**{name.name: getattr(config, name.name) for name in fields(SampledOptions)})
+    options = OnlineOptions(**{option.name: getattr(config, option.name) for option in fields(SampledOptions)})
     setup = set_up(replace(options, prompts_per_step=1), saved.where, where=lambda name: saved_model(name).where)
     notes, seen = (*saved.notes(), *setup.notes), _Seen()
     with Progress("best-of-n", len(setup.tasks), quiet=quiet) as progress:
