@@ -36,6 +36,7 @@ def test_no_more_than_are_asked_for():
         rows(3, 1.0, 2.0),  # one evaluation alone
         [*rows(0, 0.0), *rows(1, 1.0, prompts="b")],  # another prompt
         [*rows(0, None), *rows(1, 1.0)],  # no reward
+        [*rows(0, 1.0), *rows(1, None)],
     ],
 )
 def test_what_cannot_be_compared_is_not(found):

@@ -308,7 +308,6 @@ MUTATIONS = [
             ("if one.by > 0)", ")"),
             ("key=lambda one: -one.by", "key=lambda one: one.by"),
             (")[:most]", ")"),
-            ("    if not rows:\n        return []\n", ""),
         ]
     ),
     Mutation(

@@ -218,9 +218,9 @@ def test_the_items_on_which_the_ensemble_disagrees_are_asked_first(pool, by, cap
 
 
 def test_what_is_there_already_is_not_sampled_again(folder, tmp_path, capsys, monkeypatch):
-    """And an item's answers do not depend on which others are sampled beside."""
+    """And an item's answers do not depend on which others are sampled beside; those of the same prompt differ."""
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": f"{n}?", "id": f"q{n}"}) + "\n" for n in range(4)))
+    prompts.write_text("".join(json.dumps({"prompt": "2?", "id": f"q{n}"}) + "\n" for n in range(4)))
 
     def sampled(name, *words):
         options = ["--store", str(tmp_path / f"{name}.db"), "--project", "p", "--dataset", str(prompts), "--json"]

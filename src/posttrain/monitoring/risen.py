@@ -25,8 +25,6 @@ def risen(rows: Sequence[Row], most: int = 10) -> list[Risen]:
         rows: held-out samples with their `step`; every evaluation has those of the same prompts in the same order.
         most: how many.
     """
-    if not rows:
-        return []
     first, last = ([row for row in rows if row["step"] == rows[end]["step"]] for end in (0, -1))
     found = [
         Risen(a, b)
