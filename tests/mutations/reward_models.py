@@ -273,8 +273,8 @@ MUTATIONS = [
             ("recipes/rl.py", "if rows and past_budget(rows[-1], config.kl_budget):", "if False:"),
             (
                 "recipes/rl.py",
-                "held_out(row for row in done.metrics if not past_budget(row, config.kl_budget))",
-                "held_out(done.metrics)",
+                "held_out(row for row in written.metrics if not past_budget(row, config.kl_budget))",
+                "held_out(written.metrics)",
             ),
         ]
     ),

@@ -201,14 +201,15 @@ def run(
             finished = _finished(config, directory, step)
         if finished and step < config.steps:
             progress.say(f"stopped after step {step}: {finished}")
-        if config.kl_budget and step and checkpoint.best(directory.checkpoints) is None:
+        done = finished or step == config.steps
+        if config.kl_budget and done and checkpoint.best(directory.checkpoints) is None:
             progress.say(
                 "no evaluation after a step was within --kl-budget, so there is no best checkpoint; evaluate "
                 "more often with --eval-every, or learn more slowly with --lr"
             )
-    done = directory.read()
-    write_report(done)
-    before, after = held_out(row for row in done.metrics if not past_budget(row, config.kl_budget))
+    written = directory.read()
+    write_report(written)
+    before, after = held_out(row for row in written.metrics if not past_budget(row, config.kl_budget))
     return RLResult(directory.path, step, stop.cause if step < config.steps else "", bool(finished), before, after)
 
 
