@@ -23,7 +23,7 @@ def told(kind, *answers, texts=TEXTS):
 
 
 def rows(name, found, method="majority"):
-    return list(LESSONS[name].rows(found, method))
+    return list(LESSONS[name][found.kind](found, method))
 
 
 def ranked(*groups, failed=()):

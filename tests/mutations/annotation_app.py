@@ -8,6 +8,8 @@ PROJECTS = "annotation/store/test_projects.py"
 KINDS = "annotation/test_kinds.py"
 LESSONS = "annotation/test_lessons.py"
 ENTRANCE = "annotation/app/test_security.py annotation/app/test_managing.py"
+TALKING = "annotation/store/test_conversations.py"
+PAGES = "annotation/app/test_talking.py"
 SECURITY = "annotation/app/test_security.py annotation/app/test_judging.py"
 
 MUTATIONS = [
@@ -30,7 +32,7 @@ MUTATIONS = [
             ("if version != len(assignment.judgements):", "if False:"),
             ("version=version + 1, answer=said, seconds", "version=1, answer=said, seconds"),
             ("max(0.0, seconds)", "0.0"),
-            ('if assignment.state in ("skipped", "lapsed") and not', "if False and not"),
+            ('    if assignment.state in ("skipped", "lapsed"):\n', "    if False:\n"),
             ('assignment.state = "done"', "pass"),
             ("    if not reason:\n", "    if False:\n"),
             ('    if assignment.state == "done":\n', "    if False:\n"),
@@ -156,6 +158,151 @@ MUTATIONS = [
             ("secure=desk.https", "secure=False"),
             ("        desk.failures.count(_address(request))\n        return desk.page", "        return desk.page"),
             ("        desk.failures.count(_address(request))\n        raise LookupError", "        raise LookupError"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/work.py", old, new, TALKING)
+        for old, new in [
+            ("if KINDS[project.kind].goes_on is None:", "if True:"),
+            ("+= not assignment.repeat", "+= 0"),
+            ('        assignment.state = "open"\n', ""),
+            ("[: max(0, len(assignment.turns) - 1)]", ""),
+            ("enumerate(turn.replies or ())", "enumerate(turn.replies or [{'text': ''}] * 2)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/conversations.py", old, new, TALKING)
+        for old, new in [
+            ("    if KINDS[project.kind].goes_on is None:\n", "    if False:\n"),
+            ("if known.assignment_id != assignment.id:", "if False:"),
+            ("        return known\n", "        pass\n"),
+            ("    storable(message)\n", ""),
+            ("if not message or len(message) > LONGEST:", "if len(message) > LONGEST:"),
+            ("if not message or len(message) > LONGEST:", "if not message:"),
+            ('    if assignment.state == "done":\n', "    if False:\n"),
+            ("if len(turns) >= MOST:", "if len(turns) > MOST:"),
+            ("if turn != len(turns) or len(chosen)", "if len(chosen)"),
+            ("or len(chosen) < len(turns):", "and False:"),
+            ("    take_up(assignment)\n", ""),
+            ("following(project, turns[-1], chosen[-1])", "following(project, turns[-1], chosen[0])"),
+            ("    random.SystemRandom().shuffle(shown)\n", ""),
+            ("turn.shown[0] if taken is None", "turn.shown[1] if taken is None"),
+            ("[dict(message) for message in turn.assignment.item.prompt]", "[]"),
+            ("reply_of(before, before.taken)", "reply_of(before, before.shown[0])"),
+            ("[: turn.number]", ""),
+            ("number - 2 * turn.number]", "number % 1]"),
+            ('Turn.replies.is_(None), Assignment.state != "done"', "Turn.replies.is_(None)"),
+            ('Turn.replies.is_(None), Assignment.state', "Assignment.state"),
+            ("    if turn.replies is None:\n", "    if True:\n"),
+            ("    if not chosen or (", "    if ("),
+            ("and assignment.turns[-1].replies is not None)", "and False)"),
+            ("        finish(assignment)\n", ""),
+            ('    if assignment.state != "done":\n', "    if True:\n"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/projects.py", old, new, TALKING)
+        for old, new in [
+            ('if (kind == "red-team") != bool(rules):', "if False:"),
+            ("if KINDS[kind].goes_on and repeat_share:", "if False:"),
+            ("for rule in rules if rule.strip()]", "for rule in rules]"),
+        ]
+    ),
+    *(
+        Mutation("annotation/lessons.py", old, new, TALKING)
+        for old, new in [
+            ('one.choice["strength"] / STRONGEST', 'one.choice["strength"]'),
+            ("        if better is not None:\n", "        if True:\n"),
+            ('"chosen": one.replies[better]', '"chosen": other'),
+            ("if number != better)", "if number == better)"),
+            ('"label": not broken', '"label": bool(broken)'),
+            ("told.rules[rule] for", "rule for"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/exports.py", old, new, TALKING)
+        for old, new in [
+            ("if one.turns else {}", "if False else {}"),
+            ("for choice in _choices(one)]", "for choice in _choices(one)][1:]"),
+            ("turn {turn.number + 1}", "turn {turn.number}"),
+        ]
+    ),
+    *(
+        Mutation("annotation/kinds.py", old, new, "annotation/test_choices.py")
+        for old, new in [
+            ("len(question.texts) != 2 * turn + 2 or", ""),
+            ('or sent.get("turn") != turn:', "or False:"),
+            ("in (2 * turn, 2 * turn + 1)}", "in question.texts}"),
+            ("or not set(broken) <= set(map(str, replies)):", "or False:"),
+            ("len(question.rules) - 1)", "len(question.rules))"),
+            ("if not numbers or len(set(rules)) < len(rules):", "if not numbers:"),
+            ("sorted(broken.get(str(number), ()))", "broken.get(str(number), ())"),
+            ("if question.rules else {}", "if True else {}"),
+            ("[*question.before, choice", "[choice"),
+            ('if one != choice["better"])', 'if one == choice["better"])'),
+            ("_choose, goes_on=_better)", "_choose, goes_on=_worse)"),
+            ("_choose, goes_on=_worse)", "_choose, goes_on=_better)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/app/plain.py", old, new, "annotation/test_choices.py")
+        for old, new in [
+            ("range(len(question.rules)) if fields.get", "range(1) if fields.get"),
+            ('_int(fields.get("turn"))', "0"),
+        ]
+    ),
+    *(
+        Mutation("annotation/app/partner.py", old, new, PAGES)
+        for old, new in [
+            ("        self._troubles.pop(turn, None)\n", ""),
+            ("TOGETHER + len(self._troubles)", "TOGETHER"),
+            ("if turn.id not in self._troubles]", "]"),
+            ("asked = asked[:TOGETHER]", "pass"),
+            ("except Exception as problem:", "except KeyError as problem:"),
+            ("                self._troubles[turn] = replies\n", "                pass\n"),
+            ("        self._wanted.set()\n        self._thread.start()", "        self._thread.start()"),
+            ("(turn, None)\n        self._wanted.set()", "(turn, None)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/app/talking.py", old, new, PAGES)
+        for old, new in [
+            ("    partner.wake(turn.id)\n", ""),
+            ("    _partner(desk).wake(turn.id)\n", ""),
+            ("if turn.number < len(chosen) else None", "if False else None"),
+            ("    if turns and turns[-1].replies is None:\n", "    if False:\n"),
+            ("    if len(chosen) < len(turns):\n", "    if False:\n"),
+            ("    if change and turns:\n", "    if False:\n"),
+            ('    if assignment.state == "done":\n', "    if False:\n"),
+            ("    allowed(desk, visitor, form)\n    partner", "    partner"),
+            ("    allowed(desk, visitor, form)\n    with desk.store.read", "    with desk.store.read"),
+            ("    allowed(desk, visitor, form)\n    with desk.store.write", "    with desk.store.write"),
+            ("    if desk.partner is None:\n", "    if False:\n"),
+            ("    if not isinstance(message, str):\n", "    if False:\n"),
+            ('"" if ready else', "None if ready else"),
+        ]
+    ),
+    *(
+        Mutation("annotation/app/visitor.py", old, new, PAGES + " annotation/app/test_security.py")
+        for old, new in [
+            ("if not isinstance(answer, dict) or not 8 <=", "if not 8 <="),
+            ("or not 8 <= len(sending) <= 64:", "or False:"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/two_replies.py", old, new, "rollouts/test_two_replies.py")
+        for old, new in [
+            ("(self.talkers[0], self.talkers[-1])", "(self.talkers[0], self.talkers[0])"),
+            ("range(TRIES if draw else 1)", "range(1)"),
+            ("range(TRIES if draw else 1)", "range(TRIES)"),
+            ("(turn and replies[0][0] != replies[1][0]):", "False:"),
+            ("except TemplateError as problem:", "except KeyError as problem:"),
+            ("            if room < 1:\n", "            if room < 0:\n"),
+            ("min(room, self.sampling.max_new_tokens)", "self.sampling.max_new_tokens"),
+            ("seed_for(number, draw, turn)", "seed_for(number, 0, turn)"),
+            ("seed_for(number, draw, turn)", "seed_for(number, draw, 0)"),
+            ('.replace("\\0", "\\N{REPLACEMENT CHARACTER}")', ""),
+            ("replies[draw:] = [", "replies[draw:draw] = ["),
         ]
     ),
 ]  # fmt: skip

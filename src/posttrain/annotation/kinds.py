@@ -23,8 +23,10 @@ class NoAnswer(ValueError):
 class Question(NamedTuple):
     """What is asked: the completions that are shown, and what the project's settings add."""
 
-    texts: Mapping[int, str]  # by number
+    texts: Mapping[int, str]  # by number; of a conversation, the replies to its turn t are 2t and 2t + 1
     attributes: Sequence[str] = ()
+    rules: Sequence[str] = ()
+    before: Sequence[Answer] = ()  # of a conversation: what was chosen at the turns before the last
 
 
 class Kind(NamedTuple):
@@ -36,6 +38,8 @@ class Kind(NamedTuple):
     check: Callable[[Mapping[str, Any], Question], Answer]  # the answer in what was sent, or NoAnswer
     ranking: Callable[[Answer], tuple[Groups, tuple[int, ...]]] | None = None
     """What an answer says of the order: groups, best first, and those that failed; None where it says nothing of it."""
+    goes_on: Callable[[Answer], int | None] | None = None
+    """Of a conversation: the reply with which it goes on after a choice; None where the choice leaves that open."""
 
 
 def instructions(kind: str) -> str:
@@ -96,6 +100,35 @@ def _compared(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
     if answer["better"] is None:
         return (tuple(answer["of"]),), ()
     return ((answer["better"],), tuple(one for one in answer["of"] if one != answer["better"])), ()
+
+
+def _choose(sent: Mapping[str, Any], question: Question) -> Answer:
+    """Of the two replies to the last `turn`: a comparison, and in `broken` by reply the rules that it breaks.
+
+    What is kept is `choices`, those of all turns. Rules are known by their numbers, from 0.
+    """
+    turn, broken = len(question.before), sent.get("broken", {})
+    if len(question.texts) != 2 * turn + 2 or sent.get("turn") != turn:
+        raise NoAnswer("the conversation has gone on since this page was opened; load it again")
+    replies = {number: question.texts[number] for number in (2 * turn, 2 * turn + 1)}
+    choice = _compare(sent, Question(replies))
+    if not isinstance(broken, Mapping) or not set(broken) <= set(map(str, replies)):
+        raise NoAnswer("mark the rules that each of the two replies breaks")
+    for rules in broken.values():
+        numbers = isinstance(rules, list) and all(_within(rule, 0, len(question.rules) - 1) for rule in rules)
+        if not numbers or len(set(rules)) < len(rules):
+            raise NoAnswer("mark the rules that each of the two replies breaks")
+    marked = {str(number): sorted(broken.get(str(number), ())) for number in replies} if question.rules else {}
+    return {"choices": [*question.before, choice | {"broken": marked}]}
+
+
+def _better(choice: Answer) -> int | None:
+    return choice["better"]
+
+
+def _worse(choice: Answer) -> int | None:
+    """An attack goes on from the reply that it got further with (Bai et al., 2204.05862, of red teaming)."""
+    return None if choice["better"] is None else next(one for one in choice["of"] if one != choice["better"])
 
 
 def _thumbs(sent: Mapping[str, Any], question: Question) -> Answer:
@@ -162,6 +195,8 @@ KINDS: dict[str, Kind] = {
         Kind("score", "give each answer a score for each attribute", (1, 9), _score, _scored),
         Kind("steps", "mark the first wrong step of a reasoning", (1, 1), _steps),
         Kind("demonstrate", "write the answer", (0, 1), _demonstrate),
+        Kind("converse", "talk with a model and choose between two replies", (0, 0), _choose, goes_on=_better),
+        Kind("red-team", "try to make a model break the rules", (0, 0), _choose, goes_on=_worse),
     )
 }
 """By name."""

@@ -16,6 +16,16 @@ from posttrain.types import Ranking
 Row = dict[str, Any]
 
 
+class Choice(NamedTuple):
+    """What somebody chose at one turn of a conversation with a model."""
+
+    name: str  # of the item, the annotator and the turn
+    annotator: str
+    prompt: Sequence[Mapping[str, str]]  # what the model had read
+    replies: Mapping[int, str]  # two, by number
+    choice: Answer
+
+
 class Told(NamedTuple):
     """All that was said in a project."""
 
@@ -24,6 +34,8 @@ class Told(NamedTuple):
     texts: Mapping[str, Mapping[int, str]]  # and by the completion's number
     answers: Sequence[tuple[str, str, Answer]]  # item, annotator, and the answer
     rankings: Sequence[Ranking]  # the same as an order, for kinds that say one
+    choices: Sequence[Choice] = ()  # for kinds in which people talk with a model
+    rules: Sequence[str] = ()
 
 
 def pairs(told: Told, way: str) -> Iterator[Row]:
@@ -48,6 +60,34 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
                 "strength": max(0.0, sum(signed) / len(signed)),
                 "annotators": len(about),
             }
+
+
+def chosen_replies(told: Told, way: str) -> Iterator[Row]:
+    """A row for each turn at which one of two replies was found better, after what had been said until then.
+
+    Each conversation is its annotator's own, so that there is nothing to agree on.
+    """
+    for one in told.choices:
+        better = one.choice["better"]
+        if better is not None:
+            (other,) = (text for number, text in one.replies.items() if number != better)
+            yield {
+                "prompt": one.prompt,
+                "item": one.name,
+                "chosen": one.replies[better],
+                "rejected": other,
+                "strength": one.choice["strength"] / STRONGEST,
+                "annotator": one.annotator,
+            }
+
+
+def kept_rules(told: Told, way: str) -> Iterator[Row]:
+    """A row for each reply to an attack: whether it kept all rules, and which it broke (Glaese et al., 2209.14375)."""
+    for one in told.choices:
+        for number, text in one.replies.items():
+            broken = [told.rules[rule] for rule in one.choice["broken"].get(str(number), ())]
+            row = {"prompt": one.prompt, "item": one.name, "completion": text, "label": not broken, "broken": broken}
+            yield row | {"annotator": one.annotator}
 
 
 def judgements(told: Told, way: str) -> Iterator[Row]:
@@ -102,22 +142,16 @@ def demonstrations(told: Told, way: str) -> Iterator[Row]:
         yield {"prompt": told.prompts[item], "completion": answer["text"], "annotator": annotator, "item": item}
 
 
-class Lesson(NamedTuple):
-    """A layout that can be learned from."""
+Rows = Callable[[Told, str], Iterator[Row]]
+ORDERED: tuple[str, ...] = ("rank", "compare", "thumbs", "score")
 
-    kinds: tuple[str, ...]  # of question, that it can be made of
-    rows: Callable[[Told, str], Iterator[Row]]
-
-
-ORDERED = ("rank", "compare", "thumbs", "score")
-
-LESSONS: dict[str, Lesson] = {
-    "pairs": Lesson(ORDERED, pairs),
-    "judgements": Lesson(ORDERED, judgements),
-    "steps": Lesson(("steps",), steps),
-    "demonstrations": Lesson(("demonstrate",), demonstrations),
+LESSONS: Mapping[str, Mapping[str, Rows]] = {
+    "pairs": {**dict.fromkeys(ORDERED, pairs), "converse": chosen_replies, "red-team": chosen_replies},
+    "judgements": {**dict.fromkeys(ORDERED, judgements), "red-team": kept_rules},
+    "steps": {"steps": steps},
+    "demonstrations": {"demonstrate": demonstrations},
 }
-"""By name."""
+"""By the name of a layout that can be learned from, and by the kind of question, how its rows are made."""
 
 
 def _agreed(told: Told, way: str) -> list[Agreed]:

@@ -43,7 +43,8 @@ def free_port():
 class Office:
     """A server over a store of its own, and browsers."""
 
-    def __init__(self, folder, browser, height=1400):
+    def __init__(self, folder, browser, height=1400, serve=()):
+        self.serve = serve  # options of the command
         self.height = height  # of a window; in a high one nothing scrolls while a card is dragged
         self.folder, self.browser, self.port = folder, browser, free_port()
         self.url = f"http://localhost:{self.port}"
@@ -65,7 +66,9 @@ class Office:
         return [sys.executable, "-m", "posttrain", "annotate", *words, "--store", self.store]
 
     def start(self):
-        server = subprocess.Popen(self.command("serve", "--port", str(self.port)), stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            self.command("serve", "--port", str(self.port), *self.serve), stderr=subprocess.PIPE, text=True
+        )
         self.said = []
         for line in server.stderr:
             self.said.append(line)
@@ -101,10 +104,10 @@ class Office:
 
 
 @pytest.fixture
-def office(tmp_path):
+def office(tmp_path, request):
     with playwright.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        found = Office(tmp_path, browser)
+        found = Office(tmp_path, browser, serve=getattr(request, "param", ()))
         yield found
         found.close()
         browser.close()
@@ -289,3 +292,62 @@ def test_a_draft_outlives_the_page(page):
     assert numbers(page) == moved and page.inner_text("#submit") == "Change"
     page.keyboard.press("s")  # what is answered cannot be skipped
     assert page.locator("dialog[open]").count() == 0
+
+
+def talk(office, project, *options, topic="Plan a trip to the sea.", name="ann"):
+    """The page of an annotator who is to talk with a model."""
+    row = {"item": "trip", "topic": topic}
+    (office.folder / "topics.jsonl").write_text(json.dumps(row) + "\n")
+    said(office, "import", "--project", project, "--dataset", str(office.folder / "topics.jsonl"), *options)
+    link = said(office, "users", "--invite", "annotator", "--project", project, "--url", office.url)["link"]
+    page = office.enter(link, name)
+    page.click("text=Go on")
+    page.wait_for_load_state()
+    return page
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("office", [("--model", "smollm2-135m-instruct", "--max-new-tokens", "12")], indirect=True)
+def test_a_person_talks_with_a_model(office):
+    (office.folder / "rules.txt").write_text("Do no harm.\nDo not lie.\n")
+    page = talk(office, "attack", "--kind", "red-team", "--rules", str(office.folder / "rules.txt"))
+    for turn, message in enumerate(("Where shall I go?", "And what shall I take with me?")):
+        page.fill("[name=text]", message)
+        page.context.set_offline(turn == 1)
+        page.press("[name=text]", "Control+Enter")
+        if turn == 1:
+            page.wait_for_selector("text=there is no connection")
+            page.context.set_offline(False)
+        page.wait_for_selector(".completion", timeout=120_000)
+        if turn == 1:
+            page.locator("[name^=broken-]").nth(1).check()
+        page.locator("h1, header").first.click()
+        page.keyboard.press("1")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=What you say next")
+        page.wait_for_load_state()
+    page.keyboard.press("Escape")  # out of the text
+    page.keyboard.press("u")
+    page.wait_for_selector(".completion")
+    page.wait_for_load_state()
+    assert page.locator("[name^=broken-]").nth(1).is_checked() and page.inner_text("#submit") == "Change"
+    page.locator("[name=choice]").nth(1).check(force=True)
+    page.click("#submit")
+    page.wait_for_selector("text=What you say next")
+    page.click("#end button")
+    page.wait_for_selector("text=All done")
+    assert page.wrong == []
+
+    path = office.folder / "out.jsonl"
+    said(office, "export", "--project", "attack", "--output", str(path), "--history")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [len(row["choices"]) for row in rows] == [1, 2, 2] and [row["version"] for row in rows] == [1, 2, 3]
+    first, last = rows[-1]["turns"]
+    upper = [turn["shown"][0] for turn in (first, last)]
+    choices = rows[-1]["choices"]
+    assert [(one["better"], one["strength"]) for one in choices] == [(upper[0], 3), (upper[1], 2)]
+    assert choices[1]["broken"][str(upper[1])] == [1] and first["taken"] == first["shown"][1]
+    assert all(len(turn["replies"]) == 2 and turn["message"].endswith(("go?", "me?")) for turn in (first, last))
+    assert said(office, "export", "--project", "attack", "--to", "pairs", "--output", str(path))["rows"] == 2
+    pair = json.loads(path.read_text().splitlines()[1])
+    assert [message["role"] for message in pair["prompt"]] == ["user", "assistant", "user"]

@@ -1,17 +1,16 @@
 """The pages of those who judge."""
 
-import json
 import secrets
-from typing import Any
 
 from fastapi import APIRouter
 from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from posttrain.annotation.app import talking
 from posttrain.annotation.app.plain import READ
-from posttrain.annotation.app.visitor import Asked, Form, Number, Somebody, Visitor, allowed
-from posttrain.annotation.kinds import NoAnswer, steps_of
+from posttrain.annotation.app.visitor import Asked, Doing, Form, Number, Somebody, Visitor, allowed, sent_by
+from posttrain.annotation.kinds import KINDS, steps_of
 from posttrain.annotation.store import work
 from posttrain.annotation.store.tables import Assignment, Member, Project
 
@@ -47,7 +46,7 @@ def mine(request: Request, desk: Asked, visitor: Somebody, number: Number) -> Re
 
 
 @router.get("/work/{number}")
-def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number) -> Response:
+def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number, change: bool = False) -> Response:
     """One item, to judge or to judge again."""
     with desk.store.read() as connection:
         assignment = work.assigned(connection, number, visitor.user)
@@ -60,14 +59,24 @@ def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number) 
             visitor=visitor,
             project=project,
             assignment=assignment,
+            doing=_doing(project, assignment, change),
             shown=_shown(assignment),
+            exchanges=talking.exchanges(project, assignment),
             attributes=question.attributes,
+            rules=question.rules,
             steps=[step for text in question.texts.values() for step in steps_of(text)],
-            said=assignment.judgements[-1].answer if assignment.judgements else None,
             sending=secrets.token_urlsafe(16),
             before=before,
             done=done,
         )
+
+
+def _doing(project: Project, assignment: Assignment, change: bool) -> Doing:
+    if KINDS[project.kind].goes_on is not None:
+        return talking.doing(assignment, change=change)
+    versions = len(assignment.judgements)
+    said = assignment.judgements[-1].answer if versions else None
+    return Doing(project.kind, f"/work/{assignment.id}", versions, said, "Change" if said else "Submit")
 
 
 def _shown(assignment: Assignment) -> list[tuple[str, int, str]]:
@@ -80,42 +89,23 @@ def _shown(assignment: Assignment) -> list[tuple[str, int, str]]:
 def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
     """Keep an answer. It is on the disk when this is answered."""
     allowed(desk, visitor, form)
-    try:
-        version, seconds = int(form.get("version", "0")), float(form.get("seconds", "0"))
-    except ValueError as problem:
-        raise NoAnswer("that is not what this page sends") from problem
-    sending = form.get("sending", "")
-    if not 8 <= len(sending) <= 64:
-        raise NoAnswer("that is not what this page sends")
+    sent = sent_by(form)
     with desk.store.write() as connection:
         assignment = work.assigned(connection, number, visitor.user)
         project = connection.get_one(Project, assignment.item.project_id)
         said = work.answer(
             connection,
             assignment,
-            _answer(form, project, assignment),
-            sending=sending,
-            version=version,
-            seconds=seconds if 0 <= seconds < 1e6 else 0.0,
+            sent.answer or READ[project.kind](form, work.question(project, assignment)),
+            sending=sent.sending,
+            version=sent.version,
+            seconds=sent.seconds,
         )
-        following = f"/projects/{project.id}"
+        following = f"/work/{number}" if KINDS[project.kind].goes_on else f"/projects/{project.id}"
         kept = {"version": said.version, "next": following}
     if "application/json" in request.headers.get("accept", ""):
         return JSONResponse(kept)
     return RedirectResponse(following, 303)
-
-
-def _answer(form: dict[str, str], project: Project, assignment: Assignment) -> dict[str, Any]:
-    """What was sent: JSON in one field, or without a script the fields of a plain form."""
-    if not form.get("answer"):
-        return READ[project.kind](form, work.question(project, assignment))
-    try:
-        found = json.loads(form["answer"])
-    except (ValueError, RecursionError) as problem:
-        raise NoAnswer("that is not what this page sends") from problem
-    if not isinstance(found, dict):
-        raise NoAnswer("that is not what this page sends")
-    return found
 
 
 @router.post("/work/{number}/skip")

@@ -1,5 +1,8 @@
 """The application: its parts put together, and what is shown when something is refused."""
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,10 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
-from posttrain.annotation.app import entrance, judging, managing
+from posttrain.annotation.app import entrance, judging, managing, talking
 from posttrain.annotation.app.guard import Forbidden, Guard, Limit, TooOften
 from posttrain.annotation.app.markdown import rendered
+from posttrain.annotation.app.partner import Partner, Speak
 from posttrain.annotation.app.visitor import Desk, LoggedOut
 from posttrain.annotation.kinds import NoAnswer
 from posttrain.annotation.store.database import Store
@@ -24,14 +28,31 @@ from posttrain.annotation.store.work import Changed
 HERE = Path(str(files("posttrain.annotation.app")))
 
 
-def create_app(store: Store, *, https: bool = False) -> FastAPI:
-    """The application over a store; `https` says that browsers reach it by TLS, so that cookies go no other way."""
-    app = FastAPI(title="posttrain annotate", docs_url=None, redoc_url=None, openapi_url=None)
+def create_app(store: Store, *, https: bool = False, speak: Speak | None = None) -> FastAPI:
+    """The application over a store.
+
+    Args:
+        store: where everything is kept.
+        https: browsers reach it by TLS, so that cookies go no other way.
+        speak: who replies in conversations.
+    """
+    partner = Partner(store, speak) if speak else None
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if partner:
+            partner.start()
+        yield
+        if partner:
+            await asyncio.to_thread(partner.close)
+
+    app = FastAPI(lifespan=lifespan, title="posttrain annotate", docs_url=None, redoc_url=None, openapi_url=None)
     templates = Jinja2Templates(directory=HERE / "templates")
     templates.env.filters["markdown"] = rendered
-    app.state.desk = Desk(store, templates, https=https, failures=Limit(20, 60), writes=Limit(300, 60))
+    failures, writes = Limit(20, 60), Limit(300, 60)
+    app.state.desk = Desk(store, templates, https=https, failures=failures, writes=writes, partner=partner)
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
-    for part in (entrance, judging, managing):
+    for part in (entrance, judging, talking, managing):
         app.include_router(part.router)
     answers: dict[type[Exception] | int, tuple[int, str]] = {
         Changed: (409, ""),

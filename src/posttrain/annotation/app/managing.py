@@ -38,6 +38,7 @@ def create(desk: Asked, visitor: Manager, form: Form) -> Response:
             annotators_per_item=_number(form, "annotators", 3),
             repeat_share=_number(form, "repeats", 0) / 100,
             attributes=form.get("attributes", "").split(),
+            rules=form.get("rules", "").splitlines(),
             by=visitor.user.id,
         )
         connection.add(Member(project_id=project.id, user_id=visitor.user.id))

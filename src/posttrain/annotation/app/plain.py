@@ -54,6 +54,14 @@ def _demonstrate(fields: Fields, question: Question) -> dict[str, Any]:
     return {"text": fields.get("text", "")}
 
 
+def _choose(fields: Fields, question: Question) -> dict[str, Any]:
+    turn = _int(fields.get("turn"))
+    broken: dict[str, list[int]] = {}
+    for number in sorted(question.texts)[-2:]:
+        broken[str(number)] = [n for n in range(len(question.rules)) if fields.get(f"broken-{number}-{n}")]
+    return _compare(fields, question) | {"turn": turn, "broken": broken}
+
+
 READ: dict[str, Callable[[Fields, Question], dict[str, Any]]] = {
     "rank": _rank,
     "compare": _compare,
@@ -61,5 +69,7 @@ READ: dict[str, Callable[[Fields, Question], dict[str, Any]]] = {
     "score": _score,
     "steps": _steps,
     "demonstrate": _demonstrate,
+    "converse": _choose,
+    "red-team": _choose,
 }
 """By kind."""

@@ -1,7 +1,8 @@
 """Who is asking: the session behind a request, and what a form sends."""
 
+import json
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Path
 from starlette.requests import Request
@@ -9,7 +10,8 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from posttrain.annotation.app.guard import Limit, from_here, same_token
-from posttrain.annotation.kinds import storable
+from posttrain.annotation.app.partner import Partner
+from posttrain.annotation.kinds import Answer, NoAnswer, storable
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import User
@@ -32,6 +34,8 @@ class Desk:
     """Wrong passwords and unknown invitations, by address."""
     writes: Limit
     """By user."""
+    partner: Partner | None = None
+    """Who replies in conversations."""
 
     def page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> Response:
         """A page; templates escape whatever is put into them."""
@@ -95,3 +99,35 @@ def allowed(desk: Desk, visitor: Visitor, form: dict[str, str]) -> None:
     same_token(visitor.csrf, form.get("csrf", ""))
     desk.writes.check(str(visitor.user.id))
     desk.writes.count(str(visitor.user.id))
+
+
+class Doing(NamedTuple):
+    """What the form of a page of work is for."""
+
+    kind: str  # of what is filled in
+    action: str  # the path that it is sent to
+    version: int  # how much the page knows of
+    said: Answer | None  # what was said before, to be changed
+    button: str
+
+
+class Sent(NamedTuple):
+    """What a page of work sends."""
+
+    answer: dict[str, Any]  # what its script made of the form; empty where no script runs
+    sending: str  # a name for this sending
+    version: int  # how much the page knew of
+    seconds: float
+
+
+def sent_by(form: dict[str, str]) -> Sent:
+    """Read it; raises `NoAnswer` for what no page of ours sends."""
+    try:
+        version, seconds = int(form.get("version", "0")), float(form.get("seconds", "0"))
+        answer = json.loads(form["answer"]) if form.get("answer") else {}
+    except (ValueError, RecursionError) as problem:
+        raise NoAnswer("that is not what this page sends") from problem
+    sending = form.get("sending", "")
+    if not isinstance(answer, dict) or not 8 <= len(sending) <= 64:
+        raise NoAnswer("that is not what this page sends")
+    return Sent(answer, sending, version, seconds if 0 <= seconds < 1e6 else 0.0)

@@ -9,8 +9,10 @@ from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.agreement import kendall_w
 from posttrain.annotation.kinds import KINDS
-from posttrain.annotation.lessons import Told
+from posttrain.annotation.lessons import Choice, Told
 from posttrain.annotation.rankings import by_item
+from posttrain.annotation.store import conversations
+from posttrain.annotation.store.projects import rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Project, User
 from posttrain.types import Ranking
 
@@ -59,6 +61,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                     {"text": completion.text, "model": completion.model, **completion.details}
                     for completion in one.item.completions
                 ],
+                **({"turns": _turns(one)} if one.turns else {}),
                 "shown": one.shown,
                 "repeat": one.repeat,
                 "check": one.item.expected is not None,
@@ -69,6 +72,11 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                 "time": said.said,
                 "details": one.item.details,
             }
+
+
+def _turns(assignment: Assignment) -> list[dict[str, Any]]:
+    fields = ("message", "replies", "shown", "taken", "said", "replied")
+    return [{name: getattr(turn, name) for name in fields} for turn in assignment.turns]
 
 
 def told(connection: Connection, project: Project) -> Told:
@@ -85,13 +93,22 @@ def told(connection: Connection, project: Project) -> Told:
         {item.name: {completion.number: completion.text for completion in item.completions} for item in items},
         answers,
         rankings(connection, project),
+        [choice for one in _done(connection, project) for choice in _choices(one)],
+        rules_of(project),
     )
 
 
+def _choices(assignment: Assignment) -> Iterator[Choice]:
+    for turn, read, choice in conversations.chosen_at(assignment):
+        texts = {number: conversations.reply_of(turn, number) for number in sorted(turn.shown)}
+        name = f"{assignment.item.name}, {assignment.user.name}, turn {turn.number + 1}"
+        yield Choice(name, assignment.user.name, read, texts, choice)
+
+
 def names(connection: Connection, project: Project) -> dict[str, str]:
-    """By an item's name, the last thing that its prompt says."""
-    found = connection.execute(select(Item.name, Item.prompt).where(Item.project_id == project.id))
-    return {name: prompt[-1]["content"] for name, prompt in found}
+    """By an item's name, what it is about: the last thing that its prompt says, or its topic."""
+    found = connection.scalars(select(Item).where(Item.project_id == project.id))
+    return {item.name: item.about for item in found}
 
 
 class Work(NamedTuple):

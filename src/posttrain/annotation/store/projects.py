@@ -23,6 +23,7 @@ def create(
     annotators_per_item: int = 3,
     repeat_share: float = 0.0,
     attributes: Sequence[str] = (),
+    rules: Sequence[str] = (),
     by: int | None = None,
 ) -> Project:
     """Make a project; raises `Refused` for a name that is taken or empty, or numbers that make no sense."""
@@ -41,13 +42,20 @@ def create(
         attributes = ("helpful", "correct", "clear")
     if attributes and (kind != "score" or len(set(attributes)) < len(attributes) or not all(map(_word, attributes))):
         raise Refused("attributes are for the kind 'score': words of up to 40 letters, each once")
+    rules = [rule.strip() for rule in rules if rule.strip()]
+    if (kind == "red-team") != bool(rules):
+        raise Refused(
+            "a red team needs rules to break, one a line (on the command line: --rules FILE); other kinds have none"
+        )
+    if KINDS[kind].goes_on and repeat_share:
+        raise Refused("a conversation does not come a second time; leave the share of repeated items at 0")
     project = Project(
         name=name,
         kind=kind,
         instructions=text.strip() or instructions(kind),
         annotators_per_item=annotators_per_item,
         repeat_share=repeat_share,
-        settings={"attributes": list(attributes)},
+        settings={"attributes": list(attributes), "rules": rules},
     )
     connection.add(project)
     connection.flush()
@@ -62,6 +70,11 @@ def _word(attribute: str) -> bool:
 def attributes_of(project: Project) -> list[str]:
     """What is scored in a project of that kind."""
     return list(project.settings.get("attributes", ()))
+
+
+def rules_of(project: Project) -> list[str]:
+    """What a model may not do, in a project that tries to make it do so."""
+    return list(project.settings.get("rules", ()))
 
 
 def find(connection: Connection, name: str) -> Project:

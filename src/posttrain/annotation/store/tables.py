@@ -103,6 +103,13 @@ class Item(Base):
     given: Mapped[int] = mapped_column(default=0)  # to how many annotators it is, or was and is judged
     completions: Mapped[list["Completion"]] = relationship(order_by="Completion.number", lazy="selectin")
 
+    @property
+    def about(self) -> str:
+        """What is asked; where people ask, what they should talk about, which the model is not told."""
+        if self.prompt and self.prompt[-1]["role"] == "user":
+            return self.prompt[-1]["content"]
+        return str(self.details.get("topic") or self.name)
+
 
 class Completion(Base):
     """One of the completions of an item."""
@@ -135,6 +142,7 @@ class Assignment(Base):
     given: Mapped[str] = mapped_column(String(32), default=now)
     item: Mapped[Item] = relationship(lazy="joined")
     user: Mapped[User] = relationship()
+    turns: Mapped[list["Turn"]] = relationship(order_by="Turn.number", back_populates="assignment")
     judgements: Mapped[list["Judgement"]] = relationship(order_by="Judgement.version", lazy="selectin")
 
 
@@ -150,6 +158,24 @@ class Judgement(Base):
     seconds: Mapped[float]  # during which the page was before their eyes
     sent: Mapped[str] = mapped_column(String(64), unique=True)  # which sending of a page this is: sent twice, kept once
     said: Mapped[str] = mapped_column(String(32), default=now)
+
+
+class Turn(Base):
+    """Of a conversation with a model: what the annotator says, and two replies to it."""
+
+    __tablename__ = "turns"
+    __table_args__ = (UniqueConstraint("assignment_id", "number"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    assignment_id: Mapped[int] = mapped_column(ForeignKey("assignments.id"))
+    number: Mapped[int]  # from 0
+    message: Mapped[str] = mapped_column(Text)
+    sent: Mapped[str] = mapped_column(String(64), unique=True)  # as a judgement's
+    replies: Mapped[list[dict[str, str]] | None] = mapped_column(JSON(none_as_null=True))  # text and model; none yet
+    shown: Mapped[list[int]]  # numbers of the replies, 2 * number and the next, in the order of the page
+    taken: Mapped[int | None]  # the reply with which the conversation went on, when it has
+    said: Mapped[str] = mapped_column(String(32), default=now)
+    replied: Mapped[str | None] = mapped_column(String(32))
+    assignment: Mapped[Assignment] = relationship(back_populates="turns")
 
 
 class Event(Base):

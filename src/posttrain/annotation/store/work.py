@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS, Question
+from posttrain.annotation.kinds import KINDS, Answer, Question
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.projects import attributes_of
+from posttrain.annotation.store.projects import attributes_of, rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, User
 
 APART = 5  # items at least between the first and the second time
@@ -143,18 +143,38 @@ def answer(
         assignment_id=assignment.id, version=version + 1, answer=said, seconds=max(0.0, seconds), sent=sending
     )
     connection.add(judgement)
-    if assignment.state in ("skipped", "lapsed") and not assignment.repeat:
-        assignment.item.given += 1
-    assignment.state = "done"
+    if KINDS[project.kind].goes_on is None:
+        finish(assignment)
     record(connection, assignment.user_id, "judge", f"assignment {assignment.id}", version=version + 1, answer=said)
     connection.flush()
     return judgement
 
 
+def take_up(assignment: Assignment) -> None:
+    """What was given back is theirs again."""
+    if assignment.state in ("skipped", "lapsed"):
+        assignment.item.given += not assignment.repeat
+        assignment.state = "open"
+
+
+def finish(assignment: Assignment) -> None:
+    """It is answered."""
+    take_up(assignment)
+    assignment.state = "done"
+
+
 def question(project: Project, assignment: Assignment) -> Question:
     """What an assignment asks."""
     texts = {completion.number: completion.text for completion in assignment.item.completions}
-    return Question(texts, attributes_of(project))
+    for turn in assignment.turns:
+        texts |= {2 * turn.number + place: reply["text"] for place, reply in enumerate(turn.replies or ())}
+    before = choices(assignment)[: max(0, len(assignment.turns) - 1)]
+    return Question(texts, attributes_of(project), rules_of(project), before)
+
+
+def choices(assignment: Assignment) -> list[Answer]:
+    """Of a conversation, what was chosen at each turn, as its annotator says now; nothing for other kinds."""
+    return assignment.judgements[-1].answer.get("choices", []) if assignment.judgements else []
 
 
 def skip(connection: Connection, assignment: Assignment, reason: str) -> None:

@@ -84,9 +84,9 @@ def _rows(connection: exports.Connection, project: Project, config: Export) -> I
     if config.to == "rows":
         return exports.rows(connection, project, history=config.history)
     lesson = LESSONS[config.to]
-    if project.kind not in lesson.kinds:
-        fitting = [name for name, other in LESSONS.items() if project.kind in other.kinds]
+    if project.kind not in lesson:
+        fitting = [name for name, other in LESSONS.items() if project.kind in other]
         raise UserError(
             f"a project of the kind '{project.kind}' makes no {config.to}; type --to {' or '.join(fitting)}"
         )
-    return lesson.rows(exports.told(connection, project), config.method)
+    return lesson[project.kind](exports.told(connection, project), config.method)

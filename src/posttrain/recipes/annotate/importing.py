@@ -9,9 +9,10 @@ r"""Put items before people: prompts with completions, given or sampled from one
 A row of given completions: `prompt` (text or a list of messages), `completions` (texts, or `{"text": ..., "model":
 ...}`), and if you like `item` (its name), `priority` (the higher, the sooner), and `expected`, the right answer, such
 as `{"ranking": [[1], [0]]}`, of an item that is there to see who pays attention. The project is made if there is none.
-An item whose name is there already is left as it is, so that an import that was cut off is simply typed again. With
---ask only so many of the items that are not there yet are added, by where an ensemble of reward models disagrees; typed
-again, as many more.
+For people who talk with a model a row needs a `topic`, which the model is not told; a `prompt` beside it is what the
+conversation begins with, such as a system message. An item whose name is there already is left as it is, so that an
+import that was cut off is simply typed again. With --ask only so many of the items that are not there yet are added, by
+where an ensemble of reward models disagrees; typed again, as many more.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -48,13 +49,16 @@ class Import:
     dataset: str = ""
     """Prompts, with completions unless --models samples them: a hub id, or a jsonl or parquet file or folder."""
     kind: str = "rank"
-    """What people do in a project that is made: rank, compare, thumbs, score, steps or demonstrate."""
+    """What people do in a project that is made: rank, compare, thumbs, score, steps, demonstrate, converse or
+    red-team."""
     attributes: str = ""
     """What is scored in a project of that kind that is made, with spaces between them."""
     annotators_per_item: int = 3
     """To how many people an item goes, in a project that is made."""
     repeat_share: float = 0.0
     """Share of an annotator's items that come a second time, in a project that is made."""
+    rules: str = ""
+    """A file with the rules, one a line, that people try to make the model break in a red-team project that is made."""
     instructions: str = ""
     """A file with the instructions, in Markdown, of a project that is made; unless given, posttrain's own."""
     models: str = ""
@@ -118,7 +122,9 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
         kind = projects.kind_of(connection, config.project) or config.kind
     if config.reward_model and kind in KINDS and KINDS[kind].ranking is None:
         raise UserError(f"an ensemble says which of several answers is better; here people {KINDS[kind].says}")
-    text = _text(config.instructions)
+    if config.models and kind in KINDS and KINDS[kind].goes_on:
+        raise UserError(f"--models samples answers; to {KINDS[kind].says}, name it with annotate serve --model")
+    text = _text(config.instructions, "instructions")
     items, skipped = _sampled(config, names, quiet) if config.models else (_given(config), 0)
     new = [item for item in items if item.name not in names]
     chosen = _worth_asking(config, new, quiet) if config.ask else new
@@ -132,6 +138,7 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
                 annotators_per_item=config.annotators_per_item,
                 repeat_share=config.repeat_share,
                 attributes=config.attributes.split(),
+                rules=_text(config.rules, "rules").splitlines(),
             )
         project = projects.find(connection, config.project)
         try:
@@ -195,14 +202,14 @@ def _scores(config: Import, items: Sequence[NewItem], quiet: bool) -> list[list[
     return found
 
 
-def _text(file: str) -> str:
+def _text(file: str, what: str) -> str:
     if not file:
         return ""
     try:
         with open(file, encoding="utf-8") as found:
             return found.read()
     except (OSError, UnicodeDecodeError) as problem:
-        raise UserError(f"cannot read the instructions in '{file}': {problem}") from problem
+        raise UserError(f"cannot read the {what} in '{file}': {problem}") from problem
 
 
 def _given(config: Import) -> list[NewItem]:
@@ -213,7 +220,8 @@ def _given(config: Import) -> list[NewItem]:
 
 
 def _item(row: Row) -> NewItem:
-    prompt = [{"role": message.role, "content": message.content} for message in row.messages("prompt")]
+    said = () if "prompt" not in row and "topic" in row else row.messages("prompt")
+    prompt = [{"role": message.role, "content": message.content} for message in said]
     value = row.fields.get("completions") or []
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise row.fail(f"field 'completions' must be a list; got {value!r}")

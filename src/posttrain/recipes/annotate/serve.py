@@ -1,11 +1,14 @@
 """Serve the pages on which people judge.
 
     posttrain annotate serve
+    posttrain annotate serve --model runs/rl-2026-01-31-1
     posttrain annotate serve --store postgresql+psycopg://HOST/feedback --host 0.0.0.0 --port 8400 --https
 
 The first time it prints a link by which the first manager comes in; everybody else is invited on the pages. All that is
 said is in the store, which is a file or a PostgreSQL database. `--https` is for a proxy in front that speaks TLS: the
-cookie then goes no other way. Without TLS, passwords cross the network as they are; keep to 127.0.0.1 then.
+cookie then goes no other way. Without TLS, passwords cross the network as they are; keep to 127.0.0.1 then. With
+`--model` people can talk with that model, in projects of the kinds converse and red-team; with two, one reply is of
+each.
 """
 
 import sys
@@ -17,6 +20,10 @@ from posttrain.annotation.app import create_app
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError
+from posttrain.rollouts.policy import load_policy
+from posttrain.rollouts.two_replies import Talker, TwoReplies
+from posttrain.training.saved import saved_model
+from posttrain.types import Sampling
 
 FILE = "annotation.db"
 
@@ -33,6 +40,17 @@ class Serve:
     """The port to listen at."""
     https: bool = False
     """A proxy in front speaks TLS with the browsers."""
+    model: str = ""
+    """Whom people talk with, in projects of the kinds converse and red-team: one model, from which both replies come,
+    or two with a space between them; hub ids, folders, runs, packaged models."""
+    max_new_tokens: int = 256
+    """The longest reply."""
+    temperature: float = 1.0
+    """Of sampling."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster."""
+    cache_gb: float = 1.0
+    """Memory for keys and values while sampling, of each model."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +64,24 @@ class Served:
         return [f"everything is in {self.store}"]
 
 
+def load_talkers(config: Serve) -> TwoReplies:
+    """Who replies in conversations: one model or two."""
+    names = config.model.split()
+    if len(names) > 2:
+        raise UserError(f"people choose between two replies; --model takes one model or two, and got {len(names)}")
+    if config.max_new_tokens < 1 or not config.temperature > 0:
+        raise UserError("--max-new-tokens must be 1 or more, and --temperature above 0")
+    sampling = Sampling(config.max_new_tokens, config.temperature)
+    saved = [saved_model(name) for name in names]
+    policies = [load_policy(one.where, precision=config.precision, cache_gb=config.cache_gb) for one in saved]
+    return TwoReplies([Talker(one.title, policy) for one, policy in zip(saved, policies, strict=True)], sampling)
+
+
 def run(config: Serve) -> Served:
     """Serve until interrupted."""
     if not 0 < config.port < 65536:
         raise UserError(f"--port must be 1 to 65535; got {config.port}")
+    speak = load_talkers(config) if config.model else None
     store = open_store(config.store)
     link = f"http://{'localhost' if config.host in ('127.0.0.1', '0.0.0.0') else config.host}:{config.port}"
     with store.write() as connection:
@@ -58,7 +90,7 @@ def run(config: Serve) -> Served:
             print(f"the first manager comes in by {link}/invite/{secret}", file=sys.stderr)
     print(f"serving {config.store} at {link}; Ctrl-C ends it", file=sys.stderr, flush=True)
     settings = uvicorn.Config(
-        create_app(store, https=config.https),
+        create_app(store, https=config.https, speak=speak),
         host=config.host,
         port=config.port,
         log_level="warning",

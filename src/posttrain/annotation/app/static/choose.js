@@ -1,4 +1,4 @@
-// Questions that are answered by choosing, or by writing: comparisons, thumbs, scores, steps, demonstrations.
+// Questions that are answered by choosing, or by writing: comparisons, thumbs, scores, steps, demonstrations, and talk.
 "use strict";
 const chosen = (name) => form.querySelector(`input[name="${CSS.escape(name)}"]:checked`)?.value;
 const completions = [...form.querySelectorAll(".completion")];
@@ -7,20 +7,52 @@ const choose = (name, value) => {
   if (input) input.checked = true;
 };
 
+const compare = {
+  missing: "Say which of the two is better, or that neither is.",
+  answer() {
+    const value = chosen("choice");
+    if (value === undefined) return null;
+    const [better, strength] = value.split(":");
+    return { better: better === "" ? null : Number(better), strength: Number(strength) };
+  },
+  show(said) { choose("choice", `${said.better ?? ""}:${said.strength}`); },
+  key(key) {
+    if (!/^[1-7]$/.test(key)) return false;
+    form.querySelectorAll('input[name="choice"]')[Number(key) - 1].checked = true;
+    return true;
+  },
+};
+const write = {
+  missing: "Write something first.",
+  answer() {
+    const text = form.elements.text.value.trim();
+    return text ? { text } : null;
+  },
+  show(said) { form.elements.text.value = said.text; },
+  key() { return false; },
+};
+const nothing = { missing: "There is nothing to send.", answer: () => null, show() {}, key: () => false };
+
 const ways = {
-  compare: {
-    missing: "Say which of the two is better, or that neither is.",
+  compare,
+  demonstrate: write,
+  say: write,
+  wait: nothing,
+  ended: nothing,
+  choose: {
+    ...compare,
     answer() {
-      const value = chosen("choice");
-      if (value === undefined) return null;
-      const [better, strength] = value.split(":");
-      return { better: better === "" ? null : Number(better), strength: Number(strength) };
+      const said = compare.answer();
+      if (said === null) return null;
+      const broken = {};
+      for (const card of completions)
+        broken[card.dataset.number] = [...card.querySelectorAll("input:checked")].map((one) => Number(one.value));
+      return { ...said, turn: Number(form.elements.turn.value), broken };
     },
-    show(said) { choose("choice", `${said.better ?? ""}:${said.strength}`); },
-    key(key) {
-      if (!/^[1-7]$/.test(key)) return false;
-      form.querySelectorAll('input[name="choice"]')[Number(key) - 1].checked = true;
-      return true;
+    show(said) {
+      compare.show(said);
+      for (const [number, rules] of Object.entries(said.broken))
+        for (const rule of rules) choose(`broken-${number}-${rule}`, rule);
     },
   },
   thumbs: {
@@ -94,15 +126,6 @@ const ways = {
       return true;
     },
   },
-  demonstrate: {
-    missing: "Write an answer first.",
-    answer() {
-      const text = form.elements.text.value.trim();
-      return text ? { text } : null;
-    },
-    show(said) { form.elements.text.value = said.text; },
-    key() { return false; },
-  },
 };
 
 const way = ways[form.dataset.kind];
@@ -114,7 +137,8 @@ document.getElementById("take")?.addEventListener("click", () => {
 });
 document.addEventListener("keydown", (event) => {
   if (event.target.name === "text" && event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
-  if (event.target.closest('input:not([type="radio"]), textarea, select, dialog')) return;
+  if (event.target.name === "text" && event.key === "Escape") event.target.blur();  // the keys are the page's again
+  if (event.target.closest('input:not([type="radio"], [type="checkbox"]), textarea, select, dialog')) return;
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (way.key(event.key, event.target.closest(".completion"), event.target)) {
     event.preventDefault();

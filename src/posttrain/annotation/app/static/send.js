@@ -3,7 +3,7 @@
 const form = document.getElementById("work");
 const trouble = document.getElementById("trouble");
 const state = document.getElementById("state");
-const here = location.pathname;
+const here = form.getAttribute("action");
 const pendingKey = `pending:${form.dataset.user}:${here}`;
 const draftKey = `draft:${form.dataset.user}:${here}:${form.dataset.version}`;
 
@@ -94,7 +94,7 @@ instructions.firstElementChild.addEventListener("click", (event) => { if (event.
 instructions.addEventListener("toggle", () => kept.write(instructions.dataset.key, !instructions.open));
 
 document.addEventListener("keydown", (event) => {
-  if (event.target.closest('input:not([type="radio"]), textarea, select, dialog') || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest('input:not([type="radio"], [type="checkbox"]), textarea, select, dialog') || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "s" || event.key === "S") skip();
   else if (event.key === "u" || event.key === "U") document.getElementById("undo")?.click();
   else if (event.key === "Enter" && !event.target.closest("button, a, summary")) form.requestSubmit();

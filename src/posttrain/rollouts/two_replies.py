@@ -1,0 +1,70 @@
+"""Two replies to a conversation, of one policy or of two, for a person to choose between."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from posttrain.data.order import seed_for
+from posttrain.errors import TemplateError
+from posttrain.rollouts.policy import Policy
+from posttrain.types import Message, Request, Role, Sampling
+
+TRIES = 4  # draws of a second reply that says something else
+
+
+@dataclass(frozen=True)
+class Talker:
+    """A policy, by the name that is kept beside what it said."""
+
+    name: str
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class TwoReplies:
+    """One talker gives both replies, or each of two gives one."""
+
+    talkers: Sequence[Talker]
+    sampling: Sampling
+
+    def __call__(self, asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]]) -> list[list[tuple[str, str]] | str]:
+        """The replies to conversations, each with its talker's name; or why a conversation has none.
+
+        A conversation comes with a number. It decides what is drawn, whatever else is asked at the same time. A second
+        reply that says the same is drawn again, a few times.
+        """
+        found: list[list[tuple[str, str]] | str] = [[] for _ in asked]
+        for draw, talker in enumerate((self.talkers[0], self.talkers[-1])):
+            for turn in range(TRIES if draw else 1):
+                self._draw(talker, asked, found, (draw, turn))
+        return found
+
+    def _draw(
+        self,
+        talker: Talker,
+        asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]],
+        found: list[list[tuple[str, str]] | str],
+        which: tuple[int, int],
+    ) -> None:
+        """The first or second reply to each conversation; in a later try where it says what the other one says."""
+        draw, turn = which
+        requests: dict[int, Request] = {}
+        for place, ((number, said), replies) in enumerate(zip(asked, found, strict=True)):
+            if isinstance(replies, str) or (turn and replies[0][0] != replies[1][0]):
+                continue
+            try:
+                prompt = talker.policy.chat.prompt_ids([Message(cast(Role, m["role"]), m["content"]) for m in said])
+            except TemplateError as problem:
+                found[place] = f"the model cannot read this conversation: {problem}"
+                continue
+            room = talker.policy.model.context - len(prompt)
+            if room < 1:
+                found[place] = "this conversation is as long as the model can read; end it"
+                continue
+            sampling = replace(self.sampling, max_new_tokens=min(room, self.sampling.max_new_tokens))
+            requests[place] = Request(tuple(prompt), sampling, seed_for(number, draw, turn))
+        completions = talker.policy.engine.generate(list(requests.values())) if requests else []
+        for place, done in zip(requests, completions, strict=True):
+            text = talker.policy.chat.decode(done.token_ids).replace("\0", "\N{REPLACEMENT CHARACTER}")
+            replies = cast(list[tuple[str, str]], found[place])
+            replies[draw:] = [(text, talker.name)]
