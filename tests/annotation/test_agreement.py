@@ -2,9 +2,18 @@
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from posttrain.annotation.aggregation import METHODS, majority, method
-from posttrain.annotation.agreement import alpha, annotators, kendall_w, mean_kendall_w, shares
+from posttrain.annotation.agreement import (
+    alpha,
+    annotators,
+    by_verdicts,
+    kendall_w,
+    mean_kendall_w,
+    nominal_alpha,
+    shares,
+)
 from posttrain.annotation.consensus import agree
 from posttrain.annotation.rankings import by_item, midranks
 from posttrain.types import Ranking
@@ -105,3 +114,30 @@ def test_of_two_who_always_differ_neither_is_named():
     said = [Ranking(item, who, orders[who]) for item in range(40) for who in (0, 1)]
     found = people(said)
     assert [one.with_others for one in found.values()] == [0, 0] and not any(one.noisy for one in found.values())
+
+
+@given(units=st.lists(st.lists(st.sampled_from([None, 0, 1, 2]), max_size=4), max_size=6))
+def test_the_alpha_of_verdicts_is_that_of_another_reading(units):
+    found = nominal_alpha(units)
+    if len({value for values in units if len(values) > 1 for value in values}) < 2:
+        assert found is None
+    else:
+        assert found == pytest.approx(reference.nominal_alpha(units))
+
+
+def test_verdicts_are_compared_with_what_most_say_and_with_what_most_others_say():
+    verdicts = {"x": {"a": 1, "b": 1, "c": None}, "y": {"a": 2, "b": 2, "c": 2}, "z": {"a": 0, "b": 1}, "w": {"c": 0}}
+    found = {
+        one.annotator: one for one in by_verdicts([(i, who, v) for i, by in verdicts.items() for who, v in by.items()])
+    }
+    a, c = found["a"], found["c"]
+    assert (a.items, a.comparisons, a.agreement) == (3, 2, 1.0)  # of z nobody knows what most say
+    assert (c.items, c.comparisons, c.agreement) == (3, 3, pytest.approx(2 / 3))
+    # without a, x has one vote for each; y agrees; z has b alone, who says something else
+    assert a.with_others == pytest.approx(1 / 2)
+    assert c.with_others == pytest.approx(
+        1 / 2
+    )  # x: not what the others say; y: just so; of w nobody else says anything
+    assert c.interval is not None and not c.noisy
+    alone = by_verdicts([("x", "a", 1)])[0]
+    assert (alone.agreement, alone.with_others, alone.interval) == (1.0, None, None)

@@ -305,4 +305,81 @@ MUTATIONS = [
             ("replies[draw:] = [", "replies[draw:draw] = ["),
         ]
     ),
+    *(
+        Mutation("annotation/store/rulings.py", old, new, "annotation/store/test_rulings.py")
+        for old, new in [
+            ("    if not decidable(project):\n", "    if False:\n"),
+            ("if known.item_id != item.id:", "if False:"),
+            ("        return known\n", "        pass\n"),
+            ("    if item.name not in {", "    if False and item.name not in {"),
+            ("if version != len(item.rulings):", "if False:"),
+            ("version=version + 1, answer=answer, sent", "version=1, answer=answer, sent"),
+            ("        if len(values) > 1:\n", "        if True:\n"),
+            ("        if share < 1\n", ""),
+            ("most_common(1)[0][1] / len(values)", "most_common(1)[0][1] / (len(values) + 1)"),
+            ("(bool(row.decided), row.agreement)", "(row.agreement,)"),
+            ("(bool(row.decided), row.agreement)", "(bool(row.decided),)"),
+            ("rulings[-1].user.name if", "name if"),
+            ("settle(agree(rankings, majority.beliefs(rankings)), exports.decided(connection, project))",
+             "agree(rankings, majority.beliefs(rankings))"),
+            ("int(str(wrong)) + 1", "int(str(wrong))"),
+            ('" = ".join(', '" > ".join('),
+            ("'; ' if words else ''", "'; '"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/rulings.py", old, new, "annotation/app/test_managing.py")
+        for old, new in [
+            ("one.item_id == item.id and not", "not"),
+            ("in item.rulings[-1:]]", "in []]"),
+            ("return kind.ranking is not None or kind.verdict is not None", "return True"),
+        ]
+    ),
+    *(
+        Mutation("annotation/app/managing.py", old, new, "annotation/app/test_managing.py")
+        for old, new in [
+            ("or item.project_id != project.id or", "or"),
+            ("or not rulings.decidable(project):", "or False:"),
+            ("    allowed(desk, visitor, form)\n    sent =", "    sent ="),
+            ("len(item.rulings)", "0"),
+        ]
+    ),
+    *(
+        Mutation("annotation/consensus.py", old, new, "annotation/store/test_rulings.py")
+        for old, new in [
+            ("if one.item in decided else one", "if False else one"),
+            ("for better, worse in tiers for", "for worse, better in tiers for"),
+            ("decided.tiers, decided.failed, pairs", "decided.tiers, (), pairs"),
+            ("decided.tiers, decided.failed, pairs", "one.order, decided.failed, pairs"),
+            ("combinations(decided.tiers, 2)", "combinations(decided.groups, 2)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/exports.py", old, new, "annotation/store/test_rulings.py")
+        for old, new in [
+            (".order_by(Ruling.version)", ".order_by(Ruling.version.desc())"),
+            ('"ruling": decisions.get(one.item.name)', '"ruling": None'),
+        ]
+    ),
+    *(
+        Mutation("annotation/lessons.py", old, new, "annotation/store/test_rulings.py")
+        for old, new in [
+            ('signed = [ruling.get("strength", STRONGEST) / STRONGEST]', "pass"),
+            ('ruling.get("strength", STRONGEST) / STRONGEST', 'ruling.get("strength", STRONGEST)'),
+            ('1 if number in told.rulings[item]["good"] else -1', "balance"),
+            ('wrong = told.rulings[item]["wrong"]', "pass"),
+            ("most = counted[wrong]", "pass"),
+        ]
+    ),
+    *(
+        Mutation("annotation/agreement.py", old, new, "annotation/test_agreement.py")
+        for old, new in [
+            ("for values in units if len(values) > 1]\n    every", "for values in units]\n    every"),
+            ("counts[unit, every[value]] += 1", "counts[unit, every[value]] = 1"),
+            ('level_of_measurement="nominal"', 'level_of_measurement="ordinal"'),
+            ("if name != who} for", "} for"),
+            ("and not (others and others[0][1] == first[1]):", "and True:"),
+            ("float(first[0] == value)", "float(first[0] != value)"),
+        ]
+    ),
 ]  # fmt: skip

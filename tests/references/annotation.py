@@ -83,3 +83,16 @@ def majority_order(tables):
         else:
             return [[one] for one in order]
     return None
+
+
+def nominal_alpha(units):
+    """The same where two values are as different as any other two: observed over expected disagreement of pairs."""
+    units = [values for values in units if len(values) > 1]
+    every = [value for values in units for value in values]
+    n = len(every)
+    observed = sum(
+        sum(a != b for i, a in enumerate(values) for j, b in enumerate(values) if i != j) / (len(values) - 1)
+        for values in units
+    )
+    expected = sum(a != b for i, a in enumerate(every) for j, b in enumerate(every) if i != j) / (n - 1)
+    return 1 - observed / expected

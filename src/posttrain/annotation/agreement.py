@@ -1,7 +1,7 @@
 """How far people agree: with each other, and each of them with what the others say together."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -33,6 +33,22 @@ def alpha(rankings: Sequence[Ranking]) -> float | None:
     if not shared.size or len(np.unique(shared[~np.isnan(shared)])) < 2:
         return None
     return float(krippendorff.alpha(reliability_data=shared, level_of_measurement="ordinal"))
+
+
+def nominal_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
+    """Krippendorff's alpha of what has no order, such as which step is wrong; each unit has what its annotators said.
+
+    None where no unit has two values, or all values are the same.
+    """
+    shared = [values for values in units if len(values) > 1]
+    every = {value: i for i, value in enumerate(dict.fromkeys(value for values in shared for value in values))}
+    if len(every) < 2:
+        return None
+    counts = np.zeros((len(shared), len(every)))
+    for unit, values in enumerate(shared):
+        for value in values:
+            counts[unit, every[value]] += 1
+    return float(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
 
 
 def kendall_w(rankings: Sequence[Ranking]) -> float | None:
@@ -117,6 +133,36 @@ def annotators(
         agreement = fmean(with_all) if with_all else None
         rows.append(Annotator(who, len(mine[who]), len(with_all), agreement, means.get(who), interval, noisy))
     return rows
+
+
+def by_verdicts(said: Sequence[tuple[str, str, Hashable]]) -> list[Annotator]:
+    """Everybody, where an answer is a verdict: (item, annotator, verdict). A comparison is an item that has a majority.
+
+    Nobody is called noisy: what chance would agree on depends on how many verdicts an item allows.
+    """
+    values: defaultdict[str, dict[str, Hashable]] = defaultdict(dict)
+    for item, who, value in said:
+        values[item][who] = value
+    rows: list[Annotator] = []
+    for who in dict.fromkeys(who for _, who, _ in said):
+        mine = {item: found[who] for item, found in values.items() if who in found}
+        with_all = _matches(mine, values)
+        others = {item: {name: value for name, value in values[item].items() if name != who} for item in mine}
+        apart = _matches(mine, others)
+        mean, interval = (fmean(apart), mean_interval(apart)) if apart else (None, None)
+        agreement = fmean(with_all) if with_all else None
+        rows.append(Annotator(who, len(mine), len(with_all), agreement, mean, interval, noisy=False))
+    return rows
+
+
+def _matches(mine: Mapping[str, Hashable], said: Mapping[str, Mapping[str, Hashable]]) -> list[float]:
+    """Of each item on which one verdict has the most votes, 1 where it is mine, else 0."""
+    found: list[float] = []
+    for item, value in mine.items():
+        (first, *others) = Counter(said[item].values()).most_common(2) or [(None, 0)]
+        if first[1] and not (others and others[0][1] == first[1]):
+            found.append(float(first[0] == value))
+    return found
 
 
 def shares(rankings: Sequence[Ranking], agreed: Sequence[Agreed]) -> dict[str | int, list[float]]:

@@ -6,6 +6,7 @@ the first is better, the second is, or neither. From there on all methods are al
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import NamedTuple
 
 from posttrain.annotation.rankings import by_item
@@ -82,6 +83,18 @@ def agree(rankings: Sequence[Ranking], beliefs: Mapping[str | int, Belief]) -> l
         pairs.sort(key=lambda pair: (level[pair[0]], level[pair[1]], pair))
         found.append(Agreed(item, order, failed, tuple(pairs), beliefs[item]))
     return found
+
+
+def settle(found: Sequence[Agreed], decided: Mapping[str, Ranking]) -> list[Agreed]:
+    """The consensus, with what was decided in its place for items that somebody has decided."""
+    return [_settled(one, decided[str(one.item)]) if one.item in decided else one for one in found]
+
+
+def _settled(one: Agreed, decided: Ranking) -> Agreed:
+    """A decision's pairs are all that its groups tell apart; those that it failed are the last group."""
+    tiers = list(combinations(decided.tiers, 2))
+    pairs = tuple((chosen, rejected) for better, worse in tiers for chosen in better for rejected in worse)
+    return Agreed(one.item, decided.tiers, decided.failed, pairs, one.belief)
 
 
 def _failed(completion: int, rankings: Sequence[Ranking]) -> bool:

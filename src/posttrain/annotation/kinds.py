@@ -3,7 +3,7 @@
 An answer is kept only if its kind's `check` finds it whole. Completions are known by their numbers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ class Kind(NamedTuple):
     check: Callable[[Mapping[str, Any], Question], Answer]  # the answer in what was sent, or NoAnswer
     ranking: Callable[[Answer], tuple[Groups, tuple[int, ...]]] | None = None
     """What an answer says of the order: groups, best first, and those that failed; None where it says nothing of it."""
+    verdict: Callable[[Answer], Hashable] | None = None
+    """Of kinds that say nothing of an order: what two answers have in common where they agree."""
     goes_on: Callable[[Answer], int | None] | None = None
     """Of a conversation: the reply with which it goes on after a choice; None where the choice leaves that open."""
 
@@ -175,6 +177,10 @@ def _steps(sent: Mapping[str, Any], question: Question) -> Answer:
     return {"wrong": wrong}
 
 
+def _wrong(answer: Answer) -> int | None:
+    return answer["wrong"]
+
+
 def _demonstrate(sent: Mapping[str, Any], question: Question) -> Answer:
     """`text`: what an assistant should say."""
     text = sent.get("text")
@@ -193,7 +199,7 @@ KINDS: dict[str, Kind] = {
         Kind("compare", "say which of two answers is better, and how much", (2, 2), _compare, _compared),
         Kind("thumbs", "say of each answer whether it is good", (1, 9), _thumbs, _thumbed),
         Kind("score", "give each answer a score for each attribute", (1, 9), _score, _scored),
-        Kind("steps", "mark the first wrong step of a reasoning", (1, 1), _steps),
+        Kind("steps", "mark the first wrong step of a reasoning", (1, 1), _steps, verdict=_wrong),
         Kind("demonstrate", "write the answer", (0, 1), _demonstrate),
         Kind("converse", "talk with a model and choose between two replies", (0, 0), _choose, goes_on=_better),
         Kind("red-team", "try to make a model break the rules", (0, 0), _choose, goes_on=_worse),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from posttrain.annotation.aggregation import method
-from posttrain.annotation.consensus import Agreed, agree
+from posttrain.annotation.consensus import Agreed, agree, settle
 from posttrain.annotation.kinds import STRONGEST, Answer, steps_of
 from posttrain.annotation.rankings import by_item, votes_of
 from posttrain.types import Ranking
@@ -36,6 +36,8 @@ class Told(NamedTuple):
     rankings: Sequence[Ranking]  # the same as an order, for kinds that say one
     choices: Sequence[Choice] = ()  # for kinds in which people talk with a model
     rules: Sequence[str] = ()
+    rulings: Mapping[str, Answer] = {}  # by the item's name, what a manager has decided
+    decided: Mapping[str, Ranking] = {}  # the same as an order, for kinds that say one
 
 
 def pairs(told: Told, way: str) -> Iterator[Row]:
@@ -43,17 +45,19 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
 
     `strength` is from 0 to 1: the mean over those who compared the two, of 1 for the chosen one, -1 for the other and 0
     for neither; of comparisons, of that times how much better it was found, in parts of the most. It is 0 where a
-    method overrules those who compared the two.
+    method overrules those who compared the two. Of what a manager has decided it is 1, or how much better it was found.
     """
     strength = {(item, who): answer.get("strength", STRONGEST) / STRONGEST for item, who, answer in told.answers}
     for one in _agreed(told, way):
-        votes = list(votes_of(by_item(told.rankings)[one.item]))
+        votes = list(votes_of(by_item(told.rankings).get(one.item, [])))
         for chosen, rejected in one.pairs:
             about = [vote for vote in votes if {vote.first, vote.second} == {chosen, rejected}]
             signed = [
                 vote.outcome * (1 if vote.first == chosen else -1) * strength[str(vote.item), str(vote.annotator)]
                 for vote in about
             ]
+            if (ruling := told.rulings.get(str(one.item))) is not None:
+                signed = [ruling.get("strength", STRONGEST) / STRONGEST]
             yield _row(told, one) | {
                 "chosen": _said(told, one, chosen),
                 "rejected": _said(told, one, rejected),
@@ -102,6 +106,8 @@ def judgements(told: Told, way: str) -> Iterator[Row]:
             thumbs.update({(item, number): 1 for number in answer["good"]})
             thumbs.subtract({(item, number): 1 for number in answer["bad"]})
         for (item, number), balance in thumbs.items():
+            if item in told.rulings:
+                balance = 1 if number in told.rulings[item]["good"] else -1
             if balance:
                 text = told.texts[item][number]
                 yield {"prompt": told.prompts[item], "completion": text, "label": balance > 0, "item": item}
@@ -122,7 +128,10 @@ def steps(told: Told, way: str) -> Iterator[Row]:
         votes.setdefault(item, Counter())[answer["wrong"]] += 1
     for item, counted in votes.items():
         (wrong, most), *others = counted.most_common(2)
-        if others and others[0][1] == most:
+        if item in told.rulings:
+            wrong = told.rulings[item]["wrong"]
+            most = counted[wrong]
+        elif others and others[0][1] == most:
             continue
         every = steps_of(told.texts[item][0])
         seen = every if wrong is None else every[: wrong + 1]
@@ -155,7 +164,7 @@ LESSONS: Mapping[str, Mapping[str, Rows]] = {
 
 
 def _agreed(told: Told, way: str) -> list[Agreed]:
-    return agree(told.rankings, method(way)(told.rankings))
+    return settle(agree(told.rankings, method(way)(told.rankings)), told.decided)
 
 
 def _row(told: Told, one: Agreed) -> Row:

@@ -74,6 +74,8 @@ def ranking(office, browser):
             shoot(page, "mine")
     boss.goto(f"{office.url}/manage/1")
     shoot(boss, "project")
+    boss.click("table a")
+    shoot(boss, "decide")
     return boss
 
 

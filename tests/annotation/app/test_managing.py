@@ -3,9 +3,9 @@
 import re
 
 from posttrain.annotation.app import create_app
-from posttrain.annotation.store import projects
+from posttrain.annotation.store import exports, projects
 from tests.annotation.app.browsing import JSON, Browser, office
-from tests.annotation.worlds import PASSWORD, add_project, add_user
+from tests.annotation.worlds import PASSWORD, add_project, add_user, item
 from tests.references.annotation import ordinal_alpha
 
 
@@ -76,3 +76,58 @@ def test_annotators_do_not_manage(store):
         assert ann.get(path).status_code == 404
     assert ann.post("/manage", csrf=ann.csrf, name="mine").status_code == 404
     assert ann.post("/manage/1/invite", csrf=ann.csrf).status_code == 404
+
+
+def test_a_manager_decides_what_annotators_do_not_agree_on(store):
+    add_project(store, items=1)
+    boss = manager(store)
+    _, (ann, ben) = office(store, "ann", "ben")
+    for browser, order in ((ann, "[[0],[1],[2]]"), (ben, "[[2],[1],[0]]")):
+        path = browser.get("/projects/1").url.path
+        browser.post(path, JSON, **browser.fields(path) | {"answer": f'{{"ranking": {order}}}'})
+    place = "/manage/1/items/1"
+    assert f'href="{place}"' in boss.get("/manage/1").text
+    page = boss.get(place).text
+    assert "A &gt; B &gt; C" in page and "C &gt; B &gt; A" in page and ">Decide</button>" in page
+    assert "secret-model" not in page and "/skip" not in page
+    kept = boss.post(place, JSON, **boss.fields(place) | {"answer": '{"ranking": [[1],[0],[2]]}'})
+    assert kept.json() == {"next": "/manage/1"}
+    assert "decided by boss" in boss.get("/manage/1").text
+    again = boss.fields(place)
+    page = boss.get(place).text
+    assert again["version"] == "1" and ">Change</button>" in page and "boss, who decides" in page
+    plain = boss.post(place, **again, **{"place-0": "1", "place-1": "1", "place-2": "F"})
+    assert plain.url.path == "/manage/1"
+    with store.read() as connection:
+        assert exports.rulings(connection, projects.find(connection, "helpful")) == {
+            "q0": {"ranking": [[0, 1]], "failed": [2]}
+        }
+
+
+def test_only_managers_decide_and_only_what_is_there(store):
+    add_project(store, items=1)
+    add_project(store, "other", items=1)
+    boss = manager(store)
+    _, (ann,) = office(store, "ann")
+    path = ann.get("/projects/1").url.path
+    form = ann.fields(path)
+    ann.post(path, JSON, **form | {"answer": '{"ranking": [[0],[1],[2]]}'})
+    sent = {"sending": "a sending", "version": "0", "answer": '{"ranking": [[2],[1],[0]]}'}
+    assert ann.get("/manage/1/items/1").status_code == 404
+    assert ann.post("/manage/1/items/1", JSON, csrf=ann.csrf, **sent).status_code == 404
+    for place in ("/manage/1/items/2", "/manage/1/items/9", "/manage/9/items/1"):
+        assert boss.get(place).status_code == 404
+        assert boss.post(place, JSON, csrf=boss.csrf, **sent).status_code == 404
+    assert boss.post("/manage/1/items/1", JSON, csrf="guess", **sent).status_code == 403
+    assert boss.post("/manage/1/items/1", JSON, csrf=boss.csrf, **sent).status_code == 200
+
+
+def test_the_people_of_every_kind_are_listed(store):
+    add_project(store, items=[item("q", size=1)], kind="demonstrate")
+    boss = manager(store)
+    _, (ann,) = office(store, "ann")
+    path = ann.get("/projects/1").url.path
+    ann.post(path, JSON, **ann.fields(path) | {"answer": '{"text": "Hello."}', "seconds": "7"})
+    page = boss.get("/manage/1").text
+    assert re.search(r"<tr><td>ann<td>1<td>0<td>7<td>–", page) and "Krippendorff" not in page
+    assert boss.get("/manage/1/items/1").status_code == 404

@@ -1,18 +1,19 @@
 """The pages of those who judge."""
 
 import secrets
+from collections.abc import Sequence
 
 from fastapi import APIRouter
 from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from posttrain.annotation.app import talking
 from posttrain.annotation.app.plain import READ
 from posttrain.annotation.app.visitor import Asked, Doing, Form, Number, Somebody, Visitor, allowed, sent_by
 from posttrain.annotation.kinds import KINDS, steps_of
 from posttrain.annotation.store import work
-from posttrain.annotation.store.tables import Assignment, Member, Project
+from posttrain.annotation.store.tables import Assignment, Item, Member, Project
 
 router = APIRouter()
 
@@ -58,31 +59,32 @@ def work_page(request: Request, desk: Asked, visitor: Somebody, number: Number, 
             f"{project.kind}.html",
             visitor=visitor,
             project=project,
-            assignment=assignment,
-            doing=_doing(project, assignment, change),
-            shown=_shown(assignment),
+            item=assignment.item,
+            doing=_doing(project, assignment, before, change)._replace(new=not done and not assignment.turns),
+            shown=lettered(assignment.item, assignment.shown),
             exchanges=talking.exchanges(project, assignment),
             attributes=question.attributes,
             rules=question.rules,
             steps=[step for text in question.texts.values() for step in steps_of(text)],
             sending=secrets.token_urlsafe(16),
-            before=before,
             done=done,
         )
 
 
-def _doing(project: Project, assignment: Assignment, change: bool) -> Doing:
+def _doing(project: Project, assignment: Assignment, before: int | None, change: bool) -> Doing:
+    here, versions = f"/work/{assignment.id}", len(assignment.judgements)
+    skip = "" if versions else f"{here}/skip"
     if KINDS[project.kind].goes_on is not None:
-        return talking.doing(assignment, change=change)
-    versions = len(assignment.judgements)
+        return talking.doing(assignment, change=change)._replace(skip=skip)
     said = assignment.judgements[-1].answer if versions else None
-    return Doing(project.kind, f"/work/{assignment.id}", versions, said, "Change" if said else "Submit")
+    back = f"/work/{before}" if before else ""
+    return Doing(project.kind, here, versions, said, "Change" if said else "Submit", here, back, skip)
 
 
-def _shown(assignment: Assignment) -> list[tuple[str, int, str]]:
-    """The completions in the order of the page: a letter, the number, the text."""
-    texts = {completion.number: completion.text for completion in assignment.item.completions}
-    return [(chr(ord("A") + place), number, texts[number]) for place, number in enumerate(assignment.shown)]
+def lettered(item: Item, shown: Sequence[int]) -> list[tuple[str, int, str]]:
+    """An item's completions in the order of the page: a letter, the number, the text."""
+    texts = {completion.number: completion.text for completion in item.completions}
+    return [(chr(ord("A") + place), number, texts[number]) for place, number in enumerate(shown)]
 
 
 @router.post("/work/{number}")
@@ -102,10 +104,8 @@ def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form
             seconds=sent.seconds,
         )
         following = f"/work/{number}" if KINDS[project.kind].goes_on else f"/projects/{project.id}"
-        kept = {"version": said.version, "next": following}
-    if "application/json" in request.headers.get("accept", ""):
-        return JSONResponse(kept)
-    return RedirectResponse(following, 303)
+        version = said.version
+    return desk.on(request, following, version=version)
 
 
 @router.post("/work/{number}/skip")

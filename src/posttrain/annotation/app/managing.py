@@ -1,19 +1,21 @@
 """The pages of managers: projects, invitations, how far the work is and how far people agree."""
 
+import secrets
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from posttrain.annotation import agreement
-from posttrain.annotation.aggregation import majority
-from posttrain.annotation.app.visitor import Asked, Desk, Form, Manager, Number, allowed
-from posttrain.annotation.consensus import agree
-from posttrain.annotation.kinds import KINDS, instructions
-from posttrain.annotation.store import exports, people, projects
+from posttrain.annotation.app import judging
+from posttrain.annotation.app.plain import READ
+from posttrain.annotation.app.visitor import Asked, Desk, Doing, Form, Manager, Number, allowed, sent_by
+from posttrain.annotation.kinds import KINDS, instructions, steps_of
+from posttrain.annotation.store import exports, people, projects, rulings, work
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.tables import Member, Project
+from posttrain.annotation.store.tables import Item, Member, Project
 
 router = APIRouter(prefix="/manage")
+SHOWN = 20  # of the items on which people do not agree
 
 
 @router.get("")
@@ -61,25 +63,63 @@ def project_page(request: Request, desk: Asked, visitor: Manager, number: Number
 def _page(request: Request, desk: Desk, visitor: Manager, number: int, link: str = "") -> Response:
     with desk.store.read() as connection:
         project = _project(connection, number)
-        progress = projects.progress(connection, project)
-        rankings = exports.rankings(connection, project)
-        names = exports.names(connection, project)
-        agreed = agree(rankings, majority.beliefs(rankings))
-        annotators = agreement.annotators(rankings, agreed, majority.beliefs)
+        together = rulings.agreed(connection, project)
         return desk.page(
             request,
             "project.html",
             visitor=visitor,
             project=project,
-            progress=progress,
-            alpha=agreement.alpha(rankings),
-            kendall_w=agreement.mean_kendall_w(rankings),
-            annotators=annotators,
+            progress=projects.progress(connection, project),
+            alpha=together.alpha,
+            kendall_w=together.kendall_w,
+            agreement={str(one.annotator): one for one in together.annotators},
             work=exports.work_of(connection, project),
-            disagreed=exports.disagreements(rankings)[:20],
-            names=names,
+            disputed=rulings.disputed(connection, project)[:SHOWN],
             link=link,
         )
+
+
+@router.get("/{number}/items/{place}")
+def item_page(request: Request, desk: Asked, visitor: Manager, number: Number, place: Number) -> Response:
+    """An item on which annotators do not agree, what each of them says, and a form for the decision."""
+    with desk.store.read() as connection:
+        project, item = _item(connection, number, place)
+        question = work.asked(project, item)
+        here, versions = f"/manage/{number}/items/{place}", len(item.rulings)
+        said = item.rulings[-1].answer if versions else None
+        return desk.page(
+            request,
+            f"{project.kind}.html",
+            visitor=visitor,
+            project=project,
+            item=item,
+            doing=Doing(project.kind, here, versions, said, "Change" if said else "Decide", here),
+            shown=judging.lettered(item, sorted(question.texts)),
+            attributes=question.attributes,
+            steps=[step for text in question.texts.values() for step in steps_of(text)],
+            said_by=rulings.said_of(connection, project, item),
+            sending=secrets.token_urlsafe(16),
+        )
+
+
+@router.post("/{number}/items/{place}")
+def decide(request: Request, desk: Asked, visitor: Manager, number: Number, place: Number, form: Form) -> Response:
+    """Keep a decision."""
+    allowed(desk, visitor, form)
+    sent = sent_by(form)
+    with desk.store.write() as connection:
+        project, item = _item(connection, number, place)
+        answer = sent.answer or READ[project.kind](form, work.asked(project, item))
+        rulings.rule(connection, item, visitor.user, answer, sending=sent.sending, version=sent.version)
+    return desk.on(request, f"/manage/{number}")
+
+
+def _item(connection: exports.Connection, number: int, place: int) -> tuple[Project, Item]:
+    """An item that can be decided."""
+    project, item = _project(connection, number), connection.get(Item, place)
+    if item is None or item.project_id != project.id or not rulings.decidable(project):
+        raise LookupError("item")
+    return project, item
 
 
 def _project(connection: exports.Connection, number: int) -> Project:

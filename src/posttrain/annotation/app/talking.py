@@ -1,11 +1,11 @@
 """The pages of those who talk with a model: what they say to it, its replies, and the end."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastapi import APIRouter
 from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from posttrain.annotation.app.partner import Partner
 from posttrain.annotation.app.visitor import Asked, Desk, Doing, Form, Number, Somebody, Visitor, allowed, sent_by
@@ -44,14 +44,15 @@ def doing(assignment: Assignment, *, change: bool) -> Doing:
     turns, here, versions = assignment.turns, f"/work/{assignment.id}", len(assignment.judgements)
     chosen = work.choices(assignment)
     if turns and turns[-1].replies is None:
-        return Doing("wait", here, versions, None, "")
+        return Doing("wait", here, versions, None, "", here)
     if len(chosen) < len(turns):
-        return Doing("choose", here, versions, None, "Choose")
+        return Doing("choose", here, versions, None, "Choose", here)
     if change and turns:
-        return Doing("choose", here, versions, chosen[-1], "Change")
+        return Doing("choose", here, versions, chosen[-1], "Change", here)
+    back = f"{here}?change=1" if turns else ""
     if assignment.state == "done":
-        return Doing("ended", here, versions, None, "")
-    return Doing("say", f"{here}/say", len(turns), None, "Send")
+        return Doing("ended", here, versions, None, "", here, back)
+    return Doing("say", f"{here}/say", len(turns), None, "Send", here, back)
 
 
 @router.post("/work/{number}/say")
@@ -67,7 +68,7 @@ def say(request: Request, desk: Asked, visitor: Somebody, number: Number, form: 
         assignment = work.assigned(connection, number, visitor.user)
         turn = conversations.say(connection, assignment, message, sending=sent.sending, turn=sent.version)
     partner.wake(turn.id)
-    return _on(request, f"/work/{number}", turn=turn.number)
+    return desk.on(request, f"/work/{number}", turn=turn.number)
 
 
 @router.get("/work/{number}/replies")
@@ -86,7 +87,7 @@ def again(request: Request, desk: Asked, visitor: Somebody, number: Number, form
     with desk.store.read() as connection:
         turn = _last(connection, number, visitor)
     _partner(desk).wake(turn.id)
-    return _on(request, f"/work/{number}")
+    return desk.on(request, f"/work/{number}")
 
 
 @router.post("/work/{number}/end")
@@ -97,7 +98,7 @@ def end(request: Request, desk: Asked, visitor: Somebody, number: Number, form: 
         assignment = work.assigned(connection, number, visitor.user)
         conversations.end(connection, assignment)
         following = f"/projects/{assignment.item.project_id}"
-    return _on(request, following)
+    return desk.on(request, following)
 
 
 def _last(connection: Connection, number: int, visitor: Visitor) -> Turn:
@@ -111,9 +112,3 @@ def _partner(desk: Desk) -> Partner:
     if desk.partner is None:
         raise Refused("nobody replies here: whoever serves these pages must name a model, with --model")
     return desk.partner
-
-
-def _on(request: Request, path: str, **kept: Any) -> Response:
-    if "application/json" in request.headers.get("accept", ""):
-        return JSONResponse(kept | {"next": path})
-    return RedirectResponse(path, 303)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Path
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.templating import Jinja2Templates
 
 from posttrain.annotation.app.guard import Limit, from_here, same_token
@@ -41,6 +41,12 @@ class Desk:
         """A page; templates escape whatever is put into them."""
         values.setdefault("visitor", None)
         return self.templates.TemplateResponse(request, template, {"code": code, **values}, status_code=code)
+
+    def on(self, request: Request, path: str, **kept: Any) -> Response:
+        """What was sent is kept, and `path` comes next: for a script, or for a browser without one."""
+        if "application/json" in request.headers.get("accept", ""):
+            return JSONResponse(kept | {"next": path})
+        return RedirectResponse(path, 303)
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,10 @@ class Doing(NamedTuple):
     version: int  # how much the page knows of
     said: Answer | None  # what was said before, to be changed
     button: str
+    here: str  # the page's own path
+    back: str = ""  # where what was said last can be changed
+    skip: str = ""  # the path by which it is left to others
+    new: bool = False  # whether they are new to this, and read the instructions first
 
 
 class Sent(NamedTuple):

@@ -1,23 +1,22 @@
 """What was said, taken out of the store: as rankings, as rows of a file, and as counts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.agreement import kendall_w
-from posttrain.annotation.kinds import KINDS
+from posttrain.annotation.kinds import KINDS, Answer
 from posttrain.annotation.lessons import Choice, Told
-from posttrain.annotation.rankings import by_item
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.projects import rules_of
-from posttrain.annotation.store.tables import Assignment, Item, Project, User
+from posttrain.annotation.store.tables import Assignment, Item, Project, Ruling, User
 from posttrain.types import Ranking
 
 
-def _done(connection: Connection, project: Project) -> Sequence[Assignment]:
+def done(connection: Connection, project: Project) -> Sequence[Assignment]:
+    """All that has been answered."""
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
     query = query.where(Item.project_id == project.id, Assignment.state == "done").order_by(Assignment.id)
     return connection.scalars(query).all()
@@ -31,11 +30,40 @@ def rankings(connection: Connection, project: Project) -> list[Ranking]:
     ranking = KINDS[project.kind].ranking
     if ranking is None:
         return []
-    said = [(one, one.judgements[-1]) for one in _done(connection, project) if not one.repeat]
+    said = [(one, one.judgements[-1]) for one in done(connection, project) if not one.repeat]
     return [
         Ranking(one.item.name, one.user.name, *ranking(last.answer), source=f"assignment {one.id}", time=last.said)
         for one, last in said
     ]
+
+
+def verdicts(connection: Connection, project: Project) -> list[tuple[str, str, Hashable]]:
+    """Item, annotator and what they say, as `rankings`, where the project's kind has a verdict and no order."""
+    verdict = KINDS[project.kind].verdict
+    if verdict is None:
+        return []
+    first = [one for one in done(connection, project) if not one.repeat]
+    return [(one.item.name, one.user.name, verdict(one.judgements[-1].answer)) for one in first]
+
+
+def items(connection: Connection, project: Project) -> Sequence[Item]:
+    """All of them, in the order in which they were added."""
+    return connection.scalars(select(Item).where(Item.project_id == project.id).order_by(Item.id)).all()
+
+
+def rulings(connection: Connection, project: Project) -> dict[str, Answer]:
+    """By an item's name what a manager has decided, as it holds now."""
+    query = select(Item.name, Ruling.answer).join(Ruling, Ruling.item_id == Item.id)
+    query = query.where(Item.project_id == project.id).order_by(Ruling.version)
+    return {row.name: row.answer for row in connection.execute(query)}
+
+
+def decided(connection: Connection, project: Project) -> dict[str, Ranking]:
+    """The same as an order, where the project's kind says one."""
+    ranking = KINDS[project.kind].ranking
+    if ranking is None:
+        return {}
+    return {name: Ranking(name, "", *ranking(answer)) for name, answer in rulings(connection, project).items()}
 
 
 def rows(connection: Connection, project: Project, *, history: bool = False) -> Iterator[dict[str, Any]]:
@@ -46,7 +74,8 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
         project: whose.
         history: also what was corrected later, and what was said of an item that came a second time.
     """
-    for one in _done(connection, project):
+    decisions = rulings(connection, project)
+    for one in done(connection, project):
         if one.repeat and not history:
             continue
         for said in one.judgements if history else one.judgements[-1:]:
@@ -65,6 +94,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                 "shown": one.shown,
                 "repeat": one.repeat,
                 "check": one.item.expected is not None,
+                "ruling": decisions.get(one.item.name),
                 "version": said.version,
                 "sent": said.sent,
                 "seconds": said.seconds,
@@ -81,20 +111,20 @@ def _turns(assignment: Assignment) -> list[dict[str, Any]]:
 
 def told(connection: Connection, project: Project) -> Told:
     """All that was said, the first time that an annotator met an item, as they say it now."""
-    items = connection.scalars(select(Item).where(Item.project_id == project.id)).all()
+    every = items(connection, project)
     answers = [
-        (one.item.name, one.user.name, one.judgements[-1].answer)
-        for one in _done(connection, project)
-        if not one.repeat
+        (one.item.name, one.user.name, one.judgements[-1].answer) for one in done(connection, project) if not one.repeat
     ]
     return Told(
         project.kind,
-        {item.name: item.prompt for item in items},
-        {item.name: {completion.number: completion.text for completion in item.completions} for item in items},
+        {item.name: item.prompt for item in every},
+        {item.name: {completion.number: completion.text for completion in item.completions} for item in every},
         answers,
         rankings(connection, project),
-        [choice for one in _done(connection, project) for choice in _choices(one)],
+        [choice for one in done(connection, project) for choice in _choices(one)],
         rules_of(project),
+        rulings(connection, project),
+        decided(connection, project),
     )
 
 
@@ -107,8 +137,7 @@ def _choices(assignment: Assignment) -> Iterator[Choice]:
 
 def names(connection: Connection, project: Project) -> dict[str, str]:
     """By an item's name, what it is about: the last thing that its prompt says, or its topic."""
-    found = connection.scalars(select(Item).where(Item.project_id == project.id))
-    return {item.name: item.about for item in found}
+    return {item.name: item.about for item in items(connection, project)}
 
 
 class Work(NamedTuple):
@@ -147,9 +176,3 @@ def _work(assignments: Sequence[Assignment]) -> Work:
         (sum(one.judgements[-1].answer == one.item.expected for one in checks), len(checks)),
         (sum(one.judgements[-1].answer == first[one.item_id] for one in again), len(again)),
     )
-
-
-def disagreements(said: Sequence[Ranking]) -> list[tuple[str | int, float]]:
-    """Items on which annotators agree least, by Kendall's W, lowest first."""
-    found = [(item, w) for item, mine in by_item(said).items() if (w := kendall_w(mine)) is not None]
-    return sorted(found, key=lambda one: one[1])

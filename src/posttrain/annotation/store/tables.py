@@ -102,6 +102,7 @@ class Item(Base):
     priority: Mapped[float] = mapped_column(default=0.0)  # the higher, the sooner
     given: Mapped[int] = mapped_column(default=0)  # to how many annotators it is, or was and is judged
     completions: Mapped[list["Completion"]] = relationship(order_by="Completion.number", lazy="selectin")
+    rulings: Mapped[list["Ruling"]] = relationship(order_by="Ruling.version")
 
     @property
     def about(self) -> str:
@@ -176,6 +177,21 @@ class Turn(Base):
     said: Mapped[str] = mapped_column(String(32), default=now)
     replied: Mapped[str | None] = mapped_column(String(32))
     assignment: Mapped[Assignment] = relationship(back_populates="turns")
+
+
+class Ruling(Base):
+    """What a manager decides of an item, where annotators do not agree; the highest version holds."""
+
+    __tablename__ = "rulings"
+    __table_args__ = (UniqueConstraint("item_id", "version"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"))
+    version: Mapped[int]
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    answer: Mapped[dict[str, Any]]
+    sent: Mapped[str] = mapped_column(String(64), unique=True)  # as a judgement's
+    said: Mapped[str] = mapped_column(String(32), default=now)
+    user: Mapped[User] = relationship()
 
 
 class Event(Base):

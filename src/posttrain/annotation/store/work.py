@@ -163,13 +163,22 @@ def finish(assignment: Assignment) -> None:
     assignment.state = "done"
 
 
+def asked(project: Project, item: Item) -> Question:
+    """What is asked of an item."""
+    texts = {completion.number: completion.text for completion in item.completions}
+    return Question(texts, attributes_of(project), rules_of(project))
+
+
 def question(project: Project, assignment: Assignment) -> Question:
-    """What an assignment asks."""
-    texts = {completion.number: completion.text for completion in assignment.item.completions}
-    for turn in assignment.turns:
-        texts |= {2 * turn.number + place: reply["text"] for place, reply in enumerate(turn.replies or ())}
+    """What an assignment asks: the same of everybody, or what its annotator's conversation has come to."""
+    replies = {
+        2 * turn.number + place: reply["text"]
+        for turn in assignment.turns
+        for place, reply in enumerate(turn.replies or ())
+    }
+    found = asked(project, assignment.item)
     before = choices(assignment)[: max(0, len(assignment.turns) - 1)]
-    return Question(texts, attributes_of(project), rules_of(project), before)
+    return found._replace(texts={**found.texts, **replies}, before=before)
 
 
 def choices(assignment: Assignment) -> list[Answer]:

@@ -7,8 +7,7 @@ posttrain annotate status --project helpful --json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from posttrain.annotation import agreement
-from posttrain.annotation.store import exports, projects
+from posttrain.annotation.store import projects, rulings
 from posttrain.annotation.store.database import open_store
 from posttrain.recipes.annotate.serve import FILE
 
@@ -37,6 +36,7 @@ class ProjectStatus:
     annotators: int
     alpha: float | None
     kendall_w: float | None
+    disputed: int  # items on which people do not agree, and of which nobody has decided
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class StatusResult:
         """The same for people."""
         return [
             f"{one.project}: {one.judged} of {one.wanted} judgements, {one.whole} of {one.items} items whole, "
-            f"{one.skipped} skipped, {one.annotators} people, alpha {_shown(one.alpha)}, W {_shown(one.kendall_w)}"
+            f"{one.skipped} skipped, {one.annotators} people, alpha {_shown(one.alpha)}, W {_shown(one.kendall_w)}, "
+            f"{one.disputed} disputed"
             for one in self.projects
         ] or ["no project yet"]
 
@@ -64,15 +65,16 @@ def run(config: Status) -> StatusResult:
         chosen = [projects.find(connection, config.project)] if config.project else projects.everything(connection)
         found: list[ProjectStatus] = []
         for project in chosen:
-            said = exports.rankings(connection, project)
+            together = rulings.agreed(connection, project)
             counts = projects.progress(connection, project)._asdict()
             found.append(
                 ProjectStatus(
                     project.name,
                     project.kind,
                     **counts,
-                    alpha=agreement.alpha(said),
-                    kendall_w=agreement.mean_kendall_w(said),
+                    alpha=together.alpha,
+                    kendall_w=together.kendall_w,
+                    disputed=sum(not one.decided for one in rulings.disputed(connection, project)),
                 )
             )
     return StatusResult(found)

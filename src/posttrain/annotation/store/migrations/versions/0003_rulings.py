@@ -1,0 +1,26 @@
+"""What managers decide where annotators do not agree."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+
+def upgrade() -> None:
+    """Make the table."""
+    op.create_table(
+        "rulings",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("item_id", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("user_id", sa.Integer(), nullable=False),
+        sa.Column("answer", sa.JSON(), nullable=False),
+        sa.Column("sent", sa.String(length=64), nullable=False),
+        sa.Column("said", sa.String(length=32), nullable=False),
+        sa.ForeignKeyConstraint(["item_id"], ["items.id"]),
+        sa.ForeignKeyConstraint(["user_id"], ["users.id"]),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("item_id", "version"),
+        sa.UniqueConstraint("sent"),
+    )
