@@ -19,9 +19,9 @@ def test_the_steps_make_the_tables(store):
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
-def test_a_store_that_is_there_is_opened_again(store, tmp_path):
+def test_a_store_that_is_there_is_opened_again(store):
     add_project(store, "kept")
-    again = open_store(str(tmp_path / "annotation.db"))
+    again = open_store(store.engine.url.render_as_string(hide_password=False))
     with again.read() as connection:
         assert connection.scalar(select(Project.name)) == "kept"
     again.close()
@@ -37,6 +37,8 @@ def test_what_fails_leaves_nothing(store):
 
 
 def test_sqlite_keeps_what_is_committed_through_a_power_cut_and_checks_references(store):
+    if store.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL does so by itself")
     with store.engine.connect() as connection:
         values = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous")]
         assert values == ["wal", 2]
@@ -94,5 +96,7 @@ def test_reading_does_not_wait_for_a_writer(store, tmp_path):
         writer.flush()
         with store.read() as reader:
             assert reader.scalar(select(Project.name)) == "first"
+        if store.engine.dialect.name != "sqlite":
+            return  # there writers wait for each other's rows alone
         with pytest.raises(sqlite3.OperationalError):
             sqlite3.connect(tmp_path / "annotation.db", timeout=0.05).execute("DELETE FROM audit")
