@@ -117,3 +117,39 @@ def test_posttrain_reads_what_is_written(tmp_path):
     assert (one.response, one.good, other.response, other.good) == (TEXTS[1], True, TEXTS[2], False)
     written = load_demonstrations(write("demonstrations", told("demonstrate", {"text": "Open a window."})))
     assert written[0][-1] == Message("assistant", "Open a window.")
+
+
+def tied(found, method="majority"):
+    assert all(row["tie"] is True and row["prompt"] == PROMPT for row in rows("ties", found, method))
+    return {(row["chosen"], row["rejected"]) for row in rows("ties", found, method)}
+
+
+def test_ties_are_what_people_find_equal():
+    assert tied(told("rank", ranked([0, 1], [2]), ranked([0, 1], [2]))) == {(TEXTS[0], TEXTS[1])}
+    assert tied(EXAMPLE) == set()
+    assert tied(told("rank", ranked([0, 1, 2]))) == {(TEXTS[i], TEXTS[j]) for i, j in ((0, 1), (0, 2), (1, 2))}
+    two = {0: TEXTS[0], 1: TEXTS[1]}
+    assert len(tied(told("compare", {"better": None, "strength": 0, "of": [0, 1]}, texts=two))) == 1
+
+
+def test_a_circle_is_no_tie_and_what_failed_is_none():
+    circle = told("rank", ranked([0], [1], [2]), ranked([1], [2], [0]), ranked([2], [0], [1]))
+    assert rows("pairs", circle) == [] and tied(circle) == set()
+    assert tied(told("rank", ranked([0], failed=[1, 2]))) == set()
+
+
+def test_a_decided_tie_is_one():
+    found = told("rank", ranked([0], [1], [2]), ranked([1], [0], [2]), ranked([1], [0], [2]))
+    assert tied(found) == set()
+    decision = Ranking("x", "", ((0, 1), (2,)))
+    assert tied(found._replace(decided={"x": decision}, rulings={"x": ranked([0, 1], [2])})) == {(TEXTS[0], TEXTS[1])}
+
+
+def test_training_leaves_ties_out_and_evaluation_reads_them(tmp_path):
+    found = told("rank", ranked([0, 1], [2]), ranked([0, 1], [2]))
+    path = tmp_path / "all.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*rows("pairs", found), *rows("ties", found))))
+    learned, equal = load_preferences(str(path)), load_preferences(str(path), ties=True)
+    assert len(learned.items) == 2 and "a tie" in learned.left_out[0] and len(learned.left_out) == 1
+    assert [(one.chosen, one.rejected) for one in equal.items] == [(TEXTS[0], TEXTS[1])] and len(equal.left_out) == 2
+    assert len(load_judgements(str(path)).items) == 2

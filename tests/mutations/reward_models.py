@@ -144,7 +144,7 @@ MUTATIONS = [
         for old, new in [
             ("if one.prompt not in met", "if one.prompt in met"),
             ("sum(length > most for", "sum(length > config.max_tokens for"),
-            ("replace(p, category=one.category)", "p"),
+            ("replace(pair, category=one.category)", "pair"),
             ("                scorer = _load(config, saved)\n", "                pass\n"),
             ("fmean(after) - fmean(before)", "fmean(before) - fmean(after)"),
             (
@@ -330,6 +330,71 @@ MUTATIONS = [
             "recipes/test_rl_reward_model.py",
         )
         for file in ("recipes/rl.py", "recipes/iterate.py")
+    ),
+    *(
+        Mutation("training/adversarial.py", old, new, "recipes/test_best_of_n.py")
+        for old, new in [
+            ("key=lambda place: golds[place])", "key=lambda place: -golds[place])"),
+            ("golds[better] > golds[liked] and", ""),
+            ("and group.rewards[better] < group.rewards[liked]):", "):"),
+            (
+                "and group.rewards[better] < group.rewards[liked]):",
+                "and group.rewards[better] <= group.rewards[liked]):",
+            ),
+            ('"chosen": group.trajectories[better].text', '"chosen": group.trajectories[liked].text'),
+            ("if found.stop_reason is StopReason.STOP]", "]"),
+            ("if group.trajectories[place].text != group.trajectories[liked].text]", "if place != liked]"),
+            ('seed_for(seed, "to people", group.task.id)', "None"),
+            ("group.rewards[liked] - group.rewards[other]", "group.rewards[liked]"),
+        ]
+    ),
+    *(
+        Mutation("evaluation/ties.py", old, new, "evaluation/test_ties.py")
+        for old, new in [
+            ("float(pair.margin > epsilon)", "float(pair.margin >= epsilon)"),
+            ("float(abs(tie.margin) <= epsilon)", "float(abs(tie.margin) < epsilon)"),
+            ("float(abs(tie.margin) <= epsilon)", "float(tie.margin <= epsilon)"),
+            ("zip(halves, halves[::-1], strict=True)", "zip(halves, halves, strict=True)"),
+            ("    if not all(some for half in halves for some in half):\n        halves = [(pairs, ties)]\n", ""),
+            ("sum(pair.margin > 0 for pair in pairs) +", "len(pairs) +"),
+            ("len(margins) - bisect_right(margins, epsilon)", "len(margins) - bisect_left(margins, epsilon)"),
+            ("+ bisect_right(sizes, epsilon)", "+ bisect_left(sizes, epsilon)"),
+            ("sorted(pair.margin for pair in pairs)", "sorted(abs(pair.margin) for pair in pairs)"),
+            ("sorted({0.0, *sizes})", "sorted(sizes)[::-1]"),
+            (
+                "2 * len(sizes) - bisect_left(sizes, m) - bisect_right(sizes, m)",
+                "2 * (len(sizes) - bisect_left(sizes, m))",
+            ),
+            ("/ (2 * len(sizes) * len(ties))", "/ (len(sizes) * len(ties))"),
+            ("right.setdefault(tie.prompt, [])", "right.setdefault(-1, [])"),
+            ("    if not pairs or not ties:\n", "    if False:\n"),
+        ]
+    ),
+    *(
+        Mutation("recipes/evaluate_reward.py", old, new, "recipes/test_reward_model.py")
+        for old, new in [
+            ("if pair[1].prompt < len(rankings)]", "]"),
+            ("(p.prompt < prompts) == decided]", "True]"),
+            ("config.ties, ties=True)", "config.ties)"),
+            ("everything = [*rankings, *equal]", "everything = rankings"),
+        ]
+    ),
+    *(
+        Mutation("annotation/lessons.py", old, new, "annotation/test_lessons.py")
+        for old, new in [
+            ("if odds.verdict == 0}", "}"),
+            ("sorted(set(group) - set(one.failed))", "sorted(set(group))"),
+            ("in equal or one.item in told.decided:", "in equal:"),
+            ('| texts | {"tie": True}', "| texts"),
+        ]
+    ),
+    *(
+        Mutation("data/preferences.py", old, new, "annotation/test_lessons.py")
+        for old, new in [
+            ('if ties and row.fields.get("tie") is not True:', "if False:"),
+            ('if row.fields.get("tie") is True and not ties:', "if False:"),
+            ('        if row.fields.get("tie") is True:\n            raise', "        if False:\n            raise"),
+        ]
     ),
     *(
         Mutation("recipes/best_of_n.py", old, new, "recipes/test_best_of_n.py")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.cli import main
-from posttrain.data import ChatFormat
+from posttrain.data import ChatFormat, load_preferences
 from posttrain.data.demonstrations import load_demonstrations
 from posttrain.errors import UserError
 from posttrain.recipes import best_of_n as recipe
@@ -155,3 +155,70 @@ def test_as_a_user_types_it(config, capsys):
     assert "what the best of n earns" in out and "3 answers to 3 of 3 prompts" in out and "best-of-n 3/3" in err
     assert main([*words, "--output", config.output.replace("best", "more"), "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["prompts"] == 3
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def gold(config, tmp_path, body):
+    (tmp_path / "truth.py").write_text(f"def truth(completion): return float({body})\n")
+    return replace(config, gold=f"{tmp_path / 'truth.py'}:truth", fooled=str(tmp_path / "fooled.jsonl"))
+
+
+def test_what_fools_the_reward_becomes_pairs_that_a_reward_model_learns_from(config, tmp_path):
+    found = run(gold(config, tmp_path, "len(completion)"), quiet=True)
+    # rewards: mz 1/2, ab 1, zz 0; zzz 0, zz 0; a 1, az 1/2, zzz 0, z 0. Gold is how many letters there are
+    (row,) = lines(tmp_path / "fooled.jsonl")
+    assert (row["chosen"], row["rejected"]) == ("zzz", "a")
+    assert row["prompt"] == [{"role": "user", "content": "3?"}]
+    assert (row["reward"], row["gold"]) == ({"chosen": 0.0, "rejected": 1.0}, {"chosen": 3.0, "rejected": 1.0})
+    (pair,) = load_preferences(str(tmp_path / "fooled.jsonl")).items
+    assert (pair.chosen, pair.rejected) == ("zzz", "a")
+    assert found.fooled == 1 and "1 pairs" in found.lines()[-1] and found.to_people is None
+
+
+def test_what_was_cut_off_fools_nobody(config, tmp_path):
+    # gold likes what begins with "aaa" best, which was cut off, and the reward would like it best as well
+    found = run(gold(config, tmp_path, "completion.startswith('aaa')"), quiet=True)
+    assert found.fooled == 0 and lines(tmp_path / "fooled.jsonl") == []
+
+
+def test_equal_rewards_fool_nobody(config, tmp_path):
+    run(gold(config, tmp_path, "completion == 'zz'"), quiet=True)
+    assert [row["id"] for row in lines(tmp_path / "fooled.jsonl")] == [
+        written(config)[0]["id"]
+    ]  # not of 2?, where all earn 0
+
+
+def test_people_are_asked_about_what_the_reward_likes_best(config, tmp_path):
+    asked = tmp_path / "items.jsonl"
+    found = run(replace(config, to_people=str(asked)), quiet=True)
+    rows = {row["prompt"][0]["content"]: row for row in lines(asked)}
+    first = {question: [one["text"] for one in row["completions"]] for question, row in rows.items()}
+    assert first["1?"][0] == "ab" and first["1?"][1] in ("mz", "zz") and first["2?"] == ["zzz", "zz"]
+    assert first["3?"][0] == "a" and found.to_people == 3
+    assert rows["2?"]["priority"] == 0 and rows["3?"]["priority"] == 1 - rows["3?"]["completions"][1]["reward"]
+    again = tmp_path / "again.jsonl"
+    run(replace(config, to_people=str(again), output=str(tmp_path / "second.jsonl")), quiet=True)
+    assert lines(again) == lines(asked)
+
+
+def test_nobody_is_asked_where_all_answers_say_the_same(config, tmp_path):
+    asked = tmp_path / "items.jsonl"
+    run(replace(config, to_people=str(asked), completions_per_prompt=3), quiet=True)
+    assert [row["prompt"][0]["content"] for row in lines(asked)] == ["1?", "3?"]  # of 2? one was cut off
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fooled": "x.jsonl"}, "needs somebody who knows better"),
+        ({"to_people": "x.txt"}, "--to-people NAME.jsonl"),
+        ({"to_people": "best.jsonl", "output": "best.jsonl"}, "different files"),
+    ],
+)
+def test_files_that_cannot_be(config, changes, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        run(replace(config, **changes), quiet=True)

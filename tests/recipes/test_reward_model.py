@@ -182,6 +182,27 @@ def test_the_suite_says_how_well_pairs_are_judged(config, tmp_path):
     assert any("correlation with length" in line for line in found.lines())
 
 
+def test_pairs_that_people_found_equal_are_told_apart_from_others(config, tmp_path):
+    trained = run(config, output=tmp_path / "run", quiet=True)
+    same = [{"prompt": row["prompt"], "chosen": "it is 1", "rejected": "it is 2", "tie": True} for row in HELDOUT]
+    asked = EvaluateReward(
+        dataset=config.eval_dataset,
+        ties=write(tmp_path / "ties.jsonl", [*same, HELDOUT[0]]),
+        model=str(trained.run),
+        precision="float32",
+    )
+    found = evaluate_reward.run(asked, output=tmp_path / "judged", quiet=True)
+    said = found.summary()["ties_said"]
+    assert (said["ties"], said["pairs"]) == (12, 12) and said["told"] > 0.9
+    assert found.summary()["n"] == 12 and found.summary()["accuracy"] == trained.after["accuracy"]
+    assert said["accuracy"] > said["never"]
+    assert len(read_run(found.run).samples) == 12  # ties are no pairs on which it could be wrong
+    assert any("12 pairs that people found equal" in line for line in found.lines())
+    assert "Pairs that people found equal" in found.report.read_text(encoding="utf-8")
+    assert any("no tie" in note for note in found.notes)
+    assert replace(found.model, equal=()).summary()["ties_said"] is None
+
+
 def test_pairs_that_were_trained_on_or_are_too_long_are_not_judged(config, tmp_path):
     trained = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
     rows = [*ROWS[:3], *HELDOUT[:2], {"prompt": "1", "chosen": "x" * 300, "rejected": "y"}]

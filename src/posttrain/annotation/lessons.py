@@ -5,6 +5,7 @@ The rows are those that posttrain reads (docs/data.md). Where people do not agre
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from posttrain.annotation.aggregation import method
@@ -45,7 +46,7 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
 
     `strength` is from 0 to 1: the mean over those who compared the two, of 1 for the chosen one, -1 for the other and 0
     for neither; of comparisons, of that times how much better it was found, in parts of the most. It is 0 where a
-    method overrules those who compared the two. Of what a manager has decided it is 1, or how much better it was found.
+    method overrules those who compared the two. Where a manager has decided it is 1, or as strong as they said.
     """
     strength = {(item, who): answer.get("strength", STRONGEST) / STRONGEST for item, who, answer in told.answers}
     for one in _agreed(told, way):
@@ -64,6 +65,20 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
                 "strength": max(0.0, sum(signed) / len(signed)),
                 "annotators": len(about),
             }
+
+
+def ties(told: Told, way: str) -> Iterator[Row]:
+    """A row for every two completions that people find equally good together; which is called chosen says nothing.
+
+    Not two that beat each other in a circle, nor two that failed. They are there to evaluate with.
+    """
+    for one in _agreed(told, way):
+        equal = {pair for pair, odds in one.belief.odds.items() if odds.verdict == 0}
+        for group in one.order:
+            for first, second in combinations(sorted(set(group) - set(one.failed)), 2):
+                if (first, second) in equal or one.item in told.decided:
+                    texts = {"chosen": _said(told, one, first), "rejected": _said(told, one, second)}
+                    yield _row(told, one) | texts | {"tie": True}
 
 
 def chosen_replies(told: Told, way: str) -> Iterator[Row]:
@@ -156,6 +171,7 @@ ORDERED: tuple[str, ...] = ("rank", "compare", "thumbs", "score")
 
 LESSONS: Mapping[str, Mapping[str, Rows]] = {
     "pairs": {**dict.fromkeys(ORDERED, pairs), "converse": chosen_replies, "red-team": chosen_replies},
+    "ties": dict.fromkeys(ORDERED, ties),
     "judgements": {**dict.fromkeys(ORDERED, judgements), "red-team": kept_rules},
     "steps": {"steps": steps},
     "demonstrations": {"demonstrate": demonstrations},

@@ -41,6 +41,7 @@ def load_preferences(
     limit: int | None = None,
     system: str | None = None,
     prompt_template: str = "{prompt}",
+    ties: bool = False,
 ) -> Loaded[Preference]:
     r"""The preferences of a data set.
 
@@ -59,6 +60,9 @@ def load_preferences(
     `steps` (or `initial_reason_steps`, as in Step-DPO's own data) is what both go on from: given, not learned. The two
     responses are steps then, after which more follows: that they stop is not learned.
 
+    Where `tie` is true people found the two equally good, and which one is called chosen says nothing: there is nothing
+    to learn, and the row is left out, unless ties are what is asked for.
+
     Args:
         source: a file, folder or hub id (see `load_rows`).
         split: which part; "train" unless said otherwise.
@@ -66,12 +70,17 @@ def load_preferences(
         limit: the most rows, from the first.
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
+        ties: read the ties, and leave out all others.
 
     Raises:
         DataError: as `load_rows`; a row that is no preference, by file, line and field; or all were left out.
     """
 
     def read(row: Row) -> list[Preference]:
+        if ties and row.fields.get("tie") is not True:
+            raise Unusable("no tie: one of the two was chosen")
+        if row.fields.get("tie") is True and not ties:
+            raise Unusable("a tie: neither of the two was chosen")
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
     return _usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
@@ -93,6 +102,8 @@ def load_judgements(
     """
 
     def read(row: Row) -> list[tuple[Judgement, ...]]:
+        if row.fields.get("tie") is True:
+            raise Unusable("a tie: neither of the two was chosen")
         found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
         return [
             tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found

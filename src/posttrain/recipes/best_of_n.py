@@ -3,12 +3,19 @@
     posttrain best-of-n --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1 --output best.jsonl
     posttrain sft --dataset best.jsonl
     posttrain best-of-n --dataset train.jsonl --reward numbers --at-least 1 --keep 4 --output right.jsonl
+    posttrain best-of-n --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1 --gold-model OTHER \
+        --output best.jsonl --fooled fooled.jsonl
 
 The first two lines are one round of RAFT (Dong et al. 2023, https://arxiv.org/abs/2304.06767) and of the rejection
 sampling of Llama 2 (Touvron et al. 2023, https://arxiv.org/abs/2307.09288, section 3.2.3); the third keeps different
 right answers, as RFT does (Yuan et al. 2023, https://arxiv.org/abs/2308.01825). What the best of every smaller n earns
 is told as well, with the gold reward beside if one is given: where gold falls while the reward rises, it is being
 gamed. An answer that was cut off is never kept.
+
+The last line writes what fools the reward, as pairs: the answer of most gold was chosen, and the one that the reward
+likes best was not. A reward model that learns from them beside the pairs that it had is trained against what optimising
+it finds: a round of adversarial training. Where people are the gold, `--to-people items.jsonl` writes the answer that
+the reward likes best beside another one, for `annotate import` to put before them.
 """
 
 import math
@@ -28,6 +35,7 @@ from posttrain.monitoring.overoptimization import best_of_n, best_of_n_kl
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.options import OnlineOptions, SampledOptions, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
+from posttrain.training import adversarial
 from posttrain.training.saved import saved_model
 from posttrain.training.settings import at_least
 from posttrain.types import Group, Message, Sampling, StopReason
@@ -47,6 +55,12 @@ class BestOfN(SampledOptions):
     """Keep none that earned less; 1 keeps those that a verifier found right."""
     output: str = ""
     """The file to write, a conversation a line, as sft reads it; its name ends with .jsonl."""
+    fooled: str = ""
+    """Also write pairs to this file, as reward-model reads them, of prompts to which gold finds another answer better
+    than the one that the reward likes best."""
+    to_people: str = ""
+    """Also write items to this file, as annotate import reads them: the answer that the reward likes best, and one by
+    chance."""
 
 
 class Earned(NamedTuple):
@@ -70,6 +84,8 @@ class BestOfNResult:
     earned: tuple[Earned, ...]
     seconds: float
     notes: tuple[str, ...]
+    fooled: int | None  # pairs that were written, where they were asked for
+    to_people: int | None  # items
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
@@ -85,7 +101,10 @@ class BestOfNResult:
         head = f"  {'n':>5}  {'KL <=':>6}  {'reward':>8}" + (f"  {'gold':>8}" if gold else "")
         kept = f"{self.kept:,} answers to {self.prompts - self.without:,} of {self.prompts:,} prompts in {self.path}"
         cut = f"; {self.cut_off:,} answers were cut off and left out" if self.cut_off else ""
-        return [*(f"note: {note}" for note in self.notes), "what the best of n earns:", head, *rows, kept + cut]
+        told = [] if self.fooled is None else [f"{self.fooled:,} pairs in which gold says otherwise than the reward"]
+        told += [] if self.to_people is None else [f"{self.to_people:,} items for people to judge"]
+        notes = [f"note: {note}" for note in self.notes]
+        return [*notes, "what the best of n earns:", head, *rows, kept + cut, *told]
 
 
 @dataclass
@@ -96,6 +115,8 @@ class _Seen:
     golds: list[Sequence[float]] = field(default_factory=list[Sequence[float]])  # empty where there is no gold
     without: int = 0
     cut_off: int = 0
+    fooled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    to_people: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def earned(self) -> tuple[Earned, ...]:
         """What the best of 1, 2, 4 and so on up to all of them earns."""
@@ -122,8 +143,12 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     notes, seen = (*saved.notes(), *setup.notes), _Seen()
     with Progress("best-of-n", len(setup.tasks), quiet=quiet) as progress:
         written = jsonl.write(path, _rows(config, setup, seen, progress))
+    fooled = jsonl.write(Path(config.fooled).expanduser(), iter(seen.fooled)) if config.fooled else None
+    asked = jsonl.write(Path(config.to_people).expanduser(), iter(seen.to_people)) if config.to_people else None
     seconds = time.perf_counter() - began
-    return BestOfNResult(path, len(setup.tasks), written, seen.without, seen.cut_off, seen.earned(), seconds, notes)
+    return BestOfNResult(
+        path, len(setup.tasks), written, seen.without, seen.cut_off, seen.earned(), seconds, notes, fooled, asked
+    )
 
 
 def _check(config: BestOfN) -> Path:
@@ -132,6 +157,14 @@ def _check(config: BestOfN) -> Path:
     check_sampling(config)
     if config.at_least is not None and not math.isfinite(config.at_least):
         raise UserError(f"--at-least must be a number; got {config.at_least}")
+    if config.fooled and not (config.gold or config.gold_model):
+        raise UserError("--fooled needs somebody who knows better: --gold-model, --gold, or people with --to-people")
+    files = {option: name for option in ("output", "fooled", "to_people") if (name := getattr(config, option))}
+    if len({Path(name).expanduser().resolve() for name in files.values()}) < len(files):
+        raise UserError("--output, --fooled and --to-people must be different files")
+    for option in ("fooled", "to_people"):
+        if option in files:
+            jsonl.new_file(files[option], option=option)
     return jsonl.new_file(config.output)
 
 
@@ -153,8 +186,11 @@ def _rows(config: BestOfN, setup: Setup, seen: _Seen, progress: Progress) -> Ite
         for group in groups:
             places = chosen(group, config.keep, config.at_least)
             seen.rewards.append(group.rewards)
-            if setup.gold:
-                seen.golds.append([weighed(scores, setup.gold) for scores in group.scores])
+            golds = [weighed(scores, setup.gold) for scores in group.scores] if setup.gold else []
+            if golds:
+                seen.golds.append(golds)
+                seen.fooled += adversarial.fooled(group, golds)
+            seen.to_people += adversarial.for_people(group, config.seed)
             seen.cut_off += sum(t.stop_reason is not StopReason.STOP for t in group.trajectories)
             seen.without += not places
             yield from (_row(group, place) for place in places)

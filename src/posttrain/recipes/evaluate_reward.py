@@ -5,13 +5,13 @@
 
 Accuracy alone hides what a policy will exploit, so beside it stand how sure the model is when it is wrong, how far its
 scores follow the length of a response, and whether an ensemble disagrees where it errs. Pairs are read in any layout
-that training reads; RewardBench's is one, whose `subset` is a category here.
+that training reads; RewardBench's is one, whose `subset` is a category here. With `--ties`, pairs that people found
+equal, it is told whether the model does so, too.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,6 +38,7 @@ from posttrain.evaluation.pairs import (
     measures,
     scored_pairs,
 )
+from posttrain.evaluation.ties import Ties, ties_of
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import locate
 from posttrain.monitoring import (
@@ -73,6 +74,8 @@ class EvaluateReward:
     """What is evaluated: reward."""
     dataset: str = ""
     """Held-out pairs: a jsonl or parquet file or folder, or a hub id, in any layout that training reads."""
+    ties: str = ""
+    """Pairs that people found equally good (rows with `tie`): a file as annotate export --to ties writes it."""
     model: str = ""
     """A reward model: a run (its best checkpoint, or its latest), a checkpoint, a folder, or a hub id."""
     baseline: str = ""
@@ -103,6 +106,12 @@ class Judged:
 
     model: str
     pairs: tuple[ScoredPair, ...]
+    equal: tuple[ScoredPair, ...] = ()  # those that people found equally good
+
+    @property
+    def ties(self) -> Ties | None:
+        """What it makes of ties, where there are any."""
+        return ties_of(self.pairs, self.equal) if self.equal else None
 
     def summary(self) -> dict[str, Any]:
         """The numbers for a machine to read."""
@@ -122,6 +131,7 @@ class Judged:
             "by_length": {name: _numbers(found) for name, found in by_length(self.pairs).items()},
             "members": len(self.pairs[0].chosen),
             "disagreement_tells": tells,
+            "ties_said": None if self.ties is None else self.ties._asdict(),
         }
 
     def lines(self) -> list[str]:
@@ -139,6 +149,11 @@ class Judged:
         if found["members"] > 1:
             told = "-" if found["disagreement_tells"] is None else f"{found['disagreement_tells']:.2f}"
             lines.append(f"{found['members']} members; their disagreement tells errors with an AUC of {told}")
+        if (ties := self.ties) is not None:
+            lines.append(
+                f"{ties.ties} pairs that people found equal: told from others with an AUC of {ties.told:.2f}; right in "
+                f"{percent(ties.accuracy, ties.ci95)} of all with ties, {100 * ties.never:.1f} % without"
+            )
         return [f"  {line}" for line in lines]
 
 
@@ -202,35 +217,46 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     if not config.model:
         raise UserError("say which reward model with --model: a run of posttrain reward-model, a folder or a hub id")
     models = [saved_model(name) for name in (config.model, config.baseline) if name]
-    rankings, notes = _read(config, models)
+    rankings, notes = _read(config, models, config.dataset)
+    equal, more = _read(config, models, config.ties, ties=True) if config.ties else ([], [])
+    notes += [note for note in more if note not in notes]
     scorer = _load(config, models[0])
     about = {"device": str(scorer.model.body.device), "precision": str(scorer.model.body.dtype), "notes": notes}
     directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
     found: list[Judged] = []
     done = 0
-    with directory, Progress("evaluate", len(rankings) * len(models), quiet=quiet) as progress:
+    everything = [*rankings, *equal]
+    with directory, Progress("evaluate", len(everything) * len(models), quiet=quiet) as progress:
         for saved in models:
             if found:
                 del scorer  # its memory is needed for the next one
                 scorer = _load(config, saved)
-            pairs: list[ScoredPair] = []
-            for first in range(0, len(rankings), AT_A_TIME):
-                some = rankings[first : first + AT_A_TIME]
+            judged = Judged(saved.title, ())
+            for first in range(0, len(everything), AT_A_TIME):
+                some = everything[first : first + AT_A_TIME]
                 units = [ranked_of(scorer.chat, preferences) for preferences in some]
                 with progress.phase("scoring"):
                     scored = scored_pairs(units, scorer.of(sequences_of(units)), first=first)
                 compared = [one for preferences in some for one in preferences]
-                directory.log_samples(0, map(partial(_row, saved.title), compared, scored))
-                pairs += [replace(p, category=one.category) for p, one in zip(scored, compared, strict=True)]
+                judged = _more(judged, compared, scored, len(rankings))
+                decided = [pair for pair in zip(compared, scored, strict=True) if pair[1].prompt < len(rankings)]
+                directory.log_samples(0, (_row(saved.title, *pair) for pair in decided))
                 done += len(some)
-                progress.step(done, accuracy=accuracy(pairs).value)
-            found.append(Judged(saved.title, tuple(pairs)))
+                progress.step(done, accuracy=accuracy(judged.pairs).value)
+            found.append(judged)
         directory.log_metrics(0, measures(found[0].pairs))
     seconds = time.monotonic() - began
     baseline = found[1] if config.baseline else None
     result = EvaluateRewardResult(directory.path, directory.report, seconds, config, found[0], baseline, tuple(notes))
     _report(result)
     return result
+
+
+def _more(judged: Judged, compared: Sequence[Preference], scored: Sequence[ScoredPair], prompts: int) -> Judged:
+    """The same with more pairs; those of prompts beyond `prompts` are ties."""
+    new = [replace(pair, category=one.category) for pair, one in zip(scored, compared, strict=True)]
+    pairs, equal = ([p for p in new if (p.prompt < prompts) == decided] for decided in (True, False))
+    return replace(judged, pairs=(*judged.pairs, *pairs), equal=(*judged.equal, *equal))
 
 
 def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
@@ -250,18 +276,20 @@ def _row(model: str, preference: Preference, scored: ScoredPair) -> Compared:
     )
 
 
-def _read(config: EvaluateReward, models: Sequence[SavedModel]) -> tuple[list[tuple[Preference, ...]], list[str]]:
+def _read(
+    config: EvaluateReward, models: Sequence[SavedModel], dataset: str, *, ties: bool = False
+) -> tuple[list[tuple[Preference, ...]], list[str]]:
     """The pairs by prompt, those that every model can hold, and what is to be said about them."""
-    if not config.dataset:
+    if not dataset:
         raise UserError("say what to judge with --dataset: pairs in a jsonl or parquet file or folder, or a hub id")
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns) if config.columns else None,
         "system": config.system,
         "prompt_template": config.prompt_template,
     }
-    file = Path(config.dataset).expanduser().is_file()
+    file = Path(dataset).expanduser().is_file()
     split = config.split or (None if file else "test")
-    loaded = load_preferences(config.dataset, split=split, limit=config.limit, **words)
+    loaded = load_preferences(dataset, split=split, limit=config.limit, ties=ties, **words)
     notes = [note for saved in models for note in saved.notes()]
     for saved in models:
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
@@ -325,6 +353,18 @@ def _tables(result: EvaluateRewardResult) -> list[Table]:
         "that an ensemble's members disagree more over a pair that is judged wrongly."
     )
     tables = [Table(f"Held-out pairs: {result.config.dataset}", columns, rows, note)]
+    told = [(judged.model, judged.ties) for judged in _models(result)]
+    if said := [(model, ties) for model, ties in told if ties is not None]:
+        lines = [
+            (model, f"{ties.told:.2f}", Estimate(ties.accuracy, *ties.ci95), percent(ties.never), f"{ties.epsilon:.3f}")
+            for model, ties in said
+        ]
+        columns = ("model", "tells them from others (AUC)", "right, with ties", "right, never a tie", "a tie up to")
+        note = (
+            f"{said[0][1].ties} pairs that people found equal beside {said[0][1].pairs} that they decided. The margin "
+            "up to which a pair is called a tie is found on one half of the pairs and used on the other."
+        )
+        tables.append(Table("Pairs that people found equal", columns, lines, note))
     if categories := by_category(result.model.pairs):
         each = [by_category(judged.pairs) for judged in _models(result)]
         lines = [

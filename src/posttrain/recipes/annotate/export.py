@@ -36,7 +36,8 @@ class Export:
     output: str = ""
     """The file to write; its name ends with .jsonl."""
     to: str = "rows"
-    """What to write: rows, one for each judgement; or to learn from: pairs, judgements, steps or demonstrations."""
+    """What to write: rows, one for each judgement; to learn from: pairs, judgements, steps or demonstrations;
+    or ties, to evaluate with."""
     method: str = "majority"
     """How several judgements become one: majority, dawid-skene, bradley-terry or plackett-luce."""
     history: bool = False

@@ -1,0 +1,80 @@
+"""Whether scores tell that people found two responses equally good: pairs that were decided beside pairs that were not.
+
+A model that scores rarely gives two responses the same number, so what it calls a tie is a margin within some epsilon.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from posttrain.evaluation.pairs import ScoredPair
+from posttrain.statistics import Interval, mean_interval
+
+
+class Ties(NamedTuple):
+    """What a model makes of ties."""
+
+    told: float
+    """The chance that its margin is smaller over a pair that people found equal than over one that they decided: 0.5
+    where the size of a margin says nothing of it, 1 where it tells all."""
+    accuracy: float
+    """The share of all pairs on which it says what people say, with a third answer: neither."""
+    ci95: Interval
+    never: float
+    """The same share if it never says so."""
+    epsilon: float
+    """Up to which margin it would say so: the best one for all pairs."""
+    pairs: int  # that people decided
+    ties: int
+
+
+def ties_of(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> Ties:
+    """Pairs that people decided, and pairs that they found equal, of which it says nothing which one is called chosen.
+
+        accuracy = ( sum_pairs [m > eps] + sum_ties [|m| <= eps] ) / n
+
+    The pairwise accuracy with ties of Deutsch, Foster and Freitag 2023, "Ties Matter"
+    (https://arxiv.org/abs/2305.14324), with their tie calibration: eps is the one that is best. Here it is found on one
+    half of the data and used on the other, so that a model gains nothing by chance. The interval's unit is the prompt.
+
+    Raises:
+        ValueError: one of the two is empty.
+    """
+    if not pairs or not ties:
+        raise ValueError("ties are measured beside pairs that were decided; one of the two is empty")
+    halves = [(pairs[0::2], ties[0::2]), (pairs[1::2], ties[1::2])]
+    if not all(some for half in halves for some in half):
+        halves = [(pairs, ties)]
+    right: dict[int, list[float]] = {}
+    for (some, equal), others in zip(halves, halves[::-1], strict=True):
+        epsilon = best_epsilon(*others)
+        for pair in some:
+            right.setdefault(pair.prompt, []).append(float(pair.margin > epsilon))
+        for tie in equal:
+            right.setdefault(tie.prompt, []).append(float(abs(tie.margin) <= epsilon))
+    rates = [fmean(one) for one in right.values()]
+    total = len(pairs) + len(ties)
+    never = sum(pair.margin > 0 for pair in pairs) + sum(tie.margin == 0 for tie in ties)
+    found = sum(sum(one) for one in right.values()) / total
+    return Ties(
+        _told(pairs, ties), found, mean_interval(rates), never / total, best_epsilon(pairs, ties), len(pairs), len(ties)
+    )
+
+
+def best_epsilon(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> float:
+    """The smallest margin up to which to call a pair equal, of those by which most are right."""
+    margins = sorted(pair.margin for pair in pairs)
+    sizes = sorted(abs(tie.margin) for tie in ties)
+
+    def right(epsilon: float) -> int:
+        return len(margins) - bisect_right(margins, epsilon) + bisect_right(sizes, epsilon)
+
+    candidates = sorted({0.0, *sizes})  # between two of them nothing is gained
+    return max(candidates, key=right)
+
+
+def _told(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> float:
+    sizes = sorted(abs(pair.margin) for pair in pairs)
+    wins = sum(2 * len(sizes) - bisect_left(sizes, m) - bisect_right(sizes, m) for m in (abs(t.margin) for t in ties))
+    return wins / (2 * len(sizes) * len(ties))
