@@ -132,6 +132,11 @@ def test_ties_are_what_people_find_equal():
     assert len(tied(told("compare", {"better": None, "strength": 0, "of": [0, 1]}, texts=two))) == 1
 
 
+def test_what_people_are_divided_on_is_no_tie():
+    assert tied(told("rank", ranked([0], [1], [2]), ranked([1], [0], [2]))) == set()
+    assert tied(told("rank", ranked([0], [1], [2]), ranked([1], [0], [2]), ranked([0, 1], [2]))) == set()
+
+
 def test_a_circle_is_no_tie_and_what_failed_is_none():
     circle = told("rank", ranked([0], [1], [2]), ranked([1], [2], [0]), ranked([2], [0], [1]))
     assert rows("pairs", circle) == [] and tied(circle) == set()

@@ -20,10 +20,19 @@ def test_by_hand():
     # eps 0: 3 + 1 right; .2: 3 + 2; .4: 3 + 3; 1.5: 2 + 4. The smallest of the best is .4
     assert found.epsilon == best_epsilon(pairs, ties) == 0.4
     assert found.never == pytest.approx((3 + 1) / 8)
-    # halves: pairs 3 -1 | 2 .5, ties .2 1.5 | -.4 0. Of the first eps is 1.5 (1 + 2), of the second .4 (2 + 2);
-    # the first at .4: 3, .2 right; the second at 1.5: 2, -.4, 0
+    # halves by prompt: pairs 3 -1 | 2 .5, ties .2 1.5 | -.4 0. Of the first eps is 1.5 (1 + 2), of the second .4
+    # (2 + 2); the first at .4: 3, .2 right; the second at 1.5: 2, -.4, 0
     assert found.accuracy == pytest.approx((2 + 3) / 8)
     assert found.ci95[0] < found.accuracy < found.ci95[1] and (found.pairs, found.ties) == (4, 4)
+
+
+def test_prompts_weigh_the_same_and_are_in_one_half_with_all_they_have():
+    pairs = [ScoredPair((2.0,), (0.0,), prompt=0)] * 9 + scored(-1.0, first=1)
+    ties = [ScoredPair((0.5,), (0.0,), prompt=0), *scored(3.0, first=1)]
+    found = ties_of(pairs, ties)
+    # prompt 0 at the other's 3: nothing of nine pairs, its tie; prompt 1 at .5: no pair, no tie
+    assert found.accuracy == pytest.approx((1 / 10 + 0) / 2)
+    assert found.never == pytest.approx((9 / 10 + 0) / 2)
 
 
 def test_equal_sizes_tell_half():

@@ -163,8 +163,12 @@ MUTATIONS = [
     *(
         Mutation("annotation/store/work.py", old, new, TALKING)
         for old, new in [
-            ("if KINDS[project.kind].goes_on is None:", "if True:"),
-            ("+= not assignment.repeat", "+= 0"),
+            ("(finish if KINDS[project.kind].goes_on is None else take_up)", "finish"),
+            ("(finish if KINDS[project.kind].goes_on is None else take_up)", "(lambda a: None)"),
+            ("            assignment.item.given = Item.given + 1  #", "            pass  #"),
+            ("len(assignment.turns) > len(known.answer", "0 > len(known.answer"),
+            ("select(Turn.assignment_id).where(Turn.said >= before)", "select(-1)"),
+            ('| Assignment.judgements.any()', ""),
             ('        assignment.state = "open"\n', ""),
             ("[: max(0, len(assignment.turns) - 1)]", ""),
             ("enumerate(turn.replies or ())", "enumerate(turn.replies or [{'text': ''}] * 2)"),
@@ -254,14 +258,18 @@ MUTATIONS = [
     *(
         Mutation("annotation/app/partner.py", old, new, PAGES)
         for old, new in [
-            ("        self._troubles.pop(turn, None)\n", ""),
+            ("self._troubles.pop(turn, None) is not None:", "self._troubles.get(turn) is not None:"),
+            ("            self._tries[turn] += 1\n", "            pass\n"),
+            ("            if len(asked) > 1:\n", "            if False:\n"),
+            ("            except Exception:  # the store", "            except KeyError:  # the store"),
+            ("                self._wanted.set()\n", ""),
             ("TOGETHER + len(self._troubles)", "TOGETHER"),
-            ("if turn.id not in self._troubles]", "]"),
-            ("asked = asked[:TOGETHER]", "pass"),
+            ("if turn.id not in self._troubles}", "}"),
+            ("list(turns.items())[:TOGETHER]]", "turns.items()]"),
             ("except Exception as problem:", "except KeyError as problem:"),
             ("                self._troubles[turn] = replies\n", "                pass\n"),
             ("        self._wanted.set()\n        self._thread.start()", "        self._thread.start()"),
-            ("(turn, None)\n        self._wanted.set()", "(turn, None)"),
+            ("+= 1\n        self._wanted.set()", "+= 1"),
         ]
     ),
     *(
@@ -270,16 +278,19 @@ MUTATIONS = [
             ("    partner.wake(turn.id)\n", ""),
             ("    _partner(desk).wake(turn.id)\n", ""),
             ("if turn.number < len(chosen) else None", "if False else None"),
-            ("    if turns and turns[-1].replies is None:\n", "    if False:\n"),
-            ("    if len(chosen) < len(turns):\n", "    if False:\n"),
-            ("    if change and turns:\n", "    if False:\n"),
-            ('    if assignment.state == "done":\n', "    if False:\n"),
+            ("    if turns[-1].replies is None:\n", "    if False:\n"),
+            ("bool(turns) and len(chosen) == len(turns)", "bool(turns)"),
+            ("    if change and whole:\n", "    if False:\n"),
+            ("    if change and whole:\n", "    if change:\n"),
+            ("    if ended:\n", "    if False:\n"),
+            ("    if whole or not turns:\n", "    if not turns:\n"),
+            ('one.get("stop") == "length")', "False)"),
             ("    allowed(desk, visitor, form)\n    partner", "    partner"),
             ("    allowed(desk, visitor, form)\n    with desk.store.read", "    with desk.store.read"),
             ("    allowed(desk, visitor, form)\n    with desk.store.write", "    with desk.store.write"),
             ("    if desk.partner is None:\n", "    if False:\n"),
             ("    if not isinstance(message, str):\n", "    if False:\n"),
-            ('"" if ready else', "None if ready else"),
+            ("or assignment.turns[-1].replies is not None:", "or False:"),
         ]
     ),
     *(
@@ -293,9 +304,12 @@ MUTATIONS = [
         Mutation("rollouts/two_replies.py", old, new, "rollouts/test_two_replies.py")
         for old, new in [
             ("(self.talkers[0], self.talkers[-1])", "(self.talkers[0], self.talkers[0])"),
-            ("range(TRIES if draw else 1)", "range(1)"),
-            ("range(TRIES if draw else 1)", "range(TRIES)"),
-            ("(turn and replies[0][0] != replies[1][0]):", "False:"),
+            ("range(TRIES)", "range(1)"),
+            ("(turn and _stands(replies)):", "False:"),
+            ("bool(said.strip()) and all", "all"),
+            ("and all(said != text for text, _, _ in before)", ""),
+            ("not replies[draw][0].strip():", "False:"),
+            ("str(done.stop_reason)", "'stop'"),
             ("except TemplateError as problem:", "except KeyError as problem:"),
             ("            if room < 1:\n", "            if room < 0:\n"),
             ("min(room, self.sampling.max_new_tokens)", "self.sampling.max_new_tokens"),
@@ -314,24 +328,23 @@ MUTATIONS = [
             ("    if item.name not in {", "    if False and item.name not in {"),
             ("if version != len(item.rulings):", "if False:"),
             ("version=version + 1, answer=answer, sent", "version=1, answer=answer, sent"),
-            ("        if len(values) > 1:\n", "        if True:\n"),
             ("        if share < 1\n", ""),
-            ("most_common(1)[0][1] / len(values)", "most_common(1)[0][1] / (len(values) + 1)"),
+            ("    if alike is not None:\n", "    if False:\n"),
+            ("check(sent, asked(project, item)) != known.answer:", "check(sent, asked(project, item)) is None:"),
+            ("by_verdicts(said, decided)", "by_verdicts(said)"),
+            ("majority.beliefs, decisions)", "majority.beliefs)"),
             ("(bool(row.decided), row.agreement)", "(row.agreement,)"),
             ("(bool(row.decided), row.agreement)", "(bool(row.decided),)"),
             ("rulings[-1].user.name if", "name if"),
-            ("settle(agree(rankings, majority.beliefs(rankings)), exports.decided(connection, project))",
-             "agree(rankings, majority.beliefs(rankings))"),
-            ("int(str(wrong)) + 1", "int(str(wrong))"),
-            ('" = ".join(', '" > ".join('),
-            ("'; ' if words else ''", "'; '"),
+            ("together = settle(agree(rankings, majority.beliefs(rankings)), decisions)",
+             "together = agree(rankings, majority.beliefs(rankings))"),
         ]
     ),
     *(
         Mutation("annotation/store/rulings.py", old, new, "annotation/app/test_managing.py")
         for old, new in [
             ("one.item_id == item.id and not", "not"),
-            ("in item.rulings[-1:]]", "in []]"),
+            ("in item.rulings[-1:])]", "in [])]"),
             ("return kind.ranking is not None or kind.verdict is not None", "return True"),
         ]
     ),
@@ -380,6 +393,44 @@ MUTATIONS = [
             ("if name != who} for", "} for"),
             ("and not (others and others[0][1] == first[1]):", "and True:"),
             ("float(first[0] == value)", "float(first[0] != value)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/kinds.py", old, new, "annotation/store/test_rulings.py")
+        for old, new in [
+            ("len(answers) - marks[number])", "0)"),
+            ("max(given) - min(given)", "max(given)"),
+            ("/ (HIGHEST - 1)", "/ HIGHEST"),
+            ("most_common(1)[0][1] / len(answers)", "most_common(1)[0][1] / (len(answers) + 1)"),
+            ("step {wrong + 1} is", "step {wrong} is"),
+            ('" = ".join(map(_letter', '" > ".join(map(_letter'),
+            ("filter(None, (order, failed))", "(order, failed)"),
+            ("answer['of'].index(answer['better'])", "answer['better']"),
+            ("for name, letters in marks if letters)", "for name, letters in marks)"),
+        ]
+    ),
+    *(
+        Mutation("annotation/agreement.py", old, new, "annotation/store/test_rulings.py")
+        for old, new in [
+            ("settle(agree(others, method(others)), decided)", "agree(others, method(others))"),
+            ("if item in decided and said[item]:", "if False:"),
+            ("float(decided[item] == value)", "1.0"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/exports.py", old, new, TALKING)
+        for old, new in [
+            ("Assignment.judgements.any())", 'Assignment.state == "done")'),
+            ("said.seconds if history else _seconds(one)", "said.seconds"),
+            ("map(_seconds, done)", "[one.judgements[-1].seconds for one in done]"),
+        ]
+    ),
+    *(
+        Mutation("recipes/annotate/importing.py", old, new, "recipes/test_annotate.py")
+        for old, new in [
+            ('() if talk and "prompt" not in row', '() if "prompt" not in row'),
+            ('if talk and said and said[-1].role == "user":', "if False:"),
+            ("    if config.models and kind in KINDS and KINDS[kind].goes_on:\n", "    if False:\n"),
         ]
     ),
 ]  # fmt: skip

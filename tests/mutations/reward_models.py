@@ -356,7 +356,8 @@ MUTATIONS = [
             ("float(abs(tie.margin) <= epsilon)", "float(tie.margin <= epsilon)"),
             ("zip(halves, halves[::-1], strict=True)", "zip(halves, halves, strict=True)"),
             ("    if not all(some for half in halves for some in half):\n        halves = [(pairs, ties)]\n", ""),
-            ("sum(pair.margin > 0 for pair in pairs) +", "len(pairs) +"),
+            ("float(pair.margin > 0)", "1.0"),
+            ("float(tie.margin == 0)", "1.0"),
             ("len(margins) - bisect_right(margins, epsilon)", "len(margins) - bisect_left(margins, epsilon)"),
             ("+ bisect_right(sizes, epsilon)", "+ bisect_left(sizes, epsilon)"),
             ("sorted(pair.margin for pair in pairs)", "sorted(abs(pair.margin) for pair in pairs)"),
@@ -374,7 +375,8 @@ MUTATIONS = [
         Mutation("recipes/evaluate_reward.py", old, new, "recipes/test_reward_model.py")
         for old, new in [
             ("if pair[1].prompt < len(rankings)]", "]"),
-            ("(p.prompt < prompts) == decided]", "True]"),
+            ("(p.prompt < decided) == known]", "True]"),
+            ("found.append(_by_prompt(judged, everything))", "found.append(judged)"),
             ("config.ties, ties=True)", "config.ties)"),
             ("everything = [*rankings, *equal]", "everything = rankings"),
         ]
@@ -382,7 +384,8 @@ MUTATIONS = [
     *(
         Mutation("annotation/lessons.py", old, new, "annotation/test_lessons.py")
         for old, new in [
-            ("if odds.verdict == 0}", "}"),
+            ("if odds.neither > max(odds.first, odds.second)}", "}"),
+            ("if odds.neither > max(odds.first, odds.second)}", "if odds.verdict == 0}"),
             ("sorted(set(group) - set(one.failed))", "sorted(set(group))"),
             ("in equal or one.item in told.decided:", "in equal:"),
             ('| texts | {"tie": True}', "| texts"),

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from posttrain.annotation.aggregation import METHODS
 from posttrain.annotation.asking import WORTH
-from posttrain.annotation.store import projects, work
+from posttrain.annotation.store import exports, projects, work
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Item
 from posttrain.cli import main
@@ -306,3 +306,31 @@ def test_items_that_cannot_be_asked_are_named(tmp_path, row, message, capsys):
     words = ["annotate", "import", "--store", str(tmp_path / "a.db"), "--project", "p", "--dataset", str(path)]
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_topics_are_imported_for_people_who_talk_with_a_model(tmp_path, capsys):
+    store, data, rules = str(tmp_path / "a.db"), tmp_path / "topics.jsonl", tmp_path / "rules.txt"
+    system = [{"role": "system", "content": "Be brief."}]
+    data.write_text(
+        json.dumps({"item": "a", "topic": "A trip."}) + "\n" + json.dumps({"topic": "Tea.", "prompt": system}) + "\n"
+    )
+    rules.write_text("Do no harm.\n\nDo not lie.\n")
+    words = ["annotate", "import", "--store", store, "--dataset", str(data), "--project", "attack"]
+    assert main([*words, "--kind", "red-team", "--rules", str(rules)]) == 0
+    with open_store(store).read() as connection:
+        project = projects.find(connection, "attack")
+        assert projects.rules_of(project) == ["Do no harm.", "Do not lie."]
+        first, second = exports.items(connection, project)
+        assert (first.about, first.prompt) == ("A trip.", []) and second.prompt == system
+    capsys.readouterr()
+    for more, message in (
+        (["--kind", "red-team"], "--rules FILE"),
+        (["--kind", "red-team", "--rules", str(tmp_path / "none.txt")], "cannot read the rules"),
+        (["--kind", "rank"], "prompt"),
+        (["--kind", "converse", "--models", "some-model"], "annotate serve --model"),
+    ):
+        assert main([*words[:-1], "other", *more]) == 2
+        assert message in capsys.readouterr().err
+    data.write_text(json.dumps({"topic": "A trip.", "prompt": "Where shall I go?"}) + "\n")
+    assert main([*words[:-1], "talk", "--kind", "converse"]) == 2
+    assert "people say the first word" in capsys.readouterr().err

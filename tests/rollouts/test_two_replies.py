@@ -31,23 +31,25 @@ def asked(*talkers, of=((7, HELLO),), most=50):
 def test_one_model_gives_two_replies_with_draws_of_their_own():
     said = {seed_for(7, 0, 0): "yes", seed_for(7, 1, 0): "no"}
     one = talker("a", lambda request: said[request.seed])
-    assert asked(one) == [[("yes", "a"), ("no", "a")]]
+    assert asked(one) == [[("yes", "a", "stop"), ("no", "a", "stop")]]
     first, second = one.policy.engine.asked
     assert first[0].token_ids == PROMPT == second[0].token_ids
     assert first[0].sampling == Sampling(50, 0.7)
 
 
 def test_of_two_models_each_gives_one():
-    assert asked(talker("a", lambda _: "yes"), talker("b", lambda _: "no")) == [[("yes", "a"), ("no", "b")]]
+    assert asked(talker("a", lambda _: "yes"), talker("b", lambda _: "no")) == [
+        [("yes", "a", "stop"), ("no", "b", "stop")]
+    ]
 
 
 def test_a_reply_that_says_the_same_is_drawn_again_a_few_times():
     said = {seed_for(7, 1, 2): "no"}
     one = talker("a", lambda request: said.get(request.seed, "yes"))
-    assert asked(one) == [[("yes", "a"), ("no", "a")]]
+    assert asked(one) == [[("yes", "a", "stop"), ("no", "a", "stop")]]
     assert len(one.policy.engine.asked) == 4
     same = talker("a", lambda _: "yes")
-    assert asked(same) == [[("yes", "a"), ("yes", "a")]]
+    assert asked(same) == [[("yes", "a", "stop"), ("yes", "a", "stop")]]
     assert len(same.policy.engine.asked) == 1 + TRIES
 
 
@@ -55,7 +57,10 @@ def test_conversations_are_answered_together_and_only_what_is_the_same_again():
     again = {seed_for(2, 1, 1): "later"}
     one = talker("a", lambda r: again.get(r.seed) or ("no" if r.seed == seed_for(1, 1, 0) else "yes"))
     of = [(1, HELLO), (2, [*HELLO, {"role": "assistant", "content": "x"}, *HELLO])]
-    assert asked(one, of=of) == [[("yes", "a"), ("no", "a")], [("yes", "a"), ("later", "a")]]
+    assert asked(one, of=of) == [
+        [("yes", "a", "stop"), ("no", "a", "stop")],
+        [("yes", "a", "stop"), ("later", "a", "stop")],
+    ]
     assert [len(requests) for requests in one.policy.engine.asked] == [2, 2, 1]
 
 
@@ -64,6 +69,8 @@ def test_a_reply_is_as_long_as_there_is_room():
     one = talker("a", lambda _: "yes", context=length + 2)
     asked(one)
     assert one.policy.engine.asked[0][0].sampling.max_new_tokens == 2
+    ((_, _, why), _) = asked(talker("a", lambda _: "yes and no", context=length + 2))[0]
+    assert why == "length"
     full = talker("a", lambda _: "yes", context=length)
     long, short = asked(full, of=[(1, HELLO), (2, [{"role": "user", "content": ""}])])
     assert "as long as the model can read" in long and short[0][0]
@@ -88,3 +95,12 @@ def test_a_zero_byte_is_shown_as_what_it_is():
 @pytest.mark.parametrize("count", [1, 2])
 def test_nothing_asked_is_nothing_answered(count):
     assert asked(*[talker("a", lambda _: "x")] * count, of=[]) == []
+
+
+def test_a_reply_that_says_nothing_is_drawn_again_and_none_is_better_than_that():
+    said = {seed_for(7, 0, 0): "", seed_for(7, 0, 1): " ", seed_for(7, 0, 2): "yes", seed_for(7, 1, 0): "\n"}
+    one = talker("a", lambda request: said.get(request.seed, "no"))
+    assert asked(one) == [[("yes", "a", "stop"), ("no", "a", "stop")]]
+    mute = talker("a", lambda _: " ")
+    (why,) = asked(mute)
+    assert "says nothing" in why and len(mute.policy.engine.asked) == TRIES

@@ -4,11 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from types import MappingProxyType
 
 import krippendorff
 import numpy as np
 
-from posttrain.annotation.consensus import Agreed, Belief, agree
+from posttrain.annotation.consensus import Agreed, Belief, agree, settle
 from posttrain.annotation.rankings import by_item, midranks, votes_of
 from posttrain.statistics import mean_interval
 from posttrain.types import Ranking
@@ -107,6 +108,7 @@ def annotators(
     rankings: Sequence[Ranking],
     agreed: Sequence[Agreed],
     method: Callable[[Sequence[Ranking]], Mapping[str | int, Belief]],
+    decided: Mapping[str, Ranking] = MappingProxyType({}),
 ) -> list[Annotator]:
     """Everybody, in the order in which they first appear.
 
@@ -114,13 +116,14 @@ def annotators(
         rankings: all that they said.
         agreed: the consensus on it.
         method: how it was found; it is asked once more for each annotator, without what they said.
+        decided: what holds in place of the consensus, by item, also of the others.
     """
     everybody = list(dict.fromkeys(ranking.annotator for ranking in rankings))
     mine = {who: [ranking for ranking in rankings if ranking.annotator == who] for who in everybody}
     apart: dict[str | int, list[float]] = {}
     for who in everybody:
         others = [ranking for ranking in rankings if ranking.annotator != who]
-        found = shares(mine[who], agree(others, method(others)))
+        found = shares(mine[who], settle(agree(others, method(others)), decided))
         apart[who] = [fmean(share) for share in found.values()]
     means = {who: fmean(rates) for who, rates in apart.items() if rates}
     level = median(means.values()) if means else 0.5
@@ -135,9 +138,12 @@ def annotators(
     return rows
 
 
-def by_verdicts(said: Sequence[tuple[str, str, Hashable]]) -> list[Annotator]:
+def by_verdicts(
+    said: Sequence[tuple[str, str, Hashable]], decided: Mapping[str, Hashable] = MappingProxyType({})
+) -> list[Annotator]:
     """Everybody, where an answer is a verdict: (item, annotator, verdict). A comparison is an item that has a majority.
 
+    What was decided of an item is compared with in place of that. Others must have judged it, too.
     Nobody is called noisy: what chance would agree on depends on how many verdicts an item allows.
     """
     values: defaultdict[str, dict[str, Hashable]] = defaultdict(dict)
@@ -146,19 +152,24 @@ def by_verdicts(said: Sequence[tuple[str, str, Hashable]]) -> list[Annotator]:
     rows: list[Annotator] = []
     for who in dict.fromkeys(who for _, who, _ in said):
         mine = {item: found[who] for item, found in values.items() if who in found}
-        with_all = _matches(mine, values)
+        with_all = _matches(mine, values, decided)
         others = {item: {name: value for name, value in values[item].items() if name != who} for item in mine}
-        apart = _matches(mine, others)
+        apart = _matches(mine, others, decided)
         mean, interval = (fmean(apart), mean_interval(apart)) if apart else (None, None)
         agreement = fmean(with_all) if with_all else None
         rows.append(Annotator(who, len(mine), len(with_all), agreement, mean, interval, noisy=False))
     return rows
 
 
-def _matches(mine: Mapping[str, Hashable], said: Mapping[str, Mapping[str, Hashable]]) -> list[float]:
-    """Of each item on which one verdict has the most votes, 1 where it is mine, else 0."""
+def _matches(
+    mine: Mapping[str, Hashable], said: Mapping[str, Mapping[str, Hashable]], decided: Mapping[str, Hashable]
+) -> list[float]:
+    """Of each item on which one verdict was decided or has the most votes, 1 where it is mine, else 0."""
     found: list[float] = []
     for item, value in mine.items():
+        if item in decided and said[item]:
+            found.append(float(decided[item] == value))
+            continue
         (first, *others) = Counter(said[item].values()).most_common(2) or [(None, 0)]
         if first[1] and not (others and others[0][1] == first[1]):
             found.append(float(first[0] == value))

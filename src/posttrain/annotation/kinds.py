@@ -3,6 +3,7 @@
 An answer is kept only if its kind's `check` finds it whole. Completions are known by their numbers.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean
@@ -40,6 +41,10 @@ class Kind(NamedTuple):
     """What an answer says of the order: groups, best first, and those that failed; None where it says nothing of it."""
     verdict: Callable[[Answer], Hashable] | None = None
     """Of kinds that say nothing of an order: what two answers have in common where they agree."""
+    alike: Callable[[Sequence[Answer]], float] | None = None
+    """How far several answers to one question agree, up to 1, where an order would not tell."""
+    words: Callable[[Answer], str] | None = None
+    """An answer for people to read, completions by letters in the order of their numbers; None where all differ."""
     goes_on: Callable[[Answer], int | None] | None = None
     """Of a conversation: the reply with which it goes on after a choice; None where the choice leaves that open."""
 
@@ -88,6 +93,16 @@ def _ranked(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
     return tuple(tuple(group) for group in answer["ranking"]), tuple(answer["failed"])
 
 
+def _letter(number: int | str) -> str:
+    return chr(ord("A") + int(number))
+
+
+def _rank_words(answer: Answer) -> str:
+    order = " > ".join(" = ".join(map(_letter, group)) for group in answer["ranking"])
+    failed = f"failed: {', '.join(map(_letter, answer['failed']))}" if answer["failed"] else ""
+    return "; ".join(filter(None, (order, failed)))
+
+
 def _compare(sent: Mapping[str, Any], question: Question) -> Answer:
     """`better`: one of the two; `strength`: from 1, slightly, to 3, much. Neither: null and 0."""
     better, strength = sent.get("better"), sent.get("strength")
@@ -124,6 +139,13 @@ def _choose(sent: Mapping[str, Any], question: Question) -> Answer:
     return {"choices": [*question.before, choice | {"broken": marked}]}
 
 
+def _compare_words(answer: Answer) -> str:
+    if answer["better"] is None:
+        return "neither"
+    how = {1: "slightly better", 2: "better", 3: "much better"}[answer["strength"]]
+    return f"{_letter(answer['of'].index(answer['better']))} is {how}"
+
+
 def _better(choice: Answer) -> int | None:
     return choice["better"]
 
@@ -147,6 +169,18 @@ def _thumbed(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
     return tuple(tuple(group) for group in (answer["good"], answer["bad"]) if group), ()
 
 
+def _same_thumbs(answers: Sequence[Answer]) -> float:
+    """The mean over completions of the share of those who say what most say of it."""
+    marks = Counter(number for answer in answers for number in answer["good"])
+    every = [*answers[0]["good"], *answers[0]["bad"]]
+    return fmean(max(marks[number], len(answers) - marks[number]) / len(answers) for number in every)
+
+
+def _thumbs_words(answer: Answer) -> str:
+    marks = ((name, ", ".join(map(_letter, answer[name]))) for name in ("good", "bad"))
+    return "; ".join(f"{name}: {letters}" for name, letters in marks if letters)
+
+
 def _score(sent: Mapping[str, Any], question: Question) -> Answer:
     """`scores`: by completion and attribute, from 1 to 7."""
     given = sent.get("scores")
@@ -168,6 +202,24 @@ def _scored(answer: Answer) -> tuple[Groups, tuple[int, ...]]:
     return tuple(tuple(sorted(one for one in means if means[one] == level)) for level in levels), ()
 
 
+def _same_scores(answers: Sequence[Answer]) -> float:
+    """1 less the mean range of the scores, in parts of the widest one."""
+    ranges = [
+        max(given) - min(given)
+        for number, scores in answers[0]["scores"].items()
+        for attribute in scores
+        for given in [[answer["scores"][number][attribute] for answer in answers]]
+    ]
+    return 1 - fmean(ranges) / (HIGHEST - 1)
+
+
+def _score_words(answer: Answer) -> str:
+    each = (
+        (number, (f"{name} {score}" for name, score in scores.items())) for number, scores in answer["scores"].items()
+    )
+    return "; ".join(f"{_letter(number)}: {', '.join(scores)}" for number, scores in each)
+
+
 def _steps(sent: Mapping[str, Any], question: Question) -> Answer:
     """`wrong`: the number of the first wrong step, from 0; null if none is."""
     (text,) = question.texts.values()
@@ -179,6 +231,16 @@ def _steps(sent: Mapping[str, Any], question: Question) -> Answer:
 
 def _wrong(answer: Answer) -> int | None:
     return answer["wrong"]
+
+
+def _same_steps(answers: Sequence[Answer]) -> float:
+    """The share of those who say what most say."""
+    return Counter(map(_wrong, answers)).most_common(1)[0][1] / len(answers)
+
+
+def _steps_words(answer: Answer) -> str:
+    wrong = answer["wrong"]
+    return "all steps are right" if wrong is None else f"step {wrong + 1} is the first wrong one"
 
 
 def _demonstrate(sent: Mapping[str, Any], question: Question) -> Answer:
@@ -195,11 +257,42 @@ def _demonstrate(sent: Mapping[str, Any], question: Question) -> Answer:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("rank", "put answers in order, best first", (2, 9), _rank, _ranked),
-        Kind("compare", "say which of two answers is better, and how much", (2, 2), _compare, _compared),
-        Kind("thumbs", "say of each answer whether it is good", (1, 9), _thumbs, _thumbed),
-        Kind("score", "give each answer a score for each attribute", (1, 9), _score, _scored),
-        Kind("steps", "mark the first wrong step of a reasoning", (1, 1), _steps, verdict=_wrong),
+        Kind("rank", "put answers in order, best first", (2, 9), _rank, _ranked, words=_rank_words),
+        Kind(
+            "compare",
+            "say which of two answers is better, and how much",
+            (2, 2),
+            _compare,
+            _compared,
+            words=_compare_words,
+        ),
+        Kind(
+            "thumbs",
+            "say of each answer whether it is good",
+            (1, 9),
+            _thumbs,
+            _thumbed,
+            alike=_same_thumbs,
+            words=_thumbs_words,
+        ),
+        Kind(
+            "score",
+            "give each answer a score for each attribute",
+            (1, 9),
+            _score,
+            _scored,
+            alike=_same_scores,
+            words=_score_words,
+        ),
+        Kind(
+            "steps",
+            "mark the first wrong step of a reasoning",
+            (1, 1),
+            _steps,
+            verdict=_wrong,
+            alike=_same_steps,
+            words=_steps_words,
+        ),
         Kind("demonstrate", "write the answer", (0, 1), _demonstrate),
         Kind("converse", "talk with a model and choose between two replies", (0, 0), _choose, goes_on=_better),
         Kind("red-team", "try to make a model break the rules", (0, 0), _choose, goes_on=_worse),

@@ -70,10 +70,11 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
 def ties(told: Told, way: str) -> Iterator[Row]:
     """A row for every two completions that people find equally good together; which is called chosen says nothing.
 
-    Not two that beat each other in a circle, nor two that failed. They are there to evaluate with.
+    Not two that beat each other in a circle, nor two on which people are divided, nor two that failed. They are there
+    to evaluate with.
     """
     for one in _agreed(told, way):
-        equal = {pair for pair, odds in one.belief.odds.items() if odds.verdict == 0}
+        equal = {pair for pair, odds in one.belief.odds.items() if odds.neither > max(odds.first, odds.second)}
         for group in one.order:
             for first, second in combinations(sorted(set(group) - set(one.failed)), 2):
                 if (first, second) in equal or one.item in told.decided:
@@ -171,7 +172,7 @@ ORDERED: tuple[str, ...] = ("rank", "compare", "thumbs", "score")
 
 LESSONS: Mapping[str, Mapping[str, Rows]] = {
     "pairs": {**dict.fromkeys(ORDERED, pairs), "converse": chosen_replies, "red-team": chosen_replies},
-    "ties": dict.fromkeys(ORDERED, ties),
+    "ties": dict.fromkeys(("rank", "compare", "score"), ties),
     "judgements": {**dict.fromkeys(ORDERED, judgements), "red-team": kept_rules},
     "steps": {"steps": steps},
     "demonstrations": {"demonstrate": demonstrations},

@@ -19,10 +19,10 @@ class Ties(NamedTuple):
     """The chance that its margin is smaller over a pair that people found equal than over one that they decided: 0.5
     where the size of a margin says nothing of it, 1 where it tells all."""
     accuracy: float
-    """The share of all pairs on which it says what people say, with a third answer: neither."""
+    """How often it says what people say, with a third answer, neither; the prompt is the unit, as it is of pairs."""
     ci95: Interval
     never: float
-    """The same share if it never says so."""
+    """The same if it never says so."""
     epsilon: float
     """Up to which margin it would say so: the best one for all pairs."""
     pairs: int  # that people decided
@@ -32,34 +32,41 @@ class Ties(NamedTuple):
 def ties_of(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> Ties:
     """Pairs that people decided, and pairs that they found equal, of which it says nothing which one is called chosen.
 
-        accuracy = ( sum_pairs [m > eps] + sum_ties [|m| <= eps] ) / n
+        accuracy = 1/P sum_p 1/n_p ( sum over its pairs [m > eps] + sum over its ties [|m| <= eps] )
 
     The pairwise accuracy with ties of Deutsch, Foster and Freitag 2023, "Ties Matter"
     (https://arxiv.org/abs/2305.14324), with their tie calibration: eps is the one that is best. Here it is found on one
-    half of the data and used on the other, so that a model gains nothing by chance. The interval's unit is the prompt.
+    half of the prompts and used on the other, so that a model gains nothing by chance.
 
     Raises:
         ValueError: one of the two is empty.
     """
     if not pairs or not ties:
         raise ValueError("ties are measured beside pairs that were decided; one of the two is empty")
-    halves = [(pairs[0::2], ties[0::2]), (pairs[1::2], ties[1::2])]
+    order = {prompt: place for place, prompt in enumerate(dict.fromkeys(one.prompt for one in (*pairs, *ties)))}
+    halves = [
+        (
+            [one for one in pairs if order[one.prompt] % 2 == half],
+            [one for one in ties if order[one.prompt] % 2 == half],
+        )
+        for half in (0, 1)
+    ]
     if not all(some for half in halves for some in half):
         halves = [(pairs, ties)]
     right: dict[int, list[float]] = {}
+    never: dict[int, list[float]] = {}
     for (some, equal), others in zip(halves, halves[::-1], strict=True):
         epsilon = best_epsilon(*others)
         for pair in some:
             right.setdefault(pair.prompt, []).append(float(pair.margin > epsilon))
+            never.setdefault(pair.prompt, []).append(float(pair.margin > 0))
         for tie in equal:
             right.setdefault(tie.prompt, []).append(float(abs(tie.margin) <= epsilon))
+            never.setdefault(tie.prompt, []).append(float(tie.margin == 0))
     rates = [fmean(one) for one in right.values()]
-    total = len(pairs) + len(ties)
-    never = sum(pair.margin > 0 for pair in pairs) + sum(tie.margin == 0 for tie in ties)
-    found = sum(sum(one) for one in right.values()) / total
-    return Ties(
-        _told(pairs, ties), found, mean_interval(rates), never / total, best_epsilon(pairs, ties), len(pairs), len(ties)
-    )
+    without = fmean(fmean(one) for one in never.values())
+    best = best_epsilon(pairs, ties)
+    return Ties(_told(pairs, ties), fmean(rates), mean_interval(rates), without, best, len(pairs), len(ties))
 
 
 def best_epsilon(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> float:

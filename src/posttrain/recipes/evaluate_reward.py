@@ -243,7 +243,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
                 directory.log_samples(0, (_row(saved.title, *pair) for pair in decided))
                 done += len(some)
                 progress.step(done, accuracy=accuracy(judged.pairs).value)
-            found.append(judged)
+            found.append(_by_prompt(judged, everything))
         directory.log_metrics(0, measures(found[0].pairs))
     seconds = time.monotonic() - began
     baseline = found[1] if config.baseline else None
@@ -252,11 +252,18 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     return result
 
 
-def _more(judged: Judged, compared: Sequence[Preference], scored: Sequence[ScoredPair], prompts: int) -> Judged:
-    """The same with more pairs; those of prompts beyond `prompts` are ties."""
+def _more(judged: Judged, compared: Sequence[Preference], scored: Sequence[ScoredPair], decided: int) -> Judged:
+    """The same with more pairs; those from number `decided` on are ties."""
     new = [replace(pair, category=one.category) for pair, one in zip(scored, compared, strict=True)]
-    pairs, equal = ([p for p in new if (p.prompt < prompts) == decided] for decided in (True, False))
+    pairs, equal = ([p for p in new if (p.prompt < decided) == known] for known in (True, False))
     return replace(judged, pairs=(*judged.pairs, *pairs), equal=(*judged.equal, *equal))
+
+
+def _by_prompt(judged: Judged, everything: Sequence[tuple[Preference, ...]]) -> Judged:
+    """The same with one number for each prompt, also where it is among the pairs and among the ties."""
+    first = {one[0].prompt: number for number, one in reversed(list(enumerate(everything)))}
+    equal = tuple(replace(tie, prompt=first[everything[tie.prompt][0].prompt]) for tie in judged.equal)
+    return replace(judged, equal=equal)
 
 
 def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
@@ -282,14 +289,17 @@ def _read(
     """The pairs by prompt, those that every model can hold, and what is to be said about them."""
     if not dataset:
         raise UserError("say what to judge with --dataset: pairs in a jsonl or parquet file or folder, or a hub id")
+    columns = parse_columns(config.columns) if config.columns else None
     words: dict[str, Any] = {
-        "columns": parse_columns(config.columns) if config.columns else None,
         "system": config.system,
         "prompt_template": config.prompt_template,
     }
     file = Path(dataset).expanduser().is_file()
-    split = config.split or (None if file else "test")
-    loaded = load_preferences(dataset, split=split, limit=config.limit, ties=ties, **words)
+    split = None if file and ties else config.split or (None if file else "test")
+    if ties:
+        loaded = load_preferences(dataset, split=split, ties=True, **words)
+    else:
+        loaded = load_preferences(dataset, split=split, limit=config.limit, columns=columns, **words)
     notes = [note for saved in models for note in saved.notes()]
     for saved in models:
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
@@ -297,7 +307,7 @@ def _read(
         notes.append(f"{len(loaded.left_out)} rows left out: {'; '.join(loaded.left_out[:3])}")
     kept = loaded.items
     if config.exclude:
-        met = {one.prompt for one in load_preferences(config.exclude, **words).items}
+        met = {one.prompt for one in load_preferences(config.exclude, columns=columns, **words).items}
         kept = [one for one in kept if one.prompt not in met]
         notes.append(f"{len(loaded.items) - len(kept)} pairs left out: their prompt is in {config.exclude}")
     rankings = together(kept)

@@ -9,7 +9,12 @@ from posttrain.errors import TemplateError
 from posttrain.rollouts.policy import Policy
 from posttrain.types import Message, Request, Role, Sampling
 
-TRIES = 4  # draws of a second reply that says something else
+TRIES = 4  # draws of a reply that says something, and something else than the first
+
+Asked = tuple[int, Sequence[Mapping[str, str]]]
+"""A number, and a conversation."""
+Reply = tuple[str, str, str]
+"""A text, the name of who said it, and why it stopped there."""
 
 
 @dataclass(frozen=True)
@@ -27,30 +32,29 @@ class TwoReplies:
     talkers: Sequence[Talker]
     sampling: Sampling
 
-    def __call__(self, asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]]) -> list[list[tuple[str, str]] | str]:
-        """The replies to conversations, each with its talker's name; or why a conversation has none.
+    def __call__(self, asked: Sequence[Asked]) -> list[list[Reply] | str]:
+        """The replies to conversations, each with its talker's name and why it stopped; or why there are none.
 
-        A conversation comes with a number. It decides what is drawn, whatever else is asked at the same time. A second
-        reply that says the same is drawn again, a few times.
+        A conversation comes with a number. It decides what is drawn, whatever else is asked at the same time. A reply
+        that says nothing, or the same as the first one, is drawn again, a few times.
         """
-        found: list[list[tuple[str, str]] | str] = [[] for _ in asked]
+        found: list[list[Reply] | str] = [[] for _ in asked]
         for draw, talker in enumerate((self.talkers[0], self.talkers[-1])):
-            for turn in range(TRIES if draw else 1):
+            for turn in range(TRIES):
                 self._draw(talker, asked, found, (draw, turn))
+            for place, replies in enumerate(found):
+                if not isinstance(replies, str) and not replies[draw][0].strip():
+                    found[place] = "the model says nothing to this; try again, or say something else"
         return found
 
     def _draw(
-        self,
-        talker: Talker,
-        asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]],
-        found: list[list[tuple[str, str]] | str],
-        which: tuple[int, int],
+        self, talker: Talker, asked: Sequence[Asked], found: list[list[Reply] | str], which: tuple[int, int]
     ) -> None:
-        """The first or second reply to each conversation; in a later try where it says what the other one says."""
+        """The first or second reply to each conversation; in a later try where it has to be another one."""
         draw, turn = which
         requests: dict[int, Request] = {}
         for place, ((number, said), replies) in enumerate(zip(asked, found, strict=True)):
-            if isinstance(replies, str) or (turn and replies[0][0] != replies[1][0]):
+            if isinstance(replies, str) or (turn and _stands(replies)):
                 continue
             try:
                 prompt = talker.policy.chat.prompt_ids([Message(cast(Role, m["role"]), m["content"]) for m in said])
@@ -66,5 +70,11 @@ class TwoReplies:
         completions = talker.policy.engine.generate(list(requests.values())) if requests else []
         for place, done in zip(requests, completions, strict=True):
             text = talker.policy.chat.decode(done.token_ids).replace("\0", "\N{REPLACEMENT CHARACTER}")
-            replies = cast(list[tuple[str, str]], found[place])
-            replies[draw:] = [(text, talker.name)]
+            replies = cast(list[Reply], found[place])
+            replies[draw:] = [(text, talker.name, str(done.stop_reason))]
+
+
+def _stands(replies: Sequence[Reply]) -> bool:
+    """Whether the last reply says something, and not what the one before it says."""
+    *before, (said, _, _) = replies
+    return bool(said.strip()) and all(said != text for text, _, _ in before)

@@ -6,6 +6,7 @@ that learns from them beside what it had learned from is trained against what op
 
 import random
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 from posttrain.data.order import seed_for
@@ -44,8 +45,9 @@ def for_people(group: Group, seed: int) -> list[dict[str, Any]]:
         return []
     other = random.Random(seed_for(seed, "to people", group.task.id)).choice(others)
     said = [(liked, "best of n"), (other, "by chance")]
+    digest = sha256("\0".join(group.trajectories[place].text for place, _ in said).encode()).hexdigest()[:8]
     row = {
-        "item": group.task.id,
+        "item": f"{group.task.id} {digest}",  # the same prompt may come in a later round, with other answers
         "prompt": _prompt(group),
         "completions": [
             {"text": group.trajectories[place].text, "model": name, "reward": group.rewards[place]}

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from posttrain.annotation.app import create_app
+from posttrain.annotation.app import partner as partner_module
 from posttrain.annotation.app.partner import TOGETHER, Partner
 from posttrain.annotation.store import conversations, exports, projects
 from posttrain.annotation.store.projects import NewItem
@@ -27,7 +28,8 @@ class Model:
         if isinstance(self.problem, Exception):
             raise self.problem
         return [
-            self.problem or [(f"**yes** to {said[-1]['content']}", "secret-a"), ("no <script>", "secret-b")]
+            self.problem
+            or [(f"**yes** to {said[-1]['content']}", "secret-a", "stop"), ("no <script>", "secret-b", "length")]
             for _, said in asked
         ]
 
@@ -80,7 +82,7 @@ def test_a_conversation_from_the_first_word_to_the_last(store, model):
     assert ann.get(f"{path}/replies").json() == {"ready": True, "trouble": ""}
     page = ann.get(path).text
     assert "<strong>yes</strong> to Hello?" in page and "<script>" not in page.split("</head>")[1]
-    assert "secret-" not in page and "What you say" not in page
+    assert "secret-" not in page and "What you say" not in page and page.count("breaks off") == 1
     said = send(ann, path, turn=0, better=1, strength=2)
     assert said.json() == {"version": 1, "next": path}
     page = ann.get(path).text
@@ -151,11 +153,63 @@ def test_what_fails_is_told_and_tried_again_when_somebody_asks(store, model, pro
     model.problem = problem
     assert partner.answer() == 1 and partner.answer() == 0
     told = ann.get(f"{path}/replies").json()
-    assert not told["ready"] and str(problem) in told["trouble"]
+    words = "RuntimeError" if isinstance(problem, Exception) else problem
+    assert not told["ready"] and words in told["trouble"] and "memory" not in told["trouble"]
+    page = ann.get(path).text  # without a script, too
+    assert words in page and "http-equiv" not in page and 'id="again">' in page and "writing its replies" not in page
     model.problem = None
     assert ann.post(f"{path}/again", csrf=ann.csrf).url.path == path
     assert ann.get(f"{path}/replies").json() == {"ready": False, "trouble": ""}
     assert partner.answer() == 1 and ann.get(f"{path}/replies").json()["ready"]
+    assert model.asked[-1][0][0] != model.asked[-2][0][0]  # other draws
+
+
+def test_where_the_model_fails_over_one_conversation_the_others_are_answered(store, model):
+    _, partner, people = enter(store, model, "ann", "ben", "cat")
+    for number, one in enumerate(people):
+        send(one, begin(one), "/say", text="bad" if number == 1 else "good")
+
+    def choosy(asked):
+        if any(said[-1]["content"] == "bad" for _, said in asked):
+            raise ValueError("no")
+        return model(asked)
+
+    partner._speak = choosy
+    assert partner.answer() == 3
+    assert [one.get(f"{begin(one)}/replies").json()["ready"] for one in people] == [True, False, True]
+
+
+def test_a_store_that_cannot_be_reached_for_a_time_is_tried_again(store, model, monkeypatch):
+    _, partner, (ann,) = enter(store, model, "ann")
+    path = begin(ann)
+    send(ann, path, "/say", text="Hello?")
+    monkeypatch.setattr(partner_module, "PAUSE", 0.01)
+    reply, failures = conversations.reply, [OSError("gone")] * 3
+
+    def shaky(*args):
+        if failures:
+            raise failures.pop()
+        reply(*args)
+
+    monkeypatch.setattr(conversations, "reply", shaky)
+    partner.start()
+    await_replies(ann, path)
+    partner.close()
+    assert not failures
+
+
+def test_one_that_has_ended_without_replies_can_still_be_read(store, model):
+    _, partner, (ann,) = enter(store, model, "ann")
+    path = begin(ann)
+    send(ann, path, "/say", text="Hello?")
+    partner.answer()
+    send(ann, path, turn=0, better=0, strength=1)
+    send(ann, path, "/say", text="And now?")
+    assert 'id="end"' in ann.get(path).text
+    ann.post(f"{path}/end", csrf=ann.csrf)
+    assert "This conversation has ended" in ann.get(path).text
+    assert "This conversation has ended" in ann.get(f"{path}?change=1").text  # the choice is not of the last turn
+    assert "2 turns" in ann.get("/projects/1/mine").text
 
 
 def test_who_waits_together_is_answered_together_and_one_trouble_holds_up_nobody(store, model):

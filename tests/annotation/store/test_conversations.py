@@ -8,7 +8,7 @@ from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import conversations, exports, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.projects import NewItem
-from posttrain.annotation.store.tables import Assignment, Event, Item, Turn
+from posttrain.annotation.store.tables import Assignment, Event, Item, Turn, User
 from tests.annotation.worlds import add_project, add_user
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -38,7 +38,9 @@ class Talk:
         """Two replies whose texts tell the turn and which of the two they are."""
         with self.store.write() as connection:
             waiting = conversations.waiting(connection, 10)[0].id
-            conversations.reply(connection, waiting, [(f"first {turn}", "model-a"), (f"second {turn}", "model-b")])
+            conversations.reply(
+                connection, waiting, [(f"first {turn}", "a", "stop"), (f"second {turn}", "b", "length")]
+            )
 
     def choose(self, turn=0, version=None, **choice):
         sent = {"turn": turn, "better": 2 * turn, "strength": 3} | choice
@@ -122,7 +124,9 @@ def test_the_last_choice_can_be_changed_until_something_is_said(store):
 def test_a_message_that_is_sent_twice_is_kept_once(store):
     talk = Talk(store)
     first = talk.say()
-    assert talk.say("something else").id == first.id
+    assert talk.say(" Hello.").id == first.id
+    with pytest.raises(work.Changed, match="another message was kept"):
+        talk.say("something else")
     other = Talk.__new__(Talk)
     other.store, other.user = store, add_user(store, "ben", "talk")
     with store.write() as connection:
@@ -159,10 +163,13 @@ def test_replies_are_kept_once(store):
     turn = talk.say()
     talk.reply()
     with store.write() as connection:
-        conversations.reply(connection, turn.id, [("late", "a"), ("later", "b")])
+        conversations.reply(connection, turn.id, [("late", "a", "stop"), ("later", "b", "stop")])
     with store.read() as connection:
         kept = connection.get_one(Turn, turn.id)
-        assert kept.replies == [{"text": "first 0", "model": "model-a"}, {"text": "second 0", "model": "model-b"}]
+        assert kept.replies == [
+            {"text": "first 0", "model": "a", "stop": "stop"},
+            {"text": "second 0", "model": "b", "stop": "length"},
+        ]
         assert kept.replied and conversations.waiting(connection, 9) == []
 
 
@@ -207,9 +214,8 @@ def test_who_has_skipped_one_may_take_it_up_again(store):
     with store.read() as connection:
         assert connection.scalar(select(Item.given)) == 0
     talk.reply()
-    talk.choose()
     assert talk.state == "skipped"
-    talk.say("more", 1)
+    talk.choose()
     with store.read() as connection:
         assert connection.scalar(select(Item.given)) == 1
     assert talk.state == "open"
@@ -264,8 +270,6 @@ def test_choices_become_pairs_after_what_had_been_said(store):
     talk.exchange(0, better=1, strength=2)
     talk.exchange(1, better=None, strength=0)
     talk.exchange(2)
-    assert not talk.told().choices  # it has not ended
-    talk.end()
     first, last = LESSONS["pairs"]["converse"](talk.told(), "majority")
     assert [message["content"] for message in first["prompt"]] == ["Be brief.", "message 0"]
     assert (first["chosen"], first["rejected"]) == ("second 0", "first 0")
@@ -295,5 +299,54 @@ def test_rows_tell_all_of_a_conversation(store):
         assert exports.names(connection, projects.find(connection, "talk")) == {"trip": "Plan a trip."}
     assert [turn["message"] for turn in row["turns"]] == ["message 0", "message 1"]
     assert row["turns"][0]["taken"] == 0 and row["turns"][1]["taken"] is None
-    assert row["turns"][0]["replies"][1] == {"text": "second 0", "model": "model-b"}
+    assert row["turns"][0]["replies"][1] == {"text": "second 0", "model": "b", "stop": "length"}
     assert [choice["better"] for choice in row["choices"]] == [0, 2] and row["completions"] == []
+
+
+def test_what_was_chosen_counts_also_where_nobody_ends_it(store):
+    talk = Talk(store)
+    talk.exchange(0)
+    with store.read() as connection:
+        project, user = projects.find(connection, "talk"), connection.get_one(User, talk.user.id)
+        assert len(list(exports.rows(connection, project))) == len(talk.told().choices) == 1
+        assert [one.id for one in work.mine(connection, project, user)] == [talk.number]
+        assert projects.progress(connection, project).judged == 0
+
+
+def test_who_has_said_something_today_keeps_the_conversation(store):
+    talk = Talk(store)
+    long_ago = "2020-01-01T00:00:00.000+00:00"
+    with store.write() as connection:
+        connection.get_one(Assignment, talk.number).given = long_ago
+    talk.say()
+    ben = add_user(store, "ben", "talk")
+
+    def given():
+        with store.write() as connection:
+            return work.next_for(connection, projects.find(connection, "talk"), ben)
+
+    assert given() is None
+    with store.write() as connection:
+        connection.scalars(select(Turn)).one().said = long_ago
+    assert given() is not None and talk.state == "lapsed"
+
+
+def test_a_choice_whose_receipt_was_lost_is_kept_once_also_after_the_next_message(store):
+    talk = Talk(store)
+    talk.exchange(0)
+    talk.say("more", 1)
+    sent = {"turn": 0, "better": 0, "strength": 3}
+    again = talk.do(work.answer, sent, sending=f"choose {talk.number} 0 0", version=0, seconds=1.0)
+    assert again.version == 1 and len(talk.told().choices) == 1
+
+
+def test_the_time_of_a_conversation_is_that_of_all_its_choices(store):
+    talk = Talk(store)
+    talk.exchange(0)
+    talk.exchange(1)
+    talk.end()
+    with store.read() as connection:
+        project = projects.find(connection, "talk")
+        (row,) = exports.rows(connection, project)
+        assert row["seconds"] == 2.0 and exports.work_of(connection, project)["ann"].seconds == 2.0
+        assert [one["seconds"] for one in exports.rows(connection, project, history=True)] == [1.0, 1.0]

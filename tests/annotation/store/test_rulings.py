@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import select
 
-from posttrain.annotation.kinds import NoAnswer
+from posttrain.annotation.kinds import KINDS, NoAnswer
 from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import exports, projects, rulings, work
 from posttrain.annotation.store.people import Refused
@@ -129,7 +129,9 @@ def test_steps_that_are_disputed(store):
 def test_a_decision_is_corrected_by_another_and_sent_twice_is_kept_once(store):
     boss = judged(store, {"ann": [UP, UP], "ben": [DOWN, DOWN]})
     first = rule(store, boss, 1, UP)
-    assert rule(store, boss, 1, DOWN, sending=first.sent).id == first.id
+    assert rule(store, boss, 1, UP, sending=first.sent).id == first.id
+    with pytest.raises(work.Changed, match="another decision"):
+        rule(store, boss, 1, DOWN, sending=first.sent)
     with pytest.raises(Refused, match="another item"):
         rule(store, boss, 2, UP, sending=first.sent)
     with pytest.raises(work.Changed, match="decided"):
@@ -161,11 +163,52 @@ def test_what_cannot_be_decided(store):
     [
         ("rank", {"ranking": [[1], [0, 2]], "failed": [3]}, "B > A = C; failed: D"),
         ("rank", {"ranking": [], "failed": [0, 1]}, "failed: A, B"),
-        ("compare", {"better": 1, "strength": 1, "of": [0, 1]}, "B > A"),
-        ("thumbs", {"good": [], "bad": [0, 1]}, "A = B"),
+        ("rank", {"ranking": [[1], [0]], "failed": []}, "B > A"),
+        ("compare", {"better": 3, "strength": 1, "of": [2, 3]}, "B is slightly better"),
+        ("compare", {"better": None, "strength": 0, "of": [0, 1]}, "neither"),
+        ("thumbs", {"good": [], "bad": [0, 1]}, "bad: A, B"),
+        ("thumbs", {"good": [2], "bad": [0, 1]}, "good: C; bad: A, B"),
+        (
+            "score",
+            {"scores": {"0": {"clear": 3, "kind": 5}, "1": {"clear": 1, "kind": 7}}},
+            "A: clear 3, kind 5; B: clear 1, kind 7",
+        ),
         ("steps", {"wrong": 2}, "step 3 is the first wrong one"),
         ("steps", {"wrong": None}, "all steps are right"),
     ],
 )
 def test_answers_in_words(kind, answer, words):
-    assert rulings.in_words(kind, answer) == words
+    assert KINDS[kind].words(answer) == words
+
+
+def test_thumbs_and_scores_are_disputed_where_no_order_tells(store):
+    good, bad, mixed = ({"good": g, "bad": b} for g, b in (([0, 1, 2], []), ([], [0, 1, 2]), ([0], [1, 2])))
+    judged(store, {"ann": [good, good, good], "ben": [bad, good, mixed], "cat": [bad, good, good]}, "thumbs")
+    assert disputed(store) == [("q0", 2 / 3, ""), ("q2", 7 / 9, "")]
+
+
+def test_scores_are_disputed_by_how_far_they_are_apart(store):
+    said = [
+        [{"scores": {"0": {"kind": kind, "clear": clear}}} for kind, clear in mine]
+        for mine in (((1, 4), (6, 6)), ((7, 4), (7, 6)))
+    ]
+    items = [item(f"q{n}", size=1) for n in range(2)]
+    judged(store, dict(zip(("ann", "ben"), said, strict=True)), "score", items, attributes=["kind", "clear"])
+    assert disputed(store) == [("q0", 1 / 2, ""), ("q1", 1 - 1 / 12, "")]
+
+
+def test_others_are_judged_by_the_decision_too(store):
+    boss = judged(store, {"ann": [UP], "ben": [DOWN], "cat": [DOWN]})
+    apart = lambda: {one.annotator: one.with_others for one in seen(store, rulings.agreed).annotators}  # noqa: E731
+    assert apart()["ann"] == 0.0
+    rule(store, boss, 1, UP)
+    assert apart() == {"ann": 1.0, "ben": 0.0, "cat": 0.0}
+
+
+def test_a_decided_step_is_what_annotators_are_compared_with(store):
+    items = [item("q0")._replace(completions=STEPS)]
+    boss = judged(store, {"ann": [{"wrong": 1}], "ben": [{"wrong": 2}], "cat": [{"wrong": 2}]}, "steps", items)
+    apart = lambda: {one.annotator: one.with_others for one in seen(store, rulings.agreed).annotators}  # noqa: E731
+    assert apart() == {"ann": 0.0, "ben": None, "cat": None}
+    rule(store, boss, 1, {"wrong": 1})
+    assert apart() == {"ann": 1.0, "ben": 0.0, "cat": 0.0}

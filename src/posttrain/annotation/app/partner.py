@@ -1,30 +1,33 @@
 """Who replies in conversations: one thread that lets a model answer all who wait, together."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Thread
 
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.database import Store
 
-Replies = list[tuple[str, str]] | str
-"""Two texts, each with the model that wrote it; or why there are none."""
+Reply = tuple[str, str, str]
+"""A text, the model that wrote it, and why it ended there (a `StopReason`)."""
 
-Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[Replies]]
-"""Conversations in, each with a number that decides what is drawn; two replies to each out."""
+Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[list[Reply] | str]]
+"""Conversations in, each with a number that decides what is drawn; two replies to each out, or why there are none."""
 
 TOGETHER = 8  # conversations that are answered at once
+PAUSE = 5.0  # seconds, after which a store that could not be reached is tried again
 
 
 class Partner:
     """Answers what waits in the store, from its start until it is closed.
 
-    What could not be answered is not tried again until somebody asks for it.
+    What could not be answered is not tried again until somebody asks for it, and then with other draws.
     """
 
     def __init__(self, store: Store, speak: Speak) -> None:
         self._store, self._speak = store, speak
-        self._wanted, self._closed = Event(), False
+        self._wanted, self._closed = Event(), Event()
         self._troubles: dict[int, str] = {}
+        self._tries: Counter[int] = Counter()
         self._thread = Thread(target=self._work, name="partner", daemon=True)
 
     def start(self) -> None:
@@ -34,13 +37,14 @@ class Partner:
 
     def close(self) -> None:
         """End after the replies that are being written."""
-        self._closed = True
+        self._closed.set()
         self._wanted.set()
         self._thread.join()
 
     def wake(self, turn: int) -> None:
         """There is a turn to answer, for the first time or again."""
-        self._troubles.pop(turn, None)
+        if self._troubles.pop(turn, None) is not None:
+            self._tries[turn] += 1
         self._wanted.set()
 
     def trouble(self, turn: int) -> str:
@@ -50,14 +54,10 @@ class Partner:
     def answer(self) -> int:
         """Answer those who have waited longest; returns how many were answered or cannot be."""
         with self._store.read() as connection:
-            turns = conversations.waiting(connection, TOGETHER + len(self._troubles))
-            asked = [(turn.id, conversations.transcript(turn)) for turn in turns if turn.id not in self._troubles]
-        asked = asked[:TOGETHER]
-        try:
-            found = self._speak(asked) if asked else []
-        except Exception as problem:  # whatever it was, this thread must go on, and people must hear of it
-            found = [f"the model failed: {problem}"] * len(asked)
-        for (turn, _), replies in zip(asked, found, strict=True):
+            found = conversations.waiting(connection, TOGETHER + len(self._troubles))
+            turns = {turn.id: conversations.transcript(turn) for turn in found if turn.id not in self._troubles}
+        asked = [(turn + (self._tries[turn] << 32), said) for turn, said in list(turns.items())[:TOGETHER]]
+        for turn, replies in zip(turns, self._replies(asked), strict=False):
             if isinstance(replies, str):
                 self._troubles[turn] = replies
             else:
@@ -65,9 +65,22 @@ class Partner:
                     conversations.reply(connection, turn, replies)
         return len(asked)
 
+    def _replies(self, asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]]) -> list[list[Reply] | str]:
+        """What the model says; where it fails over several conversations, to each of them alone."""
+        try:
+            return self._speak(asked) if asked else []
+        except Exception as problem:  # whatever it was, this thread must go on, and people must hear of it
+            if len(asked) > 1:
+                return [replies for one in asked for replies in self._replies([one])]
+            return [f"the model failed ({type(problem).__name__}); whoever serves it sees why"]
+
     def _work(self) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             self._wanted.wait()
             self._wanted.clear()
-            while not self._closed and self.answer():
-                pass
+            try:
+                while not self._closed.is_set() and self.answer():
+                    pass
+            except Exception:  # the store cannot be reached; what waits is still in it
+                self._closed.wait(PAUSE)
+                self._wanted.set()

@@ -16,6 +16,7 @@ from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Project, Turn
 
 router = APIRouter()
+NOBODY = "nobody replies here: whoever serves these pages must name a model, with --model"
 
 
 class Exchange(NamedTuple):
@@ -23,6 +24,7 @@ class Exchange(NamedTuple):
 
     message: str
     replies: list[tuple[str, int, str]]  # a letter, the number, the text; none yet
+    cut: frozenset[int]  # those that broke off because they were too long
     choice: Answer | None
     followed: int | None  # the reply with which the conversation goes on, once there is a choice
 
@@ -35,24 +37,34 @@ def exchanges(project: Project, assignment: Assignment) -> list[Exchange]:
         choice = chosen[turn.number] if turn.number < len(chosen) else None
         followed = turn.taken if choice is None or turn.taken is not None else following(project, turn, choice)
         texts = [] if turn.replies is None else [conversations.reply_of(turn, number) for number in turn.shown]
-        found.append(Exchange(turn.message, list(zip("AB", turn.shown, texts, strict=False)), choice, followed))
+        replies = list(zip("AB", turn.shown, texts, strict=False))
+        cut = frozenset(2 * turn.number + n for n, one in enumerate(turn.replies or ()) if one.get("stop") == "length")
+        found.append(Exchange(turn.message, replies, cut, choice, followed))
     return found
 
 
 def doing(assignment: Assignment, *, change: bool) -> Doing:
     """What is to be done next in a conversation; `change` asks for the last choice once more."""
     turns, here, versions = assignment.turns, f"/work/{assignment.id}", len(assignment.judgements)
-    chosen = work.choices(assignment)
-    if turns and turns[-1].replies is None:
-        return Doing("wait", here, versions, None, "", here)
-    if len(chosen) < len(turns):
-        return Doing("choose", here, versions, None, "Choose", here)
-    if change and turns:
+    chosen, ended = work.choices(assignment), assignment.state == "done"
+    whole = bool(turns) and len(chosen) == len(turns)
+    if change and whole:
         return Doing("choose", here, versions, chosen[-1], "Change", here)
-    back = f"{here}?change=1" if turns else ""
-    if assignment.state == "done":
+    back = f"{here}?change=1" if whole else ""
+    if ended:
         return Doing("ended", here, versions, None, "", here, back)
-    return Doing("say", f"{here}/say", len(turns), None, "Send", here, back)
+    if whole or not turns:
+        return Doing("say", f"{here}/say", len(turns), None, "Send", here, back)
+    if turns[-1].replies is None:
+        return Doing("wait", here, versions, None, "", here)
+    return Doing("choose", here, versions, None, "Choose", here)
+
+
+def trouble(desk: Desk, assignment: Assignment) -> str:
+    """Why the last message of a conversation has no replies; "" where they are there, or still to come."""
+    if not assignment.turns or assignment.turns[-1].replies is not None:
+        return ""
+    return NOBODY if desk.partner is None else desk.partner.trouble(assignment.turns[-1].id)
 
 
 @router.post("/work/{number}/say")
@@ -76,8 +88,7 @@ def replies(desk: Asked, visitor: Somebody, number: Number) -> Response:
     """Whether the replies to the last message are there."""
     with desk.store.read() as connection:
         turn = _last(connection, number, visitor)
-        ready = turn.replies is not None
-    return JSONResponse({"ready": ready, "trouble": "" if ready else _partner(desk).trouble(turn.id)})
+        return JSONResponse({"ready": turn.replies is not None, "trouble": trouble(desk, turn.assignment)})
 
 
 @router.post("/work/{number}/again")
@@ -110,5 +121,5 @@ def _last(connection: Connection, number: int, visitor: Visitor) -> Turn:
 
 def _partner(desk: Desk) -> Partner:
     if desk.partner is None:
-        raise Refused("nobody replies here: whoever serves these pages must name a model, with --model")
+        raise Refused(NOBODY)
     return desk.partner

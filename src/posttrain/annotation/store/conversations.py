@@ -43,6 +43,8 @@ def say(connection: Connection, assignment: Assignment, message: str, *, sending
     if (known := connection.scalar(select(Turn).where(Turn.sent == sending))) is not None:
         if known.assignment_id != assignment.id:
             raise Refused("this was sent already, in another conversation")
+        if known.message != message.strip():
+            raise Changed("another message was kept for this page; load it again to see the replies to that")
         return known
     message = message.strip()
     storable(message)
@@ -98,12 +100,12 @@ def waiting(connection: Connection, most: int) -> Sequence[Turn]:
     return connection.scalars(query.order_by(Turn.id).limit(most)).all()
 
 
-def reply(connection: Connection, number: int, replies: Sequence[tuple[str, str]]) -> None:
-    """Keep two replies to a turn, each with the model that wrote it; what has replies already keeps those."""
-    turn = connection.get_one(Turn, number)
+def reply(connection: Connection, number: int, replies: Sequence[tuple[str, str, str]]) -> None:
+    """Keep two replies to a turn: text, model, and why it stopped. What has replies already keeps those."""
+    turn = connection.get_one(Turn, number, with_for_update=True)
     if turn.replies is None:
-        (first, second) = replies
-        turn.replies = [{"text": text, "model": model} for text, model in (first, second)]
+        first, second = replies
+        turn.replies = [{"text": text, "model": model, "stop": stop} for text, model, stop in (first, second)]
         turn.replied = now()
         record(connection, None, "reply", f"assignment {turn.assignment_id}", turn=turn.number)
 

@@ -59,7 +59,11 @@ def open_store(url: str) -> Store:
     try:
         parsed = make_url(url)
         engine = create_engine(
-            parsed, pool_size=20, max_overflow=60, connect_args=_arguments(parsed.get_backend_name())
+            parsed,
+            pool_size=20,
+            max_overflow=60,
+            pool_pre_ping=True,
+            connect_args=_arguments(parsed.get_backend_name()),
         )
         if engine.dialect.name == "sqlite":
             event.listen(engine, "connect", _prepare)

@@ -16,9 +16,9 @@ from posttrain.types import Ranking
 
 
 def done(connection: Connection, project: Project) -> Sequence[Assignment]:
-    """All that has been answered."""
+    """All that has been answered; of a conversation, as far as it has come."""
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
-    query = query.where(Item.project_id == project.id, Assignment.state == "done").order_by(Assignment.id)
+    query = query.where(Item.project_id == project.id, Assignment.judgements.any()).order_by(Assignment.id)
     return connection.scalars(query).all()
 
 
@@ -97,7 +97,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                 "ruling": decisions.get(one.item.name),
                 "version": said.version,
                 "sent": said.sent,
-                "seconds": said.seconds,
+                "seconds": said.seconds if history else _seconds(one),
                 "given": one.given,
                 "time": said.said,
                 "details": one.item.details,
@@ -172,7 +172,12 @@ def _work(assignments: Sequence[Assignment]) -> Work:
     return Work(
         len(done),
         len(assignments) - len(done),
-        median(one.judgements[-1].seconds for one in done) if done else None,
+        median(map(_seconds, done)) if done else None,
         (sum(one.judgements[-1].answer == one.item.expected for one in checks), len(checks)),
         (sum(one.judgements[-1].answer == first[one.item_id] for one in again), len(again)),
     )
+
+
+def _seconds(assignment: Assignment) -> float:
+    """How long an answer took: the last version of it, or of a conversation all choices."""
+    return sum(said.seconds for said in (assignment.judgements if assignment.turns else assignment.judgements[-1:]))

@@ -1,6 +1,5 @@
 """Where annotators do not agree, and what a manager decides there; the decision is then what they say together."""
 
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,6 +50,8 @@ def rule(
     if (known := connection.scalar(select(Ruling).where(Ruling.sent == sending))) is not None:
         if known.item_id != item.id:
             raise Refused("this was sent already, for another item")
+        if KINDS[project.kind].check(sent, asked(project, item)) != known.answer:
+            raise Changed("another decision was kept for this page; load it again to see and change that one")
         return known
     if item.name not in {judged.item.name for judged in exports.done(connection, project)}:
         raise Refused("nobody has judged this yet")
@@ -74,14 +75,19 @@ class Disputed(NamedTuple):
 
 def disputed(connection: Connection, project: Project) -> list[Disputed]:
     """What annotators do not agree on: what nobody has decided first, and then where they agree least."""
-    said = exports.rankings(connection, project)
-    found = {item: w for item, mine in by_item(said).items() if (w := agreement.kendall_w(mine)) is not None}
-    for name, values in _by_item(exports.verdicts(connection, project)).items():
-        if len(values) > 1:
-            found[name] = Counter(values).most_common(1)[0][1] / len(values)
+    alike = KINDS[project.kind].alike
+    found: dict[str, float] = {}
+    if alike is not None:
+        answers: dict[str, list[Answer]] = {}
+        for item, _, answer in exports.told(connection, project).answers:
+            answers.setdefault(item, []).append(answer)
+        found = {item: alike(mine) for item, mine in answers.items()}
+    else:
+        for item, mine in by_item(exports.rankings(connection, project)).items():
+            found |= {str(item): w for w in [agreement.kendall_w(mine)] if w is not None}
     items = {item.name: item for item in exports.items(connection, project)}
     rows = [
-        Disputed(items[str(name)], share, items[str(name)].rulings[-1].user.name if items[str(name)].rulings else "")
+        Disputed(items[name], share, items[name].rulings[-1].user.name if items[name].rulings else "")
         for name, share in found.items()
         if share < 1
     ]
@@ -97,14 +103,21 @@ class Agreement(NamedTuple):
 
 
 def agreed(connection: Connection, project: Project) -> Agreement:
-    """Measure it, on orders where the project's kind says one, else on verdicts; nothing for kinds that say neither."""
-    if KINDS[project.kind].ranking is None:
+    """Measure it, on orders where the project's kind says one, else on verdicts; nothing for kinds that say neither.
+
+    What was decided is what an annotator is compared with, also in place of what the others say.
+    """
+    kind = KINDS[project.kind]
+    if kind.ranking is None:
         said = exports.verdicts(connection, project)
-        values = _by_item(said)
-        return Agreement(agreement.nominal_alpha(list(values.values())), None, agreement.by_verdicts(said))
-    rankings = exports.rankings(connection, project)
-    together = settle(agree(rankings, majority.beliefs(rankings)), exports.decided(connection, project))
-    people = agreement.annotators(rankings, together, majority.beliefs)
+        decided = {
+            name: kind.verdict(answer) for name, answer in exports.rulings(connection, project).items() if kind.verdict
+        }
+        alpha = agreement.nominal_alpha(list(_by_item(said).values()))
+        return Agreement(alpha, None, agreement.by_verdicts(said, decided))
+    rankings, decisions = exports.rankings(connection, project), exports.decided(connection, project)
+    together = settle(agree(rankings, majority.beliefs(rankings)), decisions)
+    people = agreement.annotators(rankings, together, majority.beliefs, decisions)
     return Agreement(agreement.alpha(rankings), agreement.mean_kendall_w(rankings), people)
 
 
@@ -117,20 +130,9 @@ def _by_item(said: Sequence[tuple[str, str, Hashable]]) -> dict[str, list[Hashab
 
 def said_of(connection: Connection, project: Project, item: Item) -> list[tuple[str, str]]:
     """What each annotator says of an item, and what was decided: a name, and the answer in words."""
+    words = KINDS[project.kind].words
+    if words is None:
+        return []
     said = [one for one in exports.done(connection, project) if one.item_id == item.id and not one.repeat]
-    found = [(one.user.name, in_words(project.kind, one.judgements[-1].answer)) for one in said]
-    ruled = [(f"{one.user.name}, who decides", in_words(project.kind, one.answer)) for one in item.rulings[-1:]]
-    return [*found, *ruled]
-
-
-def in_words(kind: str, answer: Answer) -> str:
-    """An answer for a manager to read; completions by letters, in the order of their numbers."""
-    ranking, verdict = KINDS[kind].ranking, KINDS[kind].verdict
-    if ranking is None:
-        wrong = verdict(answer) if verdict else None
-        return "all steps are right" if wrong is None else f"step {int(str(wrong)) + 1} is the first wrong one"
-    groups, failed = ranking(answer)
-    words = " > ".join(" = ".join(chr(ord("A") + one) for one in group) for group in groups)
-    return words + (
-        f"{'; ' if words else ''}failed: {', '.join(chr(ord('A') + one) for one in failed)}" if failed else ""
-    )
+    found = [(one.user.name, words(one.judgements[-1].answer)) for one in said]
+    return [*found, *((f"{one.user.name}, who decides", words(one.answer)) for one in item.rulings[-1:])]

@@ -171,7 +171,7 @@ class Turn(Base):
     number: Mapped[int]  # from 0
     message: Mapped[str] = mapped_column(Text)
     sent: Mapped[str] = mapped_column(String(64), unique=True)  # as a judgement's
-    replies: Mapped[list[dict[str, str]] | None] = mapped_column(JSON(none_as_null=True))  # text and model; none yet
+    replies: Mapped[list[dict[str, str]] | None] = mapped_column(JSON(none_as_null=True))  # text, model, stop; none yet
     shown: Mapped[list[int]]  # numbers of the replies, 2 * number and the next, in the order of the page
     taken: Mapped[int | None]  # the reply with which the conversation went on, when it has
     said: Mapped[str] = mapped_column(String(32), default=now)

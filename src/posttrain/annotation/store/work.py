@@ -17,7 +17,7 @@ from posttrain.annotation.kinds import KINDS, Answer, Question
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.projects import attributes_of, rules_of
-from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, User
+from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, Turn, User
 
 APART = 5  # items at least between the first and the second time
 HELD = timedelta(hours=12)  # how long an item waits for whoever it was given to, if others have nothing else to do
@@ -72,6 +72,7 @@ def _release(connection: Connection, project: Project) -> int:
     before = (datetime.now(UTC) - HELD).isoformat(timespec="milliseconds")
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
     query = query.where(Item.project_id == project.id, Assignment.state == "open", Assignment.given < before)
+    query = query.where(Assignment.id.not_in(select(Turn.assignment_id).where(Turn.said >= before)))
     held = connection.scalars(query).all()
     for one in held:
         one.state = "lapsed"
@@ -133,7 +134,8 @@ def answer(
     if (known := connection.scalar(select(Judgement).where(Judgement.sent == sending))) is not None:
         if known.assignment_id != assignment.id:
             raise Refused("this was sent already, for another item")
-        if KINDS[project.kind].check(sent, question(project, assignment)) != known.answer:
+        gone_on = len(assignment.turns) > len(known.answer.get("choices", ()))  # of a conversation
+        if not gone_on and KINDS[project.kind].check(sent, question(project, assignment)) != known.answer:
             raise Changed("another answer was kept for this page; load it again to see that answer and change it")
         return known
     said = KINDS[project.kind].check(sent, question(project, assignment))
@@ -143,8 +145,7 @@ def answer(
         assignment_id=assignment.id, version=version + 1, answer=said, seconds=max(0.0, seconds), sent=sending
     )
     connection.add(judgement)
-    if KINDS[project.kind].goes_on is None:
-        finish(assignment)
+    (finish if KINDS[project.kind].goes_on is None else take_up)(assignment)
     record(connection, assignment.user_id, "judge", f"assignment {assignment.id}", version=version + 1, answer=said)
     connection.flush()
     return judgement
@@ -153,7 +154,8 @@ def answer(
 def take_up(assignment: Assignment) -> None:
     """What was given back is theirs again."""
     if assignment.state in ("skipped", "lapsed"):
-        assignment.item.given += not assignment.repeat
+        if not assignment.repeat:
+            assignment.item.given = Item.given + 1  # in the database, where somebody else may have changed it
         assignment.state = "open"
 
 
@@ -204,9 +206,8 @@ def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
 def mine(connection: Connection, project: Project, user: User) -> list[Assignment]:
     """What somebody has done in a project, the latest first."""
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
-    query = query.where(
-        Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state.in_(("done", "skipped"))
-    )
+    seen = Assignment.state.in_(("done", "skipped")) | Assignment.judgements.any()
+    query = query.where(Item.project_id == project.id, Assignment.user_id == user.id, seen)
     return list(connection.scalars(query.order_by(Assignment.id.desc())))
 
 

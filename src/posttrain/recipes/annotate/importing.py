@@ -125,7 +125,7 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
     if config.models and kind in KINDS and KINDS[kind].goes_on:
         raise UserError(f"--models samples answers; to {KINDS[kind].says}, name it with annotate serve --model")
     text = _text(config.instructions, "instructions")
-    items, skipped = _sampled(config, names, quiet) if config.models else (_given(config), 0)
+    items, skipped = _sampled(config, names, quiet) if config.models else (_given(config, kind), 0)
     new = [item for item in items if item.name not in names]
     chosen = _worth_asking(config, new, quiet) if config.ask else new
     with store.write() as connection:
@@ -212,15 +212,17 @@ def _text(file: str, what: str) -> str:
         raise UserError(f"cannot read the {what} in '{file}': {problem}") from problem
 
 
-def _given(config: Import) -> list[NewItem]:
+def _given(config: Import, kind: str) -> list[NewItem]:
     rows = read_rows(config.dataset, limit=config.limit)
     if config.columns:
         rows = map_columns(rows, parse_columns(config.columns))
-    return [_item(row) for row in rows]
+    return [_item(row, talk=kind in KINDS and KINDS[kind].goes_on is not None) for row in rows]
 
 
-def _item(row: Row) -> NewItem:
-    said = () if "prompt" not in row and "topic" in row else row.messages("prompt")
+def _item(row: Row, *, talk: bool) -> NewItem:
+    said = () if talk and "prompt" not in row and "topic" in row else row.messages("prompt")
+    if talk and said and said[-1].role == "user":
+        raise row.fail("people say the first word in a conversation; give them a 'topic', and no prompt that asks")
     prompt = [{"role": message.role, "content": message.content} for message in said]
     value = row.fields.get("completions") or []
     if not isinstance(value, Sequence) or isinstance(value, str):

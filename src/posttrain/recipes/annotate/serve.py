@@ -12,16 +12,18 @@ each.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import uvicorn
 
 from posttrain.annotation.app import create_app
+from posttrain.annotation.app.partner import Speak
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError
 from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.two_replies import Talker, TwoReplies
+from posttrain.rollouts.two_replies import Asked, Reply, Talker, TwoReplies
 from posttrain.training.saved import saved_model
 from posttrain.types import Sampling
 
@@ -64,8 +66,8 @@ class Served:
         return [f"everything is in {self.store}"]
 
 
-def load_talkers(config: Serve) -> TwoReplies:
-    """Who replies in conversations: one model or two."""
+def load_talkers(config: Serve) -> Speak:
+    """Who replies in conversations, one model or two; if it fails, the terminal tells why."""
     names = config.model.split()
     if len(names) > 2:
         raise UserError(f"people choose between two replies; --model takes one model or two, and got {len(names)}")
@@ -74,7 +76,16 @@ def load_talkers(config: Serve) -> TwoReplies:
     sampling = Sampling(config.max_new_tokens, config.temperature)
     saved = [saved_model(name) for name in names]
     policies = [load_policy(one.where, precision=config.precision, cache_gb=config.cache_gb) for one in saved]
-    return TwoReplies([Talker(one.title, policy) for one, policy in zip(saved, policies, strict=True)], sampling)
+    replies = TwoReplies([Talker(one.title, policy) for one, policy in zip(saved, policies, strict=True)], sampling)
+
+    def speak(asked: Sequence[Asked]) -> list[list[Reply] | str]:
+        try:
+            return replies(asked)
+        except Exception as problem:
+            print(f"no replies: {problem!r}", file=sys.stderr, flush=True)
+            raise
+
+    return speak
 
 
 def run(config: Serve) -> Served:

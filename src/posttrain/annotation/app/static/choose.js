@@ -50,6 +50,7 @@ const ways = {
       return { ...said, turn: Number(form.elements.turn.value), broken };
     },
     show(said) {
+      if (said.turn !== undefined && said.turn !== Number(form.elements.turn.value)) return;  // a draft of another turn
       compare.show(said);
       for (const [number, rules] of Object.entries(said.broken))
         for (const rule of rules) choose(`broken-${number}-${rule}`, rule);

@@ -7,7 +7,8 @@ async function look() {
   try {
     const response = await fetch(`${location.pathname}/replies`, { headers: { accept: "application/json" }, redirect: "error" });
     found = await response.json();
-    if (!response.ok && response.status < 500) found.trouble = found.error;
+    if (response.status === 401) say(found.error);  // and look again: they may log in in another tab
+    else if (!response.ok && response.status < 500) found.trouble = found.error;
   } catch {
     found = {};
     say("There is no connection. What you said is kept; this page goes on when it is back.");
@@ -16,7 +17,7 @@ async function look() {
   if (found.trouble) {
     say(found.trouble);
     waiting.hidden = true;
-    for (const name of ["again", "end"]) document.getElementById(name)?.removeAttribute("hidden");
+    document.getElementById("again").hidden = false;
     return;
   }
   setTimeout(look, 1000);
