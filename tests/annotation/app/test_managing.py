@@ -82,13 +82,25 @@ def test_a_manager_decides_what_annotators_do_not_agree_on(store):
     add_project(store, items=1)
     boss = manager(store)
     _, (ann, ben) = office(store, "ann", "ben")
-    for browser, order in ((ann, "[[0],[1],[2]]"), (ben, "[[2],[1],[0]]")):
+
+    def judge(browser, order):
         path = browser.get("/projects/1").url.path
         browser.post(path, JSON, **browser.fields(path) | {"answer": f'{{"ranking": {order}}}'})
+
+    judge(ann, "[[0],[1],[2]]")
+    judge(ben, "[[2],[1],[0]]")
+    with store.write() as connection:
+        projects.add_items(connection, projects.find(connection, "helpful"), [item("another")])
+    judge(ann, "[[0,1,2]]")
     place = "/manage/1/items/1"
     assert f'href="{place}"' in boss.get("/manage/1").text
     page = boss.get(place).text
-    assert "A &gt; B &gt; C" in page and "C &gt; B &gt; A" in page and ">Decide</button>" in page
+    assert (
+        "A &gt; B &gt; C" in page
+        and "C &gt; B &gt; A" in page
+        and "A = B = C" not in page
+        and ">Decide</button>" in page
+    )
     assert "secret-model" not in page and "/skip" not in page
     kept = boss.post(place, JSON, **boss.fields(place) | {"answer": '{"ranking": [[1],[0],[2]]}'})
     assert kept.json() == {"next": "/manage/1"}

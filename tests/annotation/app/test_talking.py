@@ -143,6 +143,13 @@ def test_nobody_replies_where_no_model_is_served(store):
     path = begin(ann)
     refused = send(ann, path, "/say", text="Hello?")
     assert partner is None and refused.status_code == 400 and "--model" in refused.json()["error"]
+    with store.write() as connection:  # a server with a model was there before
+        turn = conversations.say(connection, connection.get_one(Assignment, 1), "Hi.", sending="a sending", turn=0)
+    told = ann.get(f"{path}/replies").json()
+    assert not told["ready"] and "--model" in told["trouble"] and "--model" in ann.get(path).text
+    with store.write() as connection:
+        conversations.reply(connection, turn.id, [("yes", "a", "stop"), ("no", "a", "stop")])
+    assert ann.get(f"{path}/replies").json() == {"ready": True, "trouble": ""}
 
 
 @pytest.mark.parametrize("problem", ["too long; end it", RuntimeError("out of memory")])
@@ -217,14 +224,18 @@ def test_who_waits_together_is_answered_together_and_one_trouble_holds_up_nobody
     _, partner, people = enter(store, model, *names)
     paths = [begin(one) for one in people]
     send(people[0], paths[0], "/say", text="first")
+    partner.answer()
+    send(people[0], paths[0], turn=0, better=0, strength=1)
+    send(people[0], paths[0], "/say", text="second")
     model.problem = "too long; end it"
     partner.answer()
+    people[0].post(f"{paths[0]}/end", csrf=people[0].csrf)
     model.problem = None
     for one, path in list(zip(people, paths, strict=True))[1:]:
         send(one, path, "/say", text="Hello?")
     assert [partner.answer() for _ in range(3)] == [TOGETHER, 1, 0]
     assert all(one.get(f"{path}/replies").json()["ready"] for one, path in list(zip(people, paths, strict=True))[1:])
-    assert len({number for asked in model.asked for number, _ in asked}) == len(names)
+    assert len({number for asked in model.asked for number, _ in asked}) == len(names) + 1
 
 
 def test_the_partner_works_on_its_own_until_it_is_closed(store, model):
@@ -257,6 +268,9 @@ def test_nothing_to_wait_for_is_not_there(store, model):
     _, _, (ann,) = enter(store, model, "ann")
     path = begin(ann)
     assert ann.get(f"{path}/replies").status_code == 404
-    for answer in ('{"text": 3}', "[]", "{", '{"text": ""}'):
+    for answer in ('{"text": 3}', "[]", "[1]", "3", "{", '{"text": ""}'):
         sent = ann.post(f"{path}/say", JSON, **ann.fields(path) | {"answer": answer})
+        assert sent.status_code == 422
+    for sending in ("", "short", "x" * 65):
+        sent = ann.post(f"{path}/say", JSON, csrf=ann.csrf, sending=sending, version="0", text="Hello?")
         assert sent.status_code == 422

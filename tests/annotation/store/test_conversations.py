@@ -195,6 +195,18 @@ def test_a_conversation_ends_after_a_choice_and_counts_then(store):
         assert list(actions) == ["give", "say", "reply", "judge", "end", "judge"]
 
 
+def test_nothing_is_chosen_before_there_are_replies_and_nothing_ends_before_a_choice_between_them(store):
+    talk = Talk(store)
+    talk.exchange(0)
+    talk.say("more", 1)
+    with pytest.raises(NoAnswer, match="gone on"):
+        talk.choose(1, better=None, strength=0)
+    talk.reply(1)
+    with pytest.raises(Refused, match="choose"):
+        talk.end()
+    assert talk.state == "open" and len(talk.told().choices) == 1
+
+
 def test_one_that_gets_no_replies_can_end_and_is_then_not_answered(store):
     talk = Talk(store)
     talk.exchange(0)
