@@ -148,6 +148,8 @@ def test_a_decided_tie_is_one():
     assert tied(found) == set()
     decision = Ranking("x", "", ((0, 1), (2,)))
     assert tied(found._replace(decided={"x": decision}, rulings={"x": ranked([0, 1], [2])})) == {(TEXTS[0], TEXTS[1])}
+    decision = Ranking("x", "", ((0,),), (1, 2))
+    assert tied(found._replace(decided={"x": decision}, rulings={"x": ranked([0], failed=[1, 2])})) == set()
 
 
 def test_training_leaves_ties_out_and_evaluation_reads_them(tmp_path):

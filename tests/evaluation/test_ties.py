@@ -26,6 +26,11 @@ def test_by_hand():
     assert found.ci95[0] < found.accuracy < found.ci95[1] and (found.pairs, found.ties) == (4, 4)
 
 
+def test_what_is_just_as_large_as_the_margin_of_a_tie_is_one():
+    # eps of the second half (2, and a tie of -.5) is .5, and of the first (.5, and a tie of .1) it is .1
+    assert ties_of(scored(0.5, 2.0), scored(0.1, -0.5, first=2)).accuracy == pytest.approx((0 + 1 + 1 + 0) / 4)
+
+
 def test_prompts_weigh_the_same_and_are_in_one_half_with_all_they_have():
     pairs = [ScoredPair((2.0,), (0.0,), prompt=0)] * 9 + scored(-1.0, first=1)
     ties = [ScoredPair((0.5,), (0.0,), prompt=0), *scored(3.0, first=1)]
