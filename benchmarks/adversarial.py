@@ -29,6 +29,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from asking import interval
 from learn import tiny
 from overoptimization import HELD, MOST, OTHERS, PROMPTS, TOKENS, Proxy, choose, gold_model, label, scorer
 
@@ -149,16 +150,19 @@ def run_seed(output: Path, rounds: int, seed: int) -> None:
 
 
 def table(output: Path, seeds: Sequence[int], rounds: int) -> Iterator[str]:
-    """Means over seeds, and every seed's gold beside."""
+    """Means over seeds, and how much more gold there is than with pairs at random, paired by seed."""
     each = [json.loads((output / f"seed-{seed}" / "found.json").read_text(encoding="utf-8")) for seed in seeds]
-    yield f"| pairs added | round | pairs | judged as gold does | gold at {MOST} | of each seed | highest gold |"
+    yield f"| pairs added | round | pairs | judged as gold does | gold at {MOST} | more than at random | highest gold |"
     yield "|---|---|---|---|---|---|---|"
     rows = [("none", "0"), *((arm, f"{arm} {number}") for arm in ARMS for number in range(1, rounds + 1))]
     for arm, name in rows:
         mine = [found[name] for found in each]
         mean = {key: fmean(one[key] for one in mine) for key in ("pairs", "accuracy", "gold", "most")}
-        seen = ", ".join(f"{one['gold']:+.2f}" for one in mine)
         number = name.split()[-1]
+        seen = ""
+        if arm not in ("none", ARMS[-1]) and len(seeds) > 1:
+            gain, half = interval([found[name]["gold"] - found[f"{ARMS[-1]} {number}"]["gold"] for found in each])
+            seen = f"{gain:+.2f} ({gain - half:+.2f} to {gain + half:+.2f})"
         yield (
             f"| {arm} | {number} | {mean['pairs']:.0f} | {mean['accuracy']:.3f} | {mean['gold']:+.2f} | {seen} | "
             f"{mean['most']:+.2f} |"
