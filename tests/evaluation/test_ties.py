@@ -70,7 +70,7 @@ def test_no_other_epsilon_is_better(pairs, ties):
     def right(epsilon):
         return sum(m > epsilon for m in pairs) + sum(abs(m) <= epsilon for m in ties)
 
-    found = best_epsilon(scored(*pairs), scored(*ties))
+    found = best_epsilon(scored(*pairs), scored(*ties, first=100))
     assert right(found) == max(right(n / 2) for n in range(10))
     assert all(right(n / 2) < right(found) for n in range(int(found * 2)))
 
@@ -81,3 +81,9 @@ def test_what_ties_are_told_by_does_not_depend_on_the_unit(pairs, ties, factor):
     scaled = ties_of(scored(*(m * factor for m in pairs)), scored(*(m * factor for m in ties)))
     assert scaled.accuracy == found.accuracy and scaled.told == found.told
     assert scaled.epsilon == pytest.approx(found.epsilon * factor)
+
+
+def test_a_prompt_with_many_ties_does_not_outweigh_many_prompts():
+    many = [ScoredPair((1.0,), (0.0,), prompt=0)] * 20
+    assert best_epsilon(scored(*[0.5] * 5, first=1), many) == 0.0
+    assert best_epsilon(scored(*[0.5] * 5, first=1), scored(*[1.0] * 20, first=6)) == 1.0

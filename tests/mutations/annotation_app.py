@@ -166,7 +166,9 @@ MUTATIONS = [
             ("(finish if KINDS[project.kind].goes_on is None else take_up)", "finish"),
             ("(finish if KINDS[project.kind].goes_on is None else take_up)", "(lambda a: None)"),
             ("            assignment.item.given = Item.given + 1  #", "            pass  #"),
-            ("len(assignment.turns) > len(known.answer", "0 > len(known.answer"),
+            ("texts=texts, before=chosen[:-1])", "texts=texts)"),
+            ("if number < 2 * len(chosen)}", "}"),
+            ("select(Judgement.assignment_id).where(Judgement.said >= before)", "select(-1)"),
             ("select(Turn.assignment_id).where(Turn.said >= before)", "select(-1)"),
             ('| Assignment.judgements.any()', ""),
             ('        assignment.state = "open"\n', ""),
@@ -226,7 +228,10 @@ MUTATIONS = [
     *(
         Mutation("annotation/store/exports.py", old, new, TALKING)
         for old, new in [
-            ("if one.turns else {}", "if False else {}"),
+            ("if KINDS[project.kind].goes_on else {}", "if False else {}"),
+            ("if talk else [],", "if False else [],"),
+            ("    done = [one for one in assignments if one.judgements]", "    done = [one for one in assignments if one.state == 'done']"),
+            ('one.state == "skipped" and not', "not"),
             ("for choice in _choices(one)]", "for choice in _choices(one)][1:]"),
             ("turn {turn.number + 1}", "turn {turn.number}"),
         ]

@@ -101,6 +101,8 @@ def test_a_reply_that_says_nothing_is_drawn_again_and_none_is_better_than_that()
     said = {seed_for(7, 0, 0): "", seed_for(7, 0, 1): " ", seed_for(7, 0, 2): "yes", seed_for(7, 1, 0): "\n"}
     one = talker("a", lambda request: said.get(request.seed, "no"))
     assert asked(one) == [[("yes", "a", "stop"), ("no", "a", "stop")]]
+    same = {seed_for(7, 1, turn): " " for turn in (1, 2, 3)}
+    assert asked(talker("a", lambda request: same.get(request.seed, "yes"))) == [[("yes", "a", "stop")] * 2]
     mute = talker("a", lambda _: " ")
     (why,) = asked(mute)
     assert "says nothing" in why and len(mute.policy.engine.asked) == TRIES

@@ -3,8 +3,11 @@
 A model that scores rarely gives two responses the same number, so what it calls a tie is a margin within some epsilon.
 """
 
+import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean
 from typing import NamedTuple
 
@@ -70,14 +73,17 @@ def ties_of(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> Ties:
 
 
 def best_epsilon(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> float:
-    """The smallest margin up to which to call a pair equal, of those by which most are right."""
-    margins = sorted(pair.margin for pair in pairs)
-    sizes = sorted(abs(tie.margin) for tie in ties)
+    """The smallest margin up to which to call a pair equal, of those by which most is right; prompts weigh the same."""
+    of_prompt = Counter(one.prompt for one in (*pairs, *ties))
+    margins = sorted((pair.margin, 1 / of_prompt[pair.prompt]) for pair in pairs)
+    sizes = sorted((abs(tie.margin), 1 / of_prompt[tie.prompt]) for tie in ties)
+    missed, met = ([0.0, *accumulate(weight for _, weight in one)] for one in (margins, sizes))
 
-    def right(epsilon: float) -> int:
-        return len(margins) - bisect_right(margins, epsilon) + bisect_right(sizes, epsilon)
+    def right(epsilon: float) -> float:
+        up_to = (epsilon, math.inf)
+        return round(met[bisect_right(sizes, up_to)] - missed[bisect_right(margins, up_to)], 9)
 
-    candidates = sorted({0.0, *sizes})  # between two of them nothing is gained
+    candidates = sorted({0.0, *(size for size, _ in sizes)})  # between two of them nothing is gained
     return max(candidates, key=right)
 
 

@@ -260,10 +260,13 @@ def _more(judged: Judged, compared: Sequence[Preference], scored: Sequence[Score
 
 
 def _by_prompt(judged: Judged, everything: Sequence[tuple[Preference, ...]]) -> Judged:
-    """The same with one number for each prompt, also where it is among the pairs and among the ties."""
+    """The same with one number for each prompt, wherever it is among the pairs and the ties."""
     first = {one[0].prompt: number for number, one in reversed(list(enumerate(everything)))}
-    equal = tuple(replace(tie, prompt=first[everything[tie.prompt][0].prompt]) for tie in judged.equal)
-    return replace(judged, equal=equal)
+
+    def numbered(pairs: Sequence[ScoredPair]) -> tuple[ScoredPair, ...]:
+        return tuple(replace(pair, prompt=first[everything[pair.prompt][0].prompt]) for pair in pairs)
+
+    return replace(judged, pairs=numbered(judged.pairs), equal=numbered(judged.equal))
 
 
 def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:

@@ -44,7 +44,7 @@ class TwoReplies:
                 self._draw(talker, asked, found, (draw, turn))
             for place, replies in enumerate(found):
                 if not isinstance(replies, str) and not replies[draw][0].strip():
-                    found[place] = "the model says nothing to this; try again, or say something else"
+                    found[place] = "the model says nothing to this; try again"
         return found
 
     def _draw(
@@ -71,6 +71,8 @@ class TwoReplies:
         for place, done in zip(requests, completions, strict=True):
             text = talker.policy.chat.decode(done.token_ids).replace("\0", "\N{REPLACEMENT CHARACTER}")
             replies = cast(list[Reply], found[place])
+            if replies[draw:] and not text.strip():
+                continue  # what was drawn before may say something
             replies[draw:] = [(text, talker.name, str(done.stop_reason))]
 
 

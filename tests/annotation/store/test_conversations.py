@@ -8,7 +8,7 @@ from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import conversations, exports, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.projects import NewItem
-from posttrain.annotation.store.tables import Assignment, Event, Item, Turn, User
+from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Turn, User
 from tests.annotation.worlds import add_project, add_user
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -340,6 +340,11 @@ def test_who_has_said_something_today_keeps_the_conversation(store):
     assert given() is None
     with store.write() as connection:
         connection.scalars(select(Turn)).one().said = long_ago
+    talk.reply()
+    talk.choose()
+    assert given() is None
+    with store.write() as connection:
+        connection.scalars(select(Judgement)).one().said = long_ago
     assert given() is not None and talk.state == "lapsed"
 
 
@@ -350,6 +355,8 @@ def test_a_choice_whose_receipt_was_lost_is_kept_once_also_after_the_next_messag
     sent = {"turn": 0, "better": 0, "strength": 3}
     again = talk.do(work.answer, sent, sending=f"choose {talk.number} 0 0", version=0, seconds=1.0)
     assert again.version == 1 and len(talk.told().choices) == 1
+    with pytest.raises(work.Changed, match="another answer was kept"):
+        talk.do(work.answer, sent | {"better": 1}, sending=f"choose {talk.number} 0 0", version=0, seconds=1.0)
 
 
 def test_the_time_of_a_conversation_is_that_of_all_its_choices(store):
@@ -362,3 +369,13 @@ def test_the_time_of_a_conversation_is_that_of_all_its_choices(store):
         (row,) = exports.rows(connection, project)
         assert row["seconds"] == 2.0 and exports.work_of(connection, project)["ann"].seconds == 2.0
         assert [one["seconds"] for one in exports.rows(connection, project, history=True)] == [1.0, 1.0]
+
+
+def test_unended_conversations_are_counted_as_done_and_not_as_skipped(store):
+    talk = Talk(store)
+    talk.exchange(0)
+    with store.write() as connection:
+        connection.get_one(Assignment, talk.number).state = "lapsed"
+    with store.read() as connection:
+        mine = exports.work_of(connection, projects.find(connection, "talk"))["ann"]
+    assert (mine.done, mine.skipped) == (1, 0)

@@ -90,7 +90,7 @@ def rows(connection: Connection, project: Project, *, history: bool = False) -> 
                     {"text": completion.text, "model": completion.model, **completion.details}
                     for completion in one.item.completions
                 ],
-                **({"turns": _turns(one)} if one.turns else {}),
+                **({"turns": _turns(one)} if KINDS[project.kind].goes_on else {}),
                 "shown": one.shown,
                 "repeat": one.repeat,
                 "check": one.item.expected is not None,
@@ -111,7 +111,7 @@ def _turns(assignment: Assignment) -> list[dict[str, Any]]:
 
 def told(connection: Connection, project: Project) -> Told:
     """All that was said, the first time that an annotator met an item, as they say it now."""
-    every = items(connection, project)
+    every, talk = items(connection, project), KINDS[project.kind].goes_on is not None
     answers = [
         (one.item.name, one.user.name, one.judgements[-1].answer) for one in done(connection, project) if not one.repeat
     ]
@@ -121,7 +121,7 @@ def told(connection: Connection, project: Project) -> Told:
         {item.name: {completion.number: completion.text for completion in item.completions} for item in every},
         answers,
         rankings(connection, project),
-        [choice for one in done(connection, project) for choice in _choices(one)],
+        [choice for one in done(connection, project) for choice in _choices(one)] if talk else [],
         rules_of(project),
         rulings(connection, project),
         decided(connection, project),
@@ -157,21 +157,22 @@ def work_of(connection: Connection, project: Project) -> dict[str, Work]:
         .join(Item, Item.id == Assignment.item_id)
         .join(User, User.id == Assignment.user_id)
     )
-    query = query.where(Item.project_id == project.id, Assignment.state != "open").order_by(Assignment.id)
+    query = query.where(Item.project_id == project.id).order_by(Assignment.id)
     mine: dict[str, list[Assignment]] = {}
     for assignment, name in connection.execute(query).unique():
         mine.setdefault(name, []).append(assignment)
-    return {name: _work(assignments) for name, assignments in mine.items()}
+    found = {name: _work(assignments) for name, assignments in mine.items()}
+    return {name: work for name, work in found.items() if work.done or work.skipped}
 
 
 def _work(assignments: Sequence[Assignment]) -> Work:
-    done = [one for one in assignments if one.state == "done"]
+    done = [one for one in assignments if one.judgements]
     first = {one.item_id: one.judgements[-1].answer for one in done if not one.repeat}
     again = [one for one in done if one.repeat and one.item_id in first]
     checks = [one for one in done if one.item.expected is not None and not one.repeat]
     return Work(
         len(done),
-        len(assignments) - len(done),
+        sum(one.state == "skipped" and not one.judgements for one in assignments),
         median(map(_seconds, done)) if done else None,
         (sum(one.judgements[-1].answer == one.item.expected for one in checks), len(checks)),
         (sum(one.judgements[-1].answer == first[one.item_id] for one in again), len(again)),
@@ -180,4 +181,5 @@ def _work(assignments: Sequence[Assignment]) -> Work:
 
 def _seconds(assignment: Assignment) -> float:
     """How long an answer took: the last version of it, or of a conversation all choices."""
-    return sum(said.seconds for said in (assignment.judgements if assignment.turns else assignment.judgements[-1:]))
+    said = assignment.judgements
+    return sum(one.seconds for one in (said if "choices" in said[-1].answer else said[-1:]))

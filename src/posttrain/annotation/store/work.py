@@ -73,6 +73,7 @@ def _release(connection: Connection, project: Project) -> int:
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
     query = query.where(Item.project_id == project.id, Assignment.state == "open", Assignment.given < before)
     query = query.where(Assignment.id.not_in(select(Turn.assignment_id).where(Turn.said >= before)))
+    query = query.where(Assignment.id.not_in(select(Judgement.assignment_id).where(Judgement.said >= before)))
     held = connection.scalars(query).all()
     for one in held:
         one.state = "lapsed"
@@ -134,8 +135,11 @@ def answer(
     if (known := connection.scalar(select(Judgement).where(Judgement.sent == sending))) is not None:
         if known.assignment_id != assignment.id:
             raise Refused("this was sent already, for another item")
-        gone_on = len(assignment.turns) > len(known.answer.get("choices", ()))  # of a conversation
-        if not gone_on and KINDS[project.kind].check(sent, question(project, assignment)) != known.answer:
+        then = question(project, assignment)
+        if chosen := known.answer.get("choices"):  # a conversation may have gone on since
+            texts = {number: text for number, text in then.texts.items() if number < 2 * len(chosen)}
+            then = then._replace(texts=texts, before=chosen[:-1])
+        if KINDS[project.kind].check(sent, then) != known.answer:
             raise Changed("another answer was kept for this page; load it again to see that answer and change it")
         return known
     said = KINDS[project.kind].check(sent, question(project, assignment))
