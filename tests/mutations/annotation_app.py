@@ -230,7 +230,7 @@ MUTATIONS = [
         for old, new in [
             ("if KINDS[project.kind].goes_on else {}", "if False else {}"),
             ("if talk else [],", "if False else [],"),
-            ("    done = [one for one in assignments if one.judgements]", "    done = [one for one in assignments if one.state == 'done']"),
+            ("in assignments if one.judgements]", "in assignments if one.state == 'done']"),
             ('one.state == "skipped" and not', "not"),
             ("for choice in _choices(one)]", "for choice in _choices(one)][1:]"),
             ("turn {turn.number + 1}", "turn {turn.number}"),

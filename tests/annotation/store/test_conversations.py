@@ -352,6 +352,7 @@ def test_a_choice_whose_receipt_was_lost_is_kept_once_also_after_the_next_messag
     talk = Talk(store)
     talk.exchange(0)
     talk.say("more", 1)
+    talk.reply(1)
     sent = {"turn": 0, "better": 0, "strength": 3}
     again = talk.do(work.answer, sent, sending=f"choose {talk.number} 0 0", version=0, seconds=1.0)
     assert again.version == 1 and len(talk.told().choices) == 1
@@ -373,6 +374,8 @@ def test_the_time_of_a_conversation_is_that_of_all_its_choices(store):
 
 def test_unended_conversations_are_counted_as_done_and_not_as_skipped(store):
     talk = Talk(store)
+    with store.read() as connection:
+        assert exports.work_of(connection, projects.find(connection, "talk")) == {}
     talk.exchange(0)
     with store.write() as connection:
         connection.get_one(Assignment, talk.number).state = "lapsed"
