@@ -145,7 +145,7 @@ def test_users_are_listed_invited_and_locked_out(asked, capsys):
         (["export", "--project", "p", "--output", "out.jsonl", "--to", "pair"], "did you mean 'pairs'?"),
         (
             ["export", "--project", "p", "--output", "out.jsonl", "--to", "steps"],
-            "makes no steps; type --to pairs or judgements",
+            "makes no steps; type --to pairs or ties or judgements",
         ),
         (["export", "--project", "p", "--output", "out.jsonl", "--to", "pairs", "--history"], "--history is of rows"),
         (["status", "--project", "q"], "there is no project 'q'"),
