@@ -31,12 +31,11 @@ from typing import Any
 import torch
 from asking import interval
 from learn import tiny
-from overoptimization import HELD, MOST, OTHERS, PROMPTS, TOKENS, Proxy, choose, gold_model, label, scorer
+from overoptimization import MOST, OTHERS, PROMPTS, TOKENS, Proxy, choose, gold_model, label, learn, scorer
 
 from posttrain.monitoring import jsonl, read_run
-from posttrain.recipes import best_of_n, reward_model
+from posttrain.recipes import best_of_n
 from posttrain.recipes.best_of_n import BestOfN
-from posttrain.recipes.reward_model import Scoring
 from posttrain.types import Message
 
 FIRST = 200  # pairs before the first round
@@ -44,25 +43,10 @@ N = 64  # answers to each prompt in a round
 ARMS = ("gold model", "people", "at random")
 
 
-def learn(pairs: Path, heldout: Path, run: Path, policy: Path, seed: int) -> Path:
+def learned(pairs: Path, heldout: Path, run: Path, policy: Path, seed: int) -> Path:
     """A reward model of the pairs in a file."""
     if not (run / "done").exists():
-        count = len(jsonl.read(pairs))
-        config = Scoring(
-            dataset=str(pairs),
-            eval_dataset=str(heldout),
-            eval_limit=HELD,
-            model=str(policy),
-            epochs=max(3.0, 6000 / count),
-            pairs_per_step=32,
-            lr=1e-3,
-            centring=0.01,
-            precision="float32",
-            save_every=10**6,
-            seed=seed,
-        )
-        reward_model.run(config, output=run, quiet=True)
-        (run / "done").touch()
+        learn(run, pairs, heldout, policy, len(jsonl.read(pairs)), seed)
     return run
 
 
@@ -124,7 +108,7 @@ def run_seed(output: Path, rounds: int, seed: int) -> None:
     gold = gold_model(folder / "gold", policy, seed)
     first = label(folder / "pairs.jsonl", PROMPTS, FIRST, policy, gold, seed)
     heldout = label(folder / "heldout.jsonl", OTHERS, HELD, policy, gold, seed + 7919)
-    start = learn(first, heldout, folder / "proxy-0", policy, seed)
+    start = learned(first, heldout, folder / "proxy-0", policy, seed)
     models, sizes = {"0": start}, {"0": len(jsonl.read(first))}
     for arm in ARMS:
         model, rows = start, jsonl.read(first)
@@ -133,7 +117,7 @@ def run_seed(output: Path, rounds: int, seed: int) -> None:
             here.mkdir(exist_ok=True)
             rows = rows + more_pairs(arm, here, model, policy, gold, 1000 * number + seed)
             jsonl.write(here / "pairs.jsonl", iter(rows))
-            model = learn(here / "pairs.jsonl", heldout, here / "proxy", policy, seed)
+            model = learned(here / "pairs.jsonl", heldout, here / "proxy", policy, seed)
             models[f"{arm} {number}"], sizes[f"{arm} {number}"] = model, len(rows)
         print(f"seed {seed}: {arm} done", flush=True)
     points = choose(folder, policy, gold, {name: (Proxy(name, 0), model) for name, model in models.items()}, seed)

@@ -134,14 +134,19 @@ def learn_proxy(proxy: Proxy, folder: Path, policy: Path, gold: Path, seed: int)
     shutil.rmtree(run, ignore_errors=True)
     train = label(folder / f"pairs-{proxy.pairs}.jsonl", PROMPTS, proxy.pairs, policy, gold, seed)
     heldout = label(folder / "heldout.jsonl", OTHERS, HELD, policy, gold, seed + 7919)
+    return learn(run, train, heldout, policy, proxy.pairs, seed, ensemble=proxy.ensemble)
+
+
+def learn(run: Path, train: Path, heldout: Path, policy: Path, pairs: int, seed: int, *, ensemble: int = 1) -> Path:
+    """A reward model of a file of so many pairs, into a run of its own."""
     config = Scoring(
         dataset=str(train),
         eval_dataset=str(heldout),
         eval_limit=HELD,
         model=str(policy),
-        ensemble=proxy.ensemble,
-        epochs=max(1.0, 6000 / proxy.pairs) if proxy.pairs < 2000 else 3.0,
-        pairs_per_step=min(32, proxy.pairs),
+        ensemble=ensemble,
+        epochs=max(1.0, 6000 / pairs) if pairs < 2000 else 3.0,
+        pairs_per_step=min(32, pairs),
         lr=1e-3,
         centring=0.01,
         precision="float32",

@@ -6,6 +6,7 @@ that learns from them beside what it had learned from is trained against what op
 
 import random
 from collections.abc import Sequence
+from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
@@ -23,7 +24,7 @@ def fooled(group: Group, golds: Sequence[float]) -> list[dict[str, Any]]:
     if not (golds[better] > golds[liked] and group.rewards[better] < group.rewards[liked]):
         return []
     row = {
-        "prompt": _prompt(group),
+        "prompt": [asdict(message) for message in group.task.prompt],
         "chosen": group.trajectories[better].text,
         "rejected": group.trajectories[liked].text,
         "reward": {"chosen": group.rewards[better], "rejected": group.rewards[liked]},
@@ -48,7 +49,7 @@ def for_people(group: Group, seed: int) -> list[dict[str, Any]]:
     digest = sha256("\0".join(group.trajectories[place].text for place, _ in said).encode()).hexdigest()[:8]
     row = {
         "item": f"{group.task.id} {digest}",  # the same prompt may come in a later round, with other answers
-        "prompt": _prompt(group),
+        "prompt": [asdict(message) for message in group.task.prompt],
         "completions": [
             {"text": group.trajectories[place].text, "model": name, "reward": group.rewards[place]}
             for place, name in said
@@ -61,7 +62,3 @@ def for_people(group: Group, seed: int) -> list[dict[str, Any]]:
 def _whole(group: Group) -> list[int]:
     """The places of the answers that were not cut off."""
     return [place for place, found in enumerate(group.trajectories) if found.stop_reason is StopReason.STOP]
-
-
-def _prompt(group: Group) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in group.task.prompt]

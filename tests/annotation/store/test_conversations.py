@@ -308,7 +308,7 @@ def test_rows_tell_all_of_a_conversation(store):
     talk.end()
     with store.read() as connection:
         (row,) = exports.rows(connection, projects.find(connection, "talk"))
-        assert exports.names(connection, projects.find(connection, "talk")) == {"trip": "Plan a trip."}
+        assert [item.about for item in exports.items(connection, projects.find(connection, "talk"))] == ["Plan a trip."]
     assert [turn["message"] for turn in row["turns"]] == ["message 0", "message 1"]
     assert row["turns"][0]["taken"] == 0 and row["turns"][1]["taken"] is None
     assert row["turns"][0]["replies"][1] == {"text": "second 0", "model": "b", "stop": "length"}

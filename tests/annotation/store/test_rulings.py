@@ -79,10 +79,9 @@ def test_a_decision_is_what_they_say_together(store):
 
 def test_annotators_are_measured_by_it_and_rows_tell_it(store):
     boss = judged(store, {"ann": [UP], "ben": [DOWN]})
-    agreements = lambda: [one.agreement for one in seen(store, rulings.agreed).annotators]  # noqa: E731
-    assert agreements() == [None, None]
+    assert [one.agreement for one in seen(store, rulings.agreed).annotators] == [None, None]
     rule(store, boss, 1, UP)
-    assert agreements() == [1.0, 0.0]
+    assert [one.agreement for one in seen(store, rulings.agreed).annotators] == [1.0, 0.0]
     rows = seen(store, lambda connection, project: list(exports.rows(connection, project)))
     assert [row["ruling"]["ranking"] for row in rows] == [[[0], [1], [2]]] * 2
 
@@ -193,18 +192,20 @@ def test_scores_are_disputed_by_how_far_they_are_apart(store):
     assert disputed(store) == [("q0", 1 / 2, ""), ("q1", 1 - 1 / 12, "")]
 
 
+def with_others(store):
+    return {one.annotator: one.with_others for one in seen(store, rulings.agreed).annotators}
+
+
 def test_others_are_judged_by_the_decision_too(store):
     boss = judged(store, {"ann": [UP], "ben": [DOWN], "cat": [DOWN]})
-    apart = lambda: {one.annotator: one.with_others for one in seen(store, rulings.agreed).annotators}  # noqa: E731
-    assert apart()["ann"] == 0.0
+    assert with_others(store)["ann"] == 0.0
     rule(store, boss, 1, UP)
-    assert apart() == {"ann": 1.0, "ben": 0.0, "cat": 0.0}
+    assert with_others(store) == {"ann": 1.0, "ben": 0.0, "cat": 0.0}
 
 
 def test_a_decided_step_is_what_annotators_are_compared_with(store):
     items = [item("q0")._replace(completions=STEPS)]
     boss = judged(store, {"ann": [{"wrong": 1}], "ben": [{"wrong": 2}], "cat": [{"wrong": 2}]}, "steps", items)
-    apart = lambda: {one.annotator: one.with_others for one in seen(store, rulings.agreed).annotators}  # noqa: E731
-    assert apart() == {"ann": 0.0, "ben": None, "cat": None}
+    assert with_others(store) == {"ann": 0.0, "ben": None, "cat": None}
     rule(store, boss, 1, {"wrong": 1})
-    assert apart() == {"ann": 1.0, "ben": 0.0, "cat": 0.0}
+    assert with_others(store) == {"ann": 1.0, "ben": 0.0, "cat": 0.0}

@@ -135,11 +135,6 @@ def _choices(assignment: Assignment) -> Iterator[Choice]:
         yield Choice(name, assignment.user.name, read, texts, choice)
 
 
-def names(connection: Connection, project: Project) -> dict[str, str]:
-    """By an item's name, what it is about: the last thing that its prompt says, or its topic."""
-    return {item.name: item.about for item in items(connection, project)}
-
-
 class Work(NamedTuple):
     """What one annotator has done."""
 
