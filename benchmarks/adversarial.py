@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from asking import interval
 from learn import tiny
-from overoptimization import MOST, OTHERS, PROMPTS, TOKENS, Proxy, choose, gold_model, label, learn, scorer
+from overoptimization import HELD, MOST, OTHERS, PROMPTS, TOKENS, Proxy, choose, gold_model, label, learn, scorer
 
 from posttrain.monitoring import jsonl, read_run
 from posttrain.recipes import best_of_n
