@@ -153,6 +153,16 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
+class Rated:
+    """One response to a prompt, and what somebody found of several qualities of it, each in its own unit."""
+
+    prompt: tuple[Message, ...]
+    response: str
+    ratings: Mapping[str, float]  # by the attribute's name; those that nobody rated are not there
+    source: str = ""  # where it was read: file and line
+
+
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """How somebody ranked completions of an item, which are known by their number."""
 

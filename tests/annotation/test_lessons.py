@@ -7,7 +7,7 @@ import pytest
 from posttrain.annotation.aggregation import METHODS
 from posttrain.annotation.kinds import KINDS
 from posttrain.annotation.lessons import LESSONS, Told
-from posttrain.data import load_demonstrations, load_judgements, load_preferences
+from posttrain.data import load_demonstrations, load_judgements, load_preferences, load_ratings
 from posttrain.types import Message, Ranking
 
 PROMPT = [{"role": "user", "content": "My house is too hot."}]
@@ -160,3 +160,24 @@ def test_training_leaves_ties_out_and_evaluation_reads_them(tmp_path):
     assert len(learned.items) == 2 and "a tie" in learned.left_out[0] and len(learned.left_out) == 1
     assert [(one.chosen, one.rejected) for one in equal.items] == [(TEXTS[0], TEXTS[1])] and len(equal.left_out) == 2
     assert len(load_judgements(str(path)).items) == 2
+
+
+def test_ratings_are_the_mean_of_what_people_gave_or_what_was_decided(tmp_path):
+    two = {0: TEXTS[0], 1: TEXTS[1]}
+
+    def scored(*scores):
+        return {"scores": {str(number): {"helpful": a, "clear": b} for number, (a, b) in enumerate(scores)}}
+
+    found = told("score", scored((1, 7), (5, 2)), scored((2, 7), (6, 4)), texts=two)
+    written = rows("ratings", found)
+    assert [(row["completion"], row["ratings"], row["annotators"]) for row in written] == [
+        (TEXTS[0], {"helpful": 1.5, "clear": 7}, 2),
+        (TEXTS[1], {"helpful": 5.5, "clear": 3}, 2),
+    ]
+    decided = found._replace(rulings={"x": scored((4, 4), (3, 3))})
+    assert [row["ratings"]["helpful"] for row in rows("ratings", decided)] == [4, 3]
+    path = tmp_path / "ratings.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in written), encoding="utf-8")
+    items = load_ratings(str(path)).items
+    assert [one.ratings for one in items] == [row["ratings"] for row in written]
+    assert items[0].prompt == (Message("user", "My house is too hot."),)

@@ -91,7 +91,7 @@ MUTATIONS = [
             ("answer=answer, gold=gold", "answer=gold, gold=gold"),
             ('if "answer" not in row and isinstance(judged, Mapping):', "if isinstance(judged, Mapping):"),
             ('if "answer" not in row and isinstance(judged, Mapping):', 'if "reward_model" in row:'),
-            ("seen = {_question(task) for task in train}", "seen = set()"),
+            ("seen = {question_of(task) for task in train}", "seen = set()"),
             ("            seen.add(question)\n", ""),
             ('" ".join(m.content.split())', "m.content"),
             (' for m in task.prompt if m.role != "system"', " for m in task.prompt"),
@@ -226,8 +226,8 @@ MUTATIONS = [
         Mutation("data/tasks.py", old, new, "data/test_tasks.py")
         for old, new in [
             ("< share * 2**63]", "> share * 2**63]"),
-            ('seed_for(seed, "held out", *_question(task))', 'seed_for("held out", *_question(task))'),
-            ('seed_for(seed, "held out", *_question(task))', "seed_for(seed, str(task))"),
+            ('seed_for(seed, "held out", *question_of(task))', 'seed_for("held out", *question_of(task))'),
+            ('seed_for(seed, "held out", *question_of(task))', "seed_for(seed, str(task))"),
             ("    if not all(sides):\n", "    if False:\n"),
             ("disjoint(tasks, offered()) if", "Disjoint(list(offered()), 0) if"),
             ("Divided(learned, heldout[:limit]", "Divided(learned, heldout"),

@@ -1,4 +1,4 @@
-"""From what several people said of an item to what a model learns from: pairs, judged responses, steps, demonstrations.
+"""From what several people said of an item to what a model learns from: pairs, ratings, steps, demonstrations.
 
 The rows are those that posttrain reads (docs/data.md). Where people do not agree on anything there is no row.
 """
@@ -6,6 +6,7 @@ The rows are those that posttrain reads (docs/data.md). Where people do not agre
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.annotation.aggregation import method
@@ -161,6 +162,20 @@ def steps(told: Told, way: str) -> Iterator[Row]:
         }
 
 
+def ratings(told: Told, way: str) -> Iterator[Row]:
+    """A row for each completion: of each attribute the mean of the scores that people gave, or what was decided."""
+    given: dict[str, list[Answer]] = {}
+    for item, _, answer in told.answers:
+        given.setdefault(item, []).append(answer)
+    for item, answers in given.items():
+        counted = [told.rulings[item]] if item in told.rulings else answers
+        for number, text in told.texts[item].items():
+            scores = [answer["scores"][str(number)] for answer in counted]
+            means = {attribute: fmean(one[attribute] for one in scores) for attribute in scores[0]}
+            row = {"prompt": told.prompts[item], "completion": text, "ratings": means}
+            yield row | {"annotators": len(answers), "item": item}
+
+
 def demonstrations(told: Told, way: str) -> Iterator[Row]:
     """A row for each answer that somebody wrote."""
     for item, annotator, answer in told.answers:
@@ -174,6 +189,7 @@ LESSONS: Mapping[str, Mapping[str, Rows]] = {
     "pairs": {**dict.fromkeys(ORDERED, pairs), "converse": chosen_replies, "red-team": chosen_replies},
     "ties": dict.fromkeys(("rank", "compare", "score"), ties),
     "judgements": {**dict.fromkeys(ORDERED, judgements), "red-team": kept_rules},
+    "ratings": {"score": ratings},
     "steps": {"steps": steps},
     "demonstrations": {"demonstrate": demonstrations},
 }

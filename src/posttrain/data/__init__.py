@@ -4,11 +4,12 @@ from posttrain.data.chat import ChatFormat, TrainingIds, TrainOn
 from posttrain.data.demonstrations import load_demonstrations
 from posttrain.data.gym import load_gym, parse_gym, split_of
 from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example, Judged, PackedRow, Pair, pack
+from posttrain.data.packing import Example, Graded, Judged, PackedRow, Pair, pack
 from posttrain.data.preferences import judged_of, judgements_of, load_judgements, load_preferences, pair_of
+from posttrain.data.ratings import graded_of, load_ratings
 from posttrain.data.rows import Row, parse_columns
 from posttrain.data.sources import load_rows, read_rows
-from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks, met_before
+from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks, met_before, question_of
 from posttrain.data.texts import load_texts
 from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, padding_beside
 
@@ -17,6 +18,7 @@ __all__ = [
     "ChatTokenizer",
     "Disjoint",
     "Example",
+    "Graded",
     "Judged",
     "PackedRow",
     "Pair",
@@ -27,6 +29,7 @@ __all__ = [
     "disjoint",
     "divide",
     "ending_at_stop",
+    "graded_of",
     "hold_out",
     "judged_of",
     "judgements_of",
@@ -34,6 +37,7 @@ __all__ = [
     "load_gym",
     "load_judgements",
     "load_preferences",
+    "load_ratings",
     "load_rows",
     "load_tasks",
     "load_texts",
@@ -44,6 +48,7 @@ __all__ = [
     "pair_of",
     "parse_columns",
     "parse_gym",
+    "question_of",
     "read_rows",
     "seed_for",
     "split_of",

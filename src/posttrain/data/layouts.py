@@ -37,15 +37,15 @@ def gathered(rows: Sequence[Row]) -> list[Row]:
     for prompt, group in groupby(rows, key=lambda row: row.fields.get("prompt")):
         members = list(group)
         fields = {
-            "prompt": _turns(str(prompt)),
+            "prompt": turns_of(str(prompt)),
             "responses": [row.text("response") for row in members],
-            "scores": [_number(row, row.fields.get("helpfulness"), "helpfulness") for row in members],
+            "scores": [as_number(row, row.fields.get("helpfulness"), "helpfulness") for row in members],
         }
         found.append(Row(fields, members[0].place, members[0].id))
     return found
 
 
-def _turns(prompt: str) -> str | list[dict[str, str]]:
+def turns_of(prompt: str) -> str | list[dict[str, str]]:
     """A prompt of HelpSteer2: text, or a conversation in which `<extra_id_1>` and a name say who goes on."""
     first, *following = re.split(r"<extra_id_1>(User|Assistant)\n", prompt)
     if not following:
@@ -57,33 +57,35 @@ def _turns(prompt: str) -> str | list[dict[str, str]]:
 
 def _scored(row: Row) -> list[Preference]:
     """`prompt`, `responses` and their `scores`: the higher, the better."""
-    responses, scores = (_list(row, row.fields.get(name), name) for name in ("responses", "scores"))
+    responses, scores = (as_list(row, row.fields.get(name), name) for name in ("responses", "scores"))
     if len(responses) != len(scores):
         raise row.fail(f"{len(responses)} 'responses' need as many 'scores'; got {len(scores)}")
-    said = [_text(row, response, "responses") for response in responses]
-    return _pairs(row, row.messages("prompt"), said, [_number(row, score, "scores") for score in scores])
+    said = [as_text(row, response, "responses") for response in responses]
+    return _pairs(row, row.messages("prompt"), said, [as_number(row, score, "scores") for score in scores])
 
 
 def _ultrafeedback(row: Row) -> list[Preference]:
     """`instruction`, and `completions` by their `fine-grained_score`; their `overall_score` is wrong for some."""
-    completions = [_mapping(row, item, "completions") for item in _list(row, row.fields["completions"], "completions")]
+    completions = [
+        as_mapping(row, item, "completions") for item in as_list(row, row.fields["completions"], "completions")
+    ]
     rated = [one for one in completions if one.get("response") and one.get("fine-grained_score") is not None]
-    said = [_text(row, one.get("response"), "completions response") for one in rated]
-    scores = [_number(row, one.get("fine-grained_score"), "completions fine-grained_score") for one in rated]
+    said = [as_text(row, one.get("response"), "completions response") for one in rated]
+    scores = [as_number(row, one.get("fine-grained_score"), "completions fine-grained_score") for one in rated]
     return _pairs(row, (Message("user", row.text("instruction")),), said, scores)
 
 
 def _tldr(row: Row) -> list[Preference]:
     """OpenAI's comparisons of summaries, with the prompt of Stiennon et al. 2020 (arXiv 2009.01325), appendix B."""
-    info = _mapping(row, row.fields["info"], "info")
+    info = as_mapping(row, row.fields["info"], "info")
     title = f"TITLE: {info['title']}\n\n" if info.get("title") else ""
     if info.get("post"):
         where = f"SUBREDDIT: r/{info['subreddit']}\n\n" if info.get("subreddit") else ""
-        prompt = f"{where}{title}POST: {_text(row, info['post'], 'info post')}\n\nTL;DR:"
+        prompt = f"{where}{title}POST: {as_text(row, info['post'], 'info post')}\n\nTL;DR:"
     else:  # the news articles of the validation split
-        prompt = f"{title}ARTICLE: {_text(row, info.get('article'), 'info post or article')}\n\nTL;DR:"
-    summaries = _list(row, row.fields["summaries"], "summaries")
-    texts = [_text(row, _mapping(row, one, "summaries").get("text"), "summaries text").strip() for one in summaries]
+        prompt = f"{title}ARTICLE: {as_text(row, info.get('article'), 'info post or article')}\n\nTL;DR:"
+    summaries = as_list(row, row.fields["summaries"], "summaries")
+    texts = [as_text(row, as_mapping(row, one, "summaries").get("text"), "summaries text").strip() for one in summaries]
     choice = row.fields["choice"]
     if len(texts) != 2 or choice not in (0, 1):
         raise row.fail(f"two 'summaries' and a 'choice' of 0 or 1 make a comparison; got {len(texts)} and {choice!r}")
@@ -96,14 +98,14 @@ def _tldr(row: Row) -> list[Preference]:
 
 def _prm800k(row: Row) -> list[Preference]:
     """A derivation of which people rated each step: a right step against each wrong one that was seen in its place."""
-    question = _mapping(row, row.fields["question"], "question")
-    prompt = (Message("user", _text(row, question.get("problem"), "question problem")),)
+    question = as_mapping(row, row.fields["question"], "question")
+    prompt = (Message("user", as_text(row, question.get("problem"), "question problem")),)
     annotator, time = (str(row.fields.get(name) or "") for name in ("labeler", "timestamp"))
     found: list[Preference] = []
     before = ""
-    steps = _list(row, _mapping(row, row.fields["label"], "label").get("steps"), "label steps")
-    for step in (_mapping(row, one, "label steps") for one in steps):
-        seen = [_mapping(row, one, "completions") for one in step.get("completions") or ()]
+    steps = as_list(row, as_mapping(row, row.fields["label"], "label").get("steps"), "label steps")
+    for step in (as_mapping(row, one, "label steps") for one in steps):
+        seen = [as_mapping(row, one, "completions") for one in step.get("completions") or ()]
         rated = [(str(one.get("text") or ""), one.get("rating")) for one in seen]
         right, wrong = ([text for text, rating in rated if text.strip() and rating == wanted] for wanted in (1, -1))
         found += [
@@ -156,25 +158,29 @@ def _differing(preferences: list[Preference]) -> list[Preference]:
     return [p for p in preferences if p.chosen != p.rejected]
 
 
-def _list(row: Row, value: Any, name: str) -> Sequence[Any]:
+def as_list(row: Row, value: Any, name: str) -> Sequence[Any]:
+    """A field that must be a list; raises `DataError`, which names it."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise row.fail(f"field '{name}' must be a list; got {value!r:.60}")
     return value
 
 
-def _mapping(row: Row, value: Any, name: str) -> Mapping[str, Any]:
+def as_mapping(row: Row, value: Any, name: str) -> Mapping[str, Any]:
+    """A field that must be an object; raises `DataError`, which names it."""
     if not isinstance(value, Mapping):
         raise row.fail(f"field '{name}' must be an object; got {value!r:.60}")
     return value
 
 
-def _text(row: Row, value: Any, name: str) -> str:
+def as_text(row: Row, value: Any, name: str) -> str:
+    """A field that must be text with something in it; raises `DataError`, which names it."""
     if not isinstance(value, str) or not value.strip():
         raise row.fail(f"field '{name}' must be text with something in it; got {value!r:.60}")
     return value
 
 
-def _number(row: Row, value: Any, name: str) -> float:
+def as_number(row: Row, value: Any, name: str) -> float:
+    """A field that must be a number; raises `DataError`, which names it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise row.fail(f"field '{name}' must be a number; got {value!r:.60}")
     return float(value)

@@ -3,7 +3,7 @@
 Shape letters: N tokens of a flat row, M tokens of it that are learned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import NamedTuple
@@ -57,6 +57,13 @@ class Judged(NamedTuple):
 
     example: Example
     good: bool
+
+
+class Graded(NamedTuple):
+    """A sequence, and how its response was rated."""
+
+    example: Example
+    ratings: Mapping[str, float]  # by the attribute's name
 
 
 @dataclass(slots=True)

@@ -83,7 +83,7 @@ def load_preferences(
             raise Unusable("a tie: neither of the two was chosen")
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
-    return _usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
+    return usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
 
 
 def load_judgements(
@@ -109,7 +109,7 @@ def load_judgements(
             tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found
         ]
 
-    return _usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
+    return usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
 
 
 def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
@@ -119,7 +119,12 @@ def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
     return Judgement(p.prompt, p.chosen, True, *about), Judgement(p.prompt, p.rejected, False, *about)
 
 
-def _usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T]:
+def usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T]:
+    """What `read` makes of every row, without those of which nothing can be learned.
+
+    Raises:
+        DataError: that is none of them.
+    """
     kept: list[T] = []
     left_out: list[str] = []
     for row in rows:
@@ -265,7 +270,7 @@ def pair_of(chat: ChatFormat, preference: Preference) -> Pair:
     more follows the stop is not there.
     """
     p = preference
-    return Pair(*_responses(chat, p.prompt, p.opening, (p.chosen, p.rejected), p.partial))
+    return Pair(*responses_to(chat, p.prompt, p.opening, (p.chosen, p.rejected), p.partial))
 
 
 def ranked_of(chat: ChatFormat, preferences: Sequence[Preference]) -> Ranked:
@@ -273,7 +278,7 @@ def ranked_of(chat: ChatFormat, preferences: Sequence[Preference]) -> Ranked:
     p = preferences[0]
     texts = list(dict.fromkeys(text for one in preferences for text in (one.chosen, one.rejected)))
     pairs = tuple((texts.index(one.chosen), texts.index(one.rejected), one.strength) for one in preferences)
-    return Ranked(tuple(_responses(chat, p.prompt, p.opening, texts, p.partial)), pairs)
+    return Ranked(tuple(responses_to(chat, p.prompt, p.opening, texts, p.partial)), pairs)
 
 
 def shortened(ranked: Ranked, longest: int) -> Ranked | None:
@@ -293,11 +298,11 @@ def together(preferences: Sequence[Preference]) -> list[tuple[Preference, ...]]:
 def judged_of(chat: ChatFormat, judgement: Judgement) -> Judged:
     """A judgement as tokens, learned as a response of `pair_of`."""
     j = judgement
-    (example,) = _responses(chat, j.prompt, j.opening, (j.response,), j.partial)
+    (example,) = responses_to(chat, j.prompt, j.opening, (j.response,), j.partial)
     return Judged(example, j.good)
 
 
-def _responses(
+def responses_to(
     chat: ChatFormat, prompt: Sequence[Message], opening: str, texts: Sequence[str], partial: bool
 ) -> list[Example]:
     """Responses to one prompt with one opening, which is given as far as its tokens are the same in all of them.

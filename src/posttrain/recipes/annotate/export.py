@@ -7,7 +7,7 @@
     posttrain reward-model --dataset pairs.jsonl
 
 `--history` adds what was corrected later, and what was said of items that came a second time. `--to pairs`, judgements,
-steps or demonstrations writes what people say together, to learn from.
+ratings, steps or demonstrations writes what people say together, to learn from.
 """
 
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ class Export:
     output: str = ""
     """The file to write; its name ends with .jsonl."""
     to: str = "rows"
-    """What to write: rows, one for each judgement; to learn from: pairs, judgements, steps or demonstrations;
-    or ties, to evaluate with."""
+    """What to write: rows, one for each judgement; to learn from: pairs, judgements, ratings, steps or
+    demonstrations; or ties, to evaluate with."""
     method: str = "majority"
     """How several judgements become one: majority, dawid-skene, bradley-terry or plackett-luce."""
     history: bool = False

@@ -1,0 +1,120 @@
+"""Ratings of single responses by several attributes, from any source: what a reward model with attribute heads learns.
+
+A row that is no rating of any attribute teaches nothing; an attribute that a row does not rate is left out of that row.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.layouts import as_list, as_mapping, as_text, turns_of
+from posttrain.data.packing import Graded
+from posttrain.data.preferences import Loaded, Unusable, responses_to, usable
+from posttrain.data.rows import Row
+from posttrain.data.sources import read_rows
+from posttrain.data.tasks import dress
+from posttrain.types import Message, Rated
+
+HELPSTEER = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
+
+
+def load_ratings(
+    source: str,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    system: str | None = None,
+    prompt_template: str = "{prompt}",
+) -> Loaded[Rated]:
+    """The rated responses of a data set.
+
+    A row has `prompt`, `completion` and `ratings`, an object with a number for each attribute, of which some may be
+    null; or it is one of HelpSteer, HelpSteer2 or UltraFeedback, whose columns say so. Rows without any rating are left
+    out, and named in the result. Arguments are those of `load_preferences`.
+
+    Raises:
+        DataError: as `load_rows`; a row that is no rating, by file, line and field; or all were left out.
+    """
+
+    def read(row: Row) -> list[Rated]:
+        layout = next((read for fits, read in LAYOUTS if fits(row)), _own)
+        found = [
+            Rated(dress(prompt, system, prompt_template), response, ratings, row.place)
+            for prompt, response, ratings in layout(row)
+            if ratings
+        ]
+        if not found:
+            raise Unusable("nobody rated it")
+        return found
+
+    return usable(read_rows(source, split=split, columns=columns, limit=limit), read)
+
+
+def graded_of(chat: ChatFormat, rated: Rated) -> Graded:
+    """A rated response as tokens."""
+    (example,) = responses_to(chat, rated.prompt, "", (rated.response,), False)
+    return Graded(example, rated.ratings)
+
+
+Said = tuple[tuple[Message, ...], str, dict[str, float]]
+"""A prompt, a response and its ratings."""
+
+
+def _own(row: Row) -> list[Said]:
+    if "ratings" not in row:
+        raise row.missing("ratings")
+    given = as_mapping(row, row.fields["ratings"], "ratings")
+    return [(row.messages("prompt"), row.text("completion"), _numbers(row, given))]
+
+
+def _helpsteer(row: Row) -> list[Said]:
+    """A row for each response; a prompt may be a conversation in one text."""
+    prompt = Row({"prompt": turns_of(row.text("prompt"))}, row.place, row.id).messages("prompt")
+    return [(prompt, row.text("response"), _numbers(row, {name: row.fields.get(name) for name in HELPSTEER}))]
+
+
+def _ultrafeedback(row: Row) -> list[Said]:
+    """`annotations` of each of the `completions`; what could not be rated is "N/A"."""
+    prompt = (Message("user", row.text("instruction")),)
+    found: list[Said] = []
+    for one in as_list(row, row.fields["completions"], "completions"):
+        completion = as_mapping(row, one, "completions")
+        given = as_mapping(row, completion.get("annotations"), "completions annotations")
+        ratings = {
+            str(name): as_mapping(row, said, f"annotations {name}").get("Rating") for name, said in given.items()
+        }
+        known = {name: _spoken(rating) for name, rating in ratings.items()}
+        if completion.get("response"):
+            found.append((prompt, as_text(row, completion["response"], "completions response"), _numbers(row, known)))
+    return found
+
+
+def _spoken(rating: Any) -> Any:
+    """A number that is written as text; None for what says that there is none."""
+    if not isinstance(rating, str):
+        return rating
+    try:
+        return float(rating)
+    except ValueError:
+        return None
+
+
+Read = Callable[[Row], list[Said]]
+LAYOUTS: tuple[tuple[Callable[[Row], bool], Read], ...] = (
+    (lambda row: all(name in row for name in ("prompt", "response", "helpfulness")), _helpsteer),
+    (lambda row: all(name in row for name in ("instruction", "completions")), _ultrafeedback),
+)
+"""Public data sets: how each is recognised by its columns, and read."""
+
+
+def _numbers(row: Row, given: Mapping[str, Any]) -> dict[str, float]:
+    """The ratings that are there."""
+    found = {str(name): value for name, value in given.items() if value is not None}
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise row.fail(f"the rating of '{name}' must be a number, or null where nobody gave one; got {value!r}")
+        if not name.strip() or "=" in name or len(name.split()) != 1:
+            raise row.fail(f"an attribute's name is one word; got {name!r}")
+    return {name: float(value) for name, value in found.items()}
