@@ -103,8 +103,11 @@ def _show_run(result: Any) -> list[str]:
     if isinstance(after, float):
         found.insert(0, f"held-out loss {before:.4f} before, {after:.4f} after, in nats per token")
     elif isinstance(after, dict):
-        share = [f"{pairs.get('pair_accuracy', pairs['accuracy']):.3f}" for pairs in (before, after)]
-        found.insert(0, f"held-out pairs judged as people did: {share[0]} before, {share[1]} after")
+        accuracy = "pair_accuracy" if "pair_accuracy" in after else "accuracy"
+        said = {accuracy: "held-out pairs judged as people did", "correlation": "correlation with held-out ratings"}
+        found[:0] = [
+            f"{words}: {before[key]:.3f} before, {after[key]:.3f} after" for key, words in said.items() if key in after
+        ]
     elif after is not None and hasattr(after, "reward"):
         found.insert(0, f"held-out reward {_reward(before)} before, {_reward(after)} after")
     elif after is not None:
@@ -181,11 +184,12 @@ COMMANDS: dict[str, Command] = {
         variant=("iterate", _recipe("iterate", "Iterated")),
     ),
     "reward-model": Command(
-        "learn from pairs to score responses as people would",
+        "learn from pairs to score responses as people would, or with --ratings from ratings of attributes",
         _recipe("reward_model", "Scoring"),
         _TRAINING,
         show=_show_reward_model,
         answer=_answer_run,
+        variant=("ratings", _recipe("reward_attributes", "Attributes")),
     ),
     "evaluate": Command(
         "held-out accuracy with intervals, sampled and greedy; with --suite reward of a reward model",

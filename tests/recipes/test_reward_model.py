@@ -63,21 +63,25 @@ def test_scores_of_a_finished_run_are_calibrated_and_centred(config, tmp_path):
     assert found.before["accuracy"] == rows[0]["evaluation/accuracy"]
     assert {"calibration_error", "length_correlation", "temperature"} <= found.after.keys()
     latest = checkpoint.latest(found.run / "checkpoints").path
-    calibrated = load_scorer(str(latest))(conversations(HELDOUT))
+    calibrated = load_scorer(str(latest), precision="float32")(conversations(HELDOUT))
     assert sum(score for (score,) in calibrated) == pytest.approx(0.0, abs=1e-3)
     margins = [calibrated[i][0] - calibrated[i + 1][0] for i in range(0, 24, 2)]
     told = found.after["margin"] / found.after["temperature"]
     assert sum(margins) / 12 == pytest.approx(told, rel=1e-3)
     raw = run(replace(config, steps=4, calibrate=False), output=tmp_path / "raw", quiet=True)
     assert "temperature" not in raw.after
-    scores = load_scorer(str(checkpoint.latest(raw.run / "checkpoints").path))(conversations(HELDOUT))
+    scores = load_scorer(str(checkpoint.latest(raw.run / "checkpoints").path), precision="float32")(
+        conversations(HELDOUT)
+    )
     assert scores[0][0] - scores[1][0] == pytest.approx(margins[0] * found.after["temperature"], rel=1e-3)
 
 
 def test_an_ensemble_learns_and_its_members_differ(config, tmp_path):
     found = run(replace(config, ensemble=3), output=tmp_path / "run", quiet=True)
     assert found.after["accuracy"] > 0.9
-    scores = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path))(conversations(HELDOUT))
+    scores = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32")(
+        conversations(HELDOUT)
+    )
     assert len(scores[0]) == 3 and len({round(score, 4) for score in scores[0]}) == 3
     again = run(replace(config, ensemble=3, steps=1), output=tmp_path / "again", quiet=True)
     same = run(replace(config, ensemble=3, steps=1), output=tmp_path / "same", quiet=True)
@@ -119,7 +123,9 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(changes, config, tmp_path
 def test_what_is_learned_apart_from_length_is_one_score(config, tmp_path):
     found = run(replace(config, length_debias=1.0), output=tmp_path / "run", quiet=True)
     assert "length/apart" in read_run(found.run).metrics[1]
-    scores = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path))(conversations(ROWS[:1]))
+    scores = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32")(
+        conversations(ROWS[:1])
+    )
     assert [len(one) for one in scores] == [1, 1]
 
 
@@ -157,7 +163,7 @@ def test_a_ranking_is_learned_in_one_batch(config, tmp_path):
     ranked = replace(config, dataset=write(tmp_path / "ranked.jsonl", rows), eval_dataset="", pairs_per_step=12)
     found = run(ranked, output=tmp_path / "run", quiet=True)
     assert found.pairs == 12 and read_run(found.run).metrics[-1]["accuracy"] > 0.9
-    score = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path))
+    score = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32")
     said = [Message("user", "3+3")]
     best, middle, worst = score([[*said, Message("assistant", text)] for text in ("6", "no", "one")])
     assert best > middle > worst

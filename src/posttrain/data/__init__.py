@@ -11,7 +11,7 @@ from posttrain.data.rows import Row, parse_columns
 from posttrain.data.sources import load_rows, read_rows
 from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks, met_before, question_of
 from posttrain.data.texts import load_texts
-from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, padding_beside
+from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, save_for_scores
 
 __all__ = [
     "ChatFormat",
@@ -44,12 +44,12 @@ __all__ = [
     "load_tokenizer",
     "met_before",
     "pack",
-    "padding_beside",
     "pair_of",
     "parse_columns",
     "parse_gym",
     "question_of",
     "read_rows",
+    "save_for_scores",
     "seed_for",
     "split_of",
 ]

@@ -94,5 +94,17 @@ def padding_beside(tokenizer: ChatTokenizer, ends: Collection[int]) -> int:
     raise ModelError("every special token of the tokenizer ends a sequence, so none is left to pad with; add one")
 
 
+def save_for_scores(tokenizer: ChatTokenizer, folder: Path, ends: Collection[int]) -> int:
+    """Write a tokenizer beside a reward model, whose template ends where scores are read: at one of `ends`.
+
+    Returns the token to pad with (`padding_beside`); errors as there.
+    """
+    padding = padding_beside(tokenizer, ends)
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
+    tokenizer.chat_template = ending_at_stop(tokenizer.chat_template)
+    tokenizer.save_pretrained(str(folder))
+    return padding
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -4,9 +4,10 @@ Shape letters: E sequences of a packed row, D hidden width, H heads: the members
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +21,7 @@ from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import is_classifier, locate, refuse_missing, without_report
 from posttrain.models.wide import wide_dtype
 
+ATTRIBUTE = "attribute_"  # what the labels of attribute heads are called in a folder (models/attributes.py)
 MEMBER = "reward_"  # what the labels of an ensemble are called in its folder: a classifier with others is none
 ZEROS = "reward_zeros"  # what the configuration in a folder calls the scores that count as 0
 
@@ -29,6 +31,29 @@ class Calibration(NamedTuple):
 
     zeros: tuple[float, ...]
     temperature: float
+
+
+class Scores(Protocol):
+    """A model that gives every response a score, or one of each member."""
+
+    @property
+    def body(self) -> LanguageModel:
+        """What it reads with."""
+        ...
+
+    @property
+    def members(self) -> int:
+        """How many scores it gives: H."""
+        ...
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a score of 0 is known to be that of a middling response."""
+        ...
+
+    def scores(self, row: Packed) -> Tensor:
+        """H numbers for each sequence of a packed row, [E, H]."""
+        ...
 
 
 @dataclass
@@ -70,9 +95,7 @@ class RewardModel:
         return self._product(row, torch.cat([self.head, self.length_head.to(self.head.dtype)])) - zeros
 
     def _product(self, row: Packed, rows: Tensor) -> Tensor:
-        last = self.body.states(row)[self.body.ids(row.ends)]
-        wide = wide_dtype(last.dtype)
-        return last.to(wide) @ rows.to(wide).T
+        return wide_product(self.body.states(row)[self.body.ids(row.ends)], rows)
 
     def save(self, folder: Path, *, padding: int, calibration: Calibration | None = None) -> None:
         """Write a Hugging Face folder, which transformers reads as a sequence classifier with H labels.
@@ -94,6 +117,12 @@ class RewardModel:
         network.save_pretrained(str(folder), state_dict=weights)
 
 
+def wide_product(states: Tensor, rows: Tensor) -> Tensor:
+    """States [E, D] and rows [H, D] -> [E, H], in float32 or wider."""
+    wide = wide_dtype(states.dtype)
+    return states.to(wide) @ rows.to(wide).T
+
+
 def load_reward_model(
     name: str, *, dtype: torch.dtype, device: str = "cpu", seed: int = 0, members: int = 0, trained: bool = False
 ) -> RewardModel:
@@ -113,12 +142,8 @@ def load_reward_model(
         ModelError: there is no such model, it is an adapter, it gives several scores and is no ensemble, it has not as
             many members, or it is none yet.
     """
-    where = locate(name)
-    if lora.is_adapter(where):
-        raise ModelError(f"'{name}' is an adapter; merge it into its base first, and start from the merged model")
-    try:
-        config: Any = AutoConfig.from_pretrained(where)
-        known = is_classifier(config)
+
+    def label(config: Any, known: bool) -> None:
         if known:
             _refuse_other_classifiers(name, config, members)
         elif trained:
@@ -126,8 +151,38 @@ def load_reward_model(
         else:
             config.num_labels = members or 1
         if config.num_labels > 1:
-            config.id2label = {i: f"{MEMBER}{i}" for i in range(config.num_labels)}
-            config.label2id = {label: i for i, label in config.id2label.items()}
+            name_rows(config, [f"{MEMBER}{i}" for i in range(config.num_labels)])
+
+    body = load_classifier(name, label, dtype=dtype, device=device, seed=seed)
+    config: Any = body.network.config
+    zeros = getattr(config, ZEROS, None)
+    return RewardModel(body, tuple(zeros or (0.0,) * config.num_labels), comparable=zeros is not None)
+
+
+def name_rows(config: Any, labels: Sequence[str]) -> None:
+    """Give a classifier's configuration as many rows as there are labels."""
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: i for i, label in enumerate(labels)}
+
+
+def load_classifier(
+    name: str, label: Callable[[Any, bool], None], *, dtype: torch.dtype, device: str, seed: int
+) -> LanguageModel:
+    """A sequence classifier that runs by plan; where it was a language model its rows are fresh.
+
+    `label` is handed the configuration, and whether it is a classifier's already. It says how many rows there are and
+    what they are called, or raises `ModelError`.
+
+    Raises:
+        ModelError: there is no such model, or it is an adapter.
+    """
+    where = locate(name)
+    if lora.is_adapter(where):
+        raise ModelError(f"'{name}' is an adapter; merge it into its base first, and start from the merged model")
+    try:
+        config: Any = AutoConfig.from_pretrained(where)
+        known = is_classifier(config)
+        label(config, known)
         with without_report():
             loaded: Any = AutoModelForSequenceClassification.from_pretrained(
                 where, config=config, dtype=dtype, output_loading_info=True
@@ -140,10 +195,7 @@ def load_reward_model(
         _draw(network.score.weight, seed)
     # a row per token of the batch, which MasterAdamW can take
     network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
-    context = config.get_text_config().max_position_embeddings
-    zeros = getattr(config, ZEROS, None)
-    body = LanguageModel(ready(network.to(device)), context, name)
-    return RewardModel(body, tuple(zeros or (0.0,) * config.num_labels), comparable=zeros is not None)
+    return LanguageModel(ready(network.to(device)), config.get_text_config().max_position_embeddings, name)
 
 
 def with_length_head(model: RewardModel, *, seed: int) -> RewardModel:
@@ -155,6 +207,10 @@ def with_length_head(model: RewardModel, *, seed: int) -> RewardModel:
 
 def _refuse_other_classifiers(name: str, config: Any, members: int) -> None:
     labels = config.id2label or {}
+    if any(str(label).startswith(ATTRIBUTE) for label in labels.values()):
+        raise ModelError(
+            f"'{name}' rates attributes; it scores as a whole folder, with its gate, and learns more with --ratings"
+        )
     if config.num_labels != 1 and not all(str(label).startswith(MEMBER) for label in labels.values()):
         raise ModelError(f"'{name}' gives {config.num_labels} scores to a sequence; a reward model gives one")
     if members not in (0, config.num_labels):

@@ -20,7 +20,7 @@ from statistics import fmean
 
 import numpy as np
 
-from posttrain.data import ChatFormat, ending_at_stop, load_tokenizer, padding_beside
+from posttrain.data import ChatFormat, load_tokenizer, save_for_scores
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
@@ -137,12 +137,8 @@ class _Parts:
 
     def save(self, folder: Path, *, calibration: Calibration | None) -> None:
         """Write a Hugging Face folder."""
-        tokenizer = self.chat.tokenizer
         ends = {example.continuation[-1] for example in sequences_of(self.pairs.learned)}
-        padding = padding_beside(tokenizer, ends)
-        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
-        tokenizer.chat_template = ending_at_stop(tokenizer.chat_template)
-        tokenizer.save_pretrained(str(folder))
+        padding = save_for_scores(self.chat.tokenizer, folder, ends)
         self.model.save(folder, padding=padding, calibration=calibration)
 
 

@@ -10,7 +10,8 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example, pack
 from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
 from posttrain.errors import RewardError, TemplateError
-from posttrain.models.heads import RewardModel, load_reward_model
+from posttrain.models.attributes import load_scores
+from posttrain.models.heads import Scores
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.types import Message
@@ -22,7 +23,7 @@ _PLAIN = (Message("user", "1"), Message("assistant", "2"))
 class Scorer:
     """A reward model, its words, and how much it computes at once. A `ScoreFn`."""
 
-    model: RewardModel
+    model: Scores
     chat: ChatFormat
     microbatch_tokens: int
     tail: tuple[int, ...] = ()  # what its template writes behind the stop token: models of other tools are read there
@@ -81,7 +82,7 @@ def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 
         ModelError: there is no such model, or it is none that scores.
     """
     device = default_device()
-    model = load_reward_model(name, dtype=dtype_of(precision, device), device=device, trained=True)
+    model = load_scores(name, dtype=dtype_of(precision, device), device=device)
     tokenizer = load_tokenizer(locate(name))
     chat = ChatFormat(tokenizer, model.body.stop_ids)
     return Scorer(model, chat, microbatch_tokens, _tail(tokenizer, chat))
@@ -96,7 +97,7 @@ def _tail(tokenizer: ChatTokenizer, chat: ChatFormat) -> tuple[int, ...]:
 
 
 @torch.inference_mode()
-def scores_of(model: RewardModel, examples: Sequence[Example], *, microbatch_tokens: int) -> list[tuple[float, ...]]:
+def scores_of(model: Scores, examples: Sequence[Example], *, microbatch_tokens: int) -> list[tuple[float, ...]]:
     """The score of each sequence by each head, in order."""
     found: dict[int, tuple[float, ...]] = {}
     for row in pack(examples, microbatch_tokens):

@@ -1,7 +1,7 @@
 """What people said, from the data that the options name to the tokens of a step.
 
-Feedback comes in kinds: pairs, of which one response was chosen, and judgements of single responses. A unit is what a
-batch counts: a pair, or the judgements of one row of the data.
+Feedback comes in kinds: pairs, of which one response was chosen, and judgements and ratings of single responses. A unit
+is what a batch counts: a pair, or the judgements of one row of the data, or one rated response.
 """
 
 import math
@@ -9,13 +9,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from posttrain.data import ChatFormat, divide, judged_of, load_judgements, load_preferences, pair_of, parse_columns
-from posttrain.data.packing import Example, Judged, Pair, Ranked, size_of
+from posttrain.data import (
+    ChatFormat,
+    divide,
+    graded_of,
+    judged_of,
+    load_judgements,
+    load_preferences,
+    load_ratings,
+    pair_of,
+    parse_columns,
+)
+from posttrain.data.packing import Example, Graded, Judged, Pair, Ranked, size_of
 from posttrain.data.preferences import Loaded, ranked_of, shortened, together
 from posttrain.errors import UserError
 from posttrain.training.pair_options import PairOptions
 from posttrain.training.schedule import unreached
-from posttrain.types import Judgement, Message, Preference, Task
+from posttrain.types import Judgement, Message, Preference, Rated, Task
 
 T = TypeVar("T")  # what one row of the data says
 U = TypeVar("U")  # the same as tokens
@@ -66,6 +76,16 @@ JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Judged, ...]] = Feedback(
     lambda chat, judgements: tuple(judged_of(chat, one) for one in judgements),
     lambda unit: [judged.example for judged in unit],
     lambda sequences: max(map(size_of, sequences)),
+)
+
+
+RATINGS: Feedback[Rated, Graded] = Feedback(
+    "rated responses",
+    load_ratings,
+    lambda rated: rated.prompt,
+    graded_of,
+    lambda graded: [graded.example],
+    lambda sequences: size_of(sequences[0]),
 )
 
 

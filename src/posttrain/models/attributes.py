@@ -1,0 +1,217 @@
+"""Attribute heads: how several qualities of a response would be rated, and a gate that makes one score of them.
+
+Shape letters: E sequences of a packed row, D hidden width, K attributes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from posttrain.errors import ModelError
+from posttrain.models.heads import (
+    ATTRIBUTE,
+    RewardModel,
+    load_classifier,
+    load_reward_model,
+    name_rows,
+    wide_product,
+)
+from posttrain.models.language_model import LanguageModel, Packed
+from posttrain.models.load import is_classifier, locate
+from posttrain.models.wide import wide_dtype
+
+ABOUT = "reward_attributes"  # what its configuration calls all that is said of them
+GATE = "gate.safetensors"
+
+
+class Units(NamedTuple):
+    """The attributes, and how they were rated: heads learn ratings of mean 0 and spread 1."""
+
+    names: tuple[str, ...]
+    means: tuple[float, ...]
+    spreads: tuple[float, ...]
+
+
+class Gate(nn.Module):
+    """What each attribute counts for after a prompt; the same for all until it has learned.
+
+        g(x) = softmax( W_2 relu(W_1 h(x) + b_1) + b_2 )
+
+    h(x) is the last state of the prompt. That of Wang et al. 2024 (https://arxiv.org/abs/2406.12845) has more layers.
+    """
+
+    def __init__(self, states: int, attributes: int, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(states, width), nn.Linear(width, attributes)
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, prompts_ED: Tensor) -> Tensor:
+        """[E, D] -> [E, K]: above 0, and 1 together."""
+        inner = torch.relu(self.inner(prompts_ED.to(self.inner.weight.dtype)))
+        return torch.softmax(self.outer(inner), -1)
+
+
+class Mixture(NamedTuple):
+    """How the attributes of a response become its score.
+
+    R(x, y) = s sum_k g_k(x) w_k (a_k(x, y) - l_k a_j(x, y)) - z
+    """
+
+    gate: Gate  # g
+    weights: tuple[float, ...]  # w: where it begins, and which of them are bad to have
+    scale: float  # s
+    zero: float = 0.0  # z
+    apart: int | None = None  # j: the attribute that the score is not to follow
+    shares: tuple[float, ...] = ()  # l: what of it there is in each of them
+    comparable: bool = False  # whether z is known
+
+    def counted(self, attributes_EK: Tensor) -> Tensor:
+        """w_k (a_k - l_k a_j), [E, K]."""
+        if self.apart is not None:
+            attributes_EK = attributes_EK - attributes_EK[:, [self.apart]] * attributes_EK.new_tensor(self.shares)
+        return attributes_EK * attributes_EK.new_tensor(self.weights)
+
+    def scores(self, prompts_ED: Tensor, attributes_EK: Tensor) -> Tensor:
+        """R, [E]."""
+        return self.scale * (self.gate(prompts_ED) * self.counted(attributes_EK)).sum(1) - self.zero
+
+
+class Reading(NamedTuple):
+    """What the trunk makes of responses."""
+
+    prompts_ED: Tensor  # the last state of each one's prompt
+    attributes_EK: Tensor  # a: ratings in units of mean 0 and spread 1
+
+
+@dataclass
+class AttributeModel:
+    """A decoder with a row for each attribute, and how they are mixed."""
+
+    body: LanguageModel  # whose network is transformers' ...ForSequenceClassification with K labels
+    units: Units
+    mixture: Mixture
+
+    @property
+    def members(self) -> int:
+        """The score is one number."""
+        return 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a score of 0 is known to be that of a middling response."""
+        return self.mixture.comparable
+
+    def trainable(self) -> list[tuple[str, nn.Parameter]]:
+        """Trunk and rows, by name; the gate learns apart."""
+        return self.body.trainable()
+
+    def read(self, row: Packed) -> Reading:
+        """Both of every sequence of a packed row, in the order of `row.examples`; each has a prompt."""
+        network: Any = self.body.network
+        states = self.body.states(row)
+        last, prompts = (states[self.body.ids(places)] for places in (row.ends, prompt_ends(row)))
+        return Reading(prompts, wide_product(last, network.score.weight))
+
+    def scores(self, row: Packed) -> Tensor:
+        """The score of each sequence, [E, 1]."""
+        found = self.read(row)
+        return self.mixture.scores(*found)[:, None]
+
+    def save(self, folder: Path, *, padding: int) -> None:
+        """Write a Hugging Face folder, which transformers reads as a classifier with K labels: the attributes.
+
+        They are in units of mean 0 and spread 1; what makes one score of them is beside, for posttrain alone.
+        """
+        network: Any = self.body.network
+        network.config.pad_token_id = padding
+        about = self.mixture._asdict() | self.units._asdict()
+        gate: Gate = about.pop("gate")
+        setattr(network.config, ABOUT, about)
+        network.save_pretrained(str(folder))
+        save_file(gate.state_dict(), folder / GATE)
+
+
+def prompt_ends(row: Packed) -> list[int]:
+    """Where in a packed row the last token of each example's prompt is."""
+    found: list[int] = []
+    start = 0
+    for prefix, members in row.families:
+        assert prefix, "a sequence without a prompt says nothing of what its attributes count for"
+        found += [start + prefix - 1] * len(members)
+        start += prefix + sum(members)
+    return found
+
+
+def even(body: LanguageModel, weights: Sequence[float], *, width: int, seed: int) -> Mixture:
+    """The sum of the attributes by their weights, whatever the prompt."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network: Any = body.network
+        gate = Gate(network.score.weight.shape[1], len(weights), width)
+    return Mixture(gate.to(body.device, wide_dtype(body.dtype)), tuple(weights), float(len(weights)))
+
+
+def load_attributes(
+    name: str,
+    units: Units,
+    weights: Sequence[float],
+    *,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    seed: int = 0,
+    width: int = 64,
+) -> AttributeModel:
+    """A model to learn ratings: one with heads for the same attributes, or a language model with fresh ones.
+
+    Raises:
+        ModelError: as `load_classifier`, or it is a reward model with other heads.
+    """
+
+    def label(config: Any, known: bool) -> None:
+        there = _attributes(config)
+        if known and there != units.names:
+            has = f"heads for {', '.join(there)}" if there else "other heads"
+            raise ModelError(
+                f"'{name}' is a reward model with {has}; start from a language model to learn ratings of "
+                f"{', '.join(units.names)}"
+            )
+        name_rows(config, [ATTRIBUTE + one for one in units.names])
+
+    body = load_classifier(name, label, dtype=dtype, device=device, seed=seed)
+    return AttributeModel(body, units, even(body, weights, width=width, seed=seed))
+
+
+def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> RewardModel | AttributeModel:
+    """A trained reward model of either kind; attribute heads are read from a folder, where their gate is.
+
+    Raises:
+        ModelError: as `load_reward_model`, or what makes one score of its attributes is not there.
+    """
+    where = Path(locate(name))
+    if not (where / GATE).is_file():
+        return load_reward_model(name, dtype=dtype, device=device, trained=True)
+    about: Any = getattr(AutoConfig.from_pretrained(str(where)), ABOUT, None)
+    if not isinstance(about, Mapping):
+        raise ModelError(f"'{name}' has a gate and says nothing of its attributes; fetch or save it again")
+    said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+    units = Units(*(said.pop(field) for field in Units._fields))
+    weights = load_file(where / GATE)
+    width = len(weights["inner.bias"])
+    model = load_attributes(name, units, said["weights"], dtype=dtype, device=device, width=width)
+    model.mixture.gate.load_state_dict(weights)
+    model.mixture = Mixture(model.mixture.gate, **said)
+    return model
+
+
+def _attributes(config: Any) -> tuple[str, ...]:
+    """The attributes that a configuration has heads for; none if it is of another model."""
+    labels = [str(label) for _, label in sorted((config.id2label or {}).items())]
+    named = is_classifier(config) and all(label.startswith(ATTRIBUTE) for label in labels)
+    return tuple(label.removeprefix(ATTRIBUTE) for label in labels) if named else ()

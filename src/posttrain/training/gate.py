@@ -1,0 +1,124 @@
+"""A gate learns from pairs what each attribute counts for after a prompt; all that is read of them is held fixed.
+
+Shape letters: B pairs, K attributes, D hidden width.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from posttrain.data.order import batch_indices
+from posttrain.data.packing import Ranked
+from posttrain.models.attributes import Gate, Mixture, Reading
+from posttrain.objectives.pairwise import bradley_terry
+
+LONGEST = 300  # updates
+EVEN_LR, GATE_LR = 0.05, 3e-3  # of what is the same for all prompts, and of what is not
+DECAY = 0.1  # of weights, not of biases
+
+
+class Choices(NamedTuple):
+    """What people chose, as the heads see it."""
+
+    prompts_BD: Tensor
+    ahead_BK: Tensor  # by how much the chosen response counts for more, by each attribute
+    weight_B: Tensor  # one over the pairs of its prompt
+    prompt_B: Tensor  # which prompt it is
+
+    def some(self, which_B: Tensor) -> "Choices":
+        """Those pairs alone."""
+        return Choices(*(part[which_B] for part in self))
+
+
+def choices_of(mixture: Mixture, read: Reading, rankings: Sequence[Ranked]) -> Choices:
+    """The pairs of rankings whose responses were read one after the other."""
+    counted_EK = mixture.counted(read.attributes_EK)
+    places: list[tuple[int, int, float, int]] = []
+    start = 0
+    for number, unit in enumerate(rankings):
+        places += [(start + a, start + b, 1 / len(unit.pairs), number) for a, b, _ in unit.pairs]
+        start += len(unit.examples)
+    chosen, rejected, weights, numbers = map(list, zip(*places, strict=True))
+    ahead_BK = counted_EK[chosen] - counted_EK[rejected]
+    weight_B, prompt_B = ahead_BK.new_tensor(weights), torch.tensor(numbers, device=ahead_BK.device)
+    return Choices(read.prompts_ED[chosen], ahead_BK, weight_B, prompt_B)
+
+
+def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
+    """The same mixture with a gate and a scale that make people's choices likely.
+
+        L = sum_b v_b BT( s sum_k g_k(x_b) w_k (chosen_bk - rejected_bk) ) / sum_b v_b
+
+    Every prompt weighs the same: v is one over its pairs. First what is the same for all prompts is learned, b_2 and s;
+    then all of the gate, for as many updates as made every fifth prompt likeliest when it was not learned from. So
+    where the prompt says nothing of what counts, the weights are the same for all. n prompts count as if one in n + 2
+    had chosen otherwise, as where scores are calibrated: few of them that agree do not make a scale infinite.
+
+    Args:
+        mixture: with a gate that has not learned.
+        choices: what people chose; `ahead_BK` has w in it.
+        seed: decides which prompts are every fifth.
+    """
+    prompts = int(choices.prompt_B.max()) + 1
+    fifth = batch_indices(prompts, prompts, 0, seed)[: prompts // 5]
+    judged_B = torch.isin(choices.prompt_B, choices.prompt_B.new_tensor(fifth))
+    updates = 0
+    if fifth:
+        learner, judged = _Learner(mixture, choices.some(~judged_B)), choices.some(judged_B)
+        costs = [learner.judge(judged), *(learner.judge(judged) for _ in learner.updates(LONGEST))]
+        updates = costs.index(min(costs))
+    learner = _Learner(mixture, choices)
+    for _ in learner.updates(updates):
+        pass
+    return mixture._replace(gate=learner.finished(), scale=learner.log_scale.exp().item())
+
+
+class _Learner:
+    """A gate, which sees the prompts' states in units of mean 0 and spread 1 while it learns."""
+
+    def __init__(self, mixture: Mixture, choices: Choices) -> None:
+        """It has learned what is the same for all prompts."""
+        self._choices = choices
+        self._mean_D, spread_D = choices.prompts_BD.mean(0), choices.prompts_BD.std(0, correction=0)
+        self._spread_D = spread_D.where(spread_D > 0, 1.0)
+        self._gate = copy.deepcopy(mixture.gate)
+        self.log_scale = choices.prompts_BD.new_tensor(mixture.scale).log().requires_grad_()
+        for _ in self._descend([self._gate.outer.bias, self.log_scale], LONGEST, EVEN_LR):
+            pass
+
+    def updates(self, most: int) -> Iterator[None]:
+        """Learn with all of the gate; comes back after each update."""
+        yield from self._descend([*self._gate.parameters(), self.log_scale], most, GATE_LR)
+
+    @torch.no_grad()
+    def judge(self, choices: Choices) -> float:
+        """L of other choices."""
+        return self._cost(choices).item()
+
+    @torch.no_grad()
+    def finished(self) -> Gate:
+        """The gate, for prompts' states as they are."""
+        inner = self._gate.inner
+        inner.weight.div_(self._spread_D)
+        inner.bias.sub_(inner.weight @ self._mean_D)
+        return self._gate
+
+    def _cost(self, choices: Choices) -> Tensor:
+        gate_BK = self._gate((choices.prompts_BD - self._mean_D) / self._spread_D)
+        ahead_B = self.log_scale.exp() * (gate_BK * choices.ahead_BK).sum(1)
+        total = choices.weight_B.sum()
+        doubt = 1 / (self._choices.weight_B.sum().item() + 2)
+        cost_B = bradley_terry(ahead_B, torch.zeros_like(ahead_B), label_smoothing=doubt)
+        return (cost_B * choices.weight_B).sum() / total
+
+    def _descend(self, parameters: Sequence[Tensor], most: int, lr: float) -> Iterator[None]:
+        weights, others = ([p for p in parameters if (p.dim() == 2) == weight] for weight in (True, False))
+        adam = torch.optim.AdamW([{"params": weights, "weight_decay": DECAY}, {"params": others}], lr, weight_decay=0.0)
+        for _ in range(most):
+            adam.zero_grad()
+            self._cost(self._choices).backward()
+            adam.step()
+            yield

@@ -1,0 +1,200 @@
+"""Attribute heads and their gate as a user trains and uses them, on a model that takes no time."""
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import correlation
+
+import pytest
+
+from posttrain.cli import main
+from posttrain.errors import UserError
+from posttrain.monitoring import read_run
+from posttrain.recipes import evaluate_reward
+from posttrain.recipes.evaluate_reward import EvaluateReward
+from posttrain.recipes.reward_attributes import Attributes, run
+from posttrain.rollouts.scorer import load_scorer
+from posttrain.training import checkpoint
+from posttrain.types import Message
+from tests.recipes.folders import model_folder
+from tests.recipes.test_reward_model import write
+
+
+def rated(prompt: str, completion: str, kind: float, clear: float) -> dict:
+    return {"prompt": prompt, "completion": completion, "ratings": {"kind": kind, "clear": clear}}
+
+
+# "please" is kind, and "=" is clear; what counts depends on the prompt
+PLAIN, ASKING = "a" * 12, "?" * 12
+RATED = [
+    row
+    for i in range(12)
+    for row in (
+        rated(f"{PLAIN}{i}", f"please {2 * i}", 6.0, 2.0 + i % 2),
+        rated(f"{ASKING}{i}", f"= {2 * i}", 1.0 + i % 2, 7.0),
+    )
+]
+PAIRS = [
+    {"prompt": f"{prompt}{i}.{i}", "chosen": chosen, "rejected": rejected}
+    for i in range(40)
+    for prompt, chosen, rejected in ((PLAIN, f"please {i}", f"= {i}"), (ASKING, f"= {i}", f"please {i}"))
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(model_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def config(tmp_path: Path, model: str) -> Attributes:
+    return Attributes(
+        ratings=write(tmp_path / "ratings.jsonl", RATED),
+        dataset=write(tmp_path / "pairs.jsonl", PAIRS),
+        model=model,
+        eval_share=0.25,
+        pairs_per_step=8,
+        steps=30,
+        lr=3e-3,
+        warmup_steps=0,
+        precision="float32",
+    )
+
+
+def scores(run: Path, *said: tuple[str, str]) -> list[float]:
+    latest = checkpoint.latest(run / "checkpoints").path
+    conversations = [[Message("user", prompt), Message("assistant", completion)] for prompt, completion in said]
+    return [score for (score,) in load_scorer(str(latest), precision="float32")(conversations)]
+
+
+def test_ratings_are_learned_and_the_gate_says_what_counts_after_which_prompt(config, tmp_path):
+    found = run(config, output=tmp_path / "run", quiet=True)
+    assert found.attributes == ("kind", "clear") and found.steps == 30
+    assert found.after["correlation"] > 0.9 > found.before["correlation"]
+    assert found.after["correlation"] == pytest.approx(
+        (found.after["correlation/kind"] + found.after["correlation/clear"]) / 2
+    )
+    assert found.after["accuracy"] > 0.8
+    assert found.after["alone/kind"] == pytest.approx(0.5, abs=0.35)  # each is right after one kind of prompt
+    assert found.after["alone/kind"] + found.after["alone/clear"] == pytest.approx(1.0, abs=0.2)
+    assert found.after["gate/kind"] + found.after["gate/clear"] == pytest.approx(1.0)
+    kind, clear = scores(found.run, (f"{PLAIN}70", "please 7"), (f"{PLAIN}70", "= 7"))
+    assert kind > clear
+    kind, clear = scores(found.run, (f"{ASKING}70", "please 7"), (f"{ASKING}70", "= 7"))
+    assert clear > kind
+    rows = read_run(found.run).metrics
+    assert rows[-1]["error/kind"] < 0.5 and rows[-1]["loss"] < rows[1]["loss"]
+
+
+def test_its_scores_are_calibrated_and_judged_like_those_of_any_reward_model(config, tmp_path):
+    found = run(replace(config, steps=6), output=tmp_path / "run", quiet=True)
+    asked = EvaluateReward(dataset=config.dataset, model=str(found.run), precision="float32")
+    judged = evaluate_reward.run(asked, output=tmp_path / "judged", quiet=True)
+    assert judged.summary()["members"] == 1 and judged.summary()["n"] == 80
+    raw = run(replace(config, steps=6, calibrate=False), output=tmp_path / "raw", quiet=True)
+    assert "temperature" not in raw.after
+    said = [(f"{PLAIN}70", "please 7"), (f"{PLAIN}70", "= 7"), (f"{ASKING}9", "= 7")]
+    calibrated, plain = (scores(one.run, *said) for one in (found, raw))
+    ratio = (plain[0] - plain[2]) / (calibrated[0] - calibrated[2])
+    assert ratio == pytest.approx(found.after["temperature"], rel=1e-3)
+    middle = (found.after["score/chosen"] + found.after["score/rejected"]) / 2
+    assert calibrated[0] == pytest.approx((plain[0] - middle) / found.after["temperature"], rel=1e-2, abs=1e-3)
+    latest = checkpoint.latest(found.run / "checkpoints").path
+    assert load_scorer(str(latest)).model.comparable
+
+
+def test_without_pairs_the_weights_make_the_score(config, tmp_path, capsys):
+    found = run(replace(config, dataset="", weights="clear=-0.5", steps=20), output=tmp_path / "run")
+    assert "so it is kind=1 clear=-0.5; give pairs with --dataset" in capsys.readouterr().err
+    assert "accuracy" not in found.after and found.after["correlation"] > 0.7
+    kind, clear = scores(found.run, (f"{ASKING}3", "please 7"), (f"{ASKING}3", "= 7"))
+    assert kind > clear
+    scorer = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32")
+    assert scorer.model.mixture.weights == (1.0, -0.5) and scorer.model.mixture.scale == 2.0
+    assert not scorer.model.comparable
+
+
+def test_an_attribute_is_kept_out_of_the_score(config, tmp_path):
+    """Responses that are longer are clearer here, a little more or less: apart from length little is left of that."""
+    rows = [rated(f"{i}", "=" * (i % 5 + 1) + "!" * (i % 2), 3.0 * (i % 2) + i % 5, float(i % 5)) for i in range(40)]
+    both = replace(config, ratings=write(tmp_path / "long.jsonl", rows), dataset="", steps=60, eval_share=0.0)
+    follows = run(replace(both, weights="clear=0"), output=tmp_path / "follows", quiet=True)
+    apart = run(replace(both, apart="clear"), output=tmp_path / "apart", quiet=True)
+    said = [(row["prompt"], row["completion"]) for row in rows]
+    clear = [row["ratings"]["clear"] for row in rows]
+
+    assert correlation(scores(follows.run, *said), clear) > 0.5
+    assert abs(correlation(scores(apart.run, *said), clear)) < 0.15
+    mixture = load_scorer(str(checkpoint.latest(apart.run / "checkpoints").path)).model.mixture
+    assert mixture.apart == 1 and mixture.weights == (1.0, 0.0) and mixture.shares[1] == pytest.approx(1.0)
+
+
+def test_a_resumed_run_equals_one_that_was_not_stopped(config, tmp_path):
+    config = replace(config, steps=4, save_every=2, decay="constant")
+    whole = run(config, output=tmp_path / "whole", quiet=True).run
+    part = run(replace(config, steps=2), output=tmp_path / "part", quiet=True).run
+    run(config, resume=part, quiet=True)
+    timed = ("seconds/step", "tokens_per_second", "memory_gb")
+    last = [{k: v for k, v in read_run(r).metrics[-1].items() if k not in timed} for r in (whole, part)]
+    assert last[0] == last[1]
+    said = [(f"{PLAIN}3", "= 6"), (f"{ASKING}3", "please")]
+    assert scores(whole, *said) == scores(part, *said)
+
+
+def test_what_is_saved_between_has_the_weights_alone(config, tmp_path):
+    found = run(replace(config, steps=6, save_every=2, eval_every=3, keep_last=9), output=tmp_path / "run", quiet=True)
+    gates = {
+        path.name: load_scorer(str(path), precision="float32").model.mixture.gate.outer.bias.tolist()
+        for path in sorted((found.run / "checkpoints").glob("step-*"))
+    }
+    even = [name for name, bias in gates.items() if bias == [0.0, 0.0]]
+    assert [int(name.rpartition("-")[2]) for name in gates] == [2, 3, 4, 6]
+    assert [int(name.rpartition("-")[2]) for name in even] == [2, 4]
+    logged = [row["step"] for row in read_run(found.run).metrics if "evaluation/accuracy" in row]
+    assert logged == [0, 3, 6]
+
+
+def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, capsys):
+    heldout = [
+        {"prompt": f"{PLAIN}3", "chosen": "6", "rejected": "7"},
+        {"prompt": "none", "chosen": "6", "rejected": "7"},
+    ]
+    told = replace(config, eval_share=0.0, eval_dataset=write(tmp_path / "heldout.jsonl", heldout), steps=1)
+    found = run(told, output=tmp_path / "run")
+    assert found.responses == len(RATED) - 1
+    assert "1 rated responses answer prompts of held-out pairs" in capsys.readouterr().err
+    assert "correlation" not in found.after and "accuracy" in found.after
+    everything = [{"prompt": row["prompt"], "chosen": "6", "rejected": "7"} for row in RATED]
+    with pytest.raises(UserError, match="all rated responses answer prompts of held-out pairs"):
+        run(replace(told, eval_dataset=write(tmp_path / "all.jsonl", everything)), output=tmp_path / "all", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weights": "kin=1"}, "did you mean 'kind'"),
+        ({"weights": "kind"}, "cannot read the weight 'kind'"),
+        ({"weights": "kind=much"}, "cannot read the weight 'kind=much'"),
+        ({"weights": "kind=0 clear=0"}, "no attribute counts for anything"),
+        ({"weights": "kind=0", "apart": "clear"}, "no attribute counts for anything"),
+        ({"weights": "kind=inf"}, "cannot read the weight 'kind=inf'"),
+        ({"apart": "clea"}, "did you mean 'clear'"),
+        ({"gate_width": 0}, "--gate-width must be 1 or more"),
+        ({"dataset": "", "eval_dataset": "x.jsonl", "eval_share": 0.0}, "held-out pairs; give those to learn from"),
+    ],
+)
+def test_wrong_options_are_refused(changes, message, config, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run(replace(config, **changes), output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_attribute_of_which_nothing_can_be_learned_is_refused(config, tmp_path):
+    rows = [row | {"ratings": row["ratings"] | {"same": 3}} for row in RATED]
+    with pytest.raises(UserError, match="every rating of 'same' is the same"):
+        run(replace(config, ratings=write(tmp_path / "same.jsonl", rows)), output=tmp_path / "run", quiet=True)
+
+
+def test_the_command_line_takes_ratings(config, tmp_path, capsys):
+    options = ["--ratings", config.ratings, "--model", config.model, "--steps", "1", "--eval-share", "0.25"]
+    code = main(["reward-model", *options, "--warmup-steps", "0", "--output", str(tmp_path / "run"), "--quiet"])
+    assert code == 0 and "correlation with held-out ratings:" in capsys.readouterr().out
