@@ -44,13 +44,18 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("data/tokenizer.py", old, new, "recipes/test_pairs.py")
+        for old, new in [
+            ("padding_beside(tokenizer, ends)\n    tokenizer", "next(iter(ends))\n    tokenizer"),
+            ("    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)\n", ""),
+        ]
+    ),
+    *(
         Mutation("recipes/reward_model.py", old, new, "recipes/test_pairs.py")
         for old, new in [
             ("step, steps=pairs.steps, peak", "step + 1, steps=pairs.steps, peak"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
-            ("padding_beside(tokenizer, ends)", "next(iter(ends))"),
-            ("        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)\n", ""),
             ("if not 0 <= config.label_smoothing < 0.5:", "if False:"),
         ]
     ),

@@ -312,7 +312,7 @@ MUTATIONS = [
         Mutation("models/heads.py", old, new, "models/test_heads.py")
         for old, new in [
             ("self.body.ids(row.ends)", "self.body.ids(row.sources[-len(row.ends) :])"),
-            ("last.to(wide) @ rows.to(wide).T", "last @ rows.T"),
+            ("states.to(wide) @ rows.to(wide).T", "states @ rows.T"),
             ("math.sqrt(noise.shape[1] + 1)", "(noise.shape[1] + 1)"),
             ("manual_seed(seed)", "manual_seed(0)"),
             ("    if config.num_labels != 1 and not all(", "    if False and not all("),

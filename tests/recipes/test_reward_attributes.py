@@ -5,15 +5,23 @@ from pathlib import Path
 from statistics import correlation
 
 import pytest
+import torch
 
 from posttrain.cli import main
+from posttrain.data import graded_of, load_preferences, load_ratings
+from posttrain.data.preferences import ranked_of
 from posttrain.errors import UserError
+from posttrain.models.attributes import even
 from posttrain.monitoring import read_run
+from posttrain.objectives.attributes import shares
 from posttrain.recipes import evaluate_reward
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_attributes import Attributes, run
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.training import checkpoint
+from posttrain.training.attributes import read_all
+from posttrain.training.gate import choices_of, fit_gate
+from posttrain.training.reward import sequences_of
 from posttrain.types import Message
 from tests.recipes.folders import model_folder
 from tests.recipes.test_reward_model import write
@@ -66,23 +74,38 @@ def scores(run: Path, *said: tuple[str, str]) -> list[float]:
     return [score for (score,) in load_scorer(str(latest), precision="float32")(conversations)]
 
 
-def test_ratings_are_learned_and_the_gate_says_what_counts_after_which_prompt(config, tmp_path):
+def test_ratings_are_learned_and_told_attribute_by_attribute(config, tmp_path):
     found = run(config, output=tmp_path / "run", quiet=True)
     assert found.attributes == ("kind", "clear") and found.steps == 30
     assert found.after["correlation"] > 0.9 > found.before["correlation"]
     assert found.after["correlation"] == pytest.approx(
         (found.after["correlation/kind"] + found.after["correlation/clear"]) / 2
     )
-    assert found.after["accuracy"] > 0.8
-    assert found.after["alone/kind"] == pytest.approx(0.5, abs=0.35)  # each is right after one kind of prompt
+    # whatever the prompt, the polite answer is the kind one and the other is the clear one: each is right after some
     assert found.after["alone/kind"] + found.after["alone/clear"] == pytest.approx(1.0, abs=0.2)
     assert found.after["gate/kind"] + found.after["gate/clear"] == pytest.approx(1.0)
-    kind, clear = scores(found.run, (f"{PLAIN}70", "please 7"), (f"{PLAIN}70", "= 7"))
-    assert kind > clear
-    kind, clear = scores(found.run, (f"{ASKING}70", "please 7"), (f"{ASKING}70", "= 7"))
-    assert clear > kind
     rows = read_run(found.run).metrics
     assert rows[-1]["error/kind"] < 0.5 and rows[-1]["loss"] < rows[1]["loss"]
+
+
+def test_the_gate_is_that_of_the_learned_pairs_for_the_heads_as_they_are(config, tmp_path):
+    heldout = [{"prompt": "never", "chosen": "please 1", "rejected": "= 1"}]
+    told = replace(config, eval_share=0.0, eval_dataset=write(tmp_path / "heldout.jsonl", heldout), steps=6)
+    found = run(replace(told, apart="clear"), output=tmp_path / "run", quiet=True)
+    scorer = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32")
+    model = scorer.model
+    rankings = [ranked_of(scorer.chat, (one,)) for one in load_preferences(config.dataset).items]
+    rated = [graded_of(scorer.chat, one).example for one in load_ratings(config.ratings).items]
+    left = shares(read_all(model, rated, microbatch_tokens=4096).attributes_EK, 1)
+    assert model.mixture.shares == pytest.approx(left.tolist(), abs=1e-4)
+    begins = even(model.body, [1.0, 0.0], width=config.gate_width, seed=config.seed)
+    begins = begins._replace(apart=1, shares=model.mixture.shares)
+    read = read_all(model, sequences_of(rankings), microbatch_tokens=4096)
+    expected = fit_gate(begins, choices_of(begins, read, rankings), seed=config.seed)
+    assert expected.scale == pytest.approx(model.mixture.scale * found.after["temperature"], rel=1e-2)
+    prompts = read.prompts_ED[::2]
+    torch.testing.assert_close(model.mixture.gate(prompts), expected.gate(prompts), rtol=1e-2, atol=1e-3)
+    assert (expected.gate(prompts) - begins.gate(prompts)).abs().max() > 0.01
 
 
 def test_its_scores_are_calibrated_and_judged_like_those_of_any_reward_model(config, tmp_path):

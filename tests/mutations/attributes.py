@@ -1,0 +1,162 @@
+"""Faults of attribute heads: what they learn, what the gate learns, and how one score is made of them."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("data/ratings.py", old, new, "data/test_ratings.py")
+        for old, new in [
+            ("            if ratings\n", ""),
+            ("        if not found:\n", "        if False:\n"),
+            ("dress(prompt, system, prompt_template)", "prompt"),
+            ('turns_of(row.text("prompt"))', 'row.text("prompt")'),
+            ('said, f"annotations {name}").get("Rating")', 'said, f"annotations {name}").get("rating")'),
+            ('        if completion.get("response"):\n', "        if True:\n"),
+            ("    except ValueError:\n        return None\n", "    except ZeroDivisionError:\n        return None\n"),
+            ("if value is not None}", "}"),
+            ("isinstance(value, bool) or not", "not"),
+            (" or not math.isfinite(value)", ""),
+            (' or "=" in name', ""),
+            (" or len(name.split()) != 1", ""),
+        ]
+    ),
+    *(
+        Mutation("annotation/lessons.py", old, new, "annotation/test_lessons.py")
+        for old, new in [
+            ("[told.rulings[item]] if item in told.rulings else answers", "answers"),
+            ("fmean(one[attribute] for one in scores)", "scores[0][attribute]"),
+            ('yield row | {"annotators": len(answers), "item": item}', 'yield row | {"annotators": 1, "item": item}'),
+        ]
+    ),
+    *(
+        Mutation("objectives/attributes.py", old, new, "objectives/test_attributes.py")
+        for old, new in [
+            (".sum(1) / count_E", ".mean(1)"),
+            ("count_E = known_EK.sum(1)", "count_E = known_EK.sum(1).clamp(max=1)"),
+            ("    if not bool((count_E > 0).all()):\n", "    if False:\n"),
+            ("rated_EK.masked_fill(~known_EK, 0.0)).square()", "rated_EK.masked_fill(~known_EK, 0.0)).abs()"),
+            ("squared_EK.masked_fill(~known_EK, 0.0)", "squared_EK"),
+            ("attributes_EK - attributes_EK.mean(0)", "attributes_EK"),
+            ("    if spread == 0:\n", "    if False:\n"),
+            ("sum(0) / spread", "sum(0) / spread.sqrt()"),
+            ("    require_one_shape(", "    0 and require_one_shape("),
+        ]
+    ),
+    *(
+        Mutation("models/attributes.py", old, new, "models/test_attributes.py")
+        for old, new in [
+            ("nn.init.zeros_(self.outer.weight)", "pass"),
+            ("torch.relu(", "torch.tanh("),
+            ("torch.softmax(self.outer(inner), -1)", "torch.sigmoid(self.outer(inner))"),
+            ("attributes_EK - attributes_EK[:, [self.apart]]", "attributes_EK + attributes_EK[:, [self.apart]]"),
+            ("        if self.apart is not None:\n", "        if self.apart:\n"),
+            ("return attributes_EK * attributes_EK.new_tensor(self.weights)", "return attributes_EK"),
+            ("self.counted(attributes_EK)).sum(1) - self.zero", "self.counted(attributes_EK)).sum(1)"),
+            ("return self.scale * (", "return ("),
+            ("[start + prefix - 1] * len(members)", "[start + prefix] * len(members)"),
+            ("[start + prefix - 1] * len(members)", "[start + prefix - 1]"),
+            ("start += prefix + sum(members)", "start += prefix + len(members)"),
+            ('        assert prefix, "a sequence', '        assert True, "a sequence'),
+            ("        torch.manual_seed(seed)\n", ""),
+            ("with torch.random.fork_rng(devices=[]):", "if True:"),
+            ("float(len(weights)))", "1.0)"),
+            ("gate.to(body.device, wide_dtype(body.dtype))", "gate.to(body.device, body.dtype)"),
+            ("if known and there != units.names:", "if False:"),
+            ("if known and there != units.names:", "if there and there != units.names:"),
+            ("    model.mixture.gate.load_state_dict(weights)\n", ""),
+            ("    model.mixture = Mixture(model.mixture.gate, **said)\n", ""),
+            ("    if not isinstance(about, Mapping):\n", "    if False:\n"),
+            ("[ATTRIBUTE + one for one in units.names]", "list(units.names)"),
+            ("sorted((config.id2label or {}).items())]", "sorted((config.id2label or {}).items())[::-1]]"),
+        ]
+    ),
+    Mutation(
+        "models/heads.py",
+        "if any(str(label).startswith(ATTRIBUTE) for label in labels.values()):",
+        "if False:",
+        "models/test_attributes.py",
+    ),
+    *(
+        Mutation("training/attributes.py", old, new, "training/test_attributes.py")
+        for old, new in [
+            ("return error_E.sum() / len(units)", "return error_E.mean()"),
+            ("[units[i] for i in row.examples]", "units[: len(row.examples)]"),
+            ("squared_E[known_E] for name", "squared_E.nan_to_num() for name"),
+            ("(one.ratings[name] - mean) / spread if", "(one.ratings[name] - mean) if"),
+            ("(one.ratings[name] - mean) / spread if", "one.ratings[name] / spread if"),
+            ("~rated_EK.isnan()", "rated_EK.isnan().logical_or(True)"),
+            ("@torch.no_grad()\n", ""),
+            ("zip(row.examples, zip(prompts_ED", "zip(range(99), zip(prompts_ED"),
+        ]
+    ),
+    *(
+        Mutation("training/gate.py", old, new, "training/test_gate.py")
+        for old, new in [
+            ("(start + a, start + b, 1 / len(unit.pairs), number)", "(a, b, 1 / len(unit.pairs), number)"),
+            ("(start + a, start + b, 1 / len(unit.pairs), number)", "(start + a, start + b, 1.0, number)"),
+            ("counted_EK[chosen] - counted_EK[rejected]", "counted_EK[rejected] - counted_EK[chosen]"),
+            ("counted_EK = mixture.counted(read.attributes_EK)", "counted_EK = read.attributes_EK"),
+            ("read.prompts_ED[chosen]", "read.prompts_ED[: len(chosen)]"),
+            ("[: prompts // 5]", "[: prompts // 2]"),
+            ("_Learner(mixture, choices.some(~judged_B))", "_Learner(mixture, choices)"),
+            ("updates = costs.index(min(costs))", "updates = LONGEST"),
+            ("updates = costs.index(min(costs))", "pass"),
+            ("updates = costs.index(min(costs))", "updates = costs.index(max(costs))"),
+            ("choices.prompts_BD.mean(0), choices", "0.0, choices"),
+            ("        inner.weight.div_(self._spread_D)\n", ""),
+            ("        inner.bias.sub_(inner.weight @ self._mean_D)\n", ""),
+            ("copy.deepcopy(mixture.gate)", "mixture.gate"),
+            ("scale=learner.log_scale.exp().item()", "scale=mixture.scale"),
+            ("spread_D.where(spread_D > 0, 1.0)", "spread_D"),
+            ("doubt = 1 / (self._choices.weight_B.sum().item() + 2)", "doubt = 0.0"),
+            ("self._choices.weight_B.sum().item() + 2", "len(self._choices.weight_B) + 2"),
+            ("(cost_B * choices.weight_B).sum() / total", "cost_B.mean()"),
+            ("self.log_scale.exp() * (gate_BK", "(gate_BK"),
+            ("[self._gate.outer.bias, self.log_scale]", "[self.log_scale]"),
+            ("batch_indices(prompts, prompts, 0, seed)", "batch_indices(prompts, prompts, 0, id(choices))"),
+        ]
+    ),
+    *(
+        Mutation("evaluation/ratings.py", old, new, "evaluation/test_ratings.py")
+        for old, new in [
+            ("strict=True) if name in ratings\n", "strict=True)\n"),
+            ("numbers[place], ratings[name]", "numbers[0], ratings[name]"),
+            ("len({a for a, _ in pairs}) > 1 and ", ""),
+            (" and len({b for _, b in pairs}) > 1", ""),
+        ]
+    ),
+    *(
+        Mutation("recipes/reward_attributes.py", old, new, "recipes/test_reward_attributes.py")
+        for old, new in [
+            ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
+            ("step, steps=steps, peak", "step + 1, steps=steps, peak"),
+            ("directory.rewind(found.step)", "directory.rewind(-1)"),
+            ("                model.mixture = parts.begins\n", "                pass\n"),
+            ("    model.mixture = parts.begins\n    metrics", "    metrics"),
+            ("if not any(weights.values()):", "if False:"),
+            ("        weights[config.apart] = 0.0\n", ""),
+            ("        if spread == 0:\n", "        if False:\n"),
+            ("if not math.isfinite(weight):", "if weight != weight:"),
+            ("if question_of(Task(one.prompt)) not in asked]", "]"),
+            ("    if not kept:\n", "    if False:\n"),
+            ("read_all(model, sequences_of(pairs.learned)", "read_all(model, sequences_of(pairs.learned)[::-1]"),
+            ("seen.attributes_EK, apart)", "seen.attributes_EK, 0)"),
+            ("model.mixture._replace(apart=apart, shares=left)", "model.mixture"),
+            ("scale=mixture.scale / temperature", "scale=mixture.scale"),
+            ("(mixture.zero + fmean(scores)) / temperature", "mixture.zero / temperature"),
+            ("comparable=True", "comparable=False"),
+            ("    if config.calibrate:\n", "    if True:\n"),
+            ("mixture.counted(seen.attributes_EK).T", "-mixture.counted(seen.attributes_EK).T"),
+            ("alone = replace(config, pairs_per_step=1, warmup_steps=0)", "alone = config"),
+            ("if config.eval_dataset and not config.dataset:", "if False:"),
+            ("width=config.gate_width", "width=7"),
+        ]
+    ),
+    Mutation(
+        "commands.py",
+        'variant=("ratings", _recipe("reward_attributes", "Attributes")),',
+        "",
+        "recipes/test_reward_attributes.py",
+    ),
+    Mutation("commands.py", "if key in after\n", "\n", "recipes/test_reward_attributes.py"),
+]
