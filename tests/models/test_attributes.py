@@ -63,6 +63,8 @@ def test_a_mixture_by_hand():
     expected = 3.0 * sum(weight * value for weight, value in zip(g, counted, strict=True)) - 0.25
     found = mixture.scores(torch.tensor([prompt]), torch.tensor([a]))
     assert found.tolist() == pytest.approx([expected], rel=1e-5)
+    first = mixture._replace(apart=0, shares=(1.0, -1.0, 0.5))
+    assert first.counted(torch.tensor([a])).tolist() == [[0.0, -2.0, -1.75]]
     plain = mixture._replace(apart=None, shares=())
     assert plain.counted(torch.tensor([a])).tolist() == [[1.0, -4.0, -2.0]]
 

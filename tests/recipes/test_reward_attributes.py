@@ -125,6 +125,14 @@ def test_its_scores_are_calibrated_and_judged_like_those_of_any_reward_model(con
     assert load_scorer(str(latest)).model.comparable
 
 
+def test_a_gate_without_hidden_units_does_not_look_at_the_prompt(config, tmp_path, recwarn):
+    found = run(replace(config, steps=6, gate_width=0), output=tmp_path / "run", quiet=True)
+    gate = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32").model.mixture.gate
+    one, other = gate(torch.randn(2, gate.inner.in_features)).tolist()
+    assert one == other and one[0] != pytest.approx(0.5, abs=1e-3)
+    assert not [warning for warning in recwarn if "zero-element" in str(warning.message)]
+
+
 def test_without_pairs_the_weights_make_the_score(config, tmp_path, capsys):
     found = run(replace(config, dataset="", weights="clear=-0.5", steps=20), output=tmp_path / "run")
     assert "so it is kind=1 clear=-0.5; give pairs with --dataset" in capsys.readouterr().err
@@ -201,7 +209,7 @@ def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, caps
         ({"weights": "kind=0", "apart": "clear"}, "no attribute counts for anything"),
         ({"weights": "kind=inf"}, "cannot read the weight 'kind=inf'"),
         ({"apart": "clea"}, "did you mean 'clear'"),
-        ({"gate_width": 0}, "--gate-width must be 1 or more"),
+        ({"gate_width": -1}, "--gate-width must be 0 or more"),
         ({"dataset": "", "eval_dataset": "x.jsonl", "eval_share": 0.0}, "held-out pairs; give those to learn from"),
     ],
 )

@@ -3,6 +3,7 @@
 Shape letters: E sequences of a packed row, D hidden width, K attributes.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +44,15 @@ class Gate(nn.Module):
 
         g(x) = softmax( W_2 relu(W_1 h(x) + b_1) + b_2 )
 
-    h(x) is the last state of the prompt. That of Wang et al. 2024 (https://arxiv.org/abs/2406.12845) has more layers.
+    h(x) is the last state of the prompt; without hidden units the prompt makes no difference. The gate of Wang et al.
+    2024 (https://arxiv.org/abs/2406.12845) has more layers.
     """
 
     def __init__(self, states: int, attributes: int, width: int) -> None:
         super().__init__()
-        self.inner, self.outer = nn.Linear(states, width), nn.Linear(width, attributes)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element")
+            self.inner, self.outer = nn.Linear(states, width), nn.Linear(width, attributes)
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
 

@@ -71,7 +71,7 @@ class Attributes(PairOptions):
     lr: float = 1e-5
     """Peak learning rate."""
     gate_width: int = 64
-    """Hidden units of the gate."""
+    """Hidden units of the gate; 0: the attributes count for the same after every prompt."""
     calibrate: bool = True
     """Divide the scores by what makes their differences the log-odds that people agree, as held-out pairs say."""
 
@@ -184,7 +184,7 @@ def _prepare(config: Attributes) -> _Parts:
 
 def _check(config: Attributes) -> None:
     pair_options.check(config)
-    check_settings(config, counts=("gate_width",), lora_rank=0)
+    check_settings(config, zero_or_more=("gate_width",), lora_rank=0)
     if config.eval_dataset and not config.dataset:
         raise UserError("--eval-dataset are held-out pairs; give those to learn from, too, with --dataset")
 
