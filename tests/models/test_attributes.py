@@ -105,7 +105,10 @@ def test_what_is_saved_scores_the_same_and_transformers_reads_the_attributes(tmp
     model = load_attributes(
         str(model_folder(tmp_path / "model")), UNITS, [1.0, 2.0, -0.5], dtype=torch.float32, seed=3, width=5
     )
+    assert not model.body.network.score.weight.any()  # the mean of each
     drawn(model.mixture.gate)
+    with torch.no_grad():
+        model.body.network.score.weight.normal_(generator=torch.Generator().manual_seed(0))
     model.mixture = model.mixture._replace(scale=0.7, zero=0.3, apart=2, shares=(0.1, 0.2, 1.0), comparable=True)
     model.save(tmp_path / "saved", padding=0)
     again = load_scores(str(tmp_path / "saved"), dtype=torch.float32)
@@ -129,6 +132,14 @@ def test_drawing_a_gate_leaves_other_draws_as_they_are():
     torch.manual_seed(1)
     even(body, [1.0] * 3, width=5, seed=0)
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_what_counts_for_nothing_is_not_let_through():
+    body = tiny_reward_model(members=3).body
+    mixture = even(body, [1.0, 0.0, -2.0], width=5, seed=0)
+    assert mixture.gate(torch.randn(1, 32)).tolist() == [[0.5, 0.0, 0.5]] and mixture.scale == 2.0
+    mixture.gate(torch.randn(4, 32))[:, 0].log().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in mixture.gate.parameters())
 
 
 def test_the_gate_begins_from_the_seed_and_is_wide(tmp_path: Path):

@@ -154,12 +154,15 @@ def prompt_ends(row: Packed) -> list[int]:
 
 
 def even(body: LanguageModel, weights: Sequence[float], *, width: int, seed: int) -> Mixture:
-    """The sum of the attributes by their weights, whatever the prompt."""
+    """The sum of the attributes by their weights, whatever the prompt; those of weight 0 are never let through."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network: Any = body.network
         gate = Gate(network.score.weight.shape[1], len(weights), width)
-    return Mixture(gate.to(body.device, wide_dtype(body.dtype)), tuple(weights), float(len(weights)))
+    with torch.no_grad():
+        gate.outer.bias[torch.tensor(weights) == 0] = -torch.inf
+    through = sum(weight != 0 for weight in weights)
+    return Mixture(gate.to(body.device, wide_dtype(body.dtype)), tuple(weights), float(through))
 
 
 def load_attributes(
@@ -172,7 +175,9 @@ def load_attributes(
     seed: int = 0,
     width: int = 64,
 ) -> AttributeModel:
-    """A model to learn ratings: one with heads for the same attributes, or a language model with fresh ones.
+    """A model to learn ratings: one with heads for the same attributes, or a language model with heads of zeros.
+
+    Zeros foretell the mean, and so begin with an error of 1; drawn rows would begin worse than that.
 
     Raises:
         ModelError: as `load_classifier`, or it is a reward model with other heads.
@@ -188,7 +193,7 @@ def load_attributes(
             )
         name_rows(config, [ATTRIBUTE + one for one in units.names])
 
-    body = load_classifier(name, label, dtype=dtype, device=device, seed=seed)
+    body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
     return AttributeModel(body, units, even(body, weights, width=width, seed=seed))
 
 

@@ -153,7 +153,7 @@ def load_reward_model(
         if config.num_labels > 1:
             name_rows(config, [f"{MEMBER}{i}" for i in range(config.num_labels)])
 
-    body = load_classifier(name, label, dtype=dtype, device=device, seed=seed)
+    body = load_classifier(name, label, lambda rows: _draw(rows, seed), dtype=dtype, device=device)
     config: Any = body.network.config
     zeros = getattr(config, ZEROS, None)
     return RewardModel(body, tuple(zeros or (0.0,) * config.num_labels), comparable=zeros is not None)
@@ -166,12 +166,17 @@ def name_rows(config: Any, labels: Sequence[str]) -> None:
 
 
 def load_classifier(
-    name: str, label: Callable[[Any, bool], None], *, dtype: torch.dtype, device: str, seed: int
+    name: str,
+    label: Callable[[Any, bool], None],
+    fill: Callable[[Tensor], object],
+    *,
+    dtype: torch.dtype,
+    device: str,
 ) -> LanguageModel:
-    """A sequence classifier that runs by plan; where it was a language model its rows are fresh.
+    """A sequence classifier that runs by plan.
 
     `label` is handed the configuration, and whether it is a classifier's already. It says how many rows there are and
-    what they are called, or raises `ModelError`.
+    what they are called, or raises `ModelError`. `fill` is handed the rows if it was a language model, which has none.
 
     Raises:
         ModelError: there is no such model, or it is an adapter.
@@ -192,7 +197,7 @@ def load_classifier(
     network, found = loaded
     refuse_missing(name, set(found["missing_keys"]) - (set() if known else {"score.weight"}))
     if not known:
-        _draw(network.score.weight, seed)
+        fill(network.score.weight)
     # a row per token of the batch, which MasterAdamW can take
     network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
     return LanguageModel(ready(network.to(device)), config.get_text_config().max_position_embeddings, name)

@@ -59,6 +59,15 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
+        "Attributes",
+        (
+            Panel("Correlation with held-out ratings", ("evaluation/correlation/",), zero=False),
+            Panel("Squared error, in parts of the spread", ("error/",)),
+            Panel("What each counts for, on average", ("evaluation/gate/",), "share", percent=True),
+            Panel("Held-out pairs that each alone judges as people did", ("evaluation/alone/",), percent=True),
+        ),
+    ),
+    (
         "How the policy changes",
         (
             Panel("KL to the reference", ("kl",), "nats per token"),

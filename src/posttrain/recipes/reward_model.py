@@ -8,7 +8,8 @@
 Bradley and Terry's loss on the scores of the responses to a prompt, which is computed once with all its pairs. With
 held-out pairs the scores come out calibrated: a difference of 1 means odds of 2.7 to 1 that people prefer the one. The
 result is a Hugging Face folder: a sequence classifier with one label, or one for each member of an ensemble, whose chat
-template ends where the score is read. Left out so far: attributes that were rated apart, adapters.
+template ends where the score is read. Attributes that were rated apart: recipes/reward_attributes.py.
+Left out so far: adapters.
 """
 
 import time
