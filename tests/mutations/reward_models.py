@@ -140,13 +140,12 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/evaluate_reward.py", old, new, "recipes/test_reward_model.py")
+        Mutation("recipes/evaluate_reward/__init__.py", old, new, "recipes/test_reward_model.py")
         for old, new in [
             ("if one.prompt not in met", "if one.prompt in met"),
             ("sum(length > most for", "sum(length > config.max_tokens for"),
             ("replace(pair, category=one.category)", "pair"),
             ("                scorer = _load(config, saved)\n", "                pass\n"),
-            ("fmean(after) - fmean(before)", "fmean(before) - fmean(after)"),
             (
                 "completion=preference.opening + preference.rejected",
                 "completion=preference.opening + preference.chosen",
@@ -154,6 +153,12 @@ MUTATIONS = [
             ('"rejected": fmean(scored.rejected)', '"rejected": fmean(scored.chosen)'),
             ("    if not rankings:\n", "    if False:\n"),
         ]
+    ),
+    Mutation(
+        "recipes/evaluate_reward/found.py",
+        "fmean(after) - fmean(before)",
+        "fmean(before) - fmean(after)",
+        "recipes/test_reward_model.py",
     ),
     Mutation(
         "data/packing.py",
@@ -373,7 +378,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/evaluate_reward.py", old, new, "recipes/test_reward_model.py")
+        Mutation("recipes/evaluate_reward/__init__.py", old, new, "recipes/test_reward_model.py")
         for old, new in [
             ("if pair[1].prompt < len(rankings)]", "]"),
             ("(p.prompt < decided) == known]", "True]"),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posttrain.data.packing import Example, Ranked
 from posttrain.models.attributes import Gate, Mixture, Reading
-from posttrain.training.gate import Choices, choices_of, fit_gate
+from posttrain.training.gate import Choices, _Learner, choices_of, fit_gate
 
 D, K = 6, 3
 
@@ -71,11 +71,28 @@ def test_few_choices_that_agree_do_not_make_it_certain():
     mixture = fit_gate(fresh(), few, seed=0)
     margin = mixture.scale * mixture.gate(torch.zeros(1, D))[0, 0].item()
     assert margin == pytest.approx(math.log(5), rel=0.02)  # one of six had chosen otherwise: odds of five to one
+    two = few._replace(weight_B=torch.full((4,), 0.5), prompt_B=torch.tensor([0, 0, 1, 1]))
+    mixture = fit_gate(fresh(), two, seed=0)
+    margin = mixture.scale * mixture.gate(torch.zeros(1, D))[0, 0].item()
+    assert margin == pytest.approx(math.log(3), rel=0.02)  # so many prompts, however many pairs
+
+
+def test_the_finished_gate_takes_states_as_they_are():
+    choices = planted(50, by_prompt)
+    choices = choices._replace(prompts_BD=choices.prompts_BD * torch.tensor([1.0, 9.0, 0.1, 3.0, 0.0, 2.0]))
+    learner = _Learner(fresh(), choices)
+    for _ in learner.updates(20):
+        pass
+    states = choices.prompts_BD
+    spread = states.std(0, correction=0)
+    spread[4] = 1.0  # it does not vary
+    inside = learner._gate((states - states.mean(0)) / spread).detach()
+    torch.testing.assert_close(learner.finished()(states).detach(), inside, rtol=1e-4, atol=1e-5)
 
 
 def test_every_prompt_weighs_the_same():
     """The second prompt says the opposite, in as many pairs as one likes."""
-    ahead = torch.tensor([[1.0, 0.0, 0.0]] + [[-1.0, 0.0, 0.0]] * 8)
+    ahead = torch.tensor([[-1.0, 0.0, 0.0]] + [[1.0, 0.0, 0.0]] * 8)
     numbers = torch.tensor([0] + [1] * 8)
     weight = torch.tensor([1.0] + [1 / 8] * 8)
     mixture = fit_gate(fresh(), Choices(torch.zeros(9, D), ahead, weight, numbers), seed=0)

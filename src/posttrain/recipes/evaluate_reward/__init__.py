@@ -1,0 +1,205 @@
+"""How far a reward model can be trusted: on held-out pairs, by category, and where it goes wrong.
+
+    posttrain evaluate --suite reward --model runs/reward-model-2026-01-31-1 --dataset dev.jsonl
+    posttrain evaluate --suite reward --model OWNER/NAME --dataset allenai/reward-bench --split filtered
+
+Accuracy alone hides what a policy will exploit, so beside it stand how sure the model is when it is wrong, how far its
+scores follow the length of a response, and whether an ensemble disagrees where it errs. Pairs are read in any layout
+that training reads; RewardBench's is one, whose `subset` is a category here. With `--ties`, pairs that people found
+equal, it is told whether the model does so, too.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns
+from posttrain.data.packing import size_of
+from posttrain.data.preferences import ranked_of, together
+from posttrain.errors import UserError, unknown
+from posttrain.evaluation.pairs import ScoredPair, accuracy, measures, scored_pairs
+from posttrain.models.footprint import read_shape
+from posttrain.models.load import locate
+from posttrain.monitoring import Progress, RunDirectory, Sample
+from posttrain.recipes.evaluate_reward.found import EvaluateRewardResult, Judged
+from posttrain.recipes.evaluate_reward.page import write_page
+from posttrain.rollouts.scorer import Scorer, load_scorer
+from posttrain.training.reward import sequences_of
+from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
+from posttrain.types import Preference
+
+AT_A_TIME = 64  # prompts between two steps of the progress bar
+SHOWN = 4  # pairs in the report
+SUITES = ("reward",)
+MISCALIBRATED = 0.1  # of calibration error: being wrong one time in ten more than it says
+LENGTH_RULES = 0.4  # of correlation with length: a sixth of the variance of the margins
+
+
+@dataclass(frozen=True)
+class EvaluateReward:
+    """Measure how well a reward model judges held-out pairs."""
+
+    suite: str = "reward"
+    """What is evaluated: reward."""
+    dataset: str = ""
+    """Held-out pairs: a jsonl or parquet file or folder, or a hub id, in any layout that training reads."""
+    ties: str = ""
+    """Pairs that people found equally good (rows with `tie`): a file as annotate export --to ties writes it."""
+    model: str = ""
+    """A reward model: a run (its best checkpoint, or its latest), a checkpoint, a folder, or a hub id."""
+    baseline: str = ""
+    """Another reward model: it gets the same pairs, and the difference its interval."""
+    max_tokens: int = 2048
+    """The longest of prompt and response; pairs with a longer one are left out, and counted."""
+    columns: str = ""
+    """Which columns to read, such as "prompt=question chosen=better rejected=worse"."""
+    split: str = ""
+    """Which part of a folder or hub data set; "test" unless given."""
+    limit: int | None = None
+    """Use only so many rows, from the first."""
+    exclude: str = ""
+    """Pairs that the model was trained on: those whose prompt is among them are left out, and counted."""
+    system: str | None = None
+    """A system message, in place of the data's own; give the one that the model was trained with."""
+    prompt_template: str = "{prompt}"
+    """Text around each of the user's messages; give the one that the model was trained with."""
+    precision: str = "auto"
+    """float32, bfloat16, or auto: what this machine computes faster."""
+    microbatch_tokens: int = 4096
+    """Tokens of one forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared(Sample):
+    """A pair as `samples.jsonl` keeps it: the completion is the one that people did not choose, the reward a margin."""
+
+    chosen: str = ""
+    category: str = ""
+    source: str = ""
+
+
+def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = False) -> EvaluateRewardResult:
+    """Score every pair with a reward model, and a baseline where there is one, into a new run directory."""
+    began = time.monotonic()
+    if config.suite not in SUITES:
+        raise unknown("suite", config.suite, SUITES)
+    if config.microbatch_tokens < config.max_tokens:
+        raise UserError(
+            f"--microbatch-tokens {config.microbatch_tokens} must be at least --max-tokens {config.max_tokens}"
+        )
+    if not config.model:
+        raise UserError("say which reward model with --model: a run of posttrain reward-model, a folder or a hub id")
+    models = [saved_model(name) for name in (config.model, config.baseline) if name]
+    rankings, notes = _read(config, models, config.dataset)
+    equal, more = _read(config, models, config.ties, ties=True) if config.ties else ([], [])
+    notes += [note for note in more if note not in notes]
+    scorer = _load(config, models[0])
+    about = {"device": str(scorer.model.body.device), "precision": str(scorer.model.body.dtype), "notes": notes}
+    directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
+    found: list[Judged] = []
+    done = 0
+    everything = [*rankings, *equal]
+    with directory, Progress("evaluate", len(everything) * len(models), quiet=quiet) as progress:
+        for saved in models:
+            if found:
+                del scorer  # its memory is needed for the next one
+                scorer = _load(config, saved)
+            judged = Judged(saved.title, ())
+            for first in range(0, len(everything), AT_A_TIME):
+                some = everything[first : first + AT_A_TIME]
+                units = [ranked_of(scorer.chat, preferences) for preferences in some]
+                with progress.phase("scoring"):
+                    scored = scored_pairs(units, scorer.of(sequences_of(units)), first=first)
+                compared = [one for preferences in some for one in preferences]
+                judged = _more(judged, compared, scored, len(rankings))
+                decided = [pair for pair in zip(compared, scored, strict=True) if pair[1].prompt < len(rankings)]
+                directory.log_samples(0, (_row(saved.title, *pair) for pair in decided))
+                done += len(some)
+                progress.step(done, accuracy=accuracy(judged.pairs).value)
+            found.append(_by_prompt(judged, everything))
+        directory.log_metrics(0, measures(found[0].pairs))
+    seconds = time.monotonic() - began
+    baseline = found[1] if config.baseline else None
+    result = EvaluateRewardResult(
+        directory.path, directory.report, seconds, config.dataset, found[0], baseline, tuple(notes)
+    )
+    write_page(result)
+    return result
+
+
+def _more(judged: Judged, compared: Sequence[Preference], scored: Sequence[ScoredPair], decided: int) -> Judged:
+    """The same with more pairs; those from number `decided` on are ties."""
+    new = [replace(pair, category=one.category) for pair, one in zip(scored, compared, strict=True)]
+    pairs, equal = ([p for p in new if (p.prompt < decided) == known] for known in (True, False))
+    return replace(judged, pairs=(*judged.pairs, *pairs), equal=(*judged.equal, *equal))
+
+
+def _by_prompt(judged: Judged, everything: Sequence[tuple[Preference, ...]]) -> Judged:
+    """The same with one number for each prompt, wherever it is among the pairs and the ties."""
+    first = {one[0].prompt: number for number, one in reversed(list(enumerate(everything)))}
+
+    def numbered(pairs: Sequence[ScoredPair]) -> tuple[ScoredPair, ...]:
+        return tuple(replace(pair, prompt=first[everything[pair.prompt][0].prompt]) for pair in pairs)
+
+    return replace(judged, pairs=numbered(judged.pairs), equal=numbered(judged.equal))
+
+
+def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
+    return load_scorer(saved.where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
+
+
+def _row(model: str, preference: Preference, scored: ScoredPair) -> Compared:
+    return Compared(
+        prompt="\n".join(f"{m.role}: {m.content}" for m in preference.prompt),
+        completion=preference.opening + preference.rejected,
+        rewards={"chosen": fmean(scored.chosen), "rejected": fmean(scored.rejected)},
+        reward=scored.margin,
+        model=model,
+        chosen=preference.opening + preference.chosen,
+        category=preference.category,
+        source=preference.source,
+    )
+
+
+def _read(
+    config: EvaluateReward, models: Sequence[SavedModel], dataset: str, *, ties: bool = False
+) -> tuple[list[tuple[Preference, ...]], list[str]]:
+    """The pairs by prompt, those that every model can hold, and what is to be said about them."""
+    if not dataset:
+        raise UserError("say what to judge with --dataset: pairs in a jsonl or parquet file or folder, or a hub id")
+    columns = parse_columns(config.columns) if config.columns else None
+    words: dict[str, Any] = {
+        "system": config.system,
+        "prompt_template": config.prompt_template,
+    }
+    file = Path(dataset).expanduser().is_file()
+    split = None if file and ties else config.split or (None if file else "test")
+    if ties:
+        loaded = load_preferences(dataset, split=split, ties=True, **words)
+    else:
+        loaded = load_preferences(dataset, split=split, limit=config.limit, columns=columns, **words)
+    notes = [note for saved in models for note in saved.notes()]
+    for saved in models:
+        notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
+    if loaded.left_out:
+        notes.append(f"{len(loaded.left_out)} rows left out: {'; '.join(loaded.left_out[:3])}")
+    kept = loaded.items
+    if config.exclude:
+        met = {one.prompt for one in load_preferences(config.exclude, columns=columns, **words).items}
+        kept = [one for one in kept if one.prompt not in met]
+        notes.append(f"{len(loaded.items) - len(kept)} pairs left out: their prompt is in {config.exclude}")
+    rankings = together(kept)
+    for saved in models:
+        chat = ChatFormat(load_tokenizer(locate(saved.where)))
+        most = min(config.max_tokens, read_shape(saved.where).context)
+        longest = [max(map(size_of, ranked_of(chat, preferences).examples)) for preferences in rankings]
+        too_long = sum(length > most for length in longest)
+        if too_long:
+            notes.append(f"{too_long} prompts left out: over {most} tokens for {saved.title}")
+        rankings = [one for one, length in zip(rankings, longest, strict=True) if length <= most]
+    if not rankings:
+        raise UserError(f"no pair is left to judge; {'; '.join(notes)}")
+    return rankings, notes
