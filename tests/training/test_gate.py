@@ -100,9 +100,9 @@ def test_every_prompt_weighs_the_same():
 
 
 def test_it_depends_on_the_seed_alone_and_leaves_what_it_began_with():
-    choices, begins = planted(100, by_prompt), fresh()
+    twice, begins = [planted(100, by_prompt) for _ in range(2)], fresh()
     before = {name: value.clone() for name, value in begins.gate.state_dict().items()}
-    one, again = (fit_gate(begins, choices, seed=0) for _ in range(2))
+    one, again = (fit_gate(begins, choices, seed=0) for choices in twice)
     for name, value in one.gate.state_dict().items():
         assert torch.equal(value, again.gate.state_dict()[name])
         assert torch.equal(begins.gate.state_dict()[name], before[name])
