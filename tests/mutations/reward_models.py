@@ -419,10 +419,30 @@ MUTATIONS = [
             ("fmean(best_of_n(told, told, n)", "fmean(best_of_n(told, told, 1)"),
             ("self.rewards, self.golds, repeat(n)", "self.golds, self.golds, repeat(n)"),
             ("start : start + TOGETHER", "start : start + TOGETHER - 1"),
+            ("            seen.add(part)\n            progress", "            progress"),
+            ("        seen.add(_Seen(**part))\n", ""),
+            ("range(done, every, TOGETHER)", "range(0, every, TOGETHER)"),
+            ("            parts.add(asdict(part))\n", ""),
+            ("    parts.remove()\n", ""),
+            ("task.id, task.prompt, task.answer", "task.id"),
+            ('not in ("output", "fooled", "to_people")}', 'in ("model",)}'),
             ('"reward": group.rewards[place]', '"reward": group.rewards[0]'),
             ("in group.scores[place].items()", "in group.scores[0].items()"),
             ('seed_for(config.seed, "best-of-n", start)', "config.seed"),
             ("return jsonl.new_file(config.output)", "return Path(config.output)"),
+        ]
+    ),
+    *(
+        Mutation("monitoring/parts.py", old, new, "monitoring/test_parts.py")
+        for old, new in [
+            ("            jsonl.truncate(self.path, 2**63)  #", "            pass  #"),
+            ("            if old != about:\n", "            if False:\n"),
+            ("if not isinstance(old, dict) or old.get(key) != about[key]]", "]"),
+            ("row[_PART] for row in rows[1:]", "row[_PART] for row in rows[2:]"),
+            ("            if not rows:\n", "            if False:\n"),
+            ("        self.path.unlink()\n", ""),
+            ('{"step": len(self.done), _PART: part}', '{"step": 0, _PART: part}'),
+            ("        except OSError as problem:\n", "        except ZeroDivisionError as problem:\n"),
         ]
     ),
     Mutation(

@@ -222,3 +222,37 @@ def test_files_that_cannot_be(config, changes, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         run(replace(config, **changes), quiet=True)
+
+
+def test_what_was_interrupted_goes_on_and_writes_the_same(config, engine, monkeypatch, tmp_path):
+    monkeypatch.setattr(recipe, "TOGETHER", 1)
+    told = replace(config, gold=f"{tmp_path / 'gold.py'}:letters", fooled=str(tmp_path / "fooled.jsonl"))
+    other = replace(told, output=str(tmp_path / "whole.jsonl"), fooled=str(tmp_path / "whole-fooled.jsonl"))
+    whole = run(other, quiet=True)
+
+    asked: list[int] = []
+    right = recipe.sample_groups
+
+    def sample(*args, **options):
+        asked.append(len(asked))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return right(*args, **options)
+
+    monkeypatch.setattr(recipe, "sample_groups", sample)
+    with pytest.raises(KeyboardInterrupt):
+        run(told, quiet=True)
+    part = Path(f"{told.output}.part")
+    assert part.exists() and not Path(told.output).exists()
+    with pytest.raises(UserError, match="with other completions_per_prompt; remove it"):
+        run(replace(told, completions_per_prompt=3), quiet=True)
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "1?"}) + "\n")
+    with pytest.raises(UserError, match="with other prompts; remove it"):
+        run(told, quiet=True)
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in SAID))
+    found = run(told, quiet=True)
+    assert len(asked) == 4  # two before, one that was interrupted, and that one again
+    assert "2 of 3 prompts were done before" in found.notes and not part.exists()
+    assert written(told) == written(other)
+    assert Path(told.fooled).read_bytes() == Path(other.fooled).read_bytes() != b""
+    assert (found.earned, found.cut_off, found.fooled) == (whole.earned, whole.cut_off, whole.fooled)

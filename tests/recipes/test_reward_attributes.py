@@ -14,7 +14,7 @@ from posttrain.errors import UserError
 from posttrain.models.attributes import even
 from posttrain.monitoring import read_run
 from posttrain.objectives.attributes import shares
-from posttrain.recipes import evaluate_reward
+from posttrain.recipes import evaluate_reward, reward_attributes
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_attributes import Attributes, run
 from posttrain.rollouts.scorer import load_scorer
@@ -232,3 +232,16 @@ def test_the_command_line_takes_ratings(config, tmp_path, capsys):
     options = ["--ratings", config.ratings, "--model", config.model, "--steps", "1", "--eval-share", "0.25"]
     code = main(["reward-model", *options, "--warmup-steps", "0", "--output", str(tmp_path / "run"), "--quiet"])
     assert code == 0 and "correlation with held-out ratings:" in capsys.readouterr().out
+
+
+def test_every_rated_response_is_met_once_an_epoch(config, tmp_path, monkeypatch):
+    met = []
+    right = reward_attributes.rating_step
+
+    def step(optimizer, model, units, **options):
+        met.extend(units)
+        return right(optimizer, model, units, **options)
+
+    monkeypatch.setattr(reward_attributes, "rating_step", step)
+    run(replace(config, dataset="", eval_share=0.0, pairs_per_step=6, steps=0, epochs=1.0), output=tmp_path / "run")
+    assert len(met) == len({one.example for one in met}) == len(RATED)

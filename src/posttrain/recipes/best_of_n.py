@@ -16,12 +16,15 @@ The last line writes what fools the reward, as pairs: the answer of most gold wa
 likes best was not. A reward model that learns from them beside the pairs that it had is trained against what optimising
 it finds: a round of adversarial training. Where people are the gold, `--to-people items.jsonl` writes the answer that
 the reward likes best beside another one, for `annotate import` to put before them.
+
+What is finished of a run that was interrupted lies beside the output (`best.jsonl.part`): the same command goes on.
 """
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import blake2b
 from itertools import repeat
 from pathlib import Path
 from statistics import fmean
@@ -32,6 +35,7 @@ from posttrain.errors import UserError
 from posttrain.evaluation.heldout import weighed
 from posttrain.monitoring import Progress, jsonl
 from posttrain.monitoring.overoptimization import best_of_n, best_of_n_kl
+from posttrain.monitoring.parts import Parts
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.options import OnlineOptions, SampledOptions, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
@@ -54,7 +58,8 @@ class BestOfN(SampledOptions):
     at_least: float | None = None
     """Keep none that earned less; 1 keeps those that a verifier found right."""
     output: str = ""
-    """The file to write, a conversation a line, as sft reads it; its name ends with .jsonl."""
+    """The file to write, a conversation a line, as sft reads it; its name ends with .jsonl. What is finished is kept
+    beside it until all is, so that the same command goes on where it was interrupted."""
     fooled: str = ""
     """Also write pairs to this file, as reward-model reads them, of prompts to which gold finds another answer better
     than the one that the reward likes best."""
@@ -111,12 +116,18 @@ class BestOfNResult:
 class _Seen:
     """What is remembered of every answer, also of those that are not kept."""
 
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # those that are kept
     rewards: list[Sequence[float]] = field(default_factory=list[Sequence[float]])  # of each prompt
     golds: list[Sequence[float]] = field(default_factory=list[Sequence[float]])  # empty where there is no gold
     without: int = 0
     cut_off: int = 0
     fooled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     to_people: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def add(self, other: "_Seen") -> None:
+        """What was seen of more prompts."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def earned(self) -> tuple[Earned, ...]:
         """What the best of 1, 2, 4 and so on up to all of them earns."""
@@ -140,14 +151,25 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     saved = saved_model(config.model)
     options = OnlineOptions(**{option.name: getattr(config, option.name) for option in fields(SampledOptions)})
     setup = set_up(replace(options, prompts_per_step=1), saved.where, where=lambda name: saved_model(name).where)
-    notes, seen = (*saved.notes(), *setup.notes), _Seen()
-    with Progress("best-of-n", len(setup.tasks), quiet=quiet) as progress:
-        written = jsonl.write(path, _rows(config, setup, seen, progress))
+    parts = Parts(path, _about(config, setup, saved.where))
+    seen = _Seen()
+    for part in parts.done:
+        seen.add(_Seen(**part))
+    done, every = len(seen.rewards), len(setup.tasks)
+    notes = [*saved.notes(), *setup.notes, *([f"{done} of {every} prompts were done before"] if done else [])]
+    with Progress("best-of-n", every, start=done, quiet=quiet) as progress:
+        for start in range(done, every, TOGETHER):
+            part = _sampled(config, setup, start, progress)
+            parts.add(asdict(part))
+            seen.add(part)
+            progress.step(min(start + TOGETHER, every), best=fmean(map(max, seen.rewards)))
+    written = jsonl.write(path, seen.rows)
     fooled = jsonl.write(Path(config.fooled).expanduser(), iter(seen.fooled)) if config.fooled else None
     asked = jsonl.write(Path(config.to_people).expanduser(), iter(seen.to_people)) if config.to_people else None
+    parts.remove()
     seconds = time.perf_counter() - began
     return BestOfNResult(
-        path, len(setup.tasks), written, seen.without, seen.cut_off, seen.earned(), seconds, notes, fooled, asked
+        path, every, written, seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes), fooled, asked
     )
 
 
@@ -168,33 +190,39 @@ def _check(config: BestOfN) -> Path:
     return jsonl.new_file(config.output)
 
 
-def _rows(config: BestOfN, setup: Setup, seen: _Seen, progress: Progress) -> Iterator[dict[str, Any]]:
-    """The conversations to write, prompt after prompt."""
-    for start in range(0, len(setup.tasks), TOGETHER):
-        tasks = setup.tasks[start : start + TOGETHER]
-        with progress.phase("sampling"):
-            groups = sample_groups(
-                setup.judge,
-                tasks,
-                setup.policy.engine,
-                setup.policy.chat,
-                Sampling(config.max_new_tokens, config.temperature),
-                completions_per_prompt=config.completions_per_prompt,
-                seed=seed_for(config.seed, "best-of-n", start),
-                on_tokens=progress.tokens,
-            )
-        for group in groups:
-            places = chosen(group, config.keep, config.at_least)
-            seen.rewards.append(group.rewards)
-            golds = [weighed(scores, setup.gold) for scores in group.scores] if setup.gold else []
-            if golds:
-                seen.golds.append(golds)
-                seen.fooled += adversarial.fooled(group, golds)
-            seen.to_people += adversarial.for_people(group, config.seed)
-            seen.cut_off += sum(t.stop_reason is not StopReason.STOP for t in group.trajectories)
-            seen.without += not places
-            yield from (_row(group, place) for place in places)
-        progress.step(start + len(tasks), best=fmean(map(max, seen.rewards)))
+def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
+    """All that the answers depend on; prompts by what they say, models by where they are now."""
+    prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
+    options = {key: value for key, value in asdict(config).items() if key not in ("output", "fooled", "to_people")}
+    return {**options, "prompts": blake2b(prompts.encode()).hexdigest(), "models": [model, *setup.judges.values()]}
+
+
+def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _Seen:
+    """What is seen of the prompts from number `start` on."""
+    seen = _Seen()
+    with progress.phase("sampling"):
+        groups = sample_groups(
+            setup.judge,
+            setup.tasks[start : start + TOGETHER],
+            setup.policy.engine,
+            setup.policy.chat,
+            Sampling(config.max_new_tokens, config.temperature),
+            completions_per_prompt=config.completions_per_prompt,
+            seed=seed_for(config.seed, "best-of-n", start),
+            on_tokens=progress.tokens,
+        )
+    for group in groups:
+        places = chosen(group, config.keep, config.at_least)
+        seen.rewards.append(group.rewards)
+        golds = [weighed(scores, setup.gold) for scores in group.scores] if setup.gold else []
+        if golds:
+            seen.golds.append(golds)
+            seen.fooled += adversarial.fooled(group, golds)
+        seen.to_people += adversarial.for_people(group, config.seed)
+        seen.cut_off += sum(t.stop_reason is not StopReason.STOP for t in group.trajectories)
+        seen.without += not places
+        seen.rows += [_row(group, place) for place in places]
+    return seen
 
 
 def chosen(group: Group, keep: int, least: float | None) -> list[int]:

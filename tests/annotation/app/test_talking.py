@@ -186,7 +186,7 @@ def test_where_the_model_fails_over_one_conversation_the_others_are_answered(sto
     assert [one.get(f"{begin(one)}/replies").json()["ready"] for one in people] == [True, False, True]
 
 
-def test_a_store_that_cannot_be_reached_for_a_time_is_tried_again(store, model, monkeypatch):
+def test_a_store_that_cannot_be_reached_for_a_time_is_tried_again(store, model, monkeypatch, caplog):
     _, partner, (ann,) = enter(store, model, "ann")
     path = begin(ann)
     send(ann, path, "/say", text="Hello?")
@@ -203,6 +203,7 @@ def test_a_store_that_cannot_be_reached_for_a_time_is_tried_again(store, model, 
     await_replies(ann, path)
     partner.close()
     assert not failures
+    assert caplog.text.count("replies wait, and are tried again: gone") == 3
 
 
 def test_one_that_has_ended_without_replies_can_still_be_read(store, model):

@@ -1,5 +1,6 @@
 """Who replies in conversations: one thread that lets a model answer all who wait, together."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Thread
@@ -14,6 +15,7 @@ Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[list[
 """Conversations in, each with a number that decides what is drawn; two replies to each out, or why there are none."""
 
 TOGETHER = 8  # conversations that are answered at once
+_LOG = logging.getLogger(__name__)
 PAUSE = 5.0  # seconds, after which a store that could not be reached is tried again
 
 
@@ -81,6 +83,7 @@ class Partner:
             try:
                 while not self._closed.is_set() and self.answer():
                     pass
-            except Exception:  # the store cannot be reached; what waits is still in it
+            except Exception as problem:  # the store cannot be reached; what waits is still in it
+                _LOG.warning("replies wait, and are tried again: %s", problem)
                 self._closed.wait(PAUSE)
                 self._wanted.set()
