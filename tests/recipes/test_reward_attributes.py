@@ -85,6 +85,7 @@ def test_ratings_are_learned_and_told_attribute_by_attribute(config, tmp_path):
     assert found.after["alone/kind"] + found.after["alone/clear"] == pytest.approx(1.0, abs=0.2)
     assert found.after["gate/kind"] + found.after["gate/clear"] == pytest.approx(1.0)
     rows = read_run(found.run).metrics
+    assert rows[1]["lr"] == config.lr > rows[2]["lr"]
     assert rows[-1]["error/kind"] < 0.5 and rows[-1]["loss"] < rows[1]["loss"]
 
 
@@ -170,6 +171,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(config, tmp_path):
     timed = ("seconds/step", "tokens_per_second", "memory_gb")
     last = [{k: v for k, v in read_run(r).metrics[-1].items() if k not in timed} for r in (whole, part)]
     assert last[0] == last[1]
+    assert [row["step"] for row in read_run(part).metrics] == [0, 1, 2, 3, 4]
     said = [(f"{PLAIN}3", "= 6"), (f"{ASKING}3", "please")]
     assert scores(whole, *said) == scores(part, *said)
 
