@@ -7,9 +7,9 @@ DATA has hh-rlhf/, whose prompts and responses are real; what people say of them
 attributes are rated from 1 to 7, with noise: how long a response is, how much it asks back, and how much it excuses
 itself. People choose by length after a first question and by questions in a longer conversation, dislike excuses, and
 err as Bradley and Terry have it. The packaged model learns from --pairs pairs, and attribute heads from --ratings rated
-responses besides; all judge the 300 pairs of the development file. The prompts that are rated, those of the pairs and
-those held out differ. Intervals are over seeds, which draw noise, choices and batches. What is finished is not done
-again: give the same --output, with the same options.
+responses besides, with a weight of -1 for excuses; all judge the pairs of the development file. No prompt is in two of
+the three. Behind the means are standard deviations over seeds, which draw noise, choices and batches. What is finished
+is not done again: give the same --output, with the same options.
 """
 
 import argparse
@@ -107,7 +107,11 @@ def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     learned = fitting(options.data / "hh-rlhf" / "harmless-base.train1500.jsonl.gz", options.max_tokens)
     heldout = fitting(options.data / "hh-rlhf" / "harmless-base.dev300.jsonl.gz", options.max_tokens)
     noise.shuffle(learned)
-    rows = [rated(one, text, noise) for one in learned[options.pairs :] for text in (one.chosen, one.rejected)]
+    met = {one.prompt for one in heldout}
+    learned = [one for one in learned if one.prompt not in met]
+    met = {one.prompt for one in learned[: options.pairs]}
+    others = [one for one in learned[options.pairs :] if one.prompt not in met]
+    rows = [rated(one, text, noise) for one in others for text in (one.chosen, one.rejected)]
     ratings = write(root / "ratings.jsonl", rows[: options.ratings])
     pairs = write(root / "pairs.jsonl", [chosen(one, noise) for one in learned[: options.pairs]])
     asked = write(root / "heldout.jsonl", [chosen(one, noise) for one in heldout])
@@ -122,7 +126,7 @@ def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     reward_model.run(Scoring(dataset=pairs, pairs_per_step=8, **common), output=root / "single", quiet=True)
     found["one score"] = judge(root / "single", asked, root / "single-judged")
-    gated = Attributes(dataset=pairs, ratings=ratings, pairs_per_step=16, **common)
+    gated = Attributes(dataset=pairs, ratings=ratings, weights="excuses=-1", pairs_per_step=16, **common)
     again = replace(gated, model=str(root / GATED), steps=1, lr=0.0, warmup_steps=0)
     for name, config in {GATED: gated, **{name: replace(again, **form) for name, form in OTHERS.items()}}.items():
         reward_attributes.run(config, output=root / name, quiet=True)

@@ -106,7 +106,7 @@ def _show_run(result: Any) -> list[str]:
         accuracy = "pair_accuracy" if "pair_accuracy" in after else "accuracy"
         said = {accuracy: "held-out pairs judged as people did", "correlation": "correlation with held-out ratings"}
         found[:0] = [
-            f"{words}: {f'{before[key]:.3f} before, ' if key in before else ''}{after[key]:.3f} after"
+            f"{words}: {f'{before[key]:.3f} before, ' if key in (before or ()) else ''}{after[key]:.3f} after"
             for key, words in said.items()
             if key in after
         ]

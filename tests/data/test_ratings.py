@@ -27,9 +27,11 @@ def test_our_own_layout_and_an_attribute_that_nobody_rated(tmp_path):
 
 
 def test_a_row_that_nobody_rated_is_left_out_and_named(tmp_path):
-    found = load_ratings(write(tmp_path, OWN, OWN | {"ratings": {"correct": None}}))
-    assert len(found.items) == 1 and found.left_out == ("ratings.jsonl line 2: nobody rated it",)
-    with pytest.raises(DataError, match="nobody rated it, and nothing can be learned"):
+    changes = ({"ratings": {"correct": None}}, {"ratings": None}, {"completion": ""}, {"completion": " "})
+    found = load_ratings(write(tmp_path, OWN, *(OWN | change for change in changes[:3])))
+    why = "nobody rated it, or it says nothing"
+    assert len(found.items) == 1 and found.left_out == tuple(f"ratings.jsonl line {n}: {why}" for n in (2, 3, 4))
+    with pytest.raises(DataError, match="says nothing, and nothing can be learned"):
         load_ratings(write(tmp_path, OWN | {"ratings": {}}))
 
 
@@ -39,6 +41,8 @@ def test_helpsteer_with_a_conversation_for_a_prompt(tmp_path):
     (found,) = load_ratings(write(tmp_path, row)).items
     assert [(m.role, m.content) for m in found.prompt] == [("user", "Hi"), ("assistant", "Hello"), ("user", "Bye")]
     assert found.response == "Ciao" and found.ratings == {name: float(score) for name, score in scores.items()}
+    (part,) = load_ratings(write(tmp_path, row | {"helpfulness": None})).items
+    assert part.ratings == {name: float(score) for name, score in scores.items() if name != "helpfulness"}
 
 
 def test_ultrafeedback_has_a_rating_for_each_aspect_of_each_completion(tmp_path):
@@ -48,6 +52,8 @@ def test_ultrafeedback_has_a_rating_for_each_aspect_of_each_completion(tmp_path)
         {"response": "two", "annotations": {"honesty": {"Rating": 5}}},
         {"response": "", "annotations": annotations},
         {"response": "three", "annotations": {"honesty": {"Rating": "N/A"}}},
+        {"response": "four", "annotations": {"honesty": None}},
+        {"response": "five", "annotations": None},
     ]
     found = load_ratings(write(tmp_path, {"instruction": "Q", "completions": completions})).items
     assert [(one.response, one.ratings) for one in found] == [("one", {"honesty": 4.0}), ("two", {"honesty": 5.0})]
@@ -57,7 +63,6 @@ def test_ultrafeedback_has_a_rating_for_each_aspect_of_each_completion(tmp_path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ratings": None}, "line 1: field 'ratings' is missing"),
         ({"ratings": [1]}, "line 1: field 'ratings' must be an object"),
         ({"ratings": {"clear": "good"}}, "line 1: the rating of 'clear' must be a number"),
         ({"ratings": {"clear": True}}, "the rating of 'clear' must be a number"),
@@ -65,12 +70,17 @@ def test_ultrafeedback_has_a_rating_for_each_aspect_of_each_completion(tmp_path)
         ({"ratings": {"very clear": 1}}, "an attribute's name is one word"),
         ({"ratings": {"a=b": 1}}, "an attribute's name is one word"),
         ({"ratings": {"": 1}}, "an attribute's name is one word"),
-        ({"completion": ""}, "field 'completion' is empty"),
+        ({"completion": 7}, "field 'completion' must be text"),
     ],
 )
 def test_what_is_no_rating_is_refused_by_its_place(changes, message, tmp_path):
     with pytest.raises(DataError, match=message):
         load_ratings(write(tmp_path, OWN | changes))
+
+
+def test_a_row_without_ratings_is_no_rating(tmp_path):
+    with pytest.raises(DataError, match="field 'ratings' is missing"):
+        load_ratings(write(tmp_path, {"prompt": "1", "completion": "2"}))
 
 
 def test_a_rated_response_has_the_tokens_of_a_compared_one():

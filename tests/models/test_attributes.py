@@ -103,9 +103,11 @@ def test_a_sequence_without_a_prompt_is_refused():
 
 def test_what_is_saved_scores_the_same_and_transformers_reads_the_attributes(tmp_path: Path):
     model = load_attributes(
-        str(model_folder(tmp_path / "model")), UNITS, [1.0, 2.0, -0.5], dtype=torch.float32, seed=3, width=5
+        str(model_folder(tmp_path / "model")), UNITS.names, [1.0, 2.0, -0.5], dtype=torch.float32, seed=3, width=5
     )
     assert not model.body.network.score.weight.any()  # the mean of each
+    assert model.units == Units(UNITS.names, (0.0,) * 3, (1.0,) * 3)
+    model.units = UNITS
     drawn(model.mixture.gate)
     with torch.no_grad():
         model.body.network.score.weight.normal_(generator=torch.Generator().manual_seed(0))
@@ -121,7 +123,7 @@ def test_what_is_saved_scores_the_same_and_transformers_reads_the_attributes(tmp
     with torch.no_grad():
         raw = theirs(input_ids=torch.tensor([[5, 9, 3, 4, 8, 1]])).logits[0]
     assert model.read(row).attributes_EK[0].tolist() == pytest.approx(raw.tolist(), rel=1e-4)
-    more = load_attributes(str(tmp_path / "saved"), UNITS, [1.0] * 3, dtype=torch.float32)
+    more = load_attributes(str(tmp_path / "saved"), UNITS.names, [1.0] * 3, dtype=torch.float32)
     assert torch.equal(more.body.network.score.weight, model.body.network.score.weight)  # it goes on learning
 
 
@@ -142,20 +144,32 @@ def test_what_counts_for_nothing_is_not_let_through():
     assert all(parameter.grad.isfinite().all() for parameter in mixture.gate.parameters())
 
 
+def test_a_bfloat16_model_scores_the_same_when_it_is_loaded(tmp_path: Path):
+    folder = str(model_folder(tmp_path / "model"))
+    model = load_attributes(folder, UNITS.names, [1.0, 2.0, -0.5], dtype=torch.bfloat16, width=5)
+    drawn(model.mixture.gate)
+    with torch.no_grad():
+        model.body.network.score.weight.normal_(generator=torch.Generator().manual_seed(0))
+    model.save(tmp_path / "saved", padding=0)
+    (row,) = pack(EXAMPLES, 100)
+    assert torch.equal(load_scores(str(tmp_path / "saved"), dtype=torch.bfloat16).scores(row), model.scores(row))
+
+
 def test_the_gate_begins_from_the_seed_and_is_wide(tmp_path: Path):
     folder = str(model_folder(tmp_path / "model"))
     one, again, other = (
-        load_attributes(folder, UNITS, [1.0] * 3, dtype=torch.bfloat16, seed=seed).mixture.gate for seed in (1, 1, 2)
+        load_attributes(folder, UNITS.names, [1.0] * 3, dtype=torch.bfloat16, seed=seed).mixture.gate
+        for seed in (1, 1, 2)
     )
     assert torch.equal(one.inner.weight, again.inner.weight) and not torch.equal(one.inner.weight, other.inner.weight)
     assert one.inner.weight.dtype == torch.float32
 
 
 def test_other_heads_and_what_was_lost_are_refused(tmp_path: Path):
-    model = load_attributes(str(model_folder(tmp_path / "model")), UNITS, [1.0] * 3, dtype=torch.float32)
+    model = load_attributes(str(model_folder(tmp_path / "model")), UNITS.names, [1.0] * 3, dtype=torch.float32)
     model.save(tmp_path / "saved", padding=0)
     load_reward_model(str(tmp_path / "model"), dtype=torch.float32).save(tmp_path / "plain", padding=0)
-    two = Units(("helpful", "kind"), (0.0,) * 2, (1.0,) * 2)
+    two = ("helpful", "kind")
     with pytest.raises(ModelError, match=r"with heads for helpful, clear, long; start from a language model"):
         load_attributes(str(tmp_path / "saved"), two, [1.0] * 2, dtype=torch.float32)
     with pytest.raises(ModelError, match="with other heads; start from a language model"):
@@ -164,10 +178,14 @@ def test_other_heads_and_what_was_lost_are_refused(tmp_path: Path):
         load_reward_model(str(tmp_path / "saved"), dtype=torch.float32)
     with pytest.raises(ModelError, match="no reward model"):
         load_scores(str(tmp_path / "model"), dtype=torch.float32)
+    model.mixture = model.mixture._replace(finished=False)
+    model.save(tmp_path / "unfinished", padding=0)
+    with pytest.raises(ModelError, match="before what makes one score of its attributes was learned; go on with"):
+        load_scores(str(tmp_path / "unfinished"), dtype=torch.float32)
     gate = tmp_path / "saved" / "gate.safetensors"
     assert set(load_file(gate)) == {"inner.weight", "inner.bias", "outer.weight", "outer.bias"}
     gate.rename(tmp_path / "plain" / "gate.safetensors")
     with pytest.raises(ModelError, match="with its gate"):
         load_scores(str(tmp_path / "saved"), dtype=torch.float32)
-    with pytest.raises(ModelError, match="says nothing of its attributes"):
+    with pytest.raises(ModelError, match="does not say how to use it"):
         load_scores(str(tmp_path / "plain"), dtype=torch.float32)

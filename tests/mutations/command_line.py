@@ -62,7 +62,7 @@ MUTATIONS = [
     *(
         Mutation("training/pair_options.py", old, new, "recipes/test_pairs.py")
         for old, new in [
-            ("return judged[0], judged[-1]", "return judged[-1], judged[-1]"),
+            ("found[0] if rows and rows[0]", "found[-1] if rows and rows[0]"),
             ("options.steps < 0 or not 0 < options.epochs", "options.steps < 0 or not 0 <= options.epochs"),
         ]
     ),

@@ -91,10 +91,10 @@ MUTATIONS = [
             ("answer=answer, gold=gold", "answer=gold, gold=gold"),
             ('if "answer" not in row and isinstance(judged, Mapping):', "if isinstance(judged, Mapping):"),
             ('if "answer" not in row and isinstance(judged, Mapping):', 'if "reward_model" in row:'),
-            ("seen = {question_of(task) for task in train}", "seen = set()"),
+            ("seen = {question_of(task.prompt) for task in train}", "seen = set()"),
             ("            seen.add(question)\n", ""),
             ('" ".join(m.content.split())', "m.content"),
-            (' for m in task.prompt if m.role != "system"', " for m in task.prompt"),
+            (' for m in prompt if m.role != "system"', " for m in prompt"),
             ("len(heldout) - len(kept))", "len(kept))"),
             ('*(m for m in dressed if m.role != "system")', "*dressed"),
             ('if m.role == "user" else m for m', "for m"),
@@ -226,8 +226,8 @@ MUTATIONS = [
         Mutation("data/tasks.py", old, new, "data/test_tasks.py")
         for old, new in [
             ("< share * 2**63]", "> share * 2**63]"),
-            ('seed_for(seed, "held out", *question_of(task))', 'seed_for("held out", *question_of(task))'),
-            ('seed_for(seed, "held out", *question_of(task))', "seed_for(seed, str(task))"),
+            ('seed_for(seed, "held out", *question_of', 'seed_for("held out", *question_of'),
+            ('seed_for(seed, "held out", *question_of(task.prompt))', "seed_for(seed, str(task))"),
             ("    if not all(sides):\n", "    if False:\n"),
             ("disjoint(tasks, offered()) if", "Disjoint(list(offered()), 0) if"),
             ("Divided(learned, heldout[:limit]", "Divided(learned, heldout"),

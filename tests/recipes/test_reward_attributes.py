@@ -1,8 +1,10 @@
 """Attribute heads and their gate as a user trains and uses them, on a model that takes no time."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
-from statistics import correlation
+from statistics import correlation, mean, pstdev
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch
 from posttrain.cli import main
 from posttrain.data import graded_of, load_preferences, load_ratings
 from posttrain.data.preferences import ranked_of
-from posttrain.errors import UserError
+from posttrain.errors import ModelError, UserError
 from posttrain.models.attributes import even
 from posttrain.monitoring import read_run
 from posttrain.objectives.attributes import shares
@@ -18,7 +20,7 @@ from posttrain.recipes import evaluate_reward, reward_attributes
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_attributes import Attributes, run
 from posttrain.rollouts.scorer import load_scorer
-from posttrain.training import checkpoint
+from posttrain.training import checkpoint, feedback
 from posttrain.training.attributes import read_all
 from posttrain.training.gate import choices_of, fit_gate
 from posttrain.training.reward import sequences_of
@@ -36,15 +38,14 @@ PLAIN, ASKING = "a" * 12, "?" * 12
 RATED = [
     row
     for i in range(12)
-    for row in (
-        rated(f"{PLAIN}{i}", f"please {2 * i}", 6.0, 2.0 + i % 2),
-        rated(f"{ASKING}{i}", f"= {2 * i}", 1.0 + i % 2, 7.0),
-    )
+    for prompt in (f"{PLAIN}{i + 8}", f"{ASKING}{i + 8}")
+    for row in (rated(prompt, f"please {2 * i}", 6.0, 2.0 + i % 2), rated(prompt, f"= {2 * i}", 1.0 + i % 2, 7.0))
 ]
 PAIRS = [
-    {"prompt": f"{prompt}{i}.{i}", "chosen": chosen, "rejected": rejected}
+    {"prompt": f"{prompt}{i + 20}", "chosen": said[first], "rejected": said[1 - first]}
     for i in range(40)
-    for prompt, chosen, rejected in ((PLAIN, f"please {i}", f"= {i}"), (ASKING, f"= {i}", f"please {i}"))
+    for said in [(f"please {2 * (i % 12)}", f"= {2 * (i % 12)}")]
+    for prompt, first in ((PLAIN, 0), (ASKING, 1))
 ]
 
 
@@ -74,15 +75,23 @@ def scores(run: Path, *said: tuple[str, str]) -> list[float]:
     return [score for (score,) in load_scorer(str(latest), precision="float32")(conversations)]
 
 
+def heldout_of(config: Attributes) -> list[dict]:
+    sides = feedback.read(config, feedback.PAIRS)
+    asked = {one.prompt[0].content for one in sides.heldout}
+    return [row for row in PAIRS if row["prompt"] in asked]
+
+
 def test_ratings_are_learned_and_told_attribute_by_attribute(config, tmp_path):
     found = run(config, output=tmp_path / "run", quiet=True)
-    assert found.attributes == ("kind", "clear") and found.steps == 30
+    assert found.attributes == ("clear", "kind") and found.steps == 30
     assert found.after["correlation"] > 0.9 and "correlation" not in found.before  # zeros foretell the mean of each
     assert found.after["correlation"] == pytest.approx(
         (found.after["correlation/kind"] + found.after["correlation/clear"]) / 2
     )
     # whatever the prompt, the polite answer is the kind one and the other is the clear one: each is right after some
-    assert found.after["alone/kind"] + found.after["alone/clear"] == pytest.approx(1.0, abs=0.2)
+    asking = [row["rejected"].startswith("please") for row in heldout_of(config)]
+    assert found.after["alone/clear"] == pytest.approx(sum(asking) / len(asking), abs=0.1)
+    assert found.after["alone/kind"] == pytest.approx(1 - sum(asking) / len(asking), abs=0.1)
     assert found.after["gate/kind"] + found.after["gate/clear"] == pytest.approx(1.0)
     rows = read_run(found.run).metrics
     assert rows[1]["lr"] == config.lr > rows[2]["lr"]
@@ -99,15 +108,15 @@ def test_the_gate_is_that_of_the_learned_pairs_for_the_heads_as_they_are(config,
     model = scorer.model
     rankings = [ranked_of(scorer.chat, (one,)) for one in load_preferences(config.dataset).items]
     rated = [graded_of(scorer.chat, one).example for one in load_ratings(three.ratings).items]
-    left = shares(read_all(model, rated, microbatch_tokens=4096).attributes_EK, 1)
+    left = shares(read_all(model, rated, microbatch_tokens=4096).attributes_EK, 0)
     assert model.mixture.shares == pytest.approx(left.tolist(), abs=1e-4)
-    begins = even(model.body, [1.0, 0.0, 1.0], width=config.gate_width, seed=config.seed)
-    begins = begins._replace(apart=1, shares=model.mixture.shares)
+    begins = even(model.body, [0.0, 1.0, 1.0], width=config.gate_width, seed=config.seed)
+    begins = begins._replace(apart=0, shares=model.mixture.shares)
     read = read_all(model, sequences_of(rankings), microbatch_tokens=4096)
     expected = fit_gate(begins, choices_of(begins, read, rankings), seed=config.seed)
     assert expected.scale == pytest.approx(model.mixture.scale * found.after["temperature"], rel=1e-2)
     prompts = read.prompts_ED[::2]
-    assert model.mixture.gate(prompts)[:, 1].tolist() == [0.0] * len(prompts)
+    assert model.mixture.gate(prompts)[:, 0].tolist() == [0.0] * len(prompts)
     torch.testing.assert_close(model.mixture.gate(prompts), expected.gate(prompts), rtol=1e-2, atol=1e-3)
     assert (expected.gate(prompts) - begins.gate(prompts)).abs().max() > 0.01
 
@@ -139,12 +148,12 @@ def test_a_gate_without_hidden_units_does_not_look_at_the_prompt(config, tmp_pat
 
 def test_without_pairs_the_weights_make_the_score(config, tmp_path, capsys):
     found = run(replace(config, dataset="", weights="clear=-0.5", steps=20), output=tmp_path / "run")
-    assert "so it is kind=1 clear=-0.5; give pairs with --dataset" in capsys.readouterr().err
+    assert "weights: clear=-0.5 kind=1; no pairs say otherwise" in capsys.readouterr().err
     assert "accuracy" not in found.after and found.after["correlation"] > 0.7
     kind, clear = scores(found.run, (f"{ASKING}3", "please 7"), (f"{ASKING}3", "= 7"))
     assert kind > clear
     scorer = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32")
-    assert scorer.model.mixture.weights == (1.0, -0.5) and scorer.model.mixture.scale == 2.0
+    assert scorer.model.mixture.weights == (-0.5, 1.0) and scorer.model.mixture.scale == 2.0
     assert not scorer.model.comparable
 
 
@@ -160,7 +169,7 @@ def test_an_attribute_is_kept_out_of_the_score(config, tmp_path):
     assert correlation(scores(follows.run, *said), clear) > 0.5
     assert abs(correlation(scores(apart.run, *said), clear)) < 0.15
     mixture = load_scorer(str(checkpoint.latest(apart.run / "checkpoints").path)).model.mixture
-    assert mixture.apart == 1 and mixture.weights == (1.0, 0.0) and mixture.shares[1] == pytest.approx(1.0)
+    assert mixture.apart == 0 and mixture.weights == (0.0, 1.0) and mixture.shares[0] == pytest.approx(1.0)
 
 
 def test_a_resumed_run_equals_one_that_was_not_stopped(config, tmp_path):
@@ -176,28 +185,93 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(config, tmp_path):
     assert scores(whole, *said) == scores(part, *said)
 
 
-def test_what_is_saved_between_has_the_weights_alone(config, tmp_path):
+def test_what_is_saved_before_the_gate_has_learned_cannot_score(config, tmp_path):
     found = run(replace(config, steps=6, save_every=2, eval_every=3, keep_last=9), output=tmp_path / "run", quiet=True)
-    gates = {
-        path.name: load_scorer(str(path), precision="float32").model.mixture.gate.outer.bias.tolist()
-        for path in sorted((found.run / "checkpoints").glob("step-*"))
-    }
-    even = [name for name, bias in gates.items() if bias == [0.0, 0.0]]
-    assert [int(name.rpartition("-")[2]) for name in gates] == [2, 3, 4, 6]
-    assert [int(name.rpartition("-")[2]) for name in even] == [2, 4]
+    finished = {}
+    for path in sorted((found.run / "checkpoints").glob("step-*")):
+        step = int(path.name.rpartition("-")[2])
+        about = json.loads((path / "config.json").read_text(encoding="utf-8"))["reward_attributes"]
+        finished[step] = about["finished"]
+        if not about["finished"]:
+            with pytest.raises(ModelError, match=r"go on with --resume RUN \(--steps N"):
+                load_scorer(str(path))
+    assert finished == {2: False, 3: True, 4: False, 6: True}
     logged = [row["step"] for row in read_run(found.run).metrics if "evaluation/accuracy" in row]
     assert logged == [0, 3, 6]
+    alone = run(replace(config, dataset="", steps=2, save_every=1), output=tmp_path / "alone", quiet=True)
+    assert load_scorer(str(next((alone.run / "checkpoints").glob("step-*1")))).model.mixture.finished
+
+
+def test_each_evaluation_begins_from_the_weights_alone(config, tmp_path):
+    """The gate of the one before, learned further, would be another one."""
+    once = run(replace(config, steps=3, eval_every=0), output=tmp_path / "once", quiet=True)
+    often = run(replace(config, steps=3, eval_every=1), output=tmp_path / "often", quiet=True)
+    said = [(f"{PLAIN}3", "= 6"), (f"{ASKING}3", "please")]
+    assert scores(once.run, *said) == scores(often.run, *said)
+
+
+def test_before_is_before_the_first_step_or_nothing(config, tmp_path):
+    found = run(replace(config, dataset="", steps=4, eval_every=2), output=tmp_path / "run", quiet=True)
+    assert found.before is None and "correlation" in found.after
+
+
+def test_attributes_that_contradict_people_are_named(config, tmp_path, capsys):
+    rows = [row | {"chosen": row["rejected"], "rejected": row["chosen"]} for row in PAIRS if row["prompt"][0] == "a"]
+    told = replace(config, dataset=write(tmp_path / "other.jsonl", rows))
+    run(told, output=tmp_path / "run")
+    printed = capsys.readouterr().err
+    assert "people choose the response with less 'kind'" in printed and "give --weights kind=-1" in printed
+    assert "more 'clear'" not in printed
+    run(replace(told, weights="kind=-1"), output=tmp_path / "turned")
+    assert "its weight says otherwise" not in capsys.readouterr().err
+
+
+def test_what_has_a_weight_of_zero_is_not_learned(config, tmp_path):
+    rows = [row | {"ratings": row["ratings"] | ({"stray": 3.0} if i == 0 else {})} for i, row in enumerate(RATED)]
+    rows.append({"prompt": "1", "completion": "2", "ratings": {"stray": 4.0}})
+    told = replace(config, ratings=write(tmp_path / "stray.jsonl", rows), steps=1, eval_share=0.0)
+    found = run(replace(told, weights="stray=0"), output=tmp_path / "run", quiet=True)
+    assert found.attributes == ("clear", "kind") and found.responses == len(RATED)
+
+
+def test_standard_units_are_those_of_what_is_learned(config, tmp_path):
+    rows = [*RATED, rated("9", "long " * 80, 99.0, 99.0)]
+    told = replace(config, ratings=write(tmp_path / "long.jsonl", rows), steps=1, eval_share=0.0, max_tokens=150)
+    found = run(told, output=tmp_path / "run", quiet=True)
+    assert found.dropped == 1
+    units = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path)).model.units
+    kind = [row["ratings"]["kind"] for row in RATED]
+    assert (units.means[1], units.spreads[1]) == pytest.approx((mean(kind), pstdev(kind)))
+
+
+def test_columns_are_of_the_ratings_and_pair_columns_of_the_pairs(config, tmp_path):
+    answers = [{"prompt": row["prompt"], "answer": row["completion"], "ratings": row["ratings"]} for row in RATED]
+    better = [{"prompt": row["prompt"], "better": row["chosen"], "rejected": row["rejected"]} for row in PAIRS]
+    told = replace(
+        config,
+        ratings=write(tmp_path / "answers.jsonl", answers),
+        dataset=write(tmp_path / "better.jsonl", better),
+        columns="completion=answer",
+        pair_columns="chosen=better",
+        steps=1,
+    )
+    assert run(told, output=tmp_path / "run", quiet=True).responses > 0
+
+
+def test_few_pairs_are_enough_for_a_gate(config, tmp_path):
+    few = replace(config, dataset=write(tmp_path / "few.jsonl", PAIRS[:3]), eval_share=0.0, steps=1)
+    assert run(few, output=tmp_path / "run", quiet=True).steps == 1
 
 
 def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, capsys):
     heldout = [
-        {"prompt": f"{PLAIN}3", "chosen": "6", "rejected": "7"},
+        {"prompt": f"{PLAIN}9", "chosen": "6", "rejected": "7"},
         {"prompt": "none", "chosen": "6", "rejected": "7"},
     ]
     told = replace(config, eval_share=0.0, eval_dataset=write(tmp_path / "heldout.jsonl", heldout), steps=1)
     found = run(told, output=tmp_path / "run")
-    assert found.responses == len(RATED) - 1
-    assert "1 rated responses answer prompts of held-out pairs" in capsys.readouterr().err
+    assert found.responses == len(RATED) - 2
+    assert "2 rated responses answer prompts of held-out pairs" in capsys.readouterr().err
     assert "correlation" not in found.after and "accuracy" in found.after
     everything = [{"prompt": row["prompt"], "chosen": "6", "rejected": "7"} for row in RATED]
     with pytest.raises(UserError, match="all rated responses answer prompts of held-out pairs"):
@@ -212,6 +286,9 @@ def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, caps
         ({"weights": "kind=much"}, "cannot read the weight 'kind=much'"),
         ({"weights": "kind=0 clear=0"}, "no attribute counts for anything"),
         ({"weights": "kind=0", "apart": "clear"}, "no attribute counts for anything"),
+        ({"weights": "kind=1 kind=2"}, "'kind' has two --weights"),
+        ({"weights": "kind=2", "apart": "kind"}, "does not count itself; leave it out of --weights"),
+        ({"ratings": ""}, "say what to learn with --ratings"),
         ({"weights": "kind=inf"}, "cannot read the weight 'kind=inf'"),
         ({"apart": "clea"}, "did you mean 'clear'"),
         ({"gate_width": -1}, "--gate-width must be 0 or more"),
@@ -225,15 +302,22 @@ def test_wrong_options_are_refused(changes, message, config, tmp_path):
 
 
 def test_an_attribute_of_which_nothing_can_be_learned_is_refused(config, tmp_path):
-    rows = [row | {"ratings": row["ratings"] | {"same": 3}} for row in RATED]
-    with pytest.raises(UserError, match="every rating of 'same' is the same"):
+    rows = [row | {"ratings": row["ratings"] | {"same": 0.1}} for row in RATED]
+    with pytest.raises(UserError, match=r"two different ratings of 'same'.*--weights same=0"):
         run(replace(config, ratings=write(tmp_path / "same.jsonl", rows)), output=tmp_path / "run", quiet=True)
+
+
+def test_pairs_of_steps_are_refused(config, tmp_path):
+    rows = [row | {"steps": ["first"]} for row in PAIRS]
+    with pytest.raises(UserError, match=r"steps\.jsonl line 1 compares steps"):
+        run(replace(config, dataset=write(tmp_path / "steps.jsonl", rows)), output=tmp_path / "run", quiet=True)
 
 
 def test_the_command_line_takes_ratings(config, tmp_path, capsys):
     options = ["--ratings", config.ratings, "--model", config.model, "--steps", "1", "--eval-share", "0.25"]
     code = main(["reward-model", *options, "--warmup-steps", "0", "--output", str(tmp_path / "run"), "--quiet"])
-    assert code == 0 and "correlation with held-out ratings:" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert code == 0 and re.search(r"^correlation with held-out ratings: -?0\.\d+ after$", printed, re.MULTILINE)
 
 
 def test_every_rated_response_is_met_once_an_epoch(config, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posttrain.data.packing import Example, Ranked
 from posttrain.models.attributes import Gate, Mixture, Reading
-from posttrain.training.gate import Choices, _Learner, choices_of, fit_gate
+from posttrain.training.gate import Choices, _of_states_as_they_are, choices_of, fit_gate
 
 D, K = 6, 3
 
@@ -77,17 +77,25 @@ def test_few_choices_that_agree_do_not_make_it_certain():
     assert margin == pytest.approx(math.log(3), rel=0.02)  # so many prompts, however many pairs
 
 
-def test_the_finished_gate_takes_states_as_they_are():
-    choices = planted(50, by_prompt)
-    choices = choices._replace(prompts_BD=choices.prompts_BD * torch.tensor([1.0, 9.0, 0.1, 3.0, 0.0, 2.0]))
-    learner = _Learner(fresh(), choices)
-    for _ in learner.updates(20):
-        pass
-    states = choices.prompts_BD
-    spread = states.std(0, correction=0)
-    spread[4] = 1.0  # it does not vary
-    inside = learner._gate((states - states.mean(0)) / spread).detach()
-    torch.testing.assert_close(learner.finished()(states).detach(), inside, rtol=1e-4, atol=1e-5)
+def test_a_gate_that_learned_on_other_scales_takes_states_as_they_are():
+    gate = fresh().gate
+    torch.nn.init.normal_(gate.outer.weight, generator=torch.Generator().manual_seed(0))
+    states = planted(50, by_prompt).prompts_BD * torch.tensor([1.0, 9.0, 0.1, 3.0, 1.0, 2.0])
+    mean, spread = states.mean(0), states.std(0)
+    inside = gate((states - mean) / spread).detach()
+    torch.testing.assert_close(
+        _of_states_as_they_are(gate, mean, spread)(states).detach(), inside, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_what_a_state_is_measured_in_makes_no_difference():
+    choices = planted(100, by_prompt)
+    other = choices._replace(prompts_BD=7 + choices.prompts_BD * torch.tensor([1.0, 9.0, 0.1, 3.0, 5.0, 2.0]))
+    still = choices._replace(prompts_BD=torch.cat([choices.prompts_BD[:, :5], torch.ones(100, 1)], 1))
+    found = [fit_gate(fresh(), one, seed=0) for one in (choices, other)]
+    gates = [mixture.gate(one.prompts_BD).detach() for mixture, one in zip(found, (choices, other), strict=True)]
+    torch.testing.assert_close(gates[0], gates[1], rtol=1e-2, atol=1e-2)
+    assert fit_gate(fresh(), still, seed=0).gate(still.prompts_BD).isfinite().all()
 
 
 def test_every_prompt_weighs_the_same():
@@ -127,8 +135,8 @@ def test_a_fifth_of_the_prompts_is_not_learned_from_until_it_is_known_how_long(m
 
 def test_choices_are_those_of_the_rankings():
     mixture = fresh((1.0, 2.0, -1.0))._replace(apart=2, shares=(0.5, 0.0, 1.0))
-    example = Example((1,), (2,), (True,))
-    rankings = [Ranked((example,) * 3, ((0, 1, 1.0), (2, 0, 2.0))), Ranked((example,) * 2, ((1, 0, 1.0),))]
+    one, other = (Example((prompt,), (2,), (True,)) for prompt in (1, 5))
+    rankings = [Ranked((one,) * 3, ((0, 1, 1.0), (2, 0, 2.0))), Ranked((other,) * 2, ((1, 0, 1.0),))]
     a = [[1.0, 2.0, 4.0], [0.0, 1.0, 2.0], [3.0, 0.0, 0.0], [1.0, 1.0, 1.0], [2.0, 5.0, 1.0]]
     prompts = torch.arange(5.0)[:, None].expand(5, D)
     found = choices_of(mixture, Reading(prompts, torch.tensor(a)), rankings)
@@ -137,3 +145,10 @@ def test_choices_are_those_of_the_rankings():
     assert found.ahead_BK.tolist() == expected
     assert found.prompts_BD[:, 0].tolist() == [0.0, 2.0, 4.0]
     assert found.weight_B.tolist() == [0.5, 0.5, 1.0] and found.prompt_B.tolist() == [0, 0, 1]
+    again = choices_of(
+        mixture,
+        Reading(prompts[[0, 1, 2, 3, 4, 0, 1, 2]], torch.tensor(a)[[0, 1, 2, 3, 4, 0, 1, 2]]),
+        [*rankings, rankings[0]._replace(pairs=((0, 1, 1.0),))],
+    )
+    assert again.prompt_B.tolist() == [0, 0, 1, 0]  # wherever it stands, a prompt is one
+    assert again.weight_B.tolist() == pytest.approx([1 / 3, 1 / 3, 1.0, 1 / 3])

@@ -31,8 +31,8 @@ def load_ratings(
     """The rated responses of a data set.
 
     A row has `prompt`, `completion` and `ratings`, an object with a number for each attribute, of which some may be
-    null; or it is one of HelpSteer, HelpSteer2 or UltraFeedback, whose columns say so. Rows without any rating are left
-    out, and named in the result. Arguments are those of `load_preferences`.
+    null; or it is one of HelpSteer, HelpSteer2 or UltraFeedback, whose columns say so. Rows without any rating, or
+    whose response says nothing, are left out, and named in the result. Arguments are those of `load_preferences`.
 
     Raises:
         DataError: as `load_rows`; a row that is no rating, by file, line and field; or all were left out.
@@ -43,10 +43,10 @@ def load_ratings(
         found = [
             Rated(dress(prompt, system, prompt_template), response, ratings, row.place)
             for prompt, response, ratings in layout(row)
-            if ratings
+            if ratings and response.strip()
         ]
         if not found:
-            raise Unusable("nobody rated it")
+            raise Unusable("nobody rated it, or it says nothing")
         return found
 
     return usable(read_rows(source, split=split, columns=columns, limit=limit), read)
@@ -63,16 +63,21 @@ Said = tuple[tuple[Message, ...], str, dict[str, float]]
 
 
 def _own(row: Row) -> list[Said]:
-    if "ratings" not in row:
+    if "ratings" not in row.fields:
         raise row.missing("ratings")
-    given = as_mapping(row, row.fields["ratings"], "ratings")
-    return [(row.messages("prompt"), row.text("completion"), _numbers(row, given))]
+    given = as_mapping(row, row.fields["ratings"] or {}, "ratings")
+    return [(row.messages("prompt"), _response(row, "completion"), _numbers(row, given))]
 
 
 def _helpsteer(row: Row) -> list[Said]:
     """A row for each response; a prompt may be a conversation in one text."""
     prompt = Row({"prompt": turns_of(row.text("prompt"))}, row.place, row.id).messages("prompt")
-    return [(prompt, row.text("response"), _numbers(row, {name: row.fields.get(name) for name in HELPSTEER}))]
+    return [(prompt, _response(row, "response"), _numbers(row, {name: row.fields.get(name) for name in HELPSTEER}))]
+
+
+def _response(row: Row, field: str) -> str:
+    """A response, which may say nothing."""
+    return "" if row.fields.get(field) == "" else row.text(field)
 
 
 def _ultrafeedback(row: Row) -> list[Said]:
@@ -81,13 +86,11 @@ def _ultrafeedback(row: Row) -> list[Said]:
     found: list[Said] = []
     for one in as_list(row, row.fields["completions"], "completions"):
         completion = as_mapping(row, one, "completions")
-        given = as_mapping(row, completion.get("annotations"), "completions annotations")
-        ratings = {
-            str(name): as_mapping(row, said, f"annotations {name}").get("Rating") for name, said in given.items()
-        }
-        known = {name: _spoken(rating) for name, rating in ratings.items()}
+        given = as_mapping(row, completion.get("annotations") or {}, "completions annotations")
+        aspects = {str(name): as_mapping(row, said or {}, f"annotations {name}") for name, said in given.items()}
+        ratings = _numbers(row, {name: _spoken(said.get("Rating")) for name, said in aspects.items()})
         if completion.get("response"):
-            found.append((prompt, as_text(row, completion["response"], "completions response"), _numbers(row, known)))
+            found.append((prompt, as_text(row, completion["response"], "completions response"), ratings))
     return found
 
 
@@ -103,8 +106,8 @@ def _spoken(rating: Any) -> Any:
 
 Read = Callable[[Row], list[Said]]
 LAYOUTS: tuple[tuple[Callable[[Row], bool], Read], ...] = (
-    (lambda row: all(name in row for name in ("prompt", "response", "helpfulness")), _helpsteer),
-    (lambda row: all(name in row for name in ("instruction", "completions")), _ultrafeedback),
+    (lambda row: row.fields.keys() >= {"prompt", "response", "helpfulness"}, _helpsteer),
+    (lambda row: row.fields.keys() >= {"instruction", "completions"}, _ultrafeedback),
 )
 """Public data sets: how each is recognised by its columns, and read."""
 

@@ -99,10 +99,10 @@ def disjoint(train: Sequence[Task], heldout: Sequence[Task]) -> Disjoint:
         >>> disjoint([task("1+1")], [task("1+1"), task("2+2"), task("2+2 ")]).removed
         2
     """
-    seen = {question_of(task) for task in train}
+    seen = {question_of(task.prompt) for task in train}
     kept: list[Task] = []
     for task in heldout:
-        question = question_of(task)
+        question = question_of(task.prompt)
         if question not in seen:
             seen.add(question)
             kept.append(task)
@@ -124,7 +124,7 @@ def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task]
     """
     sides: tuple[list[Task], list[Task]] = ([], [])
     for task in tasks:
-        sides[seed_for(seed, "held out", *question_of(task)) < share * 2**63].append(task)
+        sides[seed_for(seed, "held out", *question_of(task.prompt)) < share * 2**63].append(task)
     if not all(sides):
         raise UserError(
             f"--eval-share {share} of {len(tasks)} rows leaves nothing "
@@ -164,9 +164,9 @@ def met_before(removed: int) -> list[str]:
     return [f"{removed} held-out rows are also in the training data, or twice, and were left out"] if removed else []
 
 
-def question_of(task: Task) -> tuple[str, ...]:
-    """What is asked, by which two tasks are the same one: all but the system message and white space."""
-    return tuple(" ".join(m.content.split()) for m in task.prompt if m.role != "system")
+def question_of(prompt: Sequence[Message]) -> tuple[str, ...]:
+    """What is asked, by which two prompts are the same one: all but the system message and white space."""
+    return tuple(" ".join(m.content.split()) for m in prompt if m.role != "system")
 
 
 def _task(row: Row) -> Task:

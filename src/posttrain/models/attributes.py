@@ -75,6 +75,7 @@ class Mixture(NamedTuple):
     apart: int | None = None  # j: the attribute that the score is not to follow
     shares: tuple[float, ...] = ()  # l: what of it there is in each of them
     comparable: bool = False  # whether z is known
+    finished: bool = True  # whether nothing of it is still to be learned
 
     def counted(self, attributes_EK: Tensor) -> Tensor:
         """w_k (a_k - l_k a_j), [E, K]."""
@@ -167,7 +168,7 @@ def even(body: LanguageModel, weights: Sequence[float], *, width: int, seed: int
 
 def load_attributes(
     name: str,
-    units: Units,
+    names: Sequence[str],
     weights: Sequence[float],
     *,
     dtype: torch.dtype,
@@ -177,7 +178,8 @@ def load_attributes(
 ) -> AttributeModel:
     """A model to learn ratings: one with heads for the same attributes, or a language model with heads of zeros.
 
-    Zeros foretell the mean, and so begin with an error of 1; drawn rows would begin worse than that.
+    Zeros foretell the mean, and so begin with an error of 1; drawn rows would begin worse than that. How the attributes
+    were rated is not known yet, and stands in `units` as mean 0 and spread 1.
 
     Raises:
         ModelError: as `load_classifier`, or it is a reward model with other heads.
@@ -185,15 +187,16 @@ def load_attributes(
 
     def label(config: Any, known: bool) -> None:
         there = _attributes(config)
-        if known and there != units.names:
+        if known and there != tuple(names):
             has = f"heads for {', '.join(there)}" if there else "other heads"
             raise ModelError(
                 f"'{name}' is a reward model with {has}; start from a language model to learn ratings of "
-                f"{', '.join(units.names)}"
+                f"{', '.join(names)}"
             )
-        name_rows(config, [ATTRIBUTE + one for one in units.names])
+        name_rows(config, [ATTRIBUTE + one for one in names])
 
     body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
+    units = Units(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
     return AttributeModel(body, units, even(body, weights, width=width, seed=seed))
 
 
@@ -207,15 +210,20 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
     if not (where / GATE).is_file():
         return load_reward_model(name, dtype=dtype, device=device, trained=True)
     about: Any = getattr(AutoConfig.from_pretrained(str(where)), ABOUT, None)
-    if not isinstance(about, Mapping):
-        raise ModelError(f"'{name}' has a gate and says nothing of its attributes; fetch or save it again")
+    if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *Units._fields} - {"gate"}:
+        raise ModelError(f"'{name}' has a gate and does not say how to use it; fetch or save it again")
     said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+    if not said["finished"]:
+        raise ModelError(
+            f"'{name}' was saved before what makes one score of its attributes was learned; go on with --resume RUN "
+            "(--steps N ends it sooner)"
+        )
     units = Units(*(said.pop(field) for field in Units._fields))
     weights = load_file(where / GATE)
     width = len(weights["inner.bias"])
-    model = load_attributes(name, units, said["weights"], dtype=dtype, device=device, width=width)
+    model = load_attributes(name, units.names, said["weights"], dtype=dtype, device=device, width=width)
     model.mixture.gate.load_state_dict(weights)
-    model.mixture = Mixture(model.mixture.gate, **said)
+    model.units, model.mixture = units, Mixture(model.mixture.gate, **said)
     return model
 
 

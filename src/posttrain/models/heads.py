@@ -192,6 +192,8 @@ def load_classifier(
             loaded: Any = AutoModelForSequenceClassification.from_pretrained(
                 where, config=config, dtype=dtype, output_loading_info=True
             )
+    except ModelError:  # which is a ValueError, too
+        raise
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a reward model from '{name}': {str(error).splitlines()[0]}") from error
     network, found = loaded
@@ -214,7 +216,8 @@ def _refuse_other_classifiers(name: str, config: Any, members: int) -> None:
     labels = config.id2label or {}
     if any(str(label).startswith(ATTRIBUTE) for label in labels.values()):
         raise ModelError(
-            f"'{name}' rates attributes; it scores as a whole folder, with its gate, and learns more with --ratings"
+            f"'{name}' rates attributes; it scores as a whole folder, with its gate (of a hub, fetch it first), and "
+            "learns more with --ratings"
         )
     if config.num_labels != 1 and not all(str(label).startswith(MEMBER) for label in labels.values()):
         raise ModelError(f"'{name}' gives {config.num_labels} scores to a sequence; a reward model gives one")

@@ -47,7 +47,7 @@ from posttrain.training.state import restore_latest, writer
 
 @dataclass(frozen=True)
 class Scoring(PairOptions):
-    """Train a reward model on preferences."""
+    """Train a reward model on preferences. On ratings of attributes: posttrain reward-model --ratings FILE --help."""
 
     pairs_per_step: int = 16
     """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""

@@ -34,16 +34,19 @@ class Choices(NamedTuple):
 
 
 def choices_of(mixture: Mixture, read: Reading, rankings: Sequence[Ranked]) -> Choices:
-    """The pairs of rankings whose responses were read one after the other."""
+    """The pairs of rankings whose responses were read one after the other; a prompt may have several rankings."""
     counted_EK = mixture.counted(read.attributes_EK)
-    places: list[tuple[int, int, float, int]] = []
+    numbers: dict[tuple[int, ...], int] = {}
+    places: list[tuple[int, int, int]] = []
     start = 0
-    for number, unit in enumerate(rankings):
-        places += [(start + a, start + b, 1 / len(unit.pairs), number) for a, b, _ in unit.pairs]
+    for unit in rankings:
+        number = numbers.setdefault(unit.examples[0].prefix, len(numbers))
+        places += [(start + a, start + b, number) for a, b, _ in unit.pairs]
         start += len(unit.examples)
-    chosen, rejected, weights, numbers = map(list, zip(*places, strict=True))
+    chosen, rejected, prompts = map(list, zip(*places, strict=True))
     ahead_BK = counted_EK[chosen] - counted_EK[rejected]
-    weight_B, prompt_B = ahead_BK.new_tensor(weights), torch.tensor(numbers, device=ahead_BK.device)
+    prompt_B = torch.tensor(prompts, device=ahead_BK.device)
+    weight_B = 1 / prompt_B.bincount()[prompt_B].to(ahead_BK.dtype)
     return Choices(read.prompts_ED[chosen], ahead_BK, weight_B, prompt_B)
 
 
@@ -62,6 +65,9 @@ def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
         choices: what people chose; `ahead_BK` has w in it.
         seed: decides which prompts are every fifth.
     """
+    mean_D, spread_D = choices.prompts_BD.mean(0), choices.prompts_BD.std(0, correction=0)
+    spread_D = spread_D.where(spread_D > 0, 1.0)
+    choices = choices._replace(prompts_BD=(choices.prompts_BD - mean_D) / spread_D)
     prompts = int(choices.prompt_B.max()) + 1
     fifth = batch_indices(prompts, prompts, 0, seed)[: prompts // 5]
     judged_B = torch.isin(choices.prompt_B, choices.prompt_B.new_tensor(fifth))
@@ -73,52 +79,50 @@ def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
     learner = _Learner(mixture, choices)
     for _ in learner.updates(updates):
         pass
-    return mixture._replace(gate=learner.finished(), scale=learner.log_scale.exp().item())
+    gate = _of_states_as_they_are(learner.gate, mean_D, spread_D)
+    return mixture._replace(gate=gate, scale=learner.log_scale.exp().item())
+
+
+@torch.no_grad()
+def _of_states_as_they_are(gate: Gate, mean_D: Tensor, spread_D: Tensor) -> Gate:
+    """The same gate for states that were not brought to mean 0 and spread 1 before."""
+    gate.inner.weight.div_(spread_D)
+    gate.inner.bias.sub_(gate.inner.weight @ mean_D)
+    return gate
 
 
 class _Learner:
-    """A gate, which sees the prompts' states in units of mean 0 and spread 1 while it learns."""
+    """A gate that learns from choices."""
 
     def __init__(self, mixture: Mixture, choices: Choices) -> None:
         """It has learned what is the same for all prompts."""
         self._choices = choices
-        self._mean_D, spread_D = choices.prompts_BD.mean(0), choices.prompts_BD.std(0, correction=0)
-        self._spread_D = spread_D.where(spread_D > 0, 1.0)
-        self._gate = copy.deepcopy(mixture.gate)
+        self.gate = copy.deepcopy(mixture.gate)
         self.log_scale = choices.prompts_BD.new_tensor(mixture.scale).log().requires_grad_()
-        for _ in self._descend([self._gate.outer.bias, self.log_scale], LONGEST, EVEN_LR):
+        any_prompt = choices._replace(prompts_BD=torch.zeros_like(choices.prompts_BD[:1]))  # W_2 is 0 still
+        for _ in self._descend(any_prompt, [self.gate.outer.bias, self.log_scale], LONGEST, EVEN_LR):
             pass
 
     def updates(self, most: int) -> Iterator[None]:
         """Learn with all of the gate; comes back after each update."""
-        yield from self._descend([*self._gate.parameters(), self.log_scale], most, GATE_LR)
+        yield from self._descend(self._choices, [*self.gate.parameters(), self.log_scale], most, GATE_LR)
 
     @torch.no_grad()
     def judge(self, choices: Choices) -> float:
         """L of other choices."""
         return self._cost(choices).item()
 
-    @torch.no_grad()
-    def finished(self) -> Gate:
-        """The gate, for prompts' states as they are."""
-        inner = self._gate.inner
-        inner.weight.div_(self._spread_D)
-        inner.bias.sub_(inner.weight @ self._mean_D)
-        return self._gate
-
     def _cost(self, choices: Choices) -> Tensor:
-        gate_BK = self._gate((choices.prompts_BD - self._mean_D) / self._spread_D)
-        ahead_B = self.log_scale.exp() * (gate_BK * choices.ahead_BK).sum(1)
-        total = choices.weight_B.sum()
+        ahead_B = self.log_scale.exp() * (self.gate(choices.prompts_BD) * choices.ahead_BK).sum(1)
         doubt = 1 / (self._choices.weight_B.sum().item() + 2)
         cost_B = bradley_terry(ahead_B, torch.zeros_like(ahead_B), label_smoothing=doubt)
-        return (cost_B * choices.weight_B).sum() / total
+        return (cost_B * choices.weight_B).sum() / choices.weight_B.sum()
 
-    def _descend(self, parameters: Sequence[Tensor], most: int, lr: float) -> Iterator[None]:
+    def _descend(self, choices: Choices, parameters: Sequence[Tensor], most: int, lr: float) -> Iterator[None]:
         weights, others = ([p for p in parameters if (p.dim() == 2) == weight] for weight in (True, False))
         adam = torch.optim.AdamW([{"params": weights, "weight_decay": DECAY}, {"params": others}], lr, weight_decay=0.0)
         for _ in range(most):
             adam.zero_grad()
-            self._cost(self._choices).backward()
+            self._cost(choices).backward()
             adam.step()
             yield

@@ -79,10 +79,10 @@ def check(options: PairOptions, *, lora_rank: int = 0) -> None:
 
 
 def heldout_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float] | None, dict[str, float] | None]:
-    """What a run logged of its held-out pairs, first and last; None where it did not."""
+    """What a run logged of what is held out, before the first step and last; None where it did not."""
     prefix = "evaluation/"
     found = [
         {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)} for row in rows
     ]
-    judged = [values for values in found if values] or [None]
-    return judged[0], judged[-1]
+    before = found[0] if rows and rows[0].get("step") == 0 else None
+    return before or None, next(filter(None, reversed(found)), None)

@@ -32,10 +32,7 @@ from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Preference
 
 AT_A_TIME = 64  # prompts between two steps of the progress bar
-SHOWN = 4  # pairs in the report
 SUITES = ("reward",)
-MISCALIBRATED = 0.1  # of calibration error: being wrong one time in ten more than it says
-LENGTH_RULES = 0.4  # of correlation with length: a sixth of the variance of the margins
 
 
 @dataclass(frozen=True)
