@@ -140,7 +140,6 @@ MUTATIONS = [
         for old, new in [
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("step, steps=steps, peak", "step + 1, steps=steps, peak"),
-            ("directory.rewind(found.step)", "directory.rewind(-1)"),
             ("            model.mixture = parts.begins\n", ""),
             ("finished=not (pairs or config.apart)", "finished=True"),
             ("finished=not (pairs or config.apart)", "finished=False"),

@@ -24,8 +24,6 @@ MUTATIONS = [
             ("if len(example.continuation) <= longest]", "if len(example.continuation) < longest]"),
             ("len(found) - len(kept)", "len(kept)"),
             ('if train_on == "last"', 'if train_on == "all"'),
-            ("directory.rewind(found.step)", "directory.rewind(-1)"),
-            ("return directory, found.step, parts.notes", "return directory, 0, parts.notes"),
         ]
     ),
     *(
@@ -55,8 +53,16 @@ MUTATIONS = [
         for old, new in [
             ("step, steps=pairs.steps, peak", "step + 1, steps=pairs.steps, peak"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
-            ("directory.rewind(found.step)", "directory.rewind(-1)"),
             ("if not 0 <= config.label_smoothing < 0.5:", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("recipes/opening.py", old, new, "recipes/test_sft.py recipes/test_pairs.py")
+        for old, new in [
+            ("directory.rewind(found.step)", "directory.rewind(-1)"),
+            ("return directory, found.step, notes", "return directory, 0, notes"),
+            ("notes + found.skipped", "notes"),
+            ('may_differ=("steps", "epochs")', "may_differ=()"),
         ]
     ),
     *(

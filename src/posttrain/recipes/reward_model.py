@@ -29,8 +29,9 @@ from posttrain.evaluation.pairs import HOTTEST, ScoredPair, crossfitted_error, f
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
+from posttrain.recipes.opening import open_run
 from posttrain.rollouts.scorer import scores_of
 from posttrain.training import checkpoint, feedback, pair_options
 from posttrain.training.failure import kept_batch
@@ -42,7 +43,7 @@ from posttrain.training.reward import RewardLoss, reward_step, sequences_of
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
 from posttrain.training.settings import check_settings
-from posttrain.training.state import restore_latest, writer
+from posttrain.training.state import writer
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ def run(
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
     optimizer, pairs, model = parts.optimizer, parts.pairs, parts.model
-    directory, step, notes = _open(config, parts, output, resume)
+    directory, step, notes = open_run(
+        "reward-model", asdict(config), model.body, optimizer, notes=parts.notes, output=output, resume=resume
+    )
     with directory, stop_requests() as stop, Progress("reward-model", pairs.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
@@ -198,19 +201,6 @@ def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:
         bag = np.random.default_rng(seed_for(seed, "bag", number)).poisson(1.0, members)
         found.append(unit._replace(bag=tuple(float(times) for times in bag)))
     return found
-
-
-def _open(
-    config: Scoring, parts: _Parts, output: Path | None, resume: Path | None
-) -> tuple[RunDirectory, int, tuple[str, ...]]:
-    """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
-    about = {"device": str(parts.model.body.device), "precision": str(parts.model.body.dtype)}
-    if resume is None:
-        return RunDirectory.create(output, "reward-model", asdict(config), environment=about), 0, parts.notes
-    directory = RunDirectory.resume(resume, asdict(config), may_differ=("steps", "epochs"), environment=about)
-    found = restore_latest(directory.checkpoints, parts.optimizer)
-    directory.rewind(found.step)
-    return directory, found.step, parts.notes + found.skipped
 
 
 def _judge(config: Scoring, parts: _Parts, progress: Progress) -> list[ScoredPair]:

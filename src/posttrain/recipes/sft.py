@@ -17,8 +17,9 @@ from pathlib import Path
 from posttrain.data import Example, divide, load_demonstrations, parse_columns
 from posttrain.data.order import batch_indices
 from posttrain.errors import UserError, unknown
-from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
+from posttrain.recipes.opening import open_run
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training import checkpoint
 from posttrain.training.failure import kept_batch
@@ -27,7 +28,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate, unreached
 from posttrain.training.settings import check_heldout, check_settings
-from posttrain.training.state import restore_latest, writer
+from posttrain.training.state import writer
 from posttrain.training.supervised import supervised_loss, supervised_step
 from posttrain.types import Message, Task
 
@@ -109,7 +110,18 @@ def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, 
     """Fine-tune a model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
     policy, optimizer = parts.policy, parts.optimizer
-    directory, step, notes = _open(config, parts, output, resume)
+    directory, step, notes = open_run(
+        "sft",
+        asdict(config),
+        parts.policy.model,
+        optimizer,
+        notes=parts.notes,
+        output=output,
+        resume=resume,
+        examples=len(parts.examples),
+        dropped=parts.dropped,
+        heldout=len(parts.heldout),
+    )
     with directory, stop_requests() as stop, Progress("sft", parts.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
@@ -250,26 +262,6 @@ def _examples(
     ]
     kept = [example for example in found if len(example.continuation) <= longest]
     return kept, len(found) - len(kept)
-
-
-def _open(
-    config: SFT, parts: _Parts, output: Path | None, resume: Path | None
-) -> tuple[RunDirectory, int, tuple[str, ...]]:
-    """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
-    model = parts.policy.model
-    about = {
-        "device": str(model.device),
-        "precision": str(model.dtype),
-        "examples": len(parts.examples),
-        "dropped": parts.dropped,
-        "heldout": len(parts.heldout),
-    }
-    if resume is None:
-        return RunDirectory.create(output, "sft", asdict(config), environment=about), 0, parts.notes
-    directory = RunDirectory.resume(resume, asdict(config), may_differ=("steps", "epochs"), environment=about)
-    found = restore_latest(directory.checkpoints, parts.optimizer)
-    directory.rewind(found.step)
-    return directory, found.step, parts.notes + found.skipped
 
 
 def _heldout_loss(config: SFT, parts: _Parts, progress: Progress) -> float:

@@ -18,8 +18,9 @@ from posttrain.errors import UserError
 from posttrain.models.attributes import load_attributes
 from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
+from posttrain.recipes.opening import open_run
 from posttrain.recipes.reward_attributes.asked import Attributes, of_these, read, units_of, weights_of
 from posttrain.recipes.reward_attributes.mixing import Parts, judge, mix
 from posttrain.training import checkpoint, feedback, pair_options
@@ -31,7 +32,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
 from posttrain.training.settings import check_settings
-from posttrain.training.state import restore_latest, writer
+from posttrain.training.state import writer
 
 __all__ = ["Attributes", "AttributesResult", "run"]
 
@@ -56,7 +57,9 @@ def run(
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
     optimizer, graded, model = parts.optimizer, parts.graded.learned, parts.model
-    directory, step, notes = _open(config, parts, output, resume)
+    directory, step, notes = open_run(
+        "reward-model", asdict(config), model.body, optimizer, notes=parts.notes, output=output, resume=resume
+    )
     steps = parts.graded.steps
     with directory, stop_requests() as stop, Progress("reward-model", steps, start=step, quiet=quiet) as progress:
         for note in notes:
@@ -129,16 +132,3 @@ def _check(config: Attributes) -> None:
         raise UserError("say what to learn with --ratings: a hub id, or a jsonl or parquet file or folder")
     if config.eval_dataset and not config.dataset:
         raise UserError("--eval-dataset are held-out pairs; give those to learn from, too, with --dataset")
-
-
-def _open(
-    config: Attributes, parts: Parts, output: Path | None, resume: Path | None
-) -> tuple[RunDirectory, int, tuple[str, ...]]:
-    """The run directory, new or gone on with, the step to go on from, and what to tell the user."""
-    about = {"device": str(parts.model.body.device), "precision": str(parts.model.body.dtype)}
-    if resume is None:
-        return RunDirectory.create(output, "reward-model", asdict(config), environment=about), 0, parts.notes
-    directory = RunDirectory.resume(resume, asdict(config), may_differ=("steps", "epochs"), environment=about)
-    found = restore_latest(directory.checkpoints, parts.optimizer)
-    directory.rewind(found.step)
-    return directory, found.step, parts.notes + found.skipped
