@@ -218,6 +218,26 @@ def test_merged_weights_are_those_of_a_whole_model_that_computes_the_same(dtype)
     )
 
 
+def test_a_small_adapter_shows_in_merged_bfloat16_weights():
+    """Rounded to the nearest, a tenth of a step would be lost in every weight."""
+    base = tiny_llama(dtype=torch.bfloat16)
+    before = {name: weight.detach().float().clone() for name, weight in base.weights()}
+    adapted = add_lora(base, rank=4)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in adapted.network.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(3e-4 * torch.randn(parameter.shape, generator=generator))
+    moved = asked = 0.0
+    for name, layer in adapted.network.named_modules():
+        if hasattr(layer, "get_delta_weight"):
+            delta = layer.get_delta_weight("default").detach().float()
+            merged = dict(adapted.weights())[f"{name}.weight"].detach().float()
+            moved += ((merged - before[f"{name}.weight"]) * delta).sum().item()
+            asked += delta.square().sum().item()
+    assert asked > 0 and moved / asked == pytest.approx(1.0, abs=0.3)
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_reference_that_is_renewed_becomes_the_policy_of_then(rank):
     model = add_lora(tiny_llama(), rank) if rank else tiny_llama()

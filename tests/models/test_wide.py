@@ -1,10 +1,12 @@
+import struct
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.models import wide
-from posttrain.models.wide import add_, wide_dtype
+from posttrain.models.wide import add_, narrow_, wide_dtype
 
 
 def test_sums_of_float64_stay_float64():
@@ -45,3 +47,62 @@ def test_the_widened_copy_is_never_whole(monkeypatch):
 def test_parts_that_do_not_fit_are_refused():
     with pytest.raises((RuntimeError, ValueError)):
         add_(torch.zeros(4, 3), torch.ones(5, 3, dtype=torch.bfloat16))
+
+
+def narrowed(numbers: torch.Tensor) -> torch.Tensor:
+    found = torch.empty_like(numbers, dtype=torch.bfloat16)
+    narrow_(found, numbers)
+    return found
+
+
+@given(st.floats(-(2.0**99), 2.0**99, width=32), st.integers(1, 70_000))
+def test_what_is_narrowed_is_one_of_its_two_neighbours(number, places):
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    lower, upper = (
+        struct.unpack("<f", struct.pack("<I", (half << 16) % 2**32))[0] for half in (bits >> 16, (bits >> 16) + 1)
+    )
+    found = narrowed(torch.full((places,), number, dtype=torch.float32)).float()
+    assert set(found.tolist()) <= ({lower, upper} if number != lower else {number})
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 0.9])
+def test_of_equal_weights_as_many_move_as_the_change_is_of_a_step(share, sign):
+    """From 1, whose upper neighbour is 1 + 2^-7: rounded to the nearest, none or all would."""
+    wide_numbers = torch.full((300, 1000), sign * (1 + share * 2**-7))
+    found = narrowed(wide_numbers)
+    assert set(found.unique().tolist()) == {sign * 1.0, sign * (1 + 2**-7)}
+    assert (found.float() != sign).float().mean().item() == pytest.approx(share, abs=3e-3)
+    for line in (found.float().mean(0), found.float().mean(1)):  # in every row and every column, too
+        assert line.std() < 2 * (share * (1 - share) / 300) ** 0.5 * 2**-7
+
+
+def test_numbers_on_the_grid_stay():
+    grid = torch.randn(70_000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    assert torch.equal(narrowed(grid.float()), grid)
+
+
+def test_narrowing_depends_on_number_and_place_alone_and_counts_as_a_write():
+    wide_numbers = torch.randn(90, 1100, generator=torch.Generator().manual_seed(0))
+    once = narrowed(wide_numbers)
+    assert torch.equal(narrowed(wide_numbers), once) and not torch.equal(once, wide_numbers.bfloat16())
+    turned = torch.empty(1100, 90, dtype=torch.bfloat16).T
+    before = turned._version
+    narrow_(turned, wide_numbers.T.contiguous().T)
+    assert torch.equal(turned, once) and turned._version > before
+    weight = torch.nn.Parameter(torch.zeros(90, 1100, dtype=torch.bfloat16))
+    before = weight._version
+    narrow_(weight, wide_numbers)
+    assert torch.equal(weight, once) and weight._version > before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_other_formats_are_rounded_to_the_nearest(dtype):
+    numbers = torch.randn(100, dtype=torch.float64)
+    found = torch.empty(100, dtype=dtype)
+    narrow_(found, numbers)
+    assert torch.equal(found, numbers.to(dtype))
+    exact = torch.randn(100, dtype=torch.float64)
+    close = torch.empty(100, dtype=torch.bfloat16)
+    narrow_(close, exact)
+    assert torch.equal(close, exact.bfloat16())

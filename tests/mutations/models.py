@@ -174,8 +174,19 @@ MUTATIONS = [
             ("else 64) // width", "else 64)"),
             ("total.numel() // max(1, len(total))", "1"),
             ("not total.dim() or ", ""),
+            ("(some + thresholds[: len(some)]) >> 16", "(some + 2**15) >> 16"),
+            ("(some + thresholds[: len(some)]) >> 16", "some >> 16"),
+            ("(some + thresholds[: len(some)]) >> 16", "(some - thresholds[: len(some)]) >> 16"),
+            ("if wide.dtype != torch.float32 or weight.dtype", "if weight.dtype"),
+            ("wide.dtype != torch.float32 or weight.dtype != torch.bfloat16", "wide.dtype != torch.float32"),
+            ("    if found is not weight:\n", "    if False:\n"),
+            ("random.Random(0).sample(range(2**16), 65_521)", "range(65_521)"),
+            ("65_521), dtype", "2**15), dtype"),
+            ("wide.contiguous().view(-1)", "wide.T.contiguous().view(-1)"),
         ]
     ),
+    Mutation("models/language_model.py", "narrow_(rounded, merged)", "rounded.copy_(merged)", "models/test_lora.py"),
+    Mutation("training/optimizer.py", "narrow_(weight, master)", "weight.copy_(master)", "training/test_optimizer.py"),
     *(
         Mutation("models/plain.py", old, new, "models/test_plain.py")
         for old, new in [

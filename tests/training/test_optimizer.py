@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from posttrain.errors import TrainingError
+from posttrain.models.wide import narrow_
 from posttrain.rollouts.vllm import weight_versions
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama
@@ -121,9 +122,10 @@ def test_a_learning_rate_of_1e_6_moves_bfloat16_weights_in_the_end_where_plain_a
             (master,) = optimizer.masters
             assert (master < 0.5).all() and (ours == 0.5).all()  # held by the master, below what bfloat16 resolves
     assert (naive == 0.5).all()
-    # 1300 steps of 1e-6: 0.4987 in the master, whose nearest neighbour below 0.5 in bfloat16 is 0.498046875
+    # 1300 steps of 1e-6: 0.4987 in the master, two thirds of the way from 0.5 to the next bfloat16, 0.498046875
     torch.testing.assert_close(optimizer.masters[0].detach(), torch.full((8, 8), 0.4987), rtol=0, atol=5e-5)
-    assert (ours == 0.498046875).all()
+    assert (ours == 0.498046875).float().mean().item() == pytest.approx(2 / 3, abs=0.15)
+    assert ((ours == 0.5) | (ours == 0.498046875)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -153,7 +155,22 @@ def test_masters_come_back_from_a_checkpoint_rounded_into_the_model():
     optimizer.load_masters(kept)
     for name, p in named:
         assert torch.equal(optimizer.named_masters()[name], kept[name])
-        assert torch.equal(p, kept[name].bfloat16())
+        rounded = torch.empty_like(p)
+        narrow_(rounded, kept[name])
+        assert torch.equal(p, rounded)
+
+
+def test_the_first_small_update_shows_in_bfloat16_weights_that_begin_on_the_grid():
+    """By a step of 1e-5, which is a fiftieth of the way from 0.1 to its neighbour: in a fiftieth of them."""
+    weight = nn.Parameter(torch.full((200, 300), 0.1).bfloat16())
+    start = weight.detach().clone()
+    optimizer = MasterAdamW([("w", weight)])
+    with optimizer.collecting():
+        weight.sum().backward()
+    optimizer.step(1e-5)
+    moved = (weight.detach().float() - start.float()).mean().item()
+    assert moved == pytest.approx(-1e-5, rel=0.05)
+    assert (weight.detach() != start).float().mean().item() == pytest.approx(1e-5 / 2**-11, rel=0.05)
 
 
 def test_a_model_that_shares_its_embedding_has_one_master_for_it():

@@ -17,6 +17,7 @@ from posttrain.errors import ModelError
 from posttrain.models.attention import AttentionPlan, FamilyAttention, use_plans
 from posttrain.models.fused import use_lean_forms
 from posttrain.models.logprobs import TokenLogprobs, token_logprobs
+from posttrain.models.wide import narrow_
 
 
 class Packed(Protocol):
@@ -75,7 +76,9 @@ class LanguageModel:
             if name.endswith(".base_layer.weight"):
                 layer: Any = self.network.get_submodule(name.removesuffix(".base_layer.weight"))
                 merged = weight.float() + sum(layer.get_delta_weight(a).float() for a in layer.active_adapters)
-                yield name.replace(".base_layer", ""), merged.to(weight.dtype)
+                rounded = torch.empty_like(weight)
+                narrow_(rounded, merged)
+                yield name.replace(".base_layer", ""), rounded
             else:
                 yield name.replace(".base_layer", ""), weight
 

@@ -1,7 +1,10 @@
-"""Work in a wider format than the numbers come in, a block at a time.
+"""Work in a wider format than the numbers come in, and back, a block at a time.
 
 On a CPU an operation over more numbers than its cache holds waits for memory, and for the system to hand out pages.
 """
+
+import random
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -31,3 +34,38 @@ def add_(total: Tensor, part: Tensor) -> None:
     rows = block_rows(max(1, total.numel() // max(1, len(total))), total.device)
     for some, more in zip(total.split(rows), part.split(rows), strict=True):
         some += more
+
+
+@torch.no_grad()
+def narrow_(weight: Tensor, wide: Tensor) -> None:
+    """Write float32 numbers into bfloat16 weights so that a change too small for one of them shows in some.
+
+        narrow(w_i) = the upper neighbour of |w_i| if w_i is more than 1 - t_i of the way to it, else the lower one
+
+    Rounding to the nearest hides whatever is less than half-way to a neighbour, 0.1 to 0.2% of a number. Weights that
+    were loaded from bfloat16 all begin on the grid, so that the first updates at a small learning rate would be hidden
+    altogether. Here every place has a threshold t of its own, uniform in [0, 1): of weights that are a share p of the
+    way to a neighbour a share p is there. Numbers on the grid stay, and what is written depends on number and place
+    alone, so that it is the same after a resume and does not flicker. Between other formats it is `copy_`.
+    """
+    if wide.dtype != torch.float32 or weight.dtype != torch.bfloat16:
+        weight.copy_(wide)
+        return
+    bits = wide.contiguous().view(-1).view(torch.int32)
+    found = weight if weight.is_contiguous() else torch.empty_like(weight, memory_format=torch.contiguous_format)
+    thresholds = _thresholds(wide.device)
+    rooms = found.view(-1).view(torch.int16).split(len(thresholds))
+    for some, room in zip(bits.split(len(thresholds)), rooms, strict=True):
+        room.copy_((some + thresholds[: len(some)]) >> 16)  # the upper half of a float32 is a bfloat16
+    if found is not weight:
+        weight.copy_(found)
+
+
+@cache
+def _thresholds(device: torch.device) -> Tensor:
+    """One for each place, in steps of float32, of which there are 2^16 from one number of bfloat16 to the next.
+
+    They repeat after a prime number of places, so that no row of a matrix begins where another one did.
+    """
+    once = torch.tensor(random.Random(0).sample(range(2**16), 65_521), dtype=torch.int32, device=device)
+    return once.repeat(1 if device.type == "cpu" else 256)  # blocks that stay in the cache, or that fill a GPU

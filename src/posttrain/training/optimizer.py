@@ -1,8 +1,8 @@
 """AdamW over float32 master weights, whatever the model computes in.
 
 A bfloat16 weight near 1 cannot hold a change smaller than 0.004, so an update of 1e-6 would be lost. The masters hold
-it; the model's own weights are their rounding. Where the model computes in float32, its weights are the masters and
-nothing is copied.
+it; the model's own weights are their rounding (`narrow_`). Where the model computes in float32, its weights are the
+masters and nothing is copied.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.models.host_memory import HEAP, keep_freed_memory
-from posttrain.models.wide import add_
+from posttrain.models.wide import add_, narrow_
 
 
 class MasterAdamW:
@@ -139,7 +139,7 @@ class MasterAdamW:
             if master is weight:
                 torch.autograd.graph.increment_version(weight)
             else:
-                weight.copy_(master)
+                narrow_(weight, master)
 
     def named_masters(self) -> dict[str, nn.Parameter]:
         """The float32 weights by name: what a checkpoint keeps."""
