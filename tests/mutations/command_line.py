@@ -57,11 +57,11 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/opening.py", old, new, "recipes/test_sft.py recipes/test_pairs.py")
+        Mutation("monitoring/opening.py", old, new, "recipes/test_sft.py recipes/test_pairs.py")
         for old, new in [
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
-            ("return directory, found.step, notes", "return directory, 0, notes"),
-            ("notes + found.skipped", "notes"),
+            ("return directory, found.step, found", "return directory, 0, found"),
+            ("found.step, found.skipped", "found.step, ()"),
             ('may_differ=("steps", "epochs")', "may_differ=()"),
         ]
     ),

@@ -95,7 +95,7 @@ def _rows(shown, said):
 @KINDS
 def test_later_updates_are_clipped_around_what_was_expected_at_first(kind):
     model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
-    tight = PPO(kl_coefficient=0.0, value_clip=1e-9)
+    tight = PPO(kl_coefficient=0.0, value_clip=1e-6)  # more than sums in another order differ by
     batch, _ = policy_batch(groups(), tight, critic=trained.critic)
     options = {"lr": 1e-3, "microbatch_tokens": 9, "critic": trained}
     assert policy_step(model, optimizer, tight, batch, **options)["value_clip_fraction"] == 0.0

@@ -68,4 +68,4 @@ def _thresholds(device: torch.device) -> Tensor:
     They repeat after a prime number of places, so that no row of a matrix begins where another one did.
     """
     once = torch.tensor(random.Random(0).sample(range(2**16), 65_521), dtype=torch.int32, device=device)
-    return once.repeat(1 if device.type == "cpu" else 256)  # blocks that stay in the cache, or that fill a GPU
+    return once.repeat(1 if device.type == "cpu" else 64)  # blocks that stay in the cache, or that fill a GPU

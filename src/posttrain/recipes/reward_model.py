@@ -31,7 +31,7 @@ from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
-from posttrain.recipes.opening import open_run
+from posttrain.monitoring.opening import open_run
 from posttrain.rollouts.scorer import scores_of
 from posttrain.training import checkpoint, feedback, pair_options
 from posttrain.training.failure import kept_batch
@@ -43,7 +43,7 @@ from posttrain.training.reward import RewardLoss, reward_step, sequences_of
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
 from posttrain.training.settings import check_settings
-from posttrain.training.state import writer
+from posttrain.training.state import restore_latest, writer
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,13 @@ def run(
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
     optimizer, pairs, model = parts.optimizer, parts.pairs, parts.model
-    directory, step, notes = open_run(
-        "reward-model", asdict(config), model.body, optimizer, notes=parts.notes, output=output, resume=resume
+    about = {"device": str(model.body.device), "precision": str(model.body.dtype)}
+    restore = partial(restore_latest, optimizer=optimizer)
+    directory, step, skipped = open_run(
+        "reward-model", asdict(config), restore, environment=about, output=output, resume=resume
     )
     with directory, stop_requests() as stop, Progress("reward-model", pairs.steps, start=step, quiet=quiet) as progress:
-        for note in notes:
+        for note in (*parts.notes, *skipped):
             progress.say(note)
         if pairs.heldout and step == 0:
             directory.log_metrics(0, _measures(_judge(config, parts, progress)))

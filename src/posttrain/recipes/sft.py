@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from posttrain.data import Example, divide, load_demonstrations, parse_columns
@@ -19,7 +20,7 @@ from posttrain.data.order import batch_indices
 from posttrain.errors import UserError, unknown
 from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
-from posttrain.recipes.opening import open_run
+from posttrain.monitoring.opening import open_run
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training import checkpoint
 from posttrain.training.failure import kept_batch
@@ -28,7 +29,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate, unreached
 from posttrain.training.settings import check_heldout, check_settings
-from posttrain.training.state import writer
+from posttrain.training.state import restore_latest, writer
 from posttrain.training.supervised import supervised_loss, supervised_step
 from posttrain.types import Message, Task
 
@@ -110,20 +111,17 @@ def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, 
     """Fine-tune a model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
     policy, optimizer = parts.policy, parts.optimizer
-    directory, step, notes = open_run(
-        "sft",
-        asdict(config),
-        parts.policy.model,
-        optimizer,
-        notes=parts.notes,
-        output=output,
-        resume=resume,
-        examples=len(parts.examples),
-        dropped=parts.dropped,
-        heldout=len(parts.heldout),
-    )
+    about = {
+        "device": str(policy.model.device),
+        "precision": str(policy.model.dtype),
+        "examples": len(parts.examples),
+        "dropped": parts.dropped,
+        "heldout": len(parts.heldout),
+    }
+    restore = partial(restore_latest, optimizer=optimizer)
+    directory, step, skipped = open_run("sft", asdict(config), restore, environment=about, output=output, resume=resume)
     with directory, stop_requests() as stop, Progress("sft", parts.steps, start=step, quiet=quiet) as progress:
-        for note in notes:
+        for note in (*parts.notes, *skipped):
             progress.say(note)
         if parts.heldout and step == 0:
             directory.log_metrics(0, {"evaluation/loss": _heldout_loss(config, parts, progress)})

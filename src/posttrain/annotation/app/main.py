@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,18 @@ from posttrain.annotation.store.work import Changed
 HERE = Path(str(files("posttrain.annotation.app")))
 
 
-def create_app(store: Store, *, https: bool = False, speak: Speak | None = None) -> FastAPI:
+def create_app(
+    store: Store, *, https: bool = False, speak: Speak | None = None, say: Callable[[str], None] = lambda words: None
+) -> FastAPI:
     """The application over a store.
 
     Args:
         store: where everything is kept.
         https: browsers reach it by TLS, so that cookies go no other way.
         speak: who replies in conversations.
+        say: is told what whoever serves should know.
     """
-    partner = Partner(store, speak) if speak else None
+    partner = Partner(store, speak, say) if speak else None
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -1,6 +1,5 @@
 """Who replies in conversations: one thread that lets a model answer all who wait, together."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Thread
@@ -15,7 +14,6 @@ Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[list[
 """Conversations in, each with a number that decides what is drawn; two replies to each out, or why there are none."""
 
 TOGETHER = 8  # conversations that are answered at once
-_LOG = logging.getLogger(__name__)
 PAUSE = 5.0  # seconds, after which a store that could not be reached is tried again
 
 
@@ -25,8 +23,9 @@ class Partner:
     What could not be answered is not tried again until somebody asks for it, and then with other draws.
     """
 
-    def __init__(self, store: Store, speak: Speak) -> None:
-        self._store, self._speak = store, speak
+    def __init__(self, store: Store, speak: Speak, say: Callable[[str], None]) -> None:
+        """Speak for what waits in `store`; `say` is told what whoever serves should know."""
+        self._store, self._speak, self._say = store, speak, say
         self._wanted, self._closed = Event(), Event()
         self._troubles: dict[int, str] = {}
         self._tries: Counter[int] = Counter()
@@ -84,6 +83,6 @@ class Partner:
                 while not self._closed.is_set() and self.answer():
                     pass
             except Exception as problem:  # the store cannot be reached; what waits is still in it
-                _LOG.warning("replies wait, and are tried again: %s", problem)
+                self._say(f"replies wait, and are tried again: {problem}")
                 self._closed.wait(PAUSE)
                 self._wanted.set()

@@ -14,6 +14,7 @@ each.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 
@@ -101,7 +102,7 @@ def run(config: Serve) -> Served:
             print(f"the first manager comes in by {link}/invite/{secret}", file=sys.stderr)
     print(f"serving {config.store} at {link}; Ctrl-C ends it", file=sys.stderr, flush=True)
     settings = uvicorn.Config(
-        create_app(store, https=config.https, speak=speak),
+        create_app(store, https=config.https, speak=speak, say=partial(print, file=sys.stderr, flush=True)),
         host=config.host,
         port=config.port,
         log_level="warning",

@@ -11,6 +11,7 @@ is saved between cannot score yet, and is there to go on from. Left out: ratings
 
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from posttrain.data import ChatFormat, batch_indices, load_tokenizer
@@ -20,7 +21,7 @@ from posttrain.models.load import locate
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
-from posttrain.recipes.opening import open_run
+from posttrain.monitoring.opening import open_run
 from posttrain.recipes.reward_attributes.asked import Attributes, of_these, read, units_of, weights_of
 from posttrain.recipes.reward_attributes.mixing import Parts, judge, mix
 from posttrain.training import checkpoint, feedback, pair_options
@@ -32,7 +33,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
 from posttrain.training.settings import check_settings
-from posttrain.training.state import writer
+from posttrain.training.state import restore_latest, writer
 
 __all__ = ["Attributes", "AttributesResult", "run"]
 
@@ -57,12 +58,14 @@ def run(
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
     optimizer, graded, model = parts.optimizer, parts.graded.learned, parts.model
-    directory, step, notes = open_run(
-        "reward-model", asdict(config), model.body, optimizer, notes=parts.notes, output=output, resume=resume
+    about = {"device": str(model.body.device), "precision": str(model.body.dtype)}
+    restore = partial(restore_latest, optimizer=optimizer)
+    directory, step, skipped = open_run(
+        "reward-model", asdict(config), restore, environment=about, output=output, resume=resume
     )
     steps = parts.graded.steps
     with directory, stop_requests() as stop, Progress("reward-model", steps, start=step, quiet=quiet) as progress:
-        for note in notes:
+        for note in (*parts.notes, *skipped):
             progress.say(note)
         if parts.judges and step == 0:
             directory.log_metrics(0, judge(config, parts, progress))
