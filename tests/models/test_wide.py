@@ -86,6 +86,7 @@ def test_narrowing_depends_on_number_and_place_alone_and_counts_as_a_write():
     wide_numbers = torch.randn(90, 1100, generator=torch.Generator().manual_seed(0))
     once = narrowed(wide_numbers)
     assert torch.equal(narrowed(wide_numbers), once) and not torch.equal(once, wide_numbers.bfloat16())
+    assert ((once.float() - wide_numbers).abs() <= wide_numbers.abs() * 2**-7).all()
     turned = torch.empty(1100, 90, dtype=torch.bfloat16).T
     before = turned._version
     narrow_(turned, wide_numbers.T.contiguous().T)
@@ -102,6 +103,8 @@ def test_other_formats_are_rounded_to_the_nearest(dtype):
     found = torch.empty(100, dtype=dtype)
     narrow_(found, numbers)
     assert torch.equal(found, numbers.to(dtype))
+    narrow_(found, numbers.float())
+    assert torch.equal(found, numbers.float().to(dtype))
     exact = torch.randn(100, dtype=torch.float64)
     close = torch.empty(100, dtype=torch.bfloat16)
     narrow_(close, exact)

@@ -181,7 +181,7 @@ MUTATIONS = [
             ("wide.dtype != torch.float32 or weight.dtype != torch.bfloat16", "wide.dtype != torch.float32"),
             ("    if found is not weight:\n", "    if False:\n"),
             ("random.Random(0).sample(range(2**16), 65_521)", "range(65_521)"),
-            ("65_521), dtype", "2**15), dtype"),
+            ("sample(range(2**16), 65_521)", "sample(range(2**15), 2**15)"),
             ("wide.contiguous().view(-1)", "wide.T.contiguous().view(-1)"),
         ]
     ),
