@@ -76,6 +76,9 @@ MUTATIONS = [
             ("done.c.times >= project", "done.c.times > project"),
             ("items * project.annotators_per_item,", "items,"),
             ("len(set(attributes)) < len(attributes)", "False"),
+            ('(item.name, *(said["content"]', '(*(said["content"]'),
+            ('*(said["content"] for said in item.prompt), ', ""),
+            (", *(text for text, *_ in item.completions)):", ",):"),
         ]
     ),
     Mutation("annotation/store/projects.py", ', ~Assignment.repeat)', ")", WORK),
@@ -154,7 +157,7 @@ MUTATIONS = [
         Mutation("annotation/app/entrance.py", old, new, ENTRANCE)
         for old, new in [
             ("httponly=True", "httponly=False"),
-            ('samesite="strict"', 'samesite="lax"'),
+            ('samesite="lax"', 'samesite="none"'),
             ("secure=desk.https", "secure=False"),
             ("        desk.failures.count(_address(request))\n        return desk.page", "        return desk.page"),
             ("        desk.failures.count(_address(request))\n        raise LookupError", "        raise LookupError"),
@@ -436,6 +439,7 @@ MUTATIONS = [
             ('() if talk and "prompt" not in row', '() if "prompt" not in row'),
             ('if talk and said and said[-1].role == "user":', "if False:"),
             ("    if config.models and kind in KINDS and KINDS[kind].goes_on:\n", "    if False:\n"),
+            ('.replace("\\0", "\\ufffd")', ""),
         ]
     ),
 ]  # fmt: skip

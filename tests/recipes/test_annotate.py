@@ -10,9 +10,9 @@ from posttrain.annotation.aggregation import METHODS
 from posttrain.annotation.asking import WORTH
 from posttrain.annotation.store import exports, projects, work
 from posttrain.annotation.store.database import open_store
-from posttrain.annotation.store.tables import Item
+from posttrain.annotation.store.tables import Completion, Item
 from posttrain.cli import main
-from posttrain.data import load_tokenizer
+from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.recipes.annotate import importing
 from posttrain.rollouts.scorer import load_scorer
@@ -242,6 +242,19 @@ def test_what_is_there_already_is_not_sampled_again(folder, tmp_path, capsys, mo
     assert answers("parts") == answers("whole") and len({*map(str, answers("whole").values())}) == 4
     monkeypatch.setattr(importing, "load_policy", None)
     assert sampled("parts")["there"] == 4
+
+
+def test_zeros_that_a_model_writes_do_not_stop_an_import(folder, tmp_path, monkeypatch):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "2?"}\n')
+    monkeypatch.setattr(ChatFormat, "decode", lambda _, ids: f"{list(ids)}\0")
+    options = ["--store", str(tmp_path / "p.db"), "--project", "p", "--dataset", str(prompts), "--quiet"]
+    model = ["--models", str(folder / "model"), "--completions", "3", "--max-new-tokens", "6"]
+    assert main(["annotate", "import", *options, *model]) == 0
+    store = open_store(str(tmp_path / "p.db"))
+    with store.read() as connection:
+        assert {text[-1] for text in connection.scalars(select(Completion.text))} == {"\ufffd"}
+    store.close()
 
 
 def test_some_items_may_be_drawn_by_chance(pool):

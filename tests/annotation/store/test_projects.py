@@ -49,6 +49,9 @@ def test_items_are_added_once_and_all_or_none(store):
         (item("x", size=1), Refused),
         (item("x", size=10), Refused),
         (item("x", expected={"ranking": [[0]]}), NoAnswer),
+        (item("a\0"), Refused),
+        (item("x")._replace(completions=[("fine", "", {}), ("half \ud83d", "", {})]), Refused),
+        (item("x")._replace(prompt=[{"role": "user", "content": "nothing\0"}]), Refused),
     ):
         with pytest.raises(error), store.write() as connection:
             projects.add_items(connection, projects.find(connection, "a"), [item("new"), wrong])

@@ -18,10 +18,14 @@ def _address(request: Request) -> str:
 
 
 def _inside(desk: Desk, entry: Entry) -> Response:
-    """To the first page, with a session."""
+    """To the first page, with a session.
+
+    The cookie comes along when a link is followed from elsewhere, such as an invitation in a mail; what another site
+    would have a form of its own do is refused by origin and token.
+    """
     response = RedirectResponse("/", 303)
     response.set_cookie(
-        COOKIE, entry.cookie, max_age=30 * 86400, httponly=True, samesite="strict", secure=desk.https, path="/"
+        COOKIE, entry.cookie, max_age=30 * 86400, httponly=True, samesite="lax", secure=desk.https, path="/"
     )
     return response
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS, Question, instructions
+from posttrain.annotation.kinds import KINDS, NoAnswer, Question, instructions, storable
 from posttrain.annotation.store.database import record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Completion, Item, Member, Project, User
@@ -112,8 +112,8 @@ def add_items(connection: Connection, project: Project, items: Sequence[NewItem]
     """Add items; those of a name that is there already are left as they are. Returns how many are new.
 
     Raises:
-        Refused: an item has fewer or more completions than the project's kind can show, or an expected answer that is
-            none.
+        Refused: an item has fewer or more completions than the project's kind can show, or letters that no store keeps.
+        NoAnswer: an expected answer is none.
     """
     there = set(connection.scalars(select(Item.name).where(Item.project_id == project.id)))
     kind = KINDS[project.kind]
@@ -124,8 +124,17 @@ def add_items(connection: Connection, project: Project, items: Sequence[NewItem]
         raise Refused(f"two items have the name '{next(name for name in named if named.count(name) > 1)}'")
     for item in new:
         if not low <= len(item.completions) <= high:
-            there = f"item '{item.name}' has {len(item.completions)} completions"
-            raise Refused(f"{there}; to {kind.says} there must be {low} to {high}, given in the data or sampled")
+            has = f"item '{item.name}' has {len(item.completions)} completions"
+            raise Refused(f"{has}; to {kind.says} there must be {low} to {high}, given in the data or sampled")
+        try:
+            for text in (
+                item.name,
+                *(said["content"] for said in item.prompt),
+                *(text for text, *_ in item.completions),
+            ):
+                storable(text)
+        except NoAnswer as problem:
+            raise Refused(f"item {item.name!a}: {problem}") from problem
         texts = {number: text for number, (text, _, _) in enumerate(item.completions)}
         expected = item.expected and kind.check(item.expected, Question(texts, attributes_of(project)))
         connection.add(

@@ -293,6 +293,11 @@ def _sample(config: Import, model: str, tasks: Sequence[Task], quiet: bool) -> l
     with Progress(f"import {saved.title}", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
         found = policy.engine.generate(requests, progress.tokens)
     return [
-        (index, policy.chat.decode(done.token_ids), {"stop": str(done.stop_reason), "logprob": sum(done.logprobs)})
+        # a zero, which a model can write and PostgreSQL cannot keep, looks like what else is no letter
+        (
+            index,
+            policy.chat.decode(done.token_ids).replace("\0", "\ufffd"),
+            {"stop": str(done.stop_reason), "logprob": sum(done.logprobs)},
+        )
         for (index, _), done in zip(asked, found, strict=True)
     ]
