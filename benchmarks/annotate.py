@@ -93,8 +93,9 @@ def fill(store_path: str, people_: int, items: int) -> None:
     with store.write() as connection:
         project = projects.create(connection, "load", annotators_per_item=3)
         secret = people.invite(connection, "annotator", project=project.id, uses=people_)
+        kept = people.sealed(PASSWORD)
         for number in range(people_):
-            people.accept(connection, secret, f"person {number}", PASSWORD)
+            people.accept(connection, secret, f"person {number}", kept)
         texts = [(f"answer {n} " * 40, f"model {n}", {}) for n in range(4)]
         new = [NewItem(f"q{n}", [{"role": "user", "content": f"question {n}"}], texts, {}) for n in range(items)]
         projects.add_items(connection, project, new)

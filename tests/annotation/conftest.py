@@ -5,9 +5,62 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="needs the extra annotate")
 
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, event, make_url
+from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.store.database import open_store
+from posttrain.annotation.store.tables import (
+    Assignment,
+    Event,
+    Invite,
+    Item,
+    Judgement,
+    Member,
+    Project,
+    Ruling,
+    Session,
+    Turn,
+    User,
+)
+
+RECORDED = {
+    User: {"accept"},
+    Member: {"join"},
+    Invite: {"invite"},
+    Session: {"enter"},
+    Project: {"create project"},
+    Item: {"add items"},
+    Assignment: {"give"},
+    Turn: {"say"},
+    Judgement: {"judge"},
+    Ruling: {"rule"},
+}
+"""What the audit must say where a row of a table is new."""
+
+
+@pytest.fixture(autouse=True)
+def audited():
+    """Of every transaction of every test: what is new in it is in the audit, too."""
+
+    def flushed(connection, _):
+        new, told = connection.info.setdefault("new", (set(), set()))
+        new.update(type(one) for one in connection.new if type(one) in RECORDED)
+        told.update(one.action for one in connection.new if isinstance(one, Event))
+
+    def committed(connection):
+        new, told = connection.info.pop("new", (set(), set()))
+        assert [one.__name__ for one in new if not RECORDED[one] & told] == [], "new, and not in the audit"
+
+    def forgotten(connection):
+        connection.info.pop("new", None)
+
+    heard = {"after_flush": flushed, "after_commit": committed, "after_rollback": forgotten}
+    for name, listener in heard.items():
+        event.listen(Connection, name, listener)
+    yield
+    for name, listener in heard.items():
+        event.remove(Connection, name, listener)
+
 
 SERVER = os.environ.get("POSTTRAIN_POSTGRES")
 """A PostgreSQL server to test with instead of SQLite, such as postgresql+psycopg://postgres@localhost/postgres."""

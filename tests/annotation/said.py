@@ -56,6 +56,22 @@ def planted(weights, *, items=60, size=4, each=5, seed=0):
     return found, truth
 
 
+def mistaken(rates, *, items=400, each=5, seed=0):
+    """Items of two completions of which one is better, each judged by `each` annotators who err as often as told.
+
+    Returns the rankings, and strengths of each item's completions, as `planted` does.
+    """
+    draws = np.random.default_rng(seed)
+    found, truth = [], {}
+    for number in range(items):
+        better = int(draws.integers(2))
+        truth[f"item {number}"] = np.array([1.0, -1.0] if better == 0 else [-1.0, 1.0])
+        for person in sorted(draws.choice(len(rates), each, replace=False)):
+            first = 1 - better if draws.random() < rates[person] else better
+            found.append(Ranking(f"item {number}", f"person {person}", ((first,), (1 - first,))))
+    return found, truth
+
+
 def right(agreed, truth):
     """The share of all pairs that a consensus orders as the truth does; a tie counts half."""
     scores = []

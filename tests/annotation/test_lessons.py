@@ -19,7 +19,8 @@ def told(kind, *answers, texts=TEXTS):
     said = [("x", chr(ord("a") + place), answer) for place, answer in enumerate(answers)]
     ranking = KINDS[kind].ranking
     rankings = [Ranking(item, who, *ranking(answer)) for item, who, answer in said] if ranking else []
-    return Told(kind, {"x": PROMPT}, {"x": texts}, said, rankings)
+    models = {"x": {number: f"model {number}" for number in texts}}
+    return Told(kind, {"x": PROMPT}, {"x": texts}, said, rankings, models=models)
 
 
 def rows(name, found, method="majority"):

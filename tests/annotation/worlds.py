@@ -16,7 +16,7 @@ def add_user(store, name, project=None, role="annotator"):
     with store.write() as connection:
         number = projects.find(connection, project).id if project else None
         secret = people.invite(connection, role, project=number)
-        return people.accept(connection, secret, name, PASSWORD)
+        return people.accept(connection, secret, name, people.sealed(PASSWORD))
 
 
 def add_project(store, name="helpful", items=4, **options):

@@ -73,7 +73,11 @@ def test_curves_are_drawn_in_order_of_distance_with_the_law_where_it_can_be_fitt
     assert found["the reward that is learned from"][-1] == (4.0, 4.0)
     drawn = found["gold, by the law of Gao et al."]
     assert drawn[0] == (0.0, 0.0) and drawn[-1] == pytest.approx((4.0, law("rl", 1.0, 0.5, 4.0)))
-    assert len(curves(points[:3])) == 2
+    assert found["where gold was highest"] == [(3.0, law("rl", 1.0, 0.5, 3.0))]
+    assert found["where the law is highest"] == [pytest.approx((math.e, law("rl", 1.0, 0.5, math.e)))]
+    assert len(curves(points[:3])) == 3  # too few for a law
+    rising = [Point(d, d, law("rl", 1.0, 0.2, d) if d else 0.0) for d in (0.0, 1.0, 2.0, 3.0, 4.0)]
+    assert len(curves(rising)) == 4  # its highest point, e^4, is out of reach
 
 
 def brute(proxy, gold, n):

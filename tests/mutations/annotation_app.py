@@ -440,6 +440,9 @@ MUTATIONS = [
             ('if talk and said and said[-1].role == "user":', "if False:"),
             ("    if config.models and kind in KINDS and KINDS[kind].goes_on:\n", "    if False:\n"),
             ('.replace("\\0", "\\ufffd")', ""),
+            ("if len(found) >= fewest\n", "if len(found) > 1\n"),
+            ("if not fewest <= config.completions", "if not 0 <= config.completions"),
+            ("* len(models) <= most:", "* len(models) <= 99:"),
         ]
     ),
 ]  # fmt: skip

@@ -116,10 +116,12 @@ def test_what_is_imported_and_said_comes_out_again(asked, tmp_path, capsys):
     assert [one["model"] for one in rows[0]["completions"]] == ["", "m"]
     assert main(["annotate", "consensus", str(out)]) == 0
     assert "q0: 1 > 0" in capsys.readouterr().out
-    pairs = ["annotate", "export", "--store", asked, "--project", "p", "--to", "pairs", "--output", str(out)]
-    assert main(pairs) == 0
-    (pair,) = [json.loads(line) for line in out.read_text().splitlines()]
+    pairs = ["annotate", "export", "--store", asked, "--project", "p", "--to", "pairs", "--output"]
+    assert main([*pairs, str(out)]) == 2 and "is there already" in capsys.readouterr().err
+    assert main([*pairs, str(tmp_path / "pairs.jsonl")]) == 0
+    (pair,) = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     assert (pair["chosen"], pair["rejected"], pair["strength"], pair["item"]) == ("c", "b", 1, "q0")
+    assert (pair["project"], pair["method"], pair["models"]) == ("p", "majority", {"chosen": "m", "rejected": ""})
 
 
 def test_users_are_listed_invited_and_locked_out(asked, capsys):
@@ -242,6 +244,26 @@ def test_what_is_there_already_is_not_sampled_again(folder, tmp_path, capsys, mo
     assert answers("parts") == answers("whole") and len({*map(str, answers("whole").values())}) == 4
     monkeypatch.setattr(importing, "load_policy", None)
     assert sampled("parts")["there"] == 4
+
+
+def test_where_one_answer_is_enough_one_is_sampled(folder, tmp_path, capsys):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "2?"}\n')
+
+    def sampled(*words):
+        options = ["--store", str(tmp_path / "a.db"), "--dataset", str(prompts), "--json", "--quiet"]
+        return main(["annotate", "import", *options, "--models", str(folder / "model"), *words])
+
+    for kind in ("demonstrate", "steps", "thumbs", "score"):
+        assert sampled("--project", kind, "--kind", kind, "--completions", "1", "--max-new-tokens", "6") == 0
+        assert json.loads(capsys.readouterr().out)["items"] == 1
+    for kind, count, message in (
+        ("demonstrate", "2", "to write the answer there must be 0 to 1 answers; 2 of each of 1 model is 2"),
+        ("compare", "3", "there must be 2 to 2 answers; 3 of each of 1 model is 3"),
+        ("rank", "1", "there must be 2 to 9 answers; 1 of each of 1 model is 1"),
+    ):
+        assert sampled("--project", "new", "--kind", kind, "--completions", count) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_zeros_that_a_model_writes_do_not_stop_an_import(folder, tmp_path, monkeypatch):

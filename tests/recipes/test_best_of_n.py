@@ -102,10 +102,12 @@ def test_what_the_best_of_fewer_earns_is_told_with_gold_beside(config, tmp_path)
     # rewards (1/2 1 0 1), (0 1 0 0) and (1 1/2 0 0); letters (2 2 2 2), (3 3 3 2) and (1 2 3 1)
     assert one.reward == pytest.approx((5 / 8 + 1 / 4 + 3 / 8) / 3)
     assert one.gold == pytest.approx((8 / 4 + 11 / 4 + 7 / 4) / 3)
-    # the best of the six pairs of each: five times 1 and once 1/2; three times 1; three times 1 and twice 1/2
-    assert two.reward == pytest.approx((5.5 / 6 + 3 / 6 + 4 / 6) / 3)
-    assert (four.reward, four.gold) == pytest.approx((1.0, (2 + 3 + 1) / 3))  # gold of those that the reward chooses
-    assert found.summary()["earned"][2]["reward"] == pytest.approx(1.0)
+    # the best of the six pairs of each: five times 1 and once 1/2; never, for the 1 is cut off; three times 1 and twice
+    # 1/2
+    assert two.reward == pytest.approx((5.5 / 6 + 0 + 4 / 6) / 3)
+    # gold of those that the reward chooses: of the second prompt by chance one of three that are not cut off
+    assert (four.reward, four.gold) == pytest.approx((2 / 3, (2 + (3 + 3 + 2) / 3 + 1) / 3))
+    assert found.summary()["earned"][2]["reward"] == pytest.approx(2 / 3)
     assert "gold" in found.lines()[1] and len(found.lines()) == 6
 
 

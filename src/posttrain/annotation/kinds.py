@@ -6,6 +6,7 @@ An answer is kept only if its kind's `check` finds it whole. Completions are kno
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.resources import files
+from operator import eq
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -43,6 +44,8 @@ class Kind(NamedTuple):
     """Of kinds that say nothing of an order: what two answers have in common where they agree."""
     alike: Callable[[Sequence[Answer]], float] | None = None
     """How far several answers to one question agree, up to 1, where an order would not tell."""
+    same: Callable[[Answer, Answer], bool] = eq
+    """Whether a second answer says what the first, or the known one, says."""
     words: Callable[[Answer], str] | None = None
     """An answer for people to read, completions by letters in the order of their numbers; None where all differ."""
     goes_on: Callable[[Answer], int | None] | None = None
@@ -139,6 +142,11 @@ def _choose(sent: Mapping[str, Any], question: Question) -> Answer:
     return {"choices": [*question.before, choice | {"broken": marked}]}
 
 
+def _as_good(one: Answer, other: Answer) -> bool:
+    """The same one is better; how much is a matter of taste."""
+    return one["better"] == other["better"]
+
+
 def _compare_words(answer: Answer) -> str:
     if answer["better"] is None:
         return "neither"
@@ -213,6 +221,15 @@ def _same_scores(answers: Sequence[Answer]) -> float:
     return 1 - fmean(ranges) / (HIGHEST - 1)
 
 
+def _about_the_same(one: Answer, other: Answer) -> bool:
+    """No score is further than one point from that of the other."""
+    return all(
+        abs(score - other["scores"][number][attribute]) <= 1
+        for number, scores in one["scores"].items()
+        for attribute, score in scores.items()
+    )
+
+
 def _score_words(answer: Answer) -> str:
     each = (
         (number, (f"{name} {score}" for name, score in scores.items())) for number, scores in answer["scores"].items()
@@ -264,6 +281,7 @@ KINDS: dict[str, Kind] = {
             (2, 2),
             _compare,
             _compared,
+            same=_as_good,
             words=_compare_words,
         ),
         Kind(
@@ -282,6 +300,7 @@ KINDS: dict[str, Kind] = {
             _score,
             _scored,
             alike=_same_scores,
+            same=_about_the_same,
             words=_score_words,
         ),
         Kind(

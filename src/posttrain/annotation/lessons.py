@@ -26,6 +26,7 @@ class Choice(NamedTuple):
     prompt: Sequence[Mapping[str, str]]  # what the model had read
     replies: Mapping[int, str]  # two, by number
     choice: Answer
+    models: Mapping[int, str]  # whose they are
 
 
 class Told(NamedTuple):
@@ -40,6 +41,7 @@ class Told(NamedTuple):
     rules: Sequence[str] = ()
     rulings: Mapping[str, Answer] = {}  # by the item's name, what a manager has decided
     decided: Mapping[str, Ranking] = {}  # the same as an order, for kinds that say one
+    models: Mapping[str, Mapping[int, str]] = {}  # whose each completion is, as `texts`
 
 
 def pairs(told: Told, way: str) -> Iterator[Row]:
@@ -60,9 +62,8 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
             ]
             if (ruling := told.rulings.get(str(one.item))) is not None:
                 signed = [ruling.get("strength", STRONGEST) / STRONGEST]
-            yield _row(told, one) | {
-                "chosen": _said(told, one, chosen),
-                "rejected": _said(told, one, rejected),
+            yield _row(told, one, way) | {
+                **_two(told, one, chosen, rejected),
                 "strength": max(0.0, sum(signed) / len(signed)),
                 "annotators": len(about),
             }
@@ -79,8 +80,7 @@ def ties(told: Told, way: str) -> Iterator[Row]:
         for group in one.order:
             for first, second in combinations(sorted(set(group) - set(one.failed)), 2):
                 if (first, second) in equal or one.item in told.decided:
-                    texts = {"chosen": _said(told, one, first), "rejected": _said(told, one, second)}
-                    yield _row(told, one) | texts | {"tie": True}
+                    yield _row(told, one, way) | _two(told, one, first, second) | {"tie": True}
 
 
 def chosen_replies(told: Told, way: str) -> Iterator[Row]:
@@ -91,12 +91,13 @@ def chosen_replies(told: Told, way: str) -> Iterator[Row]:
     for one in told.choices:
         better = one.choice["better"]
         if better is not None:
-            (other,) = (text for number, text in one.replies.items() if number != better)
+            (number,) = set(one.replies) - {better}
             yield {
                 "prompt": one.prompt,
                 "item": one.name,
                 "chosen": one.replies[better],
-                "rejected": other,
+                "rejected": one.replies[number],
+                "models": {"chosen": one.models[better], "rejected": one.models[number]},
                 "strength": one.choice["strength"] / STRONGEST,
                 "annotator": one.annotator,
             }
@@ -108,7 +109,7 @@ def kept_rules(told: Told, way: str) -> Iterator[Row]:
         for number, text in one.replies.items():
             broken = [told.rules[rule] for rule in one.choice["broken"].get(str(number), ())]
             row = {"prompt": one.prompt, "item": one.name, "completion": text, "label": not broken, "broken": broken}
-            yield row | {"annotator": one.annotator}
+            yield row | {"annotator": one.annotator, "model": one.models[number]}
 
 
 def judgements(told: Told, way: str) -> Iterator[Row]:
@@ -127,12 +128,14 @@ def judgements(told: Told, way: str) -> Iterator[Row]:
                 balance = 1 if number in told.rulings[item]["good"] else -1
             if balance:
                 text = told.texts[item][number]
-                yield {"prompt": told.prompts[item], "completion": text, "label": balance > 0, "item": item}
+                row = {"prompt": told.prompts[item], "completion": text, "label": balance > 0, "item": item}
+                yield row | {"model": told.models[item][number]}
         return
     for one in _agreed(told, way):
         best = () if len(one.order) == 1 else [number for number in one.order[0] if number not in one.failed]
         for number in sorted({*best, *one.failed}):
-            yield _row(told, one) | {"completion": _said(told, one, number), "label": number not in one.failed}
+            said = {"completion": told.texts[str(one.item)][number], "model": told.models[str(one.item)][number]}
+            yield _row(told, one, way) | said | {"label": number not in one.failed}
 
 
 def steps(told: Told, way: str) -> Iterator[Row]:
@@ -173,7 +176,7 @@ def ratings(told: Told, way: str) -> Iterator[Row]:
             scores = [answer["scores"][str(number)] for answer in counted]
             means = {attribute: fmean(one[attribute] for one in scores) for attribute in scores[0]}
             row = {"prompt": told.prompts[item], "completion": text, "ratings": means}
-            yield row | {"annotators": len(answers), "item": item}
+            yield row | {"annotators": len(answers), "item": item, "model": told.models[item][number]}
 
 
 def demonstrations(told: Told, way: str) -> Iterator[Row]:
@@ -200,9 +203,15 @@ def _agreed(told: Told, way: str) -> list[Agreed]:
     return settle(agree(told.rankings, method(way)(told.rankings)), told.decided)
 
 
-def _row(told: Told, one: Agreed) -> Row:
-    return {"prompt": told.prompts[str(one.item)], "item": one.item}
+def _row(told: Told, one: Agreed, way: str) -> Row:
+    return {"prompt": told.prompts[str(one.item)], "item": one.item, "method": way}
 
 
-def _said(told: Told, one: Agreed, number: int) -> str:
-    return told.texts[str(one.item)][number]
+def _two(told: Told, one: Agreed, chosen: int, rejected: int) -> Row:
+    """What two completions say, and whose they are."""
+    texts, models = told.texts[str(one.item)], told.models[str(one.item)]
+    return {
+        "chosen": texts[chosen],
+        "rejected": texts[rejected],
+        "models": {"chosen": models[chosen], "rejected": models[rejected]},
+    }

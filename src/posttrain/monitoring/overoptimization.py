@@ -91,7 +91,10 @@ def observed_peak(points: Sequence[Point]) -> Point:
 
 
 def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]]]:
-    """What to draw over the distance along a run: both rewards as they were read, and the law of RL fitted to gold."""
+    """What to draw over the distance along a run: both rewards as they were read, and the law of RL fitted to gold.
+
+    And where each of the two is highest, if the run came so far.
+    """
     if not points:
         return []
     by_distance = sorted(points)
@@ -100,9 +103,13 @@ def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]
         ("gold", [(p.distance, p.gold) for p in by_distance]),
     ]
     law = fit([p.distance for p in points], [p.gold for p in points], "rl")
+    far = by_distance[-1].distance
     if law is not None:
-        far = by_distance[-1].distance
         drawn.append(("gold, by the law of Gao et al.", [(far * i / 40, law(far * i / 40)) for i in range(41)]))
+    top = observed_peak(points)
+    drawn.append(("where gold was highest", [(top.distance, top.gold)]))
+    if law is not None and law.peak is not None and law.peak <= far:
+        drawn.append(("where the law is highest", [(law.peak, law(law.peak))]))
     return drawn
 
 

@@ -119,6 +119,7 @@ class _Seen:
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # those that are kept
     rewards: list[Sequence[float]] = field(default_factory=list[Sequence[float]])  # of each prompt
     golds: list[Sequence[float]] = field(default_factory=list[Sequence[float]])  # empty where there is no gold
+    whole: list[Sequence[bool]] = field(default_factory=list[Sequence[bool]])  # which answers were not cut off
     without: int = 0
     cut_off: int = 0
     fooled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -130,15 +131,19 @@ class _Seen:
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def earned(self) -> tuple[Earned, ...]:
-        """What the best of 1, 2, 4 and so on up to all of them earns."""
+        """What the best of 1, 2, 4 and so on up to all of them earns; one that was cut off where there is no other."""
         most = len(self.rewards[0])
         sizes = sorted({*(2**i for i in range(most.bit_length())), most})
+        order = [
+            [reward if ended else -math.inf for reward, ended in zip(told, whole, strict=True)]
+            for told, whole in zip(self.rewards, self.whole, strict=True)
+        ]
         return tuple(
             Earned(
                 n,
                 best_of_n_kl(n),
-                fmean(best_of_n(told, told, n) for told in self.rewards),
-                fmean(map(best_of_n, self.rewards, self.golds, repeat(n))) if self.golds else None,
+                fmean(map(best_of_n, order, self.rewards, repeat(n))),
+                fmean(map(best_of_n, order, self.golds, repeat(n))) if self.golds else None,
             )
             for n in sizes
         )
@@ -214,12 +219,13 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
     for group in groups:
         places = chosen(group, config.keep, config.at_least)
         seen.rewards.append(group.rewards)
+        seen.whole.append([t.stop_reason is StopReason.STOP for t in group.trajectories])
         golds = [weighed(scores, setup.gold) for scores in group.scores] if setup.gold else []
         if golds:
             seen.golds.append(golds)
             seen.fooled += adversarial.fooled(group, golds)
         seen.to_people += adversarial.for_people(group, config.seed)
-        seen.cut_off += sum(t.stop_reason is not StopReason.STOP for t in group.trajectories)
+        seen.cut_off += seen.whole[-1].count(False)
         seen.without += not places
         seen.rows += [_row(group, place) for place in places]
     return seen

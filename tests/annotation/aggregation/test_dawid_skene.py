@@ -4,9 +4,10 @@ import pytest
 
 from posttrain.annotation.aggregation import dawid_skene, majority
 from posttrain.annotation.aggregation.dawid_skene import beliefs
+from posttrain.annotation.agreement import annotators
 from posttrain.annotation.consensus import agree
 from posttrain.types import Ranking
-from tests.annotation.said import planted, right
+from tests.annotation.said import mistaken, planted, right
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -14,6 +15,19 @@ def test_it_beats_majority_where_most_annotators_guess(seed):
     said, truth = planted((3, 3, 3, 0, 0, 0, 0, -1), seed=seed)
     by_votes, weighed = (right(agree(said, way.beliefs(said)), truth) for way in (majority, dawid_skene))
     assert weighed > by_votes + 0.05
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_planted_error_rates_are_found_and_weighed(seed):
+    rates = (0.05, 0.1, 0.1, 0.15, 0.45, 0.5, 0.8)
+    said, truth = mistaken(rates, seed=seed)
+    by_votes, weighed = (agree(said, way.beliefs(said)) for way in (majority, dawid_skene))
+    assert right(weighed, truth) > 0.93 and right(weighed, truth) > right(by_votes, truth) + 0.05
+    found = annotators(said, weighed, dawid_skene.beliefs)
+    told = {one.annotator: one for one in found}
+    for person, rate in enumerate(rates):  # each has judged some 285 items; the consensus is nearly the truth
+        one = told[f"person {person}"]
+        assert one.agreement == pytest.approx(1 - rate, abs=0.1) and one.noisy == (rate > 0.4)
 
 
 def test_which_of_two_is_called_the_first_does_not_matter():

@@ -254,7 +254,8 @@ def page(office):
     return page
 
 
-def test_a_page_that_was_closed_before_the_answer_arrived_sends_it_when_it_is_opened(office, page):
+@pytest.mark.parametrize("again", ["the same page", "another one"])
+def test_a_page_that_was_closed_before_the_answer_arrived_sends_it_when_one_is_opened(office, page, again):
     path, order = page.url, numbers(page)
     page.keyboard.press("o")
     office.close()  # the server is gone, by SIGKILL
@@ -264,8 +265,13 @@ def test_a_page_that_was_closed_before_the_answer_arrived_sends_it_when_it_is_op
     page.close()
     office.server = office.start()
     page = context.new_page()
-    page.goto(path)
-    page.wait_for_url(lambda url: url != path)
+    if again == "the same page":
+        page.goto(path)
+        page.wait_for_url(lambda url: url != path)
+    else:
+        page.goto(office.url)
+        page.wait_for_selector("text=An answer that had not arrived is saved now. Look at it.")
+        assert page.evaluate("Object.keys(localStorage).filter((key) => /^(pending|draft)/.test(key))") == []
     store = open_store(office.store)
     with store.read() as connection:
         (row,) = exports.rows(connection, projects.find(connection, "helpful"))

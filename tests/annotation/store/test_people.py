@@ -8,21 +8,23 @@ from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Base, Event, Invite, Member, Session, User
 from tests.annotation.worlds import PASSWORD, add_project, add_user
 
+KEPT = people.sealed(PASSWORD)
+
 
 def test_an_invitation_makes_a_member_as_often_as_it_says(store):
     project = add_project(store)
     with store.write() as connection:
         secret = people.invite(connection, "annotator", project=project.id, uses=2)
     with store.write() as connection:
-        ann = people.accept(connection, secret, " ann ", PASSWORD)
+        ann = people.accept(connection, secret, " ann ", KEPT)
         assert (ann.name, ann.role) == ("ann", "annotator")
         assert connection.get(Member, (project.id, ann.id)) is not None
     with store.write() as connection:
-        people.accept(connection, secret, "ben", PASSWORD)
+        people.accept(connection, secret, "ben", KEPT)
     with store.write() as connection:
         assert people.invitation(connection, secret) is None
         with pytest.raises(Refused, match="not good any more"):
-            people.accept(connection, secret, "cat", PASSWORD)
+            people.accept(connection, secret, "cat", KEPT)
 
 
 def test_an_invitation_that_is_old_or_guessed_is_none(store):
@@ -49,7 +51,7 @@ def test_names_and_passwords_that_will_not_do(store, name, password, message):
     with store.write() as connection:
         secret = people.invite(connection, "annotator")
     with pytest.raises(Refused, match=message), store.write() as connection:
-        people.accept(connection, secret, name, password)
+        people.accept(connection, secret, name, people.sealed(password))
     with store.read() as connection:
         assert people.invitation(connection, secret) is not None  # it was not used up
 
@@ -117,6 +119,27 @@ def test_who_is_there_joins_another_project_once(store):
         assert {connection.get(Member, (p.id, ann.id)) is not None for p in (first, second)} == {True}
 
 
+def test_who_is_there_takes_a_higher_role_and_never_a_lower_one(store):
+    project = add_project(store)
+    ann = add_user(store, "ann")
+    with store.write() as connection:
+        higher = people.invite(connection, "manager")
+        lower = people.invite(connection, "annotator", project=project.id, uses=2)
+        useless = people.invite(connection, "annotator")
+    for secret in (higher, higher, lower, useless):
+        with store.write() as connection:
+            if people.invitation(connection, secret) is None:
+                with pytest.raises(Refused, match="not good any more"):
+                    people.join(connection, secret, ann)
+            else:
+                people.join(connection, secret, ann)
+    with store.read() as connection:
+        assert connection.get_one(User, ann.id).role == "manager"
+        assert connection.get(Member, (project.id, ann.id)) is not None
+        assert people.invitation(connection, higher) is None  # used up by the first time
+        assert people.invitation(connection, useless).uses_left == 1
+
+
 def test_every_write_is_in_the_audit(store):
     ann = add_user(store, "ann", add_project(store).name)
     with store.write() as connection:
@@ -125,7 +148,7 @@ def test_every_write_is_in_the_audit(store):
         people.lock(connection, "ann", True)
     with store.read() as connection:
         actions = list(connection.scalars(select(Event.action).order_by(Event.id)))
-    assert actions == ["create project", "add items", "invite", "join", "enter", "leave", "lock"]
+    assert actions == ["create project", "add items", "invite", "accept", "join", "enter", "leave", "lock"]
 
 
 def test_names_in_other_letters_are_found_whatever_their_case(store):

@@ -192,9 +192,59 @@ def test_items_come_a_second_time_later_and_count_once(store):
         assert len(list(exports.rows(connection, project, history=True))) == 25
 
 
+def test_known_answers_come_to_everybody_among_the_others_and_teach_nothing(store, monkeypatch):
+    checks = [item(f"known {n}", expected=ORDER) for n in range(2)]
+    add_project(store, items=[*checks, *(item(f"q{n}") for n in range(4))], annotators_per_item=1)
+    ann, ben, cat = (add_user(store, name, "helpful") for name in ("ann", "ben", "cat"))
+
+    def met(person, draw):
+        monkeypatch.setattr(work.random, "random", lambda: draw)
+        assignment = give(store, person)
+        if assignment:
+            say(store, assignment)
+        return assignment and assignment.item.name.split()[0][0]
+
+    # of two known and four others one in three is drawn, of one known and four others one in five
+    assert [met(ann, 2 / 6), met(ann, 2 / 6 - 1e-6), met(ann, 1 / 4), met(ann, 0), met(ann, 0)] == list("qkqkq")
+    assert [met(ben, 0), met(ben, 0), met(ben, 0), met(ben, 0)] == ["k", "k", "q", None]
+    assert met(cat, 0) is None  # nobody is asked what is known where there is nothing else to do
+    with store.read() as connection:
+        project = projects.find(connection, "helpful")
+        done = exports.work_of(connection, project)
+        assert done["ann"].checks == (2, 2) and done["ben"].checks == (2, 2) and "cat" not in done
+        assert {one.item for one in exports.rankings(connection, project)} == {"q0", "q1", "q2", "q3"}
+        assert {name for name, *_ in exports.told(connection, project).answers} == {"q0", "q1", "q2", "q3"}
+        assert [row["check"] for row in exports.rows(connection, project)].count(True) == 4
+        counted = projects.progress(connection, project)
+        assert (counted.items, counted.wanted, counted.judged, counted.whole) == (4, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "known", "same", "other"),
+    [
+        ("compare", {"better": 1, "strength": 3}, {"better": 1, "strength": 1}, {"better": 0, "strength": 3}),
+        (
+            "score",
+            {"scores": {"0": {"clear": 6}, "1": {"clear": 2}}},
+            {"scores": {"0": {"clear": 7}, "1": {"clear": 1}}},
+            {"scores": {"0": {"clear": 6}, "1": {"clear": 4}}},
+        ),
+        ("thumbs", {"good": [0, 1], "bad": []}, {"good": [1, 0], "bad": []}, {"good": [0], "bad": [1]}),
+    ],
+)
+def test_careful_people_answer_about_the_same(store, kind, known, same, other):
+    items = [item("a", 2, expected=known), item("b", 2, expected=known)]
+    add_project(store, items=items, kind=kind, attributes=["clear"] if kind == "score" else [])
+    ann = add_user(store, "ann", "helpful")
+    for answer in (same, other):
+        say(store, give(store, ann), answer)
+    with store.read() as connection:
+        assert exports.work_of(connection, projects.find(connection, "helpful"))["ann"].checks == (1, 2)
+
+
 def test_known_answers_show_who_pays_attention(store):
     checks = [item(f"q{n}", expected={"ranking": [[2], [0, 1]]}) for n in range(3)]
-    add_project(store, items=[*checks, item("plain")])
+    add_project(store, items=checks)
     ann = add_user(store, "ann", "helpful")
     right = True
     while (assignment := give(store, ann)) is not None:
@@ -203,7 +253,7 @@ def test_known_answers_show_who_pays_attention(store):
         say(store, assignment, {"ranking": [[2], [1, 0]] if good else [[0], [1], [2]]})
     with store.read() as connection:
         found = exports.work_of(connection, projects.find(connection, "helpful"))["ann"]
-        assert found.checks == (1, 3) and found.done == 4 and found.seconds == 2.5
+        assert found.checks == (1, 3) and found.done == 3 and found.seconds == 2.5
 
 
 def test_an_export_says_how_each_judgement_came_about(store):
@@ -231,7 +281,7 @@ def test_the_audit_has_what_was_given_said_and_skipped(store):
         )
     with store.read() as connection:
         mine = select(Event.action).where(Event.user_id == ann.id).order_by(Event.id)
-        assert list(connection.scalars(mine)) == ["join", "give", "judge", "give", "skip"]
+        assert list(connection.scalars(mine)) == ["accept", "join", "give", "judge", "give", "skip"]
 
 
 def test_a_second_time_that_is_skipped_does_not_come_again(store):

@@ -87,16 +87,23 @@ def invitation_page(request: Request, desk: Asked, secret: str) -> Response:
     return desk.page(request, "invite.html", visitor=visitor, invite=found, project=project)
 
 
+def _invited(request: Request, desk: Desk, secret: str) -> None:
+    """Raise, and count it against those who guess, unless there is such an invitation."""
+    with desk.store.read() as connection:
+        if people.invitation(connection, secret) is None:
+            desk.failures.count(_address(request))
+            raise LookupError("invitation")
+
+
 @router.post("/invite/{secret}")
 def accept(request: Request, desk: Asked, secret: str, form: Form) -> Response:
     """Become a user."""
     desk.failures.check(_address(request))
     try:
+        _invited(request, desk, secret)
+        kept = people.sealed(form.get("password", ""))  # before the write, as when somebody logs in
         with desk.store.write() as connection:
-            if people.invitation(connection, secret) is None:
-                desk.failures.count(_address(request))
-                raise LookupError("invitation")
-            user = people.accept(connection, secret, form.get("name", ""), form.get("password", ""))
+            user = people.accept(connection, secret, form.get("name", ""), kept)
             entry = people.enter(connection, user)
     except Refused as problem:
         with desk.store.read() as connection:
@@ -109,8 +116,10 @@ def accept(request: Request, desk: Asked, secret: str, form: Form) -> Response:
 
 @router.post("/invite/{secret}/join")
 def join(request: Request, desk: Asked, visitor: Somebody, secret: str, form: Form) -> Response:
-    """Work in one more project, as the user that one is."""
+    """Work in one more project, or become a manager, as the user that one is."""
     allowed(desk, visitor, form)
+    desk.failures.check(_address(request))
+    _invited(request, desk, secret)
     with desk.store.write() as connection:
         people.join(connection, secret, visitor.user)
     return RedirectResponse("/", 303)

@@ -12,7 +12,7 @@ from posttrain.annotation.app.visitor import Asked, Desk, Doing, Form, Manager, 
 from posttrain.annotation.kinds import KINDS, instructions, steps_of
 from posttrain.annotation.store import exports, people, projects, rulings, work
 from posttrain.annotation.store.people import Refused
-from posttrain.annotation.store.tables import Item, Member, Project
+from posttrain.annotation.store.tables import Item, Project
 
 router = APIRouter(prefix="/manage")
 SHOWN = 20  # of the items on which people do not agree
@@ -43,7 +43,7 @@ def create(desk: Asked, visitor: Manager, form: Form) -> Response:
             rules=form.get("rules", "").splitlines(),
             by=visitor.user.id,
         )
-        connection.add(Member(project_id=project.id, user_id=visitor.user.id))
+        people.admit(connection, visitor.user, project.id)
     return RedirectResponse(f"/manage/{project.id}", 303)
 
 

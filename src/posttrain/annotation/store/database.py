@@ -24,6 +24,7 @@ PATIENCE = 30  # seconds that a write waits for another one
 class Store:
     """An open database."""
 
+    name: str  # where it is, without the password
     engine: Engine
     reading: sessionmaker[Connection]
     writing: sessionmaker[Connection]
@@ -58,6 +59,10 @@ def open_store(url: str) -> Store:
         url = f"sqlite:///{path}"
     try:
         parsed = make_url(url)
+    except ArgumentError as problem:
+        raise UserError(f"cannot read the database URL: {problem}") from problem
+    name = parsed.database if parsed.get_backend_name() == "sqlite" else parsed.render_as_string(hide_password=True)
+    try:
         engine = create_engine(
             parsed,
             pool_size=20,
@@ -70,13 +75,13 @@ def open_store(url: str) -> Store:
             event.listen(engine, "begin", _begin)
         _migrate(engine)
     except (ArgumentError, NoSuchModuleError) as problem:
-        raise UserError(f"cannot read the database URL '{url}': {problem}") from problem
+        raise UserError(f"cannot read the database URL '{name}': {problem}") from problem
     except ModuleNotFoundError as problem:
-        raise UserError(f"the database '{url}' needs its driver; type: pip install {problem.name}") from problem
+        raise UserError(f"the database '{name}' needs its driver; type: pip install {problem.name}") from problem
     except DBAPIError as problem:
-        raise UserError(f"cannot open the database '{url}': {problem.orig}") from problem
+        raise UserError(f"cannot open the database '{name}': {problem.orig}") from problem
     writer = engine.execution_options(begin="IMMEDIATE")
-    return Store(engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False))
+    return Store(name or url, engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False))
 
 
 def _arguments(backend: str) -> dict[str, Any]:

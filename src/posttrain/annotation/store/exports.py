@@ -1,6 +1,6 @@
 """What was said, taken out of the store: as rankings, as rows of a file, and as counts."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -22,15 +22,23 @@ def done(connection: Connection, project: Project) -> Sequence[Assignment]:
     return connection.scalars(query).all()
 
 
+def first(connection: Connection, project: Project) -> list[Assignment]:
+    """What teaches and is compared: what annotators said when they met an item first.
+
+    Items whose answer is known are there to see who pays attention, and are not among them.
+    """
+    return [one for one in done(connection, project) if not one.repeat and one.item.expected is None]
+
+
 def rankings(connection: Connection, project: Project) -> list[Ranking]:
-    """What each annotator says now of the order of each item's completions, the first time that they met it.
+    """What each annotator says now of the order of each item's completions, as in `first`.
 
     Empty where the project's kind says nothing of an order.
     """
     ranking = KINDS[project.kind].ranking
     if ranking is None:
         return []
-    said = [(one, one.judgements[-1]) for one in done(connection, project) if not one.repeat]
+    said = [(one, one.judgements[-1]) for one in first(connection, project)]
     return [
         Ranking(one.item.name, one.user.name, *ranking(last.answer), source=f"assignment {one.id}", time=last.said)
         for one, last in said
@@ -42,8 +50,7 @@ def verdicts(connection: Connection, project: Project) -> list[tuple[str, str, H
     verdict = KINDS[project.kind].verdict
     if verdict is None:
         return []
-    first = [one for one in done(connection, project) if not one.repeat]
-    return [(one.item.name, one.user.name, verdict(one.judgements[-1].answer)) for one in first]
+    return [(one.item.name, one.user.name, verdict(one.judgements[-1].answer)) for one in first(connection, project)]
 
 
 def items(connection: Connection, project: Project) -> Sequence[Item]:
@@ -110,29 +117,30 @@ def _turns(assignment: Assignment) -> list[dict[str, Any]]:
 
 
 def told(connection: Connection, project: Project) -> Told:
-    """All that was said, the first time that an annotator met an item, as they say it now."""
-    every, talk = items(connection, project), KINDS[project.kind].goes_on is not None
-    answers = [
-        (one.item.name, one.user.name, one.judgements[-1].answer) for one in done(connection, project) if not one.repeat
-    ]
+    """All that was said, as in `first`, as they say it now."""
+    every, said, talk = items(connection, project), first(connection, project), KINDS[project.kind].goes_on is not None
+    answers = [(one.item.name, one.user.name, one.judgements[-1].answer) for one in said]
     return Told(
         project.kind,
         {item.name: item.prompt for item in every},
         {item.name: {completion.number: completion.text for completion in item.completions} for item in every},
         answers,
         rankings(connection, project),
-        [choice for one in done(connection, project) for choice in _choices(one)] if talk else [],
+        [choice for one in said for choice in _choices(one)] if talk else [],
         rules_of(project),
         rulings(connection, project),
         decided(connection, project),
+        {item.name: {completion.number: completion.model for completion in item.completions} for item in every},
     )
 
 
 def _choices(assignment: Assignment) -> Iterator[Choice]:
     for turn, read, choice in conversations.chosen_at(assignment):
-        texts = {number: conversations.reply_of(turn, number) for number in sorted(turn.shown)}
+        replies = dict(zip(sorted(turn.shown), turn.replies or (), strict=True))
+        texts = {number: reply["text"] for number, reply in replies.items()}
+        models = {number: reply["model"] for number, reply in replies.items()}
         name = f"{assignment.item.name}, {assignment.user.name}, turn {turn.number + 1}"
-        yield Choice(name, assignment.user.name, read, texts, choice)
+        yield Choice(name, assignment.user.name, read, texts, choice, models)
 
 
 class Work(NamedTuple):
@@ -156,21 +164,22 @@ def work_of(connection: Connection, project: Project) -> dict[str, Work]:
     mine: dict[str, list[Assignment]] = {}
     for assignment, name in connection.execute(query).unique():
         mine.setdefault(name, []).append(assignment)
-    found = {name: _work(assignments) for name, assignments in mine.items()}
+    same = KINDS[project.kind].same
+    found = {name: _work(assignments, same) for name, assignments in mine.items()}
     return {name: work for name, work in found.items() if work.done or work.skipped}
 
 
-def _work(assignments: Sequence[Assignment]) -> Work:
+def _work(assignments: Sequence[Assignment], same: Callable[[Answer, Answer], bool]) -> Work:
     done = [one for one in assignments if one.judgements]
-    first = {one.item_id: one.judgements[-1].answer for one in done if not one.repeat}
-    again = [one for one in done if one.repeat and one.item_id in first]
+    before = {one.item_id: one.judgements[-1].answer for one in done if not one.repeat}
+    again = [one for one in done if one.repeat and one.item_id in before]
     checks = [one for one in done if one.item.expected is not None and not one.repeat]
     return Work(
         len(done),
         sum(one.state == "skipped" and not one.judgements for one in assignments),
         median(map(_seconds, done)) if done else None,
-        (sum(one.judgements[-1].answer == one.item.expected for one in checks), len(checks)),
-        (sum(one.judgements[-1].answer == first[one.item_id] for one in again), len(again)),
+        (sum(same(one.judgements[-1].answer, one.item.expected or {}) for one in checks), len(checks)),
+        (sum(same(one.judgements[-1].answer, before[one.item_id]) for one in again), len(again)),
     )
 
 

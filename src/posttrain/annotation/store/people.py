@@ -75,39 +75,64 @@ def invitation(connection: Connection, secret: str, *, locked: bool = False) -> 
     return found if found and found.uses_left > 0 and found.expires > now() else None
 
 
-def accept(connection: Connection, secret: str, name: str, password: str) -> User:
-    """Make a user by an invitation; raises `Refused` if it is not good, or the name or the password will not do."""
+def sealed(password: str) -> str:
+    """What is kept of a new password; it takes a while. Raises `Refused` for one that will not do."""
+    if len(password) < SHORTEST:
+        raise Refused(f"a password has at least {SHORTEST} letters")
+    return _hashed(password, secrets.token_bytes(16))
+
+
+def accept(connection: Connection, secret: str, name: str, kept: str) -> User:
+    """Make a user by an invitation; raises `Refused` if it is not good, or the name will not do.
+
+    Args:
+        connection: within a write.
+        secret: the invitation's.
+        name: the user's, which nobody else has.
+        kept: of the password, by `sealed`.
+    """
     found = invitation(connection, secret, locked=True)
     if found is None:
         raise Refused("this invitation is not good any more; ask for another one")
-    user = _add(connection, found.role, name, password)
+    user = _add(connection, found.role, name, kept)
     found.uses_left -= 1
+    record(connection, user.id, "accept", user.name, role=found.role)
     if found.project_id is not None:
-        connection.add(Member(project_id=found.project_id, user_id=user.id))
-    record(connection, user.id, "join", user.name, role=found.role, project=found.project_id)
+        admit(connection, user, found.project_id)
     return user
 
 
+def admit(connection: Connection, user: User, project: int) -> None:
+    """Let a user work in a project."""
+    connection.add(Member(project_id=project, user_id=user.id))
+    record(connection, user.id, "join", user.name, project=project)
+
+
 def join(connection: Connection, secret: str, user: User) -> None:
-    """Take somebody who is a user already into the invitation's project."""
+    """Give somebody who is a user already what the invitation is for: its project, its role; never a lesser role."""
     found = invitation(connection, secret, locked=True)
-    if found is None or found.project_id is None:
+    if found is None:
         raise Refused("this invitation is not good any more; ask for another one")
-    if connection.get(Member, (found.project_id, user.id)) is None:
-        found.uses_left -= 1
-        connection.add(Member(project_id=found.project_id, user_id=user.id))
-        record(connection, user.id, "join", user.name, project=found.project_id)
+    user = connection.get_one(User, user.id)
+    role = max(found.role, user.role, key=ROLES.index)
+    new = found.project_id is not None and connection.get(Member, (found.project_id, user.id)) is None
+    if not new and role == user.role:
+        return
+    found.uses_left -= 1
+    if role != user.role:
+        user.role = role
+        record(connection, user.id, "accept", user.name, role=role)
+    if new and found.project_id is not None:
+        admit(connection, user, found.project_id)
 
 
-def _add(connection: Connection, role: str, name: str, password: str) -> User:
+def _add(connection: Connection, role: str, name: str, kept: str) -> User:
     name = name.strip()
     if not _NAME.fullmatch(name):
         raise Refused("a name has 1 to 80 letters, digits, spaces and . @ + - _")
-    if len(password) < SHORTEST:
-        raise Refused(f"a password has at least {SHORTEST} letters")
     if connection.scalar(select(User.id).where(func.lower(User.name) == name.lower())) is not None:
         raise Refused(f"the name '{name}' is taken")
-    user = User(name=name, role=role, password=_hashed(password, secrets.token_bytes(16)))
+    user = User(name=name, role=role, password=kept)
     connection.add(user)
     try:
         connection.flush()

@@ -167,12 +167,13 @@ class Progress(NamedTuple):
 
 
 def progress(connection: Connection, project: Project) -> Progress:
-    """Count it; an item that comes a second time counts once."""
-    items = connection.scalar(select(func.count()).where(Item.project_id == project.id)) or 0
+    """Count it; an item that comes a second time counts once, and one whose answer is known does not count."""
+    plain = (Item.project_id == project.id, Item.expected.is_(None))
+    items = connection.scalar(select(func.count()).select_from(Item).where(*plain)) or 0
     done = (
         select(Assignment.item_id, func.count().label("times"))
         .join(Item, Item.id == Assignment.item_id)
-        .where(Item.project_id == project.id, Assignment.state == "done", ~Assignment.repeat)
+        .where(*plain, Assignment.state == "done", ~Assignment.repeat)
         .group_by(Assignment.item_id)
         .subquery()
     )

@@ -79,9 +79,8 @@ def disputed(connection: Connection, project: Project) -> list[Disputed]:
     found: dict[str, float] = {}
     if alike is not None:
         answers: dict[str, list[Answer]] = {}
-        for one in exports.done(connection, project):
-            if not one.repeat:
-                answers.setdefault(one.item.name, []).append(one.judgements[-1].answer)
+        for one in exports.first(connection, project):
+            answers.setdefault(one.item.name, []).append(one.judgements[-1].answer)
         found = {item: alike(mine) for item, mine in answers.items()}
     else:
         for item, mine in by_item(exports.rankings(connection, project)).items():

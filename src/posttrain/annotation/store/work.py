@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation.kinds import KINDS, Answer, Question
@@ -30,7 +30,8 @@ class Changed(Refused):
 def next_for(connection: Connection, project: Project, user: User) -> Assignment | None:
     """The next item for somebody: the one that they have begun, or a new one; None if there is nothing left for them.
 
-    Items of the highest priority come first, then those that others have begun, then any.
+    Items of the highest priority come first, then those that others have begun, then any. Those whose answer is known
+    are mixed among them evenly, for everybody, as long as there is something else to do or nothing else at all.
     """
     one_by_one(connection, project.id)
     begun = select(Assignment).join(Item, Item.id == Assignment.item_id)
@@ -55,16 +56,20 @@ def next_for(connection: Connection, project: Project, user: User) -> Assignment
 
 
 def _new(connection: Connection, project: Project, user: User) -> Item | None:
-    return connection.scalar(
-        select(Item)
-        .where(
-            Item.project_id == project.id,
-            Item.given < project.annotators_per_item,
-            Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id)),
-        )
-        .order_by(Item.priority.desc(), Item.given.desc(), func.random())
-        .limit(1)
-    )
+    unseen = Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id))
+    checks = (Item.project_id == project.id, Item.expected.is_not(None))
+    plain = (Item.project_id == project.id, Item.expected.is_(None))
+    wanted = (*plain, unseen, Item.given < project.annotators_per_item)
+    if known := _count(connection, *checks, unseen):
+        left = _count(connection, *wanted)
+        if random.random() * (known + left) < known and (left or not _count(connection, *plain)):
+            return connection.scalar(select(Item).where(*checks, unseen).order_by(func.random()).limit(1))
+    order = (Item.priority.desc(), Item.given.desc(), func.random())
+    return connection.scalar(select(Item).where(*wanted).order_by(*order).limit(1))
+
+
+def _count(connection: Connection, *which: ColumnElement[bool]) -> int:
+    return connection.scalar(select(func.count(Item.id)).where(*which)) or 0
 
 
 def _release(connection: Connection, project: Project) -> int:

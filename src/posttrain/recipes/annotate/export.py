@@ -62,11 +62,7 @@ class Exported:
 
 def run(config: Export) -> Exported:
     """Write the file; it is there when all of it is, or not at all."""
-    if not config.output.endswith(".jsonl"):
-        raise UserError(f"say where to write with --output NAME.jsonl; got {config.output!r}")
-    path = Path(config.output).expanduser()
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent}; make it first")
+    path = jsonl.new_file(config.output)
     if not config.project:
         raise UserError("say whose judgements with --project; posttrain annotate status lists the projects")
     if config.to != "rows" and config.to not in LESSONS:
@@ -90,4 +86,5 @@ def _rows(connection: exports.Connection, project: Project, config: Export) -> I
         raise UserError(
             f"a project of the kind '{project.kind}' makes no {config.to}; type --to {' or '.join(fitting)}"
         )
-    return lesson[project.kind](exports.told(connection, project), config.method)
+    rows = lesson[project.kind](exports.told(connection, project), config.method)
+    return (row | {"project": project.name} for row in rows)

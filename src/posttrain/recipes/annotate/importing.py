@@ -15,6 +15,7 @@ import that was cut off is simply typed again. With --ask only so many of the it
 where an ensemble of reward models disagrees; typed again, as many more.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
@@ -94,7 +95,7 @@ class Imported:
     project: str
     items: int
     there: int  # that were in the project already
-    skipped: int  # for which fewer than two different completions were sampled
+    skipped: int  # for which too few different completions were sampled
     unasked: int = 0  # that were left for later
 
     def summary(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
     if config.models and kind in KINDS and KINDS[kind].goes_on:
         raise UserError(f"--models samples answers; to {KINDS[kind].says}, name it with annotate serve --model")
     text = _text(config.instructions, "instructions")
-    items, skipped = _sampled(config, names, quiet) if config.models else (_given(config, kind), 0)
+    items, skipped = _sampled(config, kind, names, quiet) if config.models else (_given(config, kind), 0)
     new = [item for item in items if item.name not in names]
     chosen = _worth_asking(config, new, quiet) if config.ask else new
     with store.write() as connection:
@@ -252,18 +253,25 @@ def _completion(row: Row, value: Any) -> tuple[str, str, dict[str, Any]]:
     raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")
 
 
-def _sampled(config: Import, there: Collection[str], quiet: bool) -> tuple[list[NewItem], int]:
+def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> tuple[list[NewItem], int]:
     """Items with completions of every model; what says the same as another one is left out.
 
     Of those that are there already nothing is sampled: they come back empty, to be counted.
     """
     if config.completions < 1 or config.max_new_tokens < 1 or not config.temperature > 0:
         raise UserError("--completions and --max-new-tokens must be 1 or more, and --temperature above 0")
+    models = config.models.split()
+    fewest, most = KINDS[kind].completions if kind in KINDS else (1, math.inf)
+    if not fewest <= config.completions * len(models) <= most:
+        raise UserError(
+            f"to {KINDS[kind].says} there must be {fewest} to {most} answers; {config.completions} of each of "
+            f"{len(models)} {'models are' if len(models) > 1 else 'model is'} {config.completions * len(models)}"
+        )
     columns = parse_columns(config.columns) if config.columns else None
     every = load_tasks(config.dataset, columns=columns, limit=config.limit)
     tasks = [task for task in every if task.id not in there]
     said: list[dict[str, tuple[str, str, dict[str, Any]]]] = [{} for _ in tasks]
-    for model in config.models.split() if tasks else ():
+    for model in models if tasks else ():
         for index, text, details in _sample(config, model, tasks, quiet):
             said[index].setdefault(text, (text, model, details))
     items = [
@@ -274,7 +282,7 @@ def _sampled(config: Import, there: Collection[str], quiet: bool) -> tuple[list[
             {"sampling": {"temperature": config.temperature, "max_new_tokens": config.max_new_tokens}},
         )
         for task, found in zip(tasks, said, strict=True)
-        if len(found) > 1
+        if len(found) >= fewest
     ]
     known = [NewItem(task.id, [], [], {}) for task in every if task.id in there]
     return known + items, len(tasks) - len(items)

@@ -43,6 +43,8 @@ class Serve:
     """The port to listen at."""
     https: bool = False
     """A proxy in front speaks TLS with the browsers."""
+    proxies: str = "127.0.0.1"
+    """Addresses of proxies in front, with commas between them, whose word is taken for who asks and how."""
     model: str = ""
     """Whom people talk with, in projects of the kinds converse and red-team: one model, from which both replies come,
     or two with a space between them; hub ids, folders, runs, packaged models."""
@@ -100,16 +102,17 @@ def run(config: Serve) -> Served:
         if not people.managers(connection):
             secret = people.invite(connection, "manager", days=1)
             print(f"the first manager comes in by {link}/invite/{secret}", file=sys.stderr)
-    print(f"serving {config.store} at {link}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    print(f"serving {store.name} at {link}; Ctrl-C ends it", file=sys.stderr, flush=True)
     settings = uvicorn.Config(
         create_app(store, https=config.https, speak=speak, say=partial(print, file=sys.stderr, flush=True)),
         host=config.host,
         port=config.port,
         log_level="warning",
+        forwarded_allow_ips=config.proxies,
         server_header=False,
     )
     try:
         uvicorn.Server(settings).run()
     finally:
         store.close()
-    return Served(config.store)
+    return Served(store.name)

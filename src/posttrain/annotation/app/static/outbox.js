@@ -1,0 +1,44 @@
+// Sends answers that had not arrived when their pages were closed, from whatever page of ours is opened next.
+"use strict";
+{
+  const { user, csrf } = document.body.dataset;
+  const mine = `pending:${user}:`;
+  const here = document.getElementById("work")?.getAttribute("action");  // that page sends its own
+  let busy = false;
+
+  function tell(words, path) {
+    const line = document.createElement("p"), link = document.createElement("a");
+    line.className = "notice";
+    line.role = "status";
+    link.href = path;
+    link.textContent = "Look at it.";
+    line.append(`${words} `, link);
+    document.querySelector("main").prepend(line);
+  }
+
+  async function sendOne(path) {
+    const fields = JSON.parse(localStorage.getItem(mine + path));
+    const body = new URLSearchParams({ ...fields, csrf });
+    const response = await fetch(path, { method: "POST", headers: { accept: "application/json" }, body, redirect: "error" });
+    if (response.status >= 500 || response.status === 429 || response.status === 401) throw new Error("later");
+    localStorage.removeItem(mine + path);
+    if (response.ok) localStorage.removeItem(`draft:${user}:${path}:${fields.version}`);
+    const found = await response.json().catch(() => ({}));
+    tell(response.ok ? "An answer that had not arrived is saved now." : `An answer was not saved: ${found.error || response.status}.`, path);
+  }
+
+  async function sendAll() {
+    if (busy) return;
+    busy = true;
+    try {
+      const paths = Object.keys(localStorage).filter((key) => key.startsWith(mine)).map((key) => key.slice(mine.length));
+      for (const path of paths) if (path !== here) await sendOne(path);
+    } catch {
+      setTimeout(sendAll, 5000);  // no connection, or a store that cannot be read, where this does no harm
+    }
+    busy = false;
+  }
+
+  addEventListener("online", sendAll);
+  sendAll();
+}
