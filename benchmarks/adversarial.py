@@ -8,8 +8,8 @@ each round the best of 64 is taken by the proxy on every training prompt, and it
 
     gold model   those in which gold finds another answer better than the one that the proxy likes best
                  (`best-of-n --fooled`): one pair for a prompt at most, without noise, as a larger model would judge
-    people       the answer that it likes best beside one by chance (`best-of-n --to-people`), chosen with the odds that
-                 Bradley and Terry give gold: one pair for each prompt
+    gold's odds  the answer that it likes best beside one by chance (`best-of-n --to-people`), chosen with the odds that
+                 Bradley and Terry give gold, as people's choices are noisy: one pair for each prompt
     at random    as many pairs of two answers by chance, chosen with the same odds: what more data does by itself
 
 Told is how often a proxy judges held-out pairs as gold does, and what gold gains when the best of 512 is taken by it on
@@ -40,7 +40,7 @@ from posttrain.types import Message
 
 FIRST = 200  # pairs before the first round
 N = 64  # answers to each prompt in a round
-ARMS = ("gold model", "people", "at random")
+ARMS = ("gold model", "gold's odds", "at random")
 
 
 def learned(pairs: Path, heldout: Path, run: Path, policy: Path, seed: int) -> Path:

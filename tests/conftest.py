@@ -1,6 +1,7 @@
 """What all tests share: reproducible hypothesis examples, no network, and what happens to `gpu` tests without one."""
 
 import os
+import shutil
 import signal
 
 import pytest
@@ -21,6 +22,18 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # A suite that is started in the background ignores Ctrl-C, and so would the processes that it sends one to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def pytest_report_header() -> list[str]:
+    """Which of the tests that need something from outside will run."""
+    server = (
+        "PostgreSQL" if "POSTTRAIN_POSTGRES" in os.environ else "SQLite alone (CONTRIBUTING.md says how on PostgreSQL)"
+    )
+    none = "none, so its tests are skipped; on Debian: apt-get install chromium"
+    return [f"browser: {CHROMIUM or none}", f"annotation store: {server}"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,11 +14,54 @@ SECURITY = "annotation/app/test_security.py annotation/app/test_judging.py"
 
 MUTATIONS = [
     *(
+        Mutation("annotation/agreement.py", old, new, "annotation/test_agreement.py")
+        for old, new in [
+            ("if item_by_item else rankings", "if not item_by_item else rankings"),
+            ("for one in of_item[item]]", "for one in mine[who]]"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/exports.py", old, new, WORK)
+        for old, new in [
+            ("if not one.repeat and one.item.expected is None]", "if not one.repeat]"),
+            ("one.judgements[-1]) for one in first(", "one.judgements[-1]) for one in done("),
+            ("same(one.judgements[-1].answer, one.item.expected or {})", "True"),
+            ("same(one.judgements[-1].answer, before[one.item_id])", "True"),
+        ]
+    ),
+    *(
+        Mutation("annotation/kinds.py", old, new, WORK)
+        for old, new in [
+            ('return one["better"] == other["better"]', "return True"),
+            ('other["scores"][number][attribute]) <= 1', 'other["scores"][number][attribute]) <= 0'),
+            ('other["scores"][number][attribute]) <= 1', 'other["scores"][number][attribute]) <= 2'),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/database.py", old, new, "annotation/store/test_database.py")
+        for old, new in [
+            ("hide_password=True", "hide_password=False"),
+            ("Store(name or url, engine", "Store(url, engine"),
+        ]
+    ),
+    *(
+        Mutation("annotation/app/entrance.py", old, new, "annotation/app/test_security.py")
+        for old, new in [
+            ("            desk.failures.count(_address(request))\n            raise", "            raise"),
+            ("    desk.failures.check(_address(request))\n    _invited(", "    _invited("),
+        ]
+    ),
+    *(
         Mutation("annotation/store/work.py", old, new, WORK)
         for old, new in [
             ('Assignment.state == "open")\n    if (found', 'Assignment.state == "none")\n    if (found'),
             ("Item.given < project.annotators_per_item", "Item.given <= project.annotators_per_item"),
-            ("Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id)),", ""),
+            ("Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id))", "Item.id > 0"),
+            ("_count(connection, *checks, unseen)", "_count(connection, *checks)"),
+            ("random.random() * (known + left) < known", "random.random() * left < known"),
+            ("and (left or not _count(connection, *plain))", ""),
+            ("(left or not _count(connection, *plain))", "left"),
+            ("Item.expected.is_(None))", "Item.id > 0)"),
             ("Item.priority.desc()", "Item.priority"),
             ("Item.given.desc(), func", "Item.given, func"),
             ("random.SystemRandom().shuffle(shown)", "pass"),
@@ -45,13 +88,18 @@ MUTATIONS = [
         Mutation("annotation/store/people.py", old, new, PEOPLE)
         for old, new in [
             ("found.uses_left > 0 and found", "found"),
-            ("and found.expires > now() else None\n\n\ndef accept", "else None\n\n\ndef accept"),
-            ("    found.uses_left -= 1\n    if found", "    if found"),
-            ("found.role, name, password)", "'manager', name, password)"),
+            ("and found.expires > now() else None\n\n\ndef sealed", "else None\n\n\ndef sealed"),
+            ("    found.uses_left -= 1\n    record", "    record"),
+            ('    record(connection, user.id, "join", user.name, project=project)\n', ""),
+            ('        record(connection, user.id, "accept", user.name, role=role)\n', ""),
+            ("max(found.role, user.role, key=ROLES.index)", "found.role"),
+            ("    if not new and role == user.role:\n        return\n", ""),
+            ("        user.role = role\n", ""),
+            ("found.role, name, kept)", "'manager', name, kept)"),
             ("if not _NAME.fullmatch(name):", "if False:"),
             ("if len(password) < SHORTEST:", "if len(password) < 1:"),
             ("func.lower(User.name) == name.lower()", "User.name == name"),
-            ("secrets.token_bytes(16)))", "bytes(16)))"),
+            ("_hashed(password, secrets.token_bytes(16))", "_hashed(password, bytes(16))"),
             ("right and not user.disabled else None", "right else None"),
             ("return user if user and right and", "return user if user and"),
             ("found.expires > now() and not found.user.disabled", "not found.user.disabled"),
@@ -59,7 +107,7 @@ MUTATIONS = [
             (".values(expires=now())", ".values(csrf='')"),
             ("digest=_digest(entry.cookie)", "digest=entry.cookie"),
             ("            digest=_digest(secret),", "            digest=secret,"),
-            ("        found.uses_left -= 1\n        connection", "        connection"),
+            ("    found.uses_left -= 1\n    if role", "    if role"),
             ("user.disabled = disabled", "user.disabled = True"),
         ]
     ),
@@ -76,9 +124,10 @@ MUTATIONS = [
             ("done.c.times >= project", "done.c.times > project"),
             ("items * project.annotators_per_item,", "items,"),
             ("len(set(attributes)) < len(attributes)", "False"),
-            ('(item.name, *(said["content"]', '(*(said["content"]'),
-            ('*(said["content"] for said in item.prompt), ', ""),
-            (", *(text for text, *_ in item.completions)):", ",):"),
+            ("                item.name,\n                *(", "                *("),
+            ('                *(said["content"] for said in item.prompt),\n', ""),
+            ("                *(text for text, *_ in item.completions),\n", ""),
+            ("Item.expected.is_(None))", "Item.id > 0)"),
         ]
     ),
     Mutation("annotation/store/projects.py", ', ~Assignment.repeat)', ")", WORK),
@@ -109,7 +158,12 @@ MUTATIONS = [
             ("(1 if vote.first == chosen else -1)", "1"),
             ("/ STRONGEST for item", "for item"),
             ("sum(signed) / len(signed)", "sum(signed)"),
-            ('"chosen": _said(told, one, chosen)', '"chosen": _said(told, one, rejected)'),
+            ("_two(told, one, chosen, rejected)", "_two(told, one, rejected, chosen)"),
+            ('"chosen": models[chosen]', '"chosen": models[rejected]'),
+            ('"rejected": models[rejected]}', '"rejected": models[chosen]}'),
+            ('"item": one.item, "method": way}', '"item": one.item, "method": "majority"}'),
+            ('"model": told.models[str(one.item)][number]}', '"model": ""}'),
+            ('yield row | {"model": told.models[item][number]}', "yield row"),
             ("for number in answer[\"bad\"]})", "for number in answer[\"good\"]})"),
             ("            if balance:\n", "            if True:\n"),
             ('"label": balance > 0', '"label": balance < 0'),
@@ -223,7 +277,10 @@ MUTATIONS = [
             ('one.choice["strength"] / STRONGEST', 'one.choice["strength"]'),
             ("        if better is not None:\n", "        if True:\n"),
             ('"chosen": one.replies[better]', '"chosen": other'),
-            ("if number != better)", "if number == better)"),
+            ("= set(one.replies) - {better}", "= {better}"),
+            ('{"chosen": one.models[better]', '{"chosen": one.models[number]'),
+            ('"rejected": one.models[number]}', '"rejected": one.models[better]}'),
+            ('"annotator": one.annotator, "model": one.models[number]}', '"annotator": one.annotator}'),
             ('"label": not broken', '"label": bool(broken)'),
             ("told.rules[rule] for", "rule for"),
         ]
@@ -340,7 +397,7 @@ MUTATIONS = [
             ("    if alike is not None:\n", "    if False:\n"),
             ("check(sent, asked(project, item)) != known.answer:", "check(sent, asked(project, item)) is None:"),
             ("by_verdicts(said, decided)", "by_verdicts(said)"),
-            ("majority.beliefs, decisions)", "majority.beliefs)"),
+            ("majority.beliefs, decisions, item", "majority.beliefs, {}, item"),
             ("(bool(row.decided), row.agreement)", "(row.agreement,)"),
             ("(bool(row.decided), row.agreement)", "(bool(row.decided),)"),
             ("rulings[-1].user.name if", "name if"),

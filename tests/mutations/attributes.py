@@ -31,7 +31,8 @@ MUTATIONS = [
         for old, new in [
             ("[told.rulings[item]] if item in told.rulings else answers", "answers"),
             ("fmean(one[attribute] for one in scores)", "scores[0][attribute]"),
-            ('yield row | {"annotators": len(answers), "item": item}', 'yield row | {"annotators": 1, "item": item}'),
+            ('yield row | {"annotators": len(answers), "item"', 'yield row | {"annotators": 1, "item"'),
+            ('"item": item, "model": told.models[item][number]}', '"item": item, "model": ""}'),
         ]
     ),
     *(

@@ -394,7 +394,7 @@ MUTATIONS = [
             ("if odds.neither > max(odds.first, odds.second)}", "if odds.verdict == 0}"),
             ("sorted(set(group) - set(one.failed))", "sorted(set(group))"),
             ("in equal or one.item in told.decided:", "in equal:"),
-            ('| texts | {"tie": True}', "| texts"),
+            ('_two(told, one, first, second) | {"tie": True}', "_two(told, one, first, second)"),
         ]
     ),
     *(

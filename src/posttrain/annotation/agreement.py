@@ -109,6 +109,8 @@ def annotators(
     agreed: Sequence[Agreed],
     method: Callable[[Sequence[Ranking]], Mapping[str | int, Belief]],
     decided: Mapping[str, Ranking] = MappingProxyType({}),
+    *,
+    item_by_item: bool = False,
 ) -> list[Annotator]:
     """Everybody, in the order in which they first appear.
 
@@ -117,12 +119,17 @@ def annotators(
         agreed: the consensus on it.
         method: how it was found; it is asked once more for each annotator, without what they said.
         decided: what holds in place of the consensus, by item, also of the others.
+        item_by_item: the method finds an item's consensus from that item alone, as majority does; then it is asked for
+            each annotator's own items only.
     """
-    everybody = list(dict.fromkeys(ranking.annotator for ranking in rankings))
-    mine = {who: [ranking for ranking in rankings if ranking.annotator == who] for who in everybody}
+    mine: dict[str | int, list[Ranking]] = {}
+    for ranking in rankings:
+        mine.setdefault(ranking.annotator, []).append(ranking)
+    everybody, of_item = list(mine), by_item(rankings)
     apart: dict[str | int, list[float]] = {}
     for who in everybody:
-        others = [ranking for ranking in rankings if ranking.annotator != who]
+        near = [one for item in by_item(mine[who]) for one in of_item[item]] if item_by_item else rankings
+        others = [ranking for ranking in near if ranking.annotator != who]
         found = shares(mine[who], settle(agree(others, method(others)), decided))
         apart[who] = [fmean(share) for share in found.values()]
     means = {who: fmean(rates) for who, rates in apart.items() if rates}

@@ -1,6 +1,7 @@
 """From what several people said of an item to what a model learns from: pairs, ratings, steps, demonstrations.
 
-The rows are those that posttrain reads (docs/data.md). Where people do not agree on anything there is no row.
+The rows are those that posttrain reads (docs/data.md), but steps, which are for other tools. Where people do not agree
+on anything there is no row.
 """
 
 from collections import Counter

@@ -5,9 +5,7 @@ Needs Chromium (Debian: apt-get install chromium) and playwright; skipped with t
 """
 
 import json
-import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,9 +17,9 @@ import pytest
 from posttrain.annotation.store import exports, projects
 from posttrain.annotation.store.database import open_store
 from tests.annotation.worlds import PASSWORD
+from tests.conftest import CHROMIUM
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser's tests need playwright")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="the browser's tests need Chromium; on Debian: apt-get install chromium"),

@@ -171,6 +171,14 @@ def test_an_invitation_is_not_found_by_guessing(desk):
     assert guesser.post("/invite/guess", name="eve", password=PASSWORD).status_code == 429
 
 
+@pytest.mark.parametrize("way", ["", "/join"])
+def test_an_invitation_is_not_found_by_using_it_unseen(desk, way):
+    _, ann, *_ = desk
+    fields = {"csrf": ann.csrf, "name": "eve", "password": PASSWORD}
+    codes = [ann.post(f"/invite/guess-{n}{way}", **fields).status_code for n in range(25)]
+    assert codes == [404] * 20 + [429] * 5
+
+
 def test_a_password_is_not_found_by_guessing(desk):
     app, *_ = desk
     guesser = Browser(app)

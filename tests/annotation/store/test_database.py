@@ -81,6 +81,15 @@ def test_what_cannot_be_opened_says_why(url, message, tmp_path, monkeypatch):
         open_store(url)
 
 
+def test_no_password_is_in_what_is_told_of_a_database(tmp_path):
+    with pytest.raises(UserError, match=r"nosuch://user:\*\*\*@host/name") as found:
+        open_store("nosuch://user:secret@host/name")
+    assert "secret" not in str(found.value)
+    store = open_store(str(tmp_path / "a.db"))
+    assert store.name == str(tmp_path / "a.db")
+    store.close()
+
+
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("something else " * 100)

@@ -117,7 +117,7 @@ def agreed(connection: Connection, project: Project) -> Agreement:
         return Agreement(alpha, None, agreement.by_verdicts(said, decided))
     rankings, decisions = exports.rankings(connection, project), exports.decided(connection, project)
     together = settle(agree(rankings, majority.beliefs(rankings)), decisions)
-    people = agreement.annotators(rankings, together, majority.beliefs, decisions)
+    people = agreement.annotators(rankings, together, majority.beliefs, decisions, item_by_item=True)
     return Agreement(agreement.alpha(rankings), agreement.mean_kendall_w(rankings), people)
 
 

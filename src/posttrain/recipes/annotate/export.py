@@ -1,7 +1,6 @@
 """Write what people said to a file: a row for each judgement, or what a model can learn from all of them.
 
-    posttrain annotate export --project helpful --output judgements.jsonl
-    posttrain annotate consensus judgements.jsonl
+    posttrain annotate export --project helpful --output rows.jsonl
 
     posttrain annotate export --project helpful --to pairs --output pairs.jsonl
     posttrain reward-model --dataset pairs.jsonl
