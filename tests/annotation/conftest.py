@@ -42,6 +42,8 @@ RECORDED = {
 def audited():
     """Of every transaction of every test: what is new in it is in the audit, too."""
 
+    forgotten = set()  # told at the end: what is raised within a page would be no more than its error
+
     def flushed(connection, _):
         new, told = connection.info.setdefault("new", (set(), set()))
         new.update(type(one) for one in connection.new if type(one) in RECORDED)
@@ -49,17 +51,18 @@ def audited():
 
     def committed(connection):
         new, told = connection.info.pop("new", (set(), set()))
-        assert [one.__name__ for one in new if not RECORDED[one] & told] == [], "new, and not in the audit"
+        forgotten.update(one.__name__ for one in new if not RECORDED[one] & told)
 
-    def forgotten(connection):
+    def undone(connection):
         connection.info.pop("new", None)
 
-    heard = {"after_flush": flushed, "after_commit": committed, "after_rollback": forgotten}
+    heard = {"after_flush": flushed, "after_commit": committed, "after_rollback": undone}
     for name, listener in heard.items():
         event.listen(Connection, name, listener)
     yield
     for name, listener in heard.items():
         event.remove(Connection, name, listener)
+    assert not forgotten, "new, and not in the audit"
 
 
 SERVER = os.environ.get("POSTTRAIN_POSTGRES")

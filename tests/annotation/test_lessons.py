@@ -20,7 +20,7 @@ def told(kind, *answers, texts=TEXTS):
     ranking = KINDS[kind].ranking
     rankings = [Ranking(item, who, *ranking(answer)) for item, who, answer in said] if ranking else []
     models = {"x": {number: f"model {number}" for number in texts}}
-    return Told(kind, {"x": PROMPT}, {"x": texts}, said, rankings, models=models)
+    return Told(kind, {"x": PROMPT}, {"x": texts}, models, said, rankings)
 
 
 def rows(name, found, method="majority"):
@@ -41,7 +41,10 @@ def test_the_example_makes_three_pairs(method):
         (TEXTS[i], TEXTS[j]) for i, j in ((1, 0), (1, 2), (0, 2))
     ]
     assert all(row["strength"] == pytest.approx(1 / 3) and row["annotators"] == 3 for row in found)
-    assert all(row["prompt"] == PROMPT and row["item"] == "x" for row in found)
+    assert all(row["prompt"] == PROMPT and row["item"] == "x" and row["method"] == method for row in found)
+    assert [(row["models"]["chosen"], row["models"]["rejected"]) for row in found] == [
+        (f"model {i}", f"model {j}") for i, j in ((1, 0), (1, 2), (0, 2))
+    ]
 
 
 def test_ties_and_fails_make_the_pairs_that_they_should():
@@ -77,12 +80,17 @@ def test_thumbs_are_good_or_bad_by_most():
         {"good": [0, 1], "bad": [2]},
     )
     assert {row["completion"]: row["label"] for row in rows("judgements", found)} == {TEXTS[1]: True, TEXTS[2]: False}
+    assert {row["completion"]: row["model"] for row in rows("judgements", found)} == {
+        TEXTS[1]: "model 1",
+        TEXTS[2]: "model 2",
+    }
     pairs = rows("pairs", found)
     assert (pairs[0]["chosen"], pairs[0]["rejected"], pairs[0]["strength"]) == (TEXTS[1], TEXTS[0], 0.5)
 
 
 def test_of_an_order_the_first_is_good_and_what_failed_is_bad():
     found = rows("judgements", told("rank", ranked([1], [0], failed=[2])))
+    assert {row["model"] for row in found} == {"model 1", "model 2"} and found[0]["method"] == "majority"
     assert {row["completion"]: row["label"] for row in found} == {TEXTS[1]: True, TEXTS[2]: False}
     assert rows("judgements", told("rank", ranked([0, 1, 2]))) == []
     assert [row["label"] for row in rows("judgements", told("rank", ranked(failed=[0, 1, 2])))] == [False] * 3
@@ -95,7 +103,7 @@ def test_steps_end_with_the_first_wrong_one():
         return rows("steps", told("steps", *({"wrong": one} for one in wrong), texts=texts))
 
     (row,) = found(1, 1, None)
-    assert (row["steps"], row["labels"]) == (["17 - 9 is 8.", "8 + 4 is 13."], [True, False])
+    assert (row["steps"], row["labels"], row["model"]) == (["17 - 9 is 8.", "8 + 4 is 13."], [True, False], "model 0")
     assert (row["agree"], row["annotators"]) == (2, 3)
     (row,) = found(None)
     assert len(row["steps"]) == 3 and row["labels"] == [True] * 3
@@ -175,6 +183,7 @@ def test_ratings_are_the_mean_of_what_people_gave_or_what_was_decided(tmp_path):
         (TEXTS[0], {"helpful": 1.5, "clear": 7}, 2),
         (TEXTS[1], {"helpful": 5.5, "clear": 3}, 2),
     ]
+    assert [row["model"] for row in written] == ["model 0", "model 1"]
     decided = found._replace(rulings={"x": scored((4, 4), (3, 3))})
     assert [row["ratings"]["helpful"] for row in rows("ratings", decided)] == [4, 3]
     path = tmp_path / "ratings.jsonl"

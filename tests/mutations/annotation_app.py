@@ -2,6 +2,7 @@
 
 from tests.mutations import Mutation
 
+MANAGING = "annotation/app/test_managing.py"
 WORK = "annotation/store/test_work.py"
 PEOPLE = "annotation/store/test_people.py"
 PROJECTS = "annotation/store/test_projects.py"
@@ -41,6 +42,7 @@ MUTATIONS = [
         Mutation("annotation/store/database.py", old, new, "annotation/store/test_database.py")
         for old, new in [
             ("hide_password=True", "hide_password=False"),
+            ('.difference_update_query(["password"])', ""),
             ("Store(name or url, engine", "Store(url, engine"),
         ]
     ),
@@ -58,9 +60,10 @@ MUTATIONS = [
             ("Item.given < project.annotators_per_item", "Item.given <= project.annotators_per_item"),
             ("Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id))", "Item.id > 0"),
             ("_count(connection, *checks, unseen)", "_count(connection, *checks)"),
-            ("random.random() * (known + left) < known", "random.random() * left < known"),
-            ("and (left or not _count(connection, *plain))", ""),
-            ("(left or not _count(connection, *plain))", "left"),
+            ("random.random() * (known + others) < known", "random.random() * others < known"),
+            ("_count(connection, *plain, unseen)", "_count(connection, *plain)"),
+            ("known and (item or not _count(connection, *plain))", "known"),
+            ("known and (item or not _count(connection, *plain))", "known and item"),
             ("Item.expected.is_(None))", "Item.id > 0)"),
             ("Item.priority.desc()", "Item.priority"),
             ("Item.given.desc(), func", "Item.given, func"),
@@ -124,13 +127,17 @@ MUTATIONS = [
             ("done.c.times >= project", "done.c.times > project"),
             ("items * project.annotators_per_item,", "items,"),
             ("len(set(attributes)) < len(attributes)", "False"),
-            ("                item.name,\n                *(", "                *("),
-            ('                *(said["content"] for said in item.prompt),\n', ""),
-            ("                *(text for text, *_ in item.completions),\n", ""),
-            ("Item.expected.is_(None))", "Item.id > 0)"),
+            ("for word in (item.name, *prompt, *completions)", "for word in (*prompt, *completions)"),
+            ("for word in (item.name, *prompt, *completions)", "for word in (item.name, *completions)"),
+            ("for word in (item.name, *prompt, *completions)", "for word in (item.name, *prompt)"),
+            ("for word in (text, model))", "for word in (text,))"),
         ]
     ),
     Mutation("annotation/store/projects.py", ', ~Assignment.repeat)', ")", WORK),
+    Mutation("annotation/store/projects.py", "Item.expected.is_(None))", "Item.id > 0)", WORK),
+    Mutation("annotation/store/projects.py", "Item.expected.is_not(None))", "Item.id > 0)", WORK),
+    Mutation("annotation/rankings.py", 'if row.fields.get("check") is True:', "if False:", "recipes/test_annotate.py"),
+    Mutation("annotation/app/managing.py", "if desk.https else", "if not desk.https else", MANAGING),
     *(
         Mutation("annotation/kinds.py", old, new, KINDS)
         for old, new in [

@@ -116,6 +116,10 @@ def test_what_is_imported_and_said_comes_out_again(asked, tmp_path, capsys):
     assert [one["model"] for one in rows[0]["completions"]] == ["", "m"]
     assert main(["annotate", "consensus", str(out)]) == 0
     assert "q0: 1 > 0" in capsys.readouterr().out
+    known = [row | {"item": "known", "check": True} for row in rows]
+    out.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *known]))
+    assert main(["annotate", "consensus", str(out)]) == 0
+    assert "known" not in capsys.readouterr().out
     pairs = ["annotate", "export", "--store", asked, "--project", "p", "--to", "pairs", "--output"]
     assert main([*pairs, str(out)]) == 2 and "is there already" in capsys.readouterr().err
     assert main([*pairs, str(tmp_path / "pairs.jsonl")]) == 0

@@ -36,13 +36,13 @@ class Told(NamedTuple):
     kind: str
     prompts: Mapping[str, Sequence[Mapping[str, str]]]  # by the item's name
     texts: Mapping[str, Mapping[int, str]]  # and by the completion's number
+    models: Mapping[str, Mapping[int, str]]  # whose they are
     answers: Sequence[tuple[str, str, Answer]]  # item, annotator, and the answer
     rankings: Sequence[Ranking]  # the same as an order, for kinds that say one
     choices: Sequence[Choice] = ()  # for kinds in which people talk with a model
     rules: Sequence[str] = ()
     rulings: Mapping[str, Answer] = {}  # by the item's name, what a manager has decided
     decided: Mapping[str, Ranking] = {}  # the same as an order, for kinds that say one
-    models: Mapping[str, Mapping[int, str]] = {}  # whose each completion is, as `texts`
 
 
 def pairs(told: Told, way: str) -> Iterator[Row]:
@@ -163,6 +163,7 @@ def steps(told: Told, way: str) -> Iterator[Row]:
             "agree": most,
             "annotators": counted.total(),
             "item": item,
+            "model": told.models[item][0],
         }
 
 

@@ -24,7 +24,8 @@ def load_rankings(source: str) -> list[Ranking]:
 
     `ranking` is a list of groups of completions, best group first, each completion by its number from 0. Completions in
     one group are equally good; those in `failed` are worse than all others. One row says what one annotator thinks of
-    one item; annotators need not have ranked the same completions.
+    one item; annotators need not have ranked the same completions. A row whose `check` is true is left out: its answer
+    was known, and it was there to see who pays attention.
 
     Raises:
         DataError: as `load_rows`; a row that is no ranking, by file, line and field; somebody judged an item twice.
@@ -32,6 +33,8 @@ def load_rankings(source: str) -> list[Ranking]:
     rankings: list[Ranking] = []
     seen: dict[tuple[str | int, str | int], str] = {}
     for row in read_rows(source):
+        if row.fields.get("check") is True:
+            continue
         rankings.append(said := ranking_in(row))
         if (before := seen.setdefault((said.item, said.annotator), row.place)) != row.place:
             raise row.fail(

@@ -173,9 +173,9 @@ def _lines(kept: Sequence[tuple[int, Series]], frame: _Frame) -> Iterator[str]:
             yield f'<path class="raw c{colour}" d="{_path(points, frame)}"/>'
         yield f'<path class="line c{colour}" d="{_path(_smooth(points) if smooth else points, frame)}"/>'
         if not smooth:
-            yield from (
-                f'<circle class="dot c{colour}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="2"/>' for x, y in points
-            )
+            radius = 4 if len(points) == 1 else 2  # what marks one place has no line to be seen by
+            for x, y in points:
+                yield f'<circle class="dot c{colour}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="{radius}"/>'
 
 
 def _areas(kept: Sequence[tuple[int, Series]], heights: Sequence[Sequence[Point]], frame: _Frame) -> Iterator[str]:

@@ -22,7 +22,7 @@ What is finished of a run that was interrupted lies beside the output (`best.jso
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import repeat
@@ -134,10 +134,7 @@ class _Seen:
         """What the best of 1, 2, 4 and so on up to all of them earns; one that was cut off where there is no other."""
         most = len(self.rewards[0])
         sizes = sorted({*(2**i for i in range(most.bit_length())), most})
-        order = [
-            [reward if ended else -math.inf for reward, ended in zip(told, whole, strict=True)]
-            for told, whole in zip(self.rewards, self.whole, strict=True)
-        ]
+        order = [_places(zip(*told, strict=True)) for told in zip(self.whole, self.rewards, strict=True)]
         return tuple(
             Earned(
                 n,
@@ -147,6 +144,13 @@ class _Seen:
             )
             for n in sizes
         )
+
+
+def _places(answers: Iterable[tuple[bool, float]]) -> list[float]:
+    """Of each answer, whether it ended and its reward, its place from the worst; equal ones share theirs."""
+    said = list(answers)
+    levels = {one: float(place) for place, one in enumerate(sorted(set(said)))}
+    return [levels[one] for one in said]
 
 
 def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
@@ -167,7 +171,8 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
             part = _sampled(config, setup, start, progress)
             parts.add(asdict(part))
             seen.add(part)
-            progress.step(min(start + TOGETHER, every), best=fmean(map(max, seen.rewards)))
+            best = (max(zip(*told, strict=True))[1] for told in zip(seen.whole, seen.rewards, strict=True))
+            progress.step(min(start + TOGETHER, every), best=fmean(best))
     written = jsonl.write(path, seen.rows)
     fooled = jsonl.write(Path(config.fooled).expanduser(), iter(seen.fooled)) if config.fooled else None
     asked = jsonl.write(Path(config.to_people).expanduser(), iter(seen.to_people)) if config.to_people else None

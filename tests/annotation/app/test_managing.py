@@ -2,7 +2,10 @@
 
 import re
 
-from posttrain.annotation.app import create_app
+import pytest
+from starlette.requests import Request
+
+from posttrain.annotation.app import create_app, managing
 from posttrain.annotation.store import exports, projects
 from tests.annotation.app.browsing import JSON, Browser, office
 from tests.annotation.worlds import PASSWORD, add_project, add_user, item
@@ -32,6 +35,29 @@ def test_from_nothing_to_an_annotator(store):
     assert inside.url.path == "/" and "kind &lt;b&gt;" in inside.text
     assert "invite" not in boss.get("/manage/1").text.split('id="link"')[0].split("<form")[0]
     assert Browser(boss.client.app).get(link).status_code == 404  # it was for one
+
+
+def test_who_is_a_user_already_joins_and_becomes_what_the_invitation_says(store):
+    add_project(store)
+    boss = manager(store)
+    add_user(store, "ann")
+    ann = Browser(boss.client.app, "ann")
+    assert ann.get("/manage").status_code == 404 and "helpful" not in ann.get("/").text
+    page = boss.post("/manage/1/invite", csrf=boss.csrf, role="manager").text
+    link = re.search(r"(/invite/[\w-]+)\"", page)[1]
+    assert "You are ann, and become a manager." in ann.get(link).text
+    assert "helpful" in ann.post(f"{link}/join", csrf=ann.csrf).text
+    assert ann.get("/manage").status_code == 200
+    assert ann.post(f"{link}/join", csrf=ann.csrf).status_code == 404  # it was for one
+
+
+@pytest.mark.parametrize(("https", "scheme"), [(False, "http"), (True, "https")])
+def test_links_begin_as_browsers_find_the_pages(store, https, scheme):
+    """A proxy that speaks TLS asks without."""
+    headers = [(b"host", b"feedback.example")]
+    request = Request({"type": "http", "scheme": "http", "path": "/manage/1", "headers": headers, "query_string": b""})
+    desk = create_app(store, https=https).state.desk
+    assert str(managing.base_of(request, desk)) == f"{scheme}://feedback.example/"
 
 
 def test_a_wrong_form_says_what_is_wrong_and_keeps_the_invitation(store):

@@ -285,6 +285,7 @@ def test_choices_become_pairs_after_what_had_been_said(store):
     first, last = LESSONS["pairs"]["converse"](talk.told(), "majority")
     assert [message["content"] for message in first["prompt"]] == ["Be brief.", "message 0"]
     assert (first["chosen"], first["rejected"]) == ("second 0", "first 0")
+    assert first["models"] == {"chosen": "b", "rejected": "a"} and last["models"] == {"chosen": "a", "rejected": "b"}
     assert first["strength"] == pytest.approx(2 / 3) and first["annotator"] == "ann"
     assert first["item"] == "trip, ann, turn 1"
     assert (last["chosen"], last["rejected"], last["strength"]) == ("first 2", "second 2", 1.0)
@@ -298,6 +299,7 @@ def test_marked_replies_become_judgements(store):
     bad, good = LESSONS["judgements"]["red-team"](talk.told(), "majority")
     assert (bad["completion"], bad["label"], bad["broken"]) == ("first 0", False, ["Do not lie."])
     assert (good["completion"], good["label"], good["broken"]) == ("second 0", True, [])
+    assert (bad["model"], good["model"]) == ("a", "b")
     assert bad["prompt"][-1] == {"role": "user", "content": "message 0"}
 
 

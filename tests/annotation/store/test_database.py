@@ -85,6 +85,9 @@ def test_no_password_is_in_what_is_told_of_a_database(tmp_path):
     with pytest.raises(UserError, match=r"nosuch://user:\*\*\*@host/name") as found:
         open_store("nosuch://user:secret@host/name")
     assert "secret" not in str(found.value)
+    with pytest.raises(UserError, match="nosuch://host/name") as found:
+        open_store("nosuch://host/name?password=secret")
+    assert "secret" not in str(found.value)
     store = open_store(str(tmp_path / "a.db"))
     assert store.name == str(tmp_path / "a.db")
     store.close()

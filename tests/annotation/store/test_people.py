@@ -138,6 +138,8 @@ def test_who_is_there_takes_a_higher_role_and_never_a_lower_one(store):
         assert connection.get(Member, (project.id, ann.id)) is not None
         assert people.invitation(connection, higher) is None  # used up by the first time
         assert people.invitation(connection, useless).uses_left == 1
+        told = select(Event.action).where(Event.user_id == ann.id).order_by(Event.id)
+        assert list(connection.scalars(told)) == ["accept", "accept", "join"]
 
 
 def test_every_write_is_in_the_audit(store):

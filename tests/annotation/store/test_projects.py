@@ -49,7 +49,8 @@ def test_items_are_added_once_and_all_or_none(store):
         (item("x", size=1), Refused),
         (item("x", size=10), Refused),
         (item("x", expected={"ranking": [[0]]}), NoAnswer),
-        (item("a\0"), Refused),
+        (item("x")._replace(name="a\0"), Refused),
+        (item("x")._replace(completions=[("a", "", {}), ("b", "model\0", {})]), Refused),
         (item("x")._replace(completions=[("fine", "", {}), ("half \ud83d", "", {})]), Refused),
         (item("x")._replace(prompt=[{"role": "user", "content": "nothing\0"}]), Refused),
     ):
@@ -79,4 +80,4 @@ def test_progress_by_hand(store):
     with store.write() as connection:
         project = projects.find(connection, "a")
         work.skip(connection, work.next_for(connection, project, people[1]), "no idea")
-        assert projects.progress(connection, project) == (3, 6, 4, 1, 1, 2)
+        assert projects.progress(connection, project) == (3, 0, 6, 4, 1, 1, 2)

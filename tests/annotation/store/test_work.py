@@ -193,7 +193,7 @@ def test_items_come_a_second_time_later_and_count_once(store):
 
 
 def test_known_answers_come_to_everybody_among_the_others_and_teach_nothing(store, monkeypatch):
-    checks = [item(f"known {n}", expected=ORDER) for n in range(2)]
+    checks = [item(f"known {n}", expected=ORDER, priority=1.0) for n in range(2)]
     add_project(store, items=[*checks, *(item(f"q{n}") for n in range(4))], annotators_per_item=1)
     ann, ben, cat = (add_user(store, name, "helpful") for name in ("ann", "ben", "cat"))
 
@@ -204,19 +204,21 @@ def test_known_answers_come_to_everybody_among_the_others_and_teach_nothing(stor
             say(store, assignment)
         return assignment and assignment.item.name.split()[0][0]
 
-    # of two known and four others one in three is drawn, of one known and four others one in five
-    assert [met(ann, 2 / 6), met(ann, 2 / 6 - 1e-6), met(ann, 1 / 4), met(ann, 0), met(ann, 0)] == list("qkqkq")
-    assert [met(ben, 0), met(ben, 0), met(ben, 0), met(ben, 0)] == ["k", "k", "q", None]
+    # of two known and four others one in three, of two and three, of one and three, of one and two
+    assert [met(ann, 2 / 6), met(ann, 2 / 5 - 1e-6), met(ann, 1 / 4), met(ann, 1 / 3 - 1e-6)] == list("qkqk")
+    assert met(ann, 0) == "q"  # there is no other
+    assert [met(ben, 2 / 6), met(ben, 2 / 6)] == ["q", None]  # the other three have been judged by enough
+    assert [met(ben, 0), met(ben, 0)] == [None, None]
     assert met(cat, 0) is None  # nobody is asked what is known where there is nothing else to do
     with store.read() as connection:
         project = projects.find(connection, "helpful")
         done = exports.work_of(connection, project)
-        assert done["ann"].checks == (2, 2) and done["ben"].checks == (2, 2) and "cat" not in done
+        assert done["ann"].checks == (2, 2) and done["ben"].checks == (0, 0) and "cat" not in done
         assert {one.item for one in exports.rankings(connection, project)} == {"q0", "q1", "q2", "q3"}
         assert {name for name, *_ in exports.told(connection, project).answers} == {"q0", "q1", "q2", "q3"}
-        assert [row["check"] for row in exports.rows(connection, project)].count(True) == 4
+        assert [row["check"] for row in exports.rows(connection, project)].count(True) == 2
         counted = projects.progress(connection, project)
-        assert (counted.items, counted.wanted, counted.judged, counted.whole) == (4, 4, 4, 4)
+        assert counted == (4, 2, 4, 4, 4, 0, 3)  # items, known, wanted, judged, whole, skipped, people
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import secrets
 
 from fastapi import APIRouter
+from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -129,6 +130,11 @@ def _project(connection: exports.Connection, number: int) -> Project:
     return project
 
 
+def base_of(request: Request, desk: Desk) -> URL:
+    """Where a browser finds these pages; a proxy that speaks TLS asks us without."""
+    return request.base_url.replace(scheme="https") if desk.https else request.base_url
+
+
 @router.post("/{number}/invite")
 def invite(request: Request, desk: Asked, visitor: Manager, number: Number, form: Form) -> Response:
     """A link by which people join; it is shown once, since the store does not know it."""
@@ -140,4 +146,4 @@ def invite(request: Request, desk: Asked, visitor: Manager, number: Number, form
     with desk.store.write() as connection:
         project = _project(connection, number)
         secret = people.invite(connection, role, project=project.id, uses=uses, days=days, by=visitor.user.id)
-    return _page(request, desk, visitor, number, link=f"{request.base_url}invite/{secret}")
+    return _page(request, desk, visitor, number, link=f"{base_of(request, desk)}invite/{secret}")

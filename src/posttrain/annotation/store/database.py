@@ -61,7 +61,8 @@ def open_store(url: str) -> Store:
         parsed = make_url(url)
     except ArgumentError as problem:
         raise UserError(f"cannot read the database URL: {problem}") from problem
-    name = parsed.database if parsed.get_backend_name() == "sqlite" else parsed.render_as_string(hide_password=True)
+    shown = parsed.difference_update_query(["password"]).render_as_string(hide_password=True)
+    name = parsed.database if parsed.get_backend_name() == "sqlite" else shown
     try:
         engine = create_engine(
             parsed,

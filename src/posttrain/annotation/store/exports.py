@@ -124,13 +124,13 @@ def told(connection: Connection, project: Project) -> Told:
         project.kind,
         {item.name: item.prompt for item in every},
         {item.name: {completion.number: completion.text for completion in item.completions} for item in every},
+        {item.name: {completion.number: completion.model for completion in item.completions} for item in every},
         answers,
         rankings(connection, project),
         [choice for one in said for choice in _choices(one)] if talk else [],
         rules_of(project),
         rulings(connection, project),
         decided(connection, project),
-        {item.name: {completion.number: completion.model for completion in item.completions} for item in every},
     )
 
 

@@ -127,12 +127,10 @@ def add_items(connection: Connection, project: Project, items: Sequence[NewItem]
             has = f"item '{item.name}' has {len(item.completions)} completions"
             raise Refused(f"{has}; to {kind.says} there must be {low} to {high}, given in the data or sampled")
         try:
-            for text in (
-                item.name,
-                *(said["content"] for said in item.prompt),
-                *(text for text, *_ in item.completions),
-            ):
-                storable(text)
+            prompt = (said["content"] for said in item.prompt)
+            completions = (word for text, model, _ in item.completions for word in (text, model))
+            for word in (item.name, *prompt, *completions):
+                storable(word)
         except NoAnswer as problem:
             raise Refused(f"item {item.name!a}: {problem}") from problem
         texts = {number: text for number, (text, _, _) in enumerate(item.completions)}
@@ -159,6 +157,7 @@ class Progress(NamedTuple):
     """How far a project is."""
 
     items: int
+    known: int  # items besides, whose answer is known
     wanted: int  # judgements
     judged: int  # of those wanted
     whole: int  # items that have all of theirs
@@ -183,7 +182,7 @@ def progress(connection: Connection, project: Project) -> Progress:
     skipped = (
         select(func.count(Assignment.id))
         .join(Item, Item.id == Assignment.item_id)
-        .where(Item.project_id == project.id, Assignment.state == "skipped")
+        .where(*plain, Assignment.state == "skipped")
     )
     members = (
         select(func.count())
@@ -191,8 +190,10 @@ def progress(connection: Connection, project: Project) -> Progress:
         .join(User, User.id == Member.user_id)
         .where(Member.project_id == project.id)
     )
+    known = select(func.count(Item.id)).where(Item.project_id == project.id, Item.expected.is_not(None))
     return Progress(
         items,
+        connection.scalar(known) or 0,
         items * project.annotators_per_item,
         int(judged),
         whole,

@@ -31,7 +31,8 @@ def next_for(connection: Connection, project: Project, user: User) -> Assignment
     """The next item for somebody: the one that they have begun, or a new one; None if there is nothing left for them.
 
     Items of the highest priority come first, then those that others have begun, then any. Those whose answer is known
-    are mixed among them evenly, for everybody, as long as there is something else to do or nothing else at all.
+    are mixed among them, for everybody as often as their share of all items, while there is something else to do (or
+    where there is nothing else at all).
     """
     one_by_one(connection, project.id)
     begun = select(Assignment).join(Item, Item.id == Assignment.item_id)
@@ -59,13 +60,15 @@ def _new(connection: Connection, project: Project, user: User) -> Item | None:
     unseen = Item.id.not_in(select(Assignment.item_id).where(Assignment.user_id == user.id))
     checks = (Item.project_id == project.id, Item.expected.is_not(None))
     plain = (Item.project_id == project.id, Item.expected.is_(None))
-    wanted = (*plain, unseen, Item.given < project.annotators_per_item)
-    if known := _count(connection, *checks, unseen):
-        left = _count(connection, *wanted)
-        if random.random() * (known + left) < known and (left or not _count(connection, *plain)):
-            return connection.scalar(select(Item).where(*checks, unseen).order_by(func.random()).limit(1))
+    wanted = select(Item).where(*plain, unseen, Item.given < project.annotators_per_item)
     order = (Item.priority.desc(), Item.given.desc(), func.random())
-    return connection.scalar(select(Item).where(*wanted).order_by(*order).limit(1))
+    item = connection.scalar(wanted.order_by(*order).limit(1))
+    known = _count(connection, *checks, unseen)
+    if known and (item or not _count(connection, *plain)):
+        others = _count(connection, *plain, unseen)  # also those that enough people have judged
+        if random.random() * (known + others) < known:
+            return connection.scalar(select(Item).where(*checks, unseen).order_by(func.random()).limit(1))
+    return item
 
 
 def _count(connection: Connection, *which: ColumnElement[bool]) -> int:

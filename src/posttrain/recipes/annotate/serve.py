@@ -43,8 +43,9 @@ class Serve:
     """The port to listen at."""
     https: bool = False
     """A proxy in front speaks TLS with the browsers."""
-    proxies: str = "127.0.0.1"
-    """Addresses of proxies in front, with commas between them, whose word is taken for who asks and how."""
+    proxies: str = ""
+    """Addresses of proxies in front, with commas between them, whose X-Forwarded-For is taken for who asks; they have
+    to set it, for what a browser sends there is its own invention."""
     model: str = ""
     """Whom people talk with, in projects of the kinds converse and red-team: one model, from which both replies come,
     or two with a space between them; hub ids, folders, runs, packaged models."""
@@ -108,6 +109,7 @@ def run(config: Serve) -> Served:
         host=config.host,
         port=config.port,
         log_level="warning",
+        proxy_headers=bool(config.proxies),
         forwarded_allow_ips=config.proxies,
         server_header=False,
     )

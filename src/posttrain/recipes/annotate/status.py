@@ -29,6 +29,7 @@ class ProjectStatus:
     project: str
     kind: str
     items: int
+    known: int
     wanted: int
     judged: int
     whole: int
