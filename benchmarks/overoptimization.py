@@ -9,8 +9,9 @@ from more or fewer of these pairs; a policy is optimised on each of them, by bes
 is read beside. Policy and models are Llamas of two layers that write up to 24 digits; gold is a wider one of three
 layers whose weights are random, scaled so that what the policy says at first scores 0 with a deviation of 2.
 
-The table says how far along d = sqrt(KL) gold was highest, where the law that was fitted has its highest point, and
-what was left of the gold reward in the end. Whatever has been done is not done again: give the same --output to go on.
+The first table says how far along d = sqrt(KL) gold was highest, where the law that was fitted has its highest point,
+and what was left of the gold reward in the end; the second the same of the mean over seeds, at like distances and as
+far as all of them came. Whatever has been done is not done again: give the same --output to go on.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import json
 import math
 import random
 import shutil
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -238,6 +240,8 @@ def run_seed(output: Path, sizes: Sequence[int], steps: int, seed: int) -> None:
 
 
 USES = ("mean", "worst", "uncertain")
+FORMS = ("best of n", "rl")
+BINS = 10  # of the distance that all seeds' policies went
 
 
 def peaks(points: Sequence[Point], form: str) -> tuple[Point, float | None, float]:
@@ -246,14 +250,62 @@ def peaks(points: Sequence[Point], form: str) -> tuple[Point, float | None, floa
     return observed_peak(points), law.peak if law else None, law.error if law else math.nan
 
 
+def mean_curve(curves: Sequence[Sequence[Point]], form: str) -> list[Point]:
+    """The mean over seeds of what was gained at like distances: of best of n at the same ones, of RL in bins."""
+    far = min(max(point.distance for point in curve) for curve in curves)
+    together: defaultdict[float, list[Point]] = defaultdict(list)
+    for curve in curves:
+        mine: defaultdict[float, list[Point]] = defaultdict(list)
+        for point in curve:
+            if point.distance <= far:
+                place = min(BINS - 1, int(BINS * point.distance / far)) if form == "rl" else point.distance
+                mine[place].append(point)
+        for place, points in mine.items():
+            together[place].append(Point(*map(fmean, zip(*points, strict=True))))
+    whole = (points for _, points in sorted(together.items()) if len(points) == len(curves))
+    return [Point(*map(fmean, zip(*points, strict=True))) for points in whole]
+
+
+def curves_of(seeds: Sequence[int], output: Path) -> dict[str, dict[str, list[list[Point]]]]:
+    """By way and proxy, the points of each seed."""
+    found: dict[str, dict[str, list[list[Point]]]] = {form: {} for form in FORMS}
+    for seed in seeds:
+        read = json.loads((output / f"seed-{seed}" / "points.json").read_text(encoding="utf-8"))
+        for form in FORMS:
+            for name, rows in read["points"][form].items():
+                found[form].setdefault(name, []).append([Point(*row) for row in rows])
+    return found
+
+
+def mean_table(seeds: Sequence[int], output: Path) -> list[str]:
+    """In Markdown: one row for each way and proxy, of the mean over seeds."""
+    lines = [
+        f"| optimised by | proxy | gold at its peak, mean of {len(seeds)} seeds | at d | peak of the law at d | ratio "
+        "| gold as far as all came | proxy | d |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for form, proxies in curves_of(seeds, output).items():
+        for name, curves in proxies.items():
+            points = mean_curve(curves, form)
+            top, law, _ = peaks(points, form)
+            last = points[-1]
+            told = "-" if law is None else f"{law:.2f}"
+            ratio = "not reached" if top is last else "-" if law is None else f"{law / top.distance:.2f}"
+            lines.append(
+                f"| {form} | {name} | {top.gold:.2f} | {top.distance:.2f} | {told} | {ratio} "
+                f"| {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
+            )
+    return lines
+
+
 def table(seeds: Sequence[int], output: Path) -> list[str]:
-    """In Markdown: one row for each way, proxy and seed, and what the seeds have in common."""
+    """In Markdown: one row for each way, proxy and seed."""
     lines = [
         "| optimised by | proxy | its accuracy | seed | gold at its peak | at d | peak of the law at d "
         "| gold in the end | proxy in the end | d in the end |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for form in ("best of n", "rl"):
+    for form in FORMS:
         for seed in seeds:
             read = json.loads((output / f"seed-{seed}" / "points.json").read_text(encoding="utf-8"))
             for name, rows in read["points"][form].items():
@@ -269,13 +321,15 @@ def table(seeds: Sequence[int], output: Path) -> list[str]:
 
 
 def draw(seeds: Sequence[int], output: Path, path: Path) -> None:
-    """Proxy (thin) and gold (thick) over the distance, with the fitted law (dotted), one row a seed."""
-    figure, axes = plt.subplots(len(seeds), 2, figsize=(11, 3.6 * len(seeds)), squeeze=False)
-    for row, seed in enumerate(seeds):
-        read = json.loads((output / f"seed-{seed}" / "points.json").read_text(encoding="utf-8"))
-        for axis, form in zip(axes[row], ("best of n", "rl"), strict=True):
-            for number, (name, rows) in enumerate(read["points"][form].items()):
-                points = sorted(Point(*one) for one in rows)
+    """Proxy (thin) and gold (thick) over the distance, with the fitted law (dotted): the mean, and one row a seed."""
+    plt.rcParams["svg.fonttype"] = "none"  # words as words, not as drawings of them
+    titles = [f"mean of {len(seeds)} seeds", *(f"seed {seed}" for seed in seeds)]
+    figure, axes = plt.subplots(len(titles), 2, figsize=(11, 3.6 * len(titles)), squeeze=False)
+    curves = curves_of(seeds, output)
+    for row, title in enumerate(titles):
+        for axis, form in zip(axes[row], FORMS, strict=True):
+            for number, (name, each) in enumerate(curves[form].items()):
+                points = mean_curve(each, form) if row == 0 else sorted(each[row - 1])
                 colour = f"C{number}"
                 distances = [p.distance for p in points]
                 axis.plot(distances, [p.proxy for p in points], color=colour, lw=0.8, alpha=0.6)
@@ -287,7 +341,7 @@ def draw(seeds: Sequence[int], output: Path, path: Path) -> None:
                 top = observed_peak(points)
                 axis.plot([top.distance], [top.gold], "o", color=colour, ms=4)
             axis.axhline(0, color="0.7", lw=0.6)
-            axis.set_title(f"{form}, seed {seed}", fontsize=9)
+            axis.set_title(f"{form}, {title}", fontsize=9)
             axis.set_xlabel("d = sqrt(KL), in nats^1/2", fontsize=8)
             axis.set_ylabel("reward gained", fontsize=8)
     axes[0][0].legend(fontsize=7)
@@ -308,7 +362,7 @@ def main() -> None:
     work = partial(run_seed, options.output, options.pairs, options.steps)
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         list(pool.map(work, options.seeds))
-    print("\n".join(table(options.seeds, options.output)))
+    print("\n".join([*table(options.seeds, options.output), "", *mean_table(options.seeds, options.output)]))
     draw(options.seeds, options.output, options.output / "overoptimization.svg")
 
 
