@@ -10,6 +10,8 @@ from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.language_model import LanguageModel, ready
+from posttrain.models.load import load_model
+from posttrain.models.lora import add_lora
 from tests.recipes.folders import model_folder
 from tests.tiny import CONTEXT, VOCABULARY
 
@@ -150,7 +152,31 @@ def test_weights_that_are_not_there_are_named_the_head_of_a_language_model_aside
         save_file(kept, path, {"format": "pt"})
 
 
-def test_a_classifier_with_several_scores_and_an_adapter_are_refused(tmp_path: Path):
+@pytest.mark.parametrize("members", [1, 3])
+def test_an_adapter_is_merged_into_its_base_and_gets_heads(tmp_path: Path, members: int):
+    base = str(model_folder(tmp_path / "model"))
+    policy = add_lora(load_model(base, dtype=torch.float32), rank=4)
+    with torch.no_grad():
+        for _, weight in policy.trainable():
+            weight.normal_(std=0.2, generator=torch.Generator().manual_seed(weight.numel()))
+    policy.save(tmp_path / "adapter")
+    model = load_reward_model(str(tmp_path / "adapter"), dtype=torch.float32, members=members)
+    row = pack([Example((5, 9, 3), (4, 8, 1), (True,) * 3)], 64)[0]
+    with torch.no_grad():
+        states = model.body.states(row)
+        torch.testing.assert_close(states, policy.states(row), rtol=1e-4, atol=1e-5)
+        assert (states - load_model(base, dtype=torch.float32).states(row)).abs().max() > 0.1
+        scores = model.scores(row)
+    assert torch.equal(model.head, load_reward_model(base, dtype=torch.float32, members=members).head)
+    model.save(tmp_path / "saved", padding=0)
+    again = load_reward_model(str(tmp_path / "saved"), dtype=torch.float32, trained=True)
+    with torch.no_grad():
+        torch.testing.assert_close(again.scores(row), scores)
+    with pytest.raises(ModelError, match="is no reward model"):
+        load_reward_model(str(tmp_path / "adapter"), dtype=torch.float32, trained=True)
+
+
+def test_a_classifier_with_several_scores_and_a_broken_adapter_are_refused(tmp_path: Path):
     config = tiny_reward_model().body.network.config
     config.num_labels = 3
     LlamaForSequenceClassification(config).save_pretrained(tmp_path / "three")
@@ -158,7 +184,7 @@ def test_a_classifier_with_several_scores_and_an_adapter_are_refused(tmp_path: P
         load_reward_model(str(tmp_path / "three"), dtype=torch.float32)
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="merge it"):
+    with pytest.raises(ModelError, match="does not say which model"):
         load_reward_model(str(tmp_path / "adapter"), dtype=torch.float32)
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ModelError, match="cannot load a reward model"):

@@ -324,6 +324,12 @@ MUTATIONS = [
         for old, new in [
             ("self.body.ids(row.ends)", "self.body.ids(row.sources[-len(row.ends) :])"),
             ("states.to(wide) @ rows.to(wide).T", "states @ rows.T"),
+            ("            label(config, known)\n            network, missing", "            network, missing"),
+            (
+                "load_state_dict(dict(policy.weights()), strict",
+                "load_state_dict(dict(policy.network.state_dict()), strict",
+            ),
+            ("policy = load_model(name, dtype=dtype)", "policy = load_model(lora.base_of(where), dtype=dtype)"),
             ("math.sqrt(noise.shape[1] + 1)", "(noise.shape[1] + 1)"),
             ("manual_seed(seed)", "manual_seed(0)"),
             ("    if config.num_labels != 1 and not all(", "    if False and not all("),

@@ -5,6 +5,7 @@ Shape letters: E sequences of a packed row, D hidden width, H heads: the members
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +19,7 @@ from posttrain import fast_paths
 from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
-from posttrain.models.load import is_classifier, locate, refuse_missing, without_report
+from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, without_report
 from posttrain.models.wide import wide_dtype
 
 ATTRIBUTE = "attribute_"  # what the labels of attribute heads are called in a folder (models/attributes.py)
@@ -139,7 +140,7 @@ def load_reward_model(
         trained: refuse a language model, whose fresh heads would give scores that mean nothing.
 
     Raises:
-        ModelError: there is no such model, it is an adapter, it gives several scores and is no ensemble, it has not as
+        ModelError: there is no such model, it lacks weights, it gives several scores and is no ensemble, it has not as
             many members, or it is none yet.
     """
 
@@ -177,32 +178,45 @@ def load_classifier(
 
     `label` is handed the configuration, and whether it is a classifier's already. It says how many rows there are and
     what they are called, or raises `ModelError`. `fill` is handed the rows if it was a language model, which has none.
+    An adapter is one, merged into its base.
 
     Raises:
-        ModelError: there is no such model, or it is an adapter.
+        ModelError: there is no such model, or it lacks weights.
     """
     where = locate(name)
-    if lora.is_adapter(where):
-        raise ModelError(f"'{name}' is an adapter; merge it into its base first, and start from the merged model")
+    known = False
     try:
-        config: Any = AutoConfig.from_pretrained(where)
-        known = is_classifier(config)
-        label(config, known)
-        with without_report():
-            loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-                where, config=config, dtype=dtype, output_loading_info=True
-            )
+        if lora.is_adapter(where):
+            policy = load_model(name, dtype=dtype)
+            config: Any = deepcopy(policy.network.config)
+            label(config, known)
+            network, missing = _merged(policy, config, dtype)
+        else:
+            config = AutoConfig.from_pretrained(where)
+            known = is_classifier(config)
+            label(config, known)
+            with without_report():
+                loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+                    where, config=config, dtype=dtype, output_loading_info=True
+                )
+            network, missing = loaded[0], loaded[1]["missing_keys"]
     except ModelError:  # which is a ValueError, too
         raise
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a reward model from '{name}': {str(error).splitlines()[0]}") from error
-    network, found = loaded
-    refuse_missing(name, set(found["missing_keys"]) - (set() if known else {"score.weight"}))
+    refuse_missing(name, set(missing) - (set() if known else {"score.weight"}))
     if not known:
         fill(network.score.weight)
     # a row per token of the batch, which MasterAdamW can take
     network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
     return LanguageModel(ready(network.to(device)), config.get_text_config().max_position_embeddings, name)
+
+
+def _merged(policy: LanguageModel, config: Any, dtype: torch.dtype) -> tuple[Any, Sequence[str]]:
+    """A classifier of the weights of a policy under its adapter, and the names of those that it does not have."""
+    network: Any = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
+    found = network.load_state_dict(dict(policy.weights()), strict=False)  # it has no place for the output embedding
+    return network, found.missing_keys
 
 
 def with_length_head(model: RewardModel, *, seed: int) -> RewardModel:
