@@ -335,7 +335,7 @@ MUTATIONS = [
             ("    if config.num_labels != 1 and not all(", "    if False and not all("),
             ("    if not known:\n", "    if True:\n"),
             ("    if lora.is_adapter(where):", "    if False:"),
-            ('set(found["missing_keys"]) - (set() if known else {"score.weight"})', "set()"),
+            ('set(missing) - (set() if known else {"score.weight"})', "set()"),
         ]
     ),
 ]
