@@ -352,6 +352,7 @@ def test_a_person_talks_with_a_model(office):
     assert [(one["better"], one["strength"]) for one in choices] == [(upper[0], 3), (upper[1], 2)]
     assert choices[1]["broken"][str(upper[1])] == [1] and first["taken"] == first["shown"][1]
     assert all(len(turn["replies"]) == 2 and turn["message"].endswith(("go?", "me?")) for turn in (first, last))
-    assert said(office, "export", "--project", "attack", "--to", "pairs", "--output", str(path))["rows"] == 2
+    pairs = office.folder / "pairs.jsonl"
+    assert said(office, "export", "--project", "attack", "--to", "pairs", "--output", str(pairs))["rows"] == 2
     pair = json.loads(path.read_text().splitlines()[1])
     assert [message["role"] for message in pair["prompt"]] == ["user", "assistant", "user"]
