@@ -354,5 +354,5 @@ def test_a_person_talks_with_a_model(office):
     assert all(len(turn["replies"]) == 2 and turn["message"].endswith(("go?", "me?")) for turn in (first, last))
     pairs = office.folder / "pairs.jsonl"
     assert said(office, "export", "--project", "attack", "--to", "pairs", "--output", str(pairs))["rows"] == 2
-    pair = json.loads(path.read_text().splitlines()[1])
+    pair = json.loads(pairs.read_text().splitlines()[1])
     assert [message["role"] for message in pair["prompt"]] == ["user", "assistant", "user"]
