@@ -36,7 +36,7 @@ def exchanges(project: Project, assignment: Assignment) -> list[Exchange]:
     for turn in assignment.turns:
         choice = chosen[turn.number] if turn.number < len(chosen) else None
         followed = turn.taken if choice is None or turn.taken is not None else following(project, turn, choice)
-        texts = [] if turn.replies is None else [conversations.reply_of(turn, number) for number in turn.shown]
+        texts = [] if turn.replies is None else [conversations.reply_of(turn, number)["text"] for number in turn.shown]
         replies = list(zip("AB", turn.shown, texts, strict=False))
         cut = frozenset(2 * turn.number + n for n, one in enumerate(turn.replies or ()) if one.get("stop") == "length")
         found.append(Exchange(turn.message, replies, cut, choice, followed))

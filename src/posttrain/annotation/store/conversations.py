@@ -82,15 +82,15 @@ def transcript(turn: Turn) -> list[dict[str, str]]:
     messages = [dict(message) for message in turn.assignment.item.prompt]
     for before in turn.assignment.turns[: turn.number]:
         messages.append({"role": "user", "content": before.message})
-        messages.append({"role": "assistant", "content": reply_of(before, before.taken)})
+        messages.append({"role": "assistant", "content": reply_of(before, before.taken)["text"]})
     return [*messages, {"role": "user", "content": turn.message}]
 
 
-def reply_of(turn: Turn, number: int | None) -> str:
-    """One of a turn's two replies, by its number."""
+def reply_of(turn: Turn, number: int | None) -> dict[str, str]:
+    """One of a turn's two replies, by its number: `text`, `model`, and why it stopped."""
     if turn.replies is None or number is None:
         raise LookupError(f"turn {turn.number} has no such reply")
-    return turn.replies[number - 2 * turn.number]["text"]
+    return turn.replies[number - 2 * turn.number]
 
 
 def waiting(connection: Connection, most: int) -> Sequence[Turn]:

@@ -136,7 +136,7 @@ def told(connection: Connection, project: Project) -> Told:
 
 def _choices(assignment: Assignment) -> Iterator[Choice]:
     for turn, read, choice in conversations.chosen_at(assignment):
-        replies = dict(zip(sorted(turn.shown), turn.replies or (), strict=True))
+        replies = {number: conversations.reply_of(turn, number) for number in sorted(turn.shown)}
         texts = {number: reply["text"] for number, reply in replies.items()}
         models = {number: reply["model"] for number, reply in replies.items()}
         name = f"{assignment.item.name}, {assignment.user.name}, turn {turn.number + 1}"

@@ -62,7 +62,8 @@ async function send(fields) {
     say("Not saved yet: the server is busy. Trying again.");
     setTimeout(() => send(fields), 5000);
   } else {
-    kept.remove(pendingKey);
+    // who logs in again, or loads the page again, sends it from there
+    if (response.status !== 401 && response.status !== 403) kept.remove(pendingKey);
     say(`Not saved: ${found.error || response.status}`);
   }
 }
