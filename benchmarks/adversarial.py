@@ -28,10 +28,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 from asking import interval
-from learn import tiny
-from overoptimization import HELD, MOST, OTHERS, PROMPTS, TOKENS, Proxy, choose, gold_model, label, learn, scorer
+from overoptimization import HELD, MOST, OTHERS, PROMPTS, TOKENS, Proxy, choose, label, learn, scorer, world
 
 from posttrain.monitoring import jsonl, read_run
 from posttrain.recipes import best_of_n
@@ -99,13 +97,7 @@ def more_pairs(arm: str, folder: Path, model: Path, policy: Path, gold: Path, se
 
 def run_seed(output: Path, rounds: int, seed: int) -> None:
     """All rounds of all arms of one seed."""
-    torch.set_num_threads(1)
-    folder = output / f"seed-{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    policy = folder / "policy"
-    if not (policy / "config.json").exists():
-        tiny(policy, seed)
-    gold = gold_model(folder / "gold", policy, seed)
+    folder, policy, gold = world(output, seed)
     first = label(folder / "pairs.jsonl", PROMPTS, FIRST, policy, gold, seed)
     heldout = label(folder / "heldout.jsonl", OTHERS, HELD, policy, gold, seed + 7919)
     start = learned(first, heldout, folder / "proxy-0", policy, seed)

@@ -28,13 +28,12 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import torch
-from learn import tiny
-from overoptimization import ENSEMBLE, OTHERS, PROMPTS, gold_model, sample, scorer
+from overoptimization import ENSEMBLE, OTHERS, PROMPTS, sample, scorer, world
 from scipy.stats import t as student
 
-from posttrain.annotation.asking import RANDOM, WORTH, choose
+from posttrain.annotation.asking import WORTH, choose, worth
 from posttrain.recipes import reward_model
+from posttrain.recipes.annotate.choosing import RANDOM
 from posttrain.recipes.reward_model import Scoring
 from posttrain.training.saved import saved_model
 from posttrain.types import Message
@@ -109,16 +108,10 @@ def accuracy(model: Path, pairs: Sequence[Pair]) -> float:
 
 def run_seed(output: Path, labels: Sequence[int], pool: int, seed: int) -> None:
     """All of one seed: gold, a pool, and for each way to choose the accuracy at each number of labels."""
-    torch.set_num_threads(1)
-    folder = output / f"seed-{seed}"
+    folder, policy, gold = world(output, seed)
     told = folder / "accuracy.json"
     if told.exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    policy = folder / "policy"
-    if not (policy / "config.json").exists():
-        tiny(policy, seed)
-    gold = gold_model(folder / "gold", policy, seed)
     candidates = pairs_of(PROMPTS, math.ceil(pool / len(PROMPTS)), policy, gold, seed)
     heldout = pairs_of(OTHERS, HELD_PAIRS, policy, gold, seed + 7919)
     found: dict[str, list[float]] = {}
@@ -129,7 +122,8 @@ def run_seed(output: Path, labels: Sequence[int], pool: int, seed: int) -> None:
             rest = [i for i in range(len(candidates)) if i not in set(asked)]
             if number:
                 told_before = scores(model, [candidates[i] for i in rest])
-                asked += [rest[i] for i in choose(told_before, size - len(asked), way, seed=seed)]
+                worths = [0.0 if way == RANDOM else worth(each, way) for each in told_before]
+                asked += [rest[i] for i in choose(worths, size - len(asked), seed=seed)]
             model = folder / f"{way if number else 'first'}-{size}"
             assert len(asked) == size, "the pool is too small"
             learn(model, [candidates[i] for i in asked], policy, seed)

@@ -1,7 +1,7 @@
 """When does a policy that learns from a model of people stop pleasing people? The synthetic-gold protocol, in minutes.
 
     python benchmarks/overoptimization.py --output runs/overoptimization
-    python benchmarks/overoptimization.py --output runs/overoptimization --seeds 0 --pairs 100 --steps 100
+    python benchmarks/overoptimization.py --output runs/overoptimization --seeds 0 --pairs 100 --steps 60
 
 As Gao et al. 2022 (https://arxiv.org/abs/2210.10760) did it at scale: a gold reward stands for people. It labels pairs
 of the policy's own completions, each choice drawn with the odds that Bradley and Terry give it; reward models learn
@@ -72,6 +72,17 @@ class Proxy:
     pairs: int
     ensemble: int = 1
     use: str = "mean"
+
+
+def world(output: Path, seed: int) -> tuple[Path, Path, Path]:
+    """One seed's folder, the policy at first, and gold; all of it is computed by one thread, seeds at a time."""
+    torch.set_num_threads(1)
+    folder = output / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    policy = folder / "policy"
+    if not (policy / "config.json").exists():
+        tiny(policy, seed)
+    return folder, policy, gold_model(folder / "gold", policy, seed)
 
 
 def gold_model(folder: Path, policy: Path, seed: int) -> Path:
@@ -179,14 +190,14 @@ def train_policy(
             reward_model_use=proxy.use,
             gold_model=str(gold),
             steps=steps,
-            eval_every=4,
+            eval_every=3,
             eval_limit=len(HELDOUT),
             eval_samples=16,
             prompts_per_step=32,
             completions_per_prompt=4,
             max_new_tokens=TOKENS,
-            lr=5e-4,
-            critic_lr=2e-3,
+            lr=1e-4,
+            critic_lr=1e-3,
             precision="float32",
             save_every=10**6,
             keep_last=1,
@@ -220,13 +231,7 @@ def choose(folder: Path, policy: Path, gold: Path, models: dict[str, tuple[Proxy
 
 def run_seed(output: Path, sizes: Sequence[int], steps: int, seed: int) -> None:
     """All of one seed: gold, labels, proxies, policies."""
-    torch.set_num_threads(1)
-    folder = output / f"seed-{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    policy = folder / "policy"
-    if not (policy / "config.json").exists():
-        tiny(policy, seed)
-    gold = gold_model(folder / "gold", policy, seed)
+    folder, policy, gold = world(output, seed)
     middle = sorted(sizes)[len(sizes) // 2]
     proxies = [Proxy(f"{pairs} pairs", pairs) for pairs in sizes]
     proxies += [Proxy(f"{middle} pairs, {use} of {ENSEMBLE}", middle, ENSEMBLE, use) for use in USES]
@@ -356,7 +361,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/overoptimization"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--pairs", type=int, nargs="+", default=[200, 400, 1600], help="sizes of the proxies' data")
-    parser.add_argument("--steps", type=int, default=120, help="updates of each policy")
+    parser.add_argument("--steps", type=int, default=300, help="updates of each policy")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
     options = parser.parse_args()
     work = partial(run_seed, options.output, options.pairs, options.steps)

@@ -498,13 +498,18 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/annotate/importing.py", old, new, "recipes/test_annotate.py")
+        Mutation("recipes/annotate/given.py", old, new, "recipes/test_annotate.py")
         for old, new in [
             ('() if talk and "prompt" not in row', '() if "prompt" not in row'),
             ('if talk and said and said[-1].role == "user":', "if False:"),
+        ]
+    ),
+    *(
+        Mutation("recipes/annotate/importing.py", old, new, "recipes/test_annotate.py")
+        for old, new in [
             ("    if config.models and kind in KINDS and KINDS[kind].goes_on:\n", "    if False:\n"),
             ('.replace("\\0", "\\ufffd")', ""),
-            ("if len(found) >= fewest\n", "if len(found) > 1\n"),
+            ("for answer in answers}) >= fewest\n", "for answer in answers}) > 1\n"),
             ("if not fewest <= config.completions", "if not 0 <= config.completions"),
             ("* len(models) <= most:", "* len(models) <= 99:"),
         ]

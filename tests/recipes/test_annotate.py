@@ -1,6 +1,7 @@
 """`posttrain annotate`, as a user types it."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -12,13 +13,16 @@ from posttrain.annotation.store import exports, projects, work
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.cli import main
-from posttrain.data import ChatFormat, load_tokenizer
+from posttrain.data import ChatFormat, load_tasks, load_tokenizer, seed_for
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.recipes.annotate import importing
+from posttrain.rollouts.moved import kl_from, load_earlier
+from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scorer import load_scorer
-from posttrain.types import Message
+from posttrain.types import Message, Request, Sampling
 from tests.annotation.said import SEED
 from tests.annotation.worlds import add_user
+from tests.recipes.folders import model_folder
 
 
 @pytest.fixture
@@ -192,9 +196,9 @@ def pool(folder, tmp_path):
     return tmp_path
 
 
-def import_of(pool, *words):
+def import_of(pool, *words, name="chosen"):
     """Import of the pool into one project; the names that are there then, in order."""
-    store = str(pool / "chosen.db")
+    store = str(pool / f"{name}.db")
     options = ["--store", store, "--project", "p", "--dataset", str(pool / "pool.jsonl"), "--quiet", "--json"]
     assert main(["annotate", "import", *options, *words]) == 0
     opened = open_store(store)
@@ -270,6 +274,15 @@ def test_where_one_answer_is_enough_one_is_sampled(folder, tmp_path, capsys):
         assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_prompt_to_which_all_answers_are_the_same_is_left_out(folder, tmp_path, capsys):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "2?"}\n')
+    options = ["--store", str(tmp_path / "p.db"), "--project", "p", "--dataset", str(prompts), "--json", "--quiet"]
+    greedy = ["--models", str(folder / "model"), "--temperature", "0.0001", "--max-new-tokens", "6"]
+    assert main(["annotate", "import", *options, *greedy]) == 0
+    assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 0, "there": 0, "skipped": 1, "unasked": 0}
+
+
 def test_zeros_that_a_model_writes_do_not_stop_an_import(folder, tmp_path, monkeypatch):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "2?"}\n')
@@ -283,9 +296,69 @@ def test_zeros_that_a_model_writes_do_not_stop_an_import(folder, tmp_path, monke
     store.close()
 
 
+def test_where_the_policy_has_moved_furthest_is_asked_first(folder, tmp_path, capsys):
+    """From what was sampled, as it was sampled: measured here again, one answer at a time."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"{n}?" * n, "id": f"q{n}"}) + "\n" for n in range(1, 7)))
+    earlier, now = str(model_folder(tmp_path / "earlier", seed=1)), str(folder / "model")
+    store, project = str(tmp_path / "p.db"), ["--project", "p", "--kind", "rank", "--precision", "float32"]
+    options = ["--store", store, *project, "--dataset", str(prompts), "--quiet", "--json"]
+    sampling = ["--models", now, "--completions", "3", "--max-new-tokens", "6"]
+    moved = ["--choose", "moved", "--moved-from", earlier]
+    assert main(["annotate", "import", *options, *sampling, *moved, "--ask", "2"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 2, "there": 0, "skipped": 0, "unasked": 4}
+
+    policy = load_policy(now, precision="float32")
+    before = load_earlier(earlier, policy)
+    expected = {}
+    for task in load_tasks(str(prompts)):
+        ids = tuple(policy.chat.prompt_ids(task.prompt))
+        requests = [Request(ids, Sampling(6), seed_for(0, now, task.id, turn)) for turn in range(3)]
+        each = [kl_from(before, policy.model, [ids], [said.token_ids])[0] for said in policy.engine.generate(requests)]
+        expected[task.id] = sum(each) / 3
+    order = sorted(expected, key=lambda name: -expected[name])
+    assert order != list(expected)
+    opened = open_store(store)
+    with opened.read() as connection:
+        assert projects.names_of_items(connection, "p") == {*order[:2]}
+        for item in connection.scalars(select(Item)):
+            assert item.details["moved"]["from"] == earlier
+            assert item.details["moved"]["kl"] == pytest.approx(expected[item.name], rel=1e-4)
+    assert main(["annotate", "import", *options, *sampling, *moved, "--ask", "1"]) == 0
+    with opened.read() as connection:
+        assert projects.names_of_items(connection, "p") == {*order[:3]}
+    opened.close()
+
+
+def test_an_answer_that_two_models_give_is_the_firsts_and_counts_twice_for_how_far_they_moved(folder, tmp_path):
+    prompts, earlier = tmp_path / "prompts.jsonl", model_folder(tmp_path / "earlier", seed=1)
+    prompts.write_text('{"prompt": "2?"}\n')
+    now, copy = folder / "model", tmp_path / "copy"
+    shutil.copytree(now, copy)
+    options = ["--project", "p", "--dataset", str(prompts), "--precision", "float32", "--temperature", "0.0001"]
+    moved = ["--ask", "1", "--choose", "moved", "--moved-from", str(earlier), "--completions", "1"]
+
+    def asked(name, models):
+        store = str(tmp_path / f"{name}.db")
+        sampling = ["--store", store, "--quiet", "--max-new-tokens", "6", "--models", " ".join(map(str, models))]
+        assert main(["annotate", "import", *options, *moved, *sampling]) == 0
+        opened = open_store(store)
+        with opened.read() as connection:
+            item = connection.scalars(select(Item)).one()
+            found = [completion.model for completion in item.completions], item.details["moved"]["kl"]
+        opened.close()
+        return found
+
+    twice, once = asked("twice", [now, copy, earlier]), asked("once", [now, earlier])
+    assert twice[0] == once[0] == [str(now), str(earlier)]
+    assert twice[1] / 2 == pytest.approx(once[1] * 2 / 3, rel=1e-4) and once[1] > 0.1  # the earlier one has not moved
+
+
 def test_some_items_may_be_drawn_by_chance(pool):
     first, second = import_of(pool, "--ask", "2"), import_of(pool, "--ask", "3", "--seed", "1")
     assert len(first) == 3 and len(second) == 6 and "known" in first < second
+    drawn = [import_of(pool, "--ask", "2", "--seed", seed, name=f"seed-{seed}") for seed in "01234"]
+    assert drawn[0] == first and len({*map(frozenset, drawn)}) > 1
 
 
 @pytest.mark.parametrize(
@@ -296,7 +369,15 @@ def test_some_items_may_be_drawn_by_chance(pool):
         (["--choose", "information"], "say how many with --ask"),
         (["--reward-model", "x"], "say how many with --ask"),
         (["--ask", "2", "--choose", "information"], "name it with --reward-model"),
-        (["--ask", "2", "--reward-model", "x"], "--choose random asks no model"),
+        (["--ask", "2", "--reward-model", "x"], "--choose random asks no reward model"),
+        (["--moved-from", "x"], "say how many with --ask"),
+        (["--ask", "2", "--moved-from", "x"], "--choose random looks at no earlier model"),
+        (["--ask", "2", "--choose", "moved", "--models", "x"], "and the other with --moved-from"),
+        (["--ask", "2", "--choose", "moved", "--moved-from", "x"], "name the one with --models"),
+        (
+            ["--ask", "2", "--choose", "moved", "--models", "x", "--moved-from", "y", "--reward-model", "z"],
+            "--choose moved asks no reward model; leave out --reward-model",
+        ),
         (["--ask", "2", "--choose", "information", "--reward-model", "single"], "one member, which cannot disagree"),
         (["--ask", "2", "--choose", "disagreement", "--reward-model", "raw"], "the scores of raw are not calibrated"),
         (

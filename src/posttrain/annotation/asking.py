@@ -12,10 +12,6 @@ from itertools import combinations
 from statistics import fmean, pvariance
 from types import MappingProxyType
 
-from posttrain.errors import unknown
-
-RANDOM = "random"
-
 
 def disagreement(margins: Sequence[float]) -> float:
     """How differently the members judge a pair: the variance of what they take for the chance that a is preferred.
@@ -55,24 +51,16 @@ def worth(scores: Sequence[Sequence[float]], by: str) -> float:
     return fmean(WORTH[by]([a - b for a, b in zip(*pair, strict=True)]) for pair in pairs) if pairs else 0.0
 
 
-def choose(items: Sequence[Sequence[Sequence[float]]], count: int, by: str, *, seed: int = 0) -> list[int]:
+def choose(worths: Sequence[float], count: int, *, seed: int = 0) -> list[int]:
     """Which items to ask, by their places, those worth most first.
 
     Args:
-        items: of each item the scores of its answers, each by every member.
+        worths: what it is worth to ask each item.
         count: how many, at most.
-        by: `random`, or a name in `WORTH`.
-        seed: of the order at random, and of that in which items come that are worth the same.
-
-    Raises:
-        UserError: there is no such way to choose.
+        seed: of the order in which items come that are worth the same.
     """
-    if by not in (RANDOM, *WORTH):
-        raise unknown("way to choose", by, (RANDOM, *WORTH))
-    order = random.Random(seed).sample(range(len(items)), len(items))
-    if by != RANDOM:
-        order.sort(key=lambda place: -worth(items[place], by))
-    return order[:count]
+    order = random.Random(seed).sample(range(len(worths)), len(worths))
+    return sorted(order, key=lambda place: -worths[place])[:count]
 
 
 def _sigmoid(x: float) -> float:

@@ -35,6 +35,10 @@ class ChatTokenizer(Protocol):
         """Token ids as the tokenizer spells them."""
         ...
 
+    def get_vocab(self) -> dict[str, int]:
+        """The id of each token, added ones among them."""
+        ...
+
     def save_pretrained(self, save_directory: Any, **options: Any) -> Any:
         """Write its files into a folder."""
         ...

@@ -5,38 +5,42 @@ r"""Put items before people: prompts with completions, given or sampled from one
         --models "smollm2-135m-instruct runs/rl-2026-01-31-1" --completions 2
     posttrain annotate import --project helpful --dataset items.jsonl \
         --ask 200 --choose information --reward-model runs/reward-model-2026-01-31-1
+    posttrain annotate import --project helpful --dataset later.jsonl --models runs/rl-2026-01-31-1 \
+        --ask 200 --choose moved --moved-from smollm2-135m-instruct
 
 A row of given completions: `prompt` (text or a list of messages), `completions` (texts, or `{"text": ..., "model":
 ...}`), and if you like `item` (its name), `priority` (the higher, the sooner), and `expected`, the right answer, such
 as `{"ranking": [[1], [0]]}`, of an item that is there to see who pays attention. The project is made if there is none.
 For people who talk with a model a row needs a `topic`, which the model is not told; a `prompt` beside it is what the
 conversation begins with, such as a system message. An item whose name is there already is left as it is, so that an
-import that was cut off is simply typed again. With --ask only so many of the items that are not there yet are added, by
-where an ensemble of reward models disagrees; typed again, as many more.
+import that was cut off is simply typed again. With --ask only so many of the items that are not there yet are added:
+those on which an ensemble of reward models disagrees, or where the model is furthest from an earlier one, whose answers
+people have judged; typed again, as many more.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from statistics import fmean
+from typing import Any, NamedTuple
 
-from posttrain.annotation.asking import RANDOM, WORTH, choose
+from posttrain.annotation.asking import choose, worth
 from posttrain.annotation.kinds import KINDS, NoAnswer
 from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.projects import NewItem
-from posttrain.data import Row, load_tasks, parse_columns, read_rows, seed_for
+from posttrain.data import load_tasks, parse_columns, read_rows, seed_for
 from posttrain.data.rows import map_columns
-from posttrain.errors import RewardError, UserError, unknown
+from posttrain.errors import UserError
 from posttrain.monitoring import Progress
+from posttrain.recipes.annotate.choosing import MOVED, RANDOM, check_choice, scores
+from posttrain.recipes.annotate.given import item_of
 from posttrain.recipes.annotate.serve import FILE
 from posttrain.rollouts.fitting import fitting
+from posttrain.rollouts.moved import kl_from, load_earlier
 from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.scorer import load_scorer
 from posttrain.training.saved import saved_model
-from posttrain.types import Message, Request, Role, Sampling, Task
-
-_READ = ("prompt", "completions", "item", "id", "priority", "expected")
+from posttrain.types import Request, Sampling, Task
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,13 @@ class Import:
     """Add only so many items that are not there yet, those that teach most by --choose; 0: all. Items that are there to
     see who pays attention are always added."""
     choose: str = "random"
-    """How they are chosen: random; or, by an ensemble, disagreement (the variance of how much better it finds one
-    answer) or information (what the comparison is expected to tell it, in nats; for calibrated ones)."""
+    """How they are chosen: random; moved (where the model of --models has moved furthest, in nats); or, by an ensemble,
+    disagreement (the variance of how much better it finds one answer) or information (what the comparison is expected
+    to tell it, in nats; for calibrated ones)."""
     reward_model: str = ""
     """The ensemble, trained by reward-model --ensemble 5: a run or a folder."""
+    moved_from: str = ""
+    """For --choose moved: the model whose answers people have judged before, as for --models."""
     seed: int = 0
     """Decides what is sampled, and what is chosen by chance."""
 
@@ -116,7 +123,13 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
         raise UserError("say which project with --project; it is made if it is not there")
     if not config.dataset:
         raise UserError("say what to read with --dataset: a hub id, or a jsonl or parquet file or folder")
-    _check_choice(config)
+    check_choice(
+        config.choose,
+        ask=config.ask,
+        reward_model=config.reward_model,
+        models=config.models,
+        moved_from=config.moved_from,
+    )
     store = open_store(config.store)
     with store.read() as connection:
         names = projects.names_of_items(connection, config.project)
@@ -149,58 +162,21 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
     return Imported(config.project, added, len(items) - len(new), skipped, len(new) - len(chosen))
 
 
-def _check_choice(config: Import) -> None:
-    if config.choose not in (RANDOM, *WORTH):
-        raise unknown("way to choose", config.choose, (RANDOM, *WORTH))
-    if config.ask < 0:
-        raise UserError(f"--ask must be 0 or more; got {config.ask}")
-    if not config.ask and (config.choose != RANDOM or config.reward_model):
-        raise UserError("--choose and --reward-model say which items to add; say how many with --ask")
-    if (config.choose != RANDOM) != bool(config.reward_model):
-        raise UserError(
-            "--choose random asks no model; leave out --reward-model, or type --choose disagreement or information"
-            if config.reward_model
-            else f"--choose {config.choose} asks an ensemble; name it with --reward-model"
-        )
-
-
 def _worth_asking(config: Import, items: Sequence[NewItem], quiet: bool) -> list[NewItem]:
     """Those to ask now, and all that are there to see who pays attention."""
     free = [item for item in items if item.expected is None]
-    scores = _scores(config, free, quiet) if config.reward_model else [()] * len(free)
-    asked = {free[place].name for place in choose(scores, config.ask, config.choose, seed=config.seed)}
+    asked = {free[place].name for place in choose(_worths(config, free, quiet), config.ask, seed=config.seed)}
     return [item for item in items if item.expected is not None or item.name in asked]
 
 
-def _scores(config: Import, items: Sequence[NewItem], quiet: bool) -> list[list[tuple[float, ...]]]:
-    """Of each item the scores of its completions, each by every member."""
-    short = next((item.name for item in items if len(item.completions) < 2), None)
-    if short is not None:
-        raise UserError(f"item '{short}' has fewer than two answers, and an ensemble chooses by comparing them")
-    saved = saved_model(config.reward_model)
-    scorer = load_scorer(saved.where, precision=config.precision)
-    if scorer.model.members < 2:
-        raise UserError(
-            f"the reward model {config.reward_model} has one member, which cannot disagree; train several with "
-            "reward-model --ensemble 5"
-        )
-    if not scorer.model.comparable:
-        raise UserError(
-            f"the scores of {config.reward_model} are not calibrated, so what they tell of people's choices is not "
-            "known; train it with pairs held out (--eval-share)"
-        )
-    found: list[list[tuple[float, ...]]] = []
-    with Progress(f"score by {saved.title}", len(items), quiet=quiet) as progress:
-        for done, item in enumerate(items, 1):
-            prompt = [Message(cast(Role, said["role"]), said["content"]) for said in item.prompt]
-            try:
-                found.append(scorer([[*prompt, Message("assistant", text)] for text, _, _ in item.completions]))
-            except RewardError as problem:
-                raise UserError(
-                    f"item '{item.name}' is too long for the reward model, which takes {scorer.most} tokens"
-                ) from problem
-            progress.step(done)
-    return found
+def _worths(config: Import, items: Sequence[NewItem], quiet: bool) -> list[float]:
+    """What it is worth to ask each item; at random they are worth the same."""
+    if config.choose == MOVED:
+        return [item.details[MOVED]["kl"] for item in items]
+    if config.choose == RANDOM:
+        return [0.0] * len(items)
+    told = scores(items, config.reward_model, precision=config.precision, quiet=quiet)
+    return [worth(members, config.choose) for members in told]
 
 
 def _text(file: str, what: str) -> str:
@@ -217,40 +193,7 @@ def _given(config: Import, kind: str) -> list[NewItem]:
     rows = read_rows(config.dataset, limit=config.limit)
     if config.columns:
         rows = map_columns(rows, parse_columns(config.columns))
-    return [_item(row, talk=kind in KINDS and KINDS[kind].goes_on is not None) for row in rows]
-
-
-def _item(row: Row, *, talk: bool) -> NewItem:
-    said = () if talk and "prompt" not in row and "topic" in row else row.messages("prompt")
-    if talk and said and said[-1].role == "user":
-        raise row.fail("people say the first word in a conversation; give them a 'topic', and no prompt that asks")
-    prompt = [{"role": message.role, "content": message.content} for message in said]
-    value = row.fields.get("completions") or []
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise row.fail(f"field 'completions' must be a list; got {value!r}")
-    name, expected, priority = (
-        row.fields.get("item", row.fields.get("id", row.id)),
-        row.fields.get("expected"),
-        row.fields.get("priority", 0),
-    )
-    if expected is not None and not isinstance(expected, Mapping):
-        raise row.fail(f"field 'expected' must be an answer, such as {{\"ranking\": [[1], [0]]}}; got {expected!r}")
-    if isinstance(priority, bool) or not isinstance(priority, int | float):
-        raise row.fail(f"field 'priority' must be a number; got {priority!r}")
-    details = {key: value for key, value in row.fields.items() if key not in _READ}
-    return NewItem(str(name), prompt, [_completion(row, one) for one in value], details, expected, float(priority))
-
-
-def _completion(row: Row, value: Any) -> tuple[str, str, dict[str, Any]]:
-    if isinstance(value, str):
-        return value, "", {}
-    if isinstance(value, Mapping) and isinstance(value.get("text"), str):
-        return (
-            value["text"],
-            str(value.get("model", "")),
-            {k: v for k, v in value.items() if k not in ("text", "model")},
-        )
-    raise row.fail(f"field 'completions' has texts, or {{text, model}}; got {value!r}")
+    return [item_of(row, talk=kind in KINDS and KINDS[kind].goes_on is not None) for row in rows]
 
 
 def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> tuple[list[NewItem], int]:
@@ -270,42 +213,72 @@ def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> 
     columns = parse_columns(config.columns) if config.columns else None
     every = load_tasks(config.dataset, columns=columns, limit=config.limit)
     tasks = [task for task in every if task.id not in there]
-    said: list[dict[str, tuple[str, str, dict[str, Any]]]] = [{} for _ in tasks]
+    said: list[list[_Said]] = [[] for _ in tasks]
     for model in models if tasks else ():
-        for index, text, details in _sample(config, model, tasks, quiet):
-            said[index].setdefault(text, (text, model, details))
+        for index, answer in _sample(config, model, tasks, quiet):
+            said[index].append(answer)
     items = [
-        NewItem(
-            task.id,
-            [{"role": message.role, "content": message.content} for message in task.prompt],
-            list(found.values()),
-            {"sampling": {"temperature": config.temperature, "max_new_tokens": config.max_new_tokens}},
-        )
-        for task, found in zip(tasks, said, strict=True)
-        if len(found) >= fewest
+        _item_of(config, task, answers)
+        for task, answers in zip(tasks, said, strict=True)
+        if len({answer.text for answer in answers}) >= fewest
     ]
     known = [NewItem(task.id, [], [], {}) for task in every if task.id in there]
     return known + items, len(tasks) - len(items)
 
 
-def _sample(config: Import, model: str, tasks: Sequence[Task], quiet: bool) -> list[tuple[int, str, dict[str, Any]]]:
+class _Said(NamedTuple):
+    """An answer that was sampled."""
+
+    text: str
+    model: str
+    details: Mapping[str, Any]
+    moved: float  # along it from the earlier model, in nats; 0 where there is none
+
+
+def _item_of(config: Import, task: Task, answers: Sequence[_Said]) -> NewItem:
+    """Each text once, by the model that said it first; how far the models have moved is told by all of them."""
+    details: dict[str, Any] = {"sampling": {"temperature": config.temperature, "max_new_tokens": config.max_new_tokens}}
+    if config.moved_from:
+        details[MOVED] = {"from": config.moved_from, "kl": fmean(answer.moved for answer in answers)}
+    first: dict[str, _Said] = {}
+    for answer in answers:
+        first.setdefault(answer.text, answer)
+    return NewItem(
+        task.id,
+        [{"role": message.role, "content": message.content} for message in task.prompt],
+        [(one.text, one.model, one.details) for one in first.values()],
+        details,
+    )
+
+
+def _sample(config: Import, model: str, tasks: Sequence[Task], quiet: bool) -> list[tuple[int, _Said]]:
+    """A model's answers, each with the place of its task."""
     saved = saved_model(model)
     fitting(tasks, saved.where, title=saved.title)
     policy = load_policy(saved.where, precision=config.precision)
+    earlier = load_earlier(saved_model(config.moved_from).where, policy) if config.moved_from else None
     sampling = Sampling(config.max_new_tokens, config.temperature)
     asked = [(index, turn) for index in range(len(tasks)) for turn in range(config.completions)]
-    requests = [
-        Request(tuple(policy.chat.prompt_ids(tasks[i].prompt)), sampling, seed_for(config.seed, model, tasks[i].id, j))
-        for i, j in asked
-    ]
-    with Progress(f"import {saved.title}", len(requests), quiet=quiet) as progress, progress.phase("sampling"):
-        found = policy.engine.generate(requests, progress.tokens)
+    prompts = [tuple(policy.chat.prompt_ids(task.prompt)) for task in tasks]
+    requests = [Request(prompts[i], sampling, seed_for(config.seed, model, tasks[i].id, j)) for i, j in asked]
+    with Progress(f"import {saved.title}", len(requests), quiet=quiet) as progress:
+        with progress.phase("sampling"):
+            found = policy.engine.generate(requests, progress.tokens)
+        moved = [0.0] * len(found)
+        if earlier is not None:
+            with progress.phase("comparing"):
+                read = [request.token_ids for request in requests]
+                moved = kl_from(earlier, policy.model, read, [done.token_ids for done in found])
     return [
         # a zero, which a model can write and PostgreSQL cannot keep, looks like what else is no letter
         (
             index,
-            policy.chat.decode(done.token_ids).replace("\0", "\ufffd"),
-            {"stop": str(done.stop_reason), "logprob": sum(done.logprobs)},
+            _Said(
+                policy.chat.decode(done.token_ids).replace("\0", "\ufffd"),
+                model,
+                {"stop": str(done.stop_reason), "logprob": sum(done.logprobs)},
+                nats,
+            ),
         )
-        for (index, _), done in zip(asked, found, strict=True)
+        for (index, _), done, nats in zip(asked, found, moved, strict=True)
     ]

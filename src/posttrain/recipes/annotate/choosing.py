@@ -1,0 +1,79 @@
+"""What has to be known of items before those are chosen that people are asked."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from posttrain.annotation.asking import WORTH
+from posttrain.annotation.store.projects import NewItem
+from posttrain.errors import RewardError, UserError, unknown
+from posttrain.monitoring import Progress
+from posttrain.rollouts.scorer import load_scorer
+from posttrain.training.saved import saved_model
+from posttrain.types import Message, Role
+
+RANDOM, MOVED = "random", "moved"
+WAYS = (RANDOM, *WORTH, MOVED)
+
+
+def check_choice(way: str, *, ask: int, reward_model: str, models: str, moved_from: str) -> None:
+    """Refuse options that do not go together, before anything is read or sampled.
+
+    Raises:
+        UserError: says which, and what to type.
+    """
+    if way not in WAYS:
+        raise unknown("way to choose", way, WAYS)
+    if ask < 0:
+        raise UserError(f"--ask must be 0 or more; got {ask}")
+    if not ask and (way != RANDOM or reward_model or moved_from):
+        raise UserError("--choose, --reward-model and --moved-from say which items to add; say how many with --ask")
+    if way in WORTH and not reward_model:
+        raise UserError(f"--choose {way} asks an ensemble; name it with --reward-model")
+    if reward_model and way not in WORTH:
+        raise UserError(
+            f"--choose {way} asks no reward model; leave out --reward-model, or type --choose {' or '.join(WORTH)}"
+        )
+    if moved_from and way != MOVED:
+        raise UserError(f"--choose {way} looks at no earlier model; leave out --moved-from, or type --choose {MOVED}")
+    if way == MOVED and not (moved_from and models):
+        raise UserError(
+            "--choose moved samples answers and asks how far the model is from an earlier one: name the one with "
+            "--models, and the other with --moved-from"
+        )
+
+
+def scores(
+    items: Sequence[NewItem], reward_model: str, *, precision: str, quiet: bool
+) -> list[list[tuple[float, ...]]]:
+    """Of each item the scores of its completions, each by every member.
+
+    Raises:
+        UserError: an item has nothing to compare or is too long, or the members cannot disagree.
+    """
+    short = next((item.name for item in items if len(item.completions) < 2), None)
+    if short is not None:
+        raise UserError(f"item '{short}' has fewer than two answers, and an ensemble chooses by comparing them")
+    saved = saved_model(reward_model)
+    scorer = load_scorer(saved.where, precision=precision)
+    if scorer.model.members < 2:
+        raise UserError(
+            f"the reward model {reward_model} has one member, which cannot disagree; train several with "
+            "reward-model --ensemble 5"
+        )
+    if not scorer.model.comparable:
+        raise UserError(
+            f"the scores of {reward_model} are not calibrated, so what they tell of people's choices is not "
+            "known; train it with pairs held out (--eval-share)"
+        )
+    found: list[list[tuple[float, ...]]] = []
+    with Progress(f"score by {saved.title}", len(items), quiet=quiet) as progress:
+        for done, item in enumerate(items, 1):
+            prompt = [Message(cast(Role, said["role"]), said["content"]) for said in item.prompt]
+            try:
+                found.append(scorer([[*prompt, Message("assistant", text)] for text, _, _ in item.completions]))
+            except RewardError as problem:
+                raise UserError(
+                    f"item '{item.name}' is too long for the reward model, which takes {scorer.most} tokens"
+                ) from problem
+            progress.step(done)
+    return found
