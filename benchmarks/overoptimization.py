@@ -43,7 +43,7 @@ from posttrain.environments.overseen import overseen
 from posttrain.models.heads import Calibration, RewardModel
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.monitoring import read_run
-from posttrain.monitoring.overoptimization import Point, best_of_n, best_of_n_kl, fit, observed_peak, points_of
+from posttrain.monitoring.overoptimization import Point, best_of_n, best_of_n_kl, fit, observed_peak, points_of, tenths
 from posttrain.recipes import reward_model, rl
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
@@ -246,27 +246,27 @@ def run_seed(output: Path, sizes: Sequence[int], steps: int, seed: int) -> None:
 
 USES = ("mean", "worst", "uncertain")
 FORMS = ("best of n", "rl")
-BINS = 10  # of the distance that all seeds' policies went
 
 
-def peaks(points: Sequence[Point], form: str) -> tuple[Point, float | None, float]:
-    """The point of most gold, where the fitted law has its highest, and how far it is off on average."""
+def peaks(points: Sequence[Point], form: str) -> tuple[Point, float | None]:
+    """The point of most gold, and where the fitted law has its highest."""
     law = fit([p.distance for p in points], [p.gold for p in points], form)
-    return observed_peak(points), law.peak if law else None, law.error if law else math.nan
+    return observed_peak(points), law.peak if law else None
+
+
+def curve(points: Sequence[Point], form: str) -> list[Point]:
+    """What is looked at of one seed: of RL, which is read at equal times, the mean in each tenth of its way."""
+    return list(tenths(points).values()) if form == "rl" else list(points)
 
 
 def mean_curve(curves: Sequence[Sequence[Point]], form: str) -> list[Point]:
-    """The mean over seeds of what was gained at like distances: of best of n at the same ones, of RL in bins."""
+    """The mean over seeds of what was gained at like distances: of best of n at the same ones, of RL in tenths."""
     far = min(max(point.distance for point in curve) for curve in curves)
     together: defaultdict[float, list[Point]] = defaultdict(list)
-    for curve in curves:
-        mine: defaultdict[float, list[Point]] = defaultdict(list)
-        for point in curve:
-            if point.distance <= far:
-                place = min(BINS - 1, int(BINS * point.distance / far)) if form == "rl" else point.distance
-                mine[place].append(point)
-        for place, points in mine.items():
-            together[place].append(Point(*map(fmean, zip(*points, strict=True))))
+    for points in curves:
+        places = tenths(points, far) if form == "rl" else {point.distance: point for point in points}
+        for place, point in places.items():
+            together[place].append(point)
     whole = (points for _, points in sorted(together.items()) if len(points) == len(curves))
     return [Point(*map(fmean, zip(*points, strict=True))) for points in whole]
 
@@ -292,7 +292,7 @@ def mean_table(seeds: Sequence[int], output: Path) -> list[str]:
     for form, proxies in curves_of(seeds, output).items():
         for name, curves in proxies.items():
             points = mean_curve(curves, form)
-            top, law, _ = peaks(points, form)
+            top, law = peaks(points, form)
             last = points[-1]
             told = "-" if law is None else f"{law:.2f}"
             ratio = "not reached" if top is last else "-" if law is None else f"{law / top.distance:.2f}"
@@ -314,8 +314,8 @@ def table(seeds: Sequence[int], output: Path) -> list[str]:
         for seed in seeds:
             read = json.loads((output / f"seed-{seed}" / "points.json").read_text(encoding="utf-8"))
             for name, rows in read["points"][form].items():
-                points = [Point(*row) for row in rows]
-                top, law, _ = peaks(points, form)
+                points = curve([Point(*row) for row in rows], form)
+                top, law = peaks(points, form)
                 last = points[-1]
                 told = "-" if law is None else f"{law:.2f}"
                 lines.append(
@@ -334,7 +334,7 @@ def draw(seeds: Sequence[int], output: Path, path: Path) -> None:
     for row, title in enumerate(titles):
         for axis, form in zip(axes[row], FORMS, strict=True):
             for number, (name, each) in enumerate(curves[form].items()):
-                points = mean_curve(each, form) if row == 0 else sorted(each[row - 1])
+                points = mean_curve(each, form) if row == 0 else curve(each[row - 1], form)
                 colour = f"C{number}"
                 distances = [p.distance for p in points]
                 axis.plot(distances, [p.proxy for p in points], color=colour, lw=0.8, alpha=0.6)

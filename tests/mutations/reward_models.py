@@ -213,6 +213,11 @@ MUTATIONS = [
     *(
         Mutation("monitoring/overoptimization.py", old, new, "monitoring/test_overoptimization.py")
         for old, new in [
+            ("tenths(points).values()", "points"),
+            ("if point.distance <= far:", "if True:"),
+            ("min(PARTS - 1, int(PARTS * point.distance / far)) if far else 0", "min(PARTS - 1, int(point.distance))"),
+            ("for point in sorted(points):", "for point in points:"),
+            ("Point(*map(fmean, zip(*part,", "Point(*map(max, zip(*part,"),
             ('self.beta * (math.log(d) if self.form == "rl" else d)', "self.beta * d"),
             ("self.alpha / self.beta - 1", "self.alpha / self.beta"),
             ("self.alpha / (2 * self.beta)", "self.alpha / self.beta"),

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 FEWEST = 4  # points that a law of two numbers is fitted to
+PARTS = 10  # of the distance that a run went, each of which counts alike
 
 
 class Point(NamedTuple):
@@ -85,6 +87,26 @@ def fit(distances: Sequence[float], rewards: Sequence[float], form: str) -> Law 
     return Law(form, alpha, beta, math.sqrt(_dot(residuals, residuals) / len(residuals)))
 
 
+def tenths(points: Sequence[Point], far: float | None = None) -> dict[int, Point]:
+    """The mean of the points in each tenth of the way, by its number, as far as `far`: unless given, all the way.
+
+    A law is about distances, but a run is read at equal times. A policy that a KL holds in place, or that has come to
+    say one thing, is read many times at one distance, which would outweigh all of the way there.
+
+    Example:
+        >>> found = tenths([Point(1.0, 0.2, 0.5), Point(3.95, 1.0, 0.0), Point(4.0, 1.0, 1.0)])
+        >>> [(number, point.gold) for number, point in found.items()]
+        [(2, 0.5), (9, 0.5)]
+    """
+    far = max((point.distance for point in points), default=0.0) if far is None else far
+    parts: dict[int, list[Point]] = {}
+    for point in sorted(points):
+        if point.distance <= far:
+            number = min(PARTS - 1, int(PARTS * point.distance / far)) if far else 0
+            parts.setdefault(number, []).append(point)
+    return {number: Point(*map(fmean, zip(*part, strict=True))) for number, part in parts.items()}
+
+
 def observed_peak(points: Sequence[Point]) -> Point:
     """The point with the highest gold reward; of equal ones the first."""
     return max(points, key=lambda point: point.gold)
@@ -93,7 +115,7 @@ def observed_peak(points: Sequence[Point]) -> Point:
 def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]]]:
     """What to draw over the distance along a run: both rewards as they were read, and the law of RL fitted to gold.
 
-    And where each of the two is highest, if the run came so far.
+    And where each of the two is highest, if the run came so far. Each tenth of the way counts alike for the law.
     """
     if not points:
         return []
@@ -102,7 +124,8 @@ def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]
         ("the reward that is learned from", [(p.distance, p.proxy) for p in by_distance]),
         ("gold", [(p.distance, p.gold) for p in by_distance]),
     ]
-    law = fit([p.distance for p in points], [p.gold for p in points], "rl")
+    even = tenths(points).values()
+    law = fit([p.distance for p in even], [p.gold for p in even], "rl")
     far = by_distance[-1].distance
     if law is not None:
         drawn.append(("gold, by the law of Gao et al.", [(far * i / 40, law(far * i / 40)) for i in range(41)]))
