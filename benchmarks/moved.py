@@ -7,8 +7,8 @@ A gold reward stands for people, as in overoptimization.py. An ensemble of five 
 the first policy's answers, and PPO optimises a policy on it. Then `posttrain annotate import` samples two answers of
 that policy to each of 500 other prompts, and adds --ask of them: by chance, or where the policy has moved furthest from
 the first one (`--choose moved`). Gold's odds draw the choices, and a new ensemble learns from the pairs of both rounds.
-It is judged by how often it prefers what gold prefers, of the new policy's answers to other prompts, and by the gold
-reward of the best of 512 of them by it. Each has its difference from choosing by chance, paired by seed, with a 95%
+It is judged by how often it prefers what gold prefers, of the new policy's answers to other prompts, and by what gold
+gains when the best of 512 of them is taken by it. Each has its difference from choosing by chance, paired by seed, with a 95%
 interval. Whatever has been done is not done again: give the same --output to go on.
 """
 
@@ -33,7 +33,7 @@ from posttrain.annotation.store.tables import Item
 from posttrain.recipes.annotate import importing
 from posttrain.recipes.annotate.choosing import MOVED, RANDOM
 from posttrain.recipes.annotate.importing import Import
-from posttrain.training.saved import saved_model
+from posttrain.training import checkpoint
 from posttrain.types import Message
 
 WAYS = (RANDOM, MOVED)
@@ -46,7 +46,10 @@ def asked(folder: Path, way: str, ask: int, policy: str, first: Path, gold: Path
     """The pairs that a second round asks, with the choices that gold makes; the same of a pair whoever asks for it."""
     prompts, store = folder / "later.jsonl", folder / f"{way}-{ask}.db"
     prompts.write_text("".join(json.dumps({"prompt": word, "id": word}) + "\n" for word in LATER), encoding="utf-8")
-    if not store.exists():
+    opened = open_store(str(store))
+    with opened.read() as connection:
+        missing = not connection.scalars(select(Item.id)).first()
+    if missing:
         config = Import(
             store=str(store),
             project="later",
@@ -61,10 +64,10 @@ def asked(folder: Path, way: str, ask: int, policy: str, first: Path, gold: Path
             seed=seed,
         )
         importing.run(config, quiet=True)
-    opened = open_store(str(store))
     with opened.read() as connection:
         items = {item.name: [c.text for c in item.completions] for item in connection.scalars(select(Item))}
     opened.close()
+    assert len(items) == ask, "too few prompts have two different answers"
     ask_gold, found = scorer(gold), list[Pair]()
     for name, (one, other) in items.items():
         told = ask_gold([[Message("user", name), Message("assistant", text)] for text in (one, other)])
@@ -82,16 +85,18 @@ def run_seed(output: Path, ask: int, steps: int, seed: int) -> None:
     learn(folder / "first", before, policy, seed)
     proxy = Proxy("first", len(before), ENSEMBLE)
     moved = train_policy(proxy, folder, policy, gold, folder / "first", steps, seed)
-    now = saved_model(str(folder / f"rl-{proxy.name}")).where
+    last = checkpoint.latest(folder / f"rl-{proxy.name}" / "checkpoints")  # the best would be gold's choice
+    assert last is not None
+    now = str(last.path)
     heldout = pairs_of(OTHERS, HELD, Path(now), gold, seed + 7919)
-    models, distances = {"none": folder / "first"}, {}
+    models, sizes = {"none": folder / "first"}, {"none": len(before)}
     for way in WAYS:
         pairs = asked(folder, way, ask, now, policy, gold, seed)
-        models[way], distances[way] = folder / f"{way}-{ask}", len(pairs)
+        models[way], sizes[way] = folder / f"{way}-{ask}", len(before) + len(pairs)
         learn(models[way], [*before, *pairs], policy, seed)
     best = choose(folder, Path(now), gold, {way: (proxy, model) for way, model in models.items()}, seed)
     found = {way: {"accuracy": accuracy(model, heldout), "gold": best[way][-1].gold} for way, model in models.items()}
-    told = {"d": moved[-1].distance, "pairs": distances, "ways": found}
+    told = {"d": moved[-1].distance, "pairs": sizes, "ways": found}
     (folder / f"found-{ask}.json").write_text(json.dumps(told), encoding="utf-8")
     print(f"seed {seed}: {told}", flush=True)
 
@@ -100,11 +105,11 @@ def table(seeds: Sequence[int], output: Path, ask: int) -> list[str]:
     """In Markdown: one row for each way."""
     read: list[Any] = [json.loads((output / f"seed-{s}" / f"found-{ask}.json").read_text("utf-8")) for s in seeds]
     lines = [
-        "| asked | accuracy | more than by chance | gold of the best of 512 | more than by chance |",
-        "|---" * 5 + "|",
+        "| asked | pairs | accuracy | more than by chance | gold gained by the best of 512 | more than by chance |",
+        "|---" * 6 + "|",
     ]
     for way in ("none", *WAYS):
-        cells = [way]
+        cells = [way, f"{fmean(row['pairs'][way] for row in read):.0f}"]
         for key, digits in (("accuracy", 3), ("gold", 2)):
             mine, theirs = ([row["ways"][name][key] for row in read] for name in (way, RANDOM))
             mean, half = interval([a - b for a, b in zip(mine, theirs, strict=True)])

@@ -75,7 +75,7 @@ class Proxy:
 
 
 def world(output: Path, seed: int) -> tuple[Path, Path, Path]:
-    """One seed's folder, the policy at first, and gold; all of it is computed by one thread, seeds at a time."""
+    """One seed's folder, the policy at first, and gold. From here on one thread computes: seeds run side by side."""
     torch.set_num_threads(1)
     folder = output / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -314,8 +314,8 @@ def table(seeds: Sequence[int], output: Path) -> list[str]:
         for seed in seeds:
             read = json.loads((output / f"seed-{seed}" / "points.json").read_text(encoding="utf-8"))
             for name, rows in read["points"][form].items():
-                points = curve([Point(*row) for row in rows], form)
-                top, law = peaks(points, form)
+                points = [Point(*row) for row in rows]
+                top, law = peaks(curve(points, form), form)
                 last = points[-1]
                 told = "-" if law is None else f"{law:.2f}"
                 lines.append(

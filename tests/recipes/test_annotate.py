@@ -15,8 +15,9 @@ from posttrain.annotation.store.tables import Completion, Item
 from posttrain.cli import main
 from posttrain.data import ChatFormat, load_tasks, load_tokenizer, seed_for
 from posttrain.models.heads import Calibration, load_reward_model
+from posttrain.models.load import load_model
 from posttrain.recipes.annotate import importing
-from posttrain.rollouts.moved import kl_from, load_earlier
+from posttrain.rollouts.moved import kl_from
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.types import Message, Request, Sampling
@@ -309,7 +310,7 @@ def test_where_the_policy_has_moved_furthest_is_asked_first(folder, tmp_path, ca
     assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 2, "there": 0, "skipped": 0, "unasked": 4}
 
     policy = load_policy(now, precision="float32")
-    before = load_earlier(earlier, policy)
+    before = load_model(earlier, dtype=torch.float32)
     expected = {}
     for task in load_tasks(str(prompts)):
         ids = tuple(policy.chat.prompt_ids(task.prompt))
@@ -328,6 +329,21 @@ def test_where_the_policy_has_moved_furthest_is_asked_first(folder, tmp_path, ca
     with opened.read() as connection:
         assert projects.names_of_items(connection, "p") == {*order[:3]}
     opened.close()
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_sampled(folder, tmp_path, capsys, monkeypatch):
+    """Also where only the second model cannot."""
+    prompts, now = tmp_path / "prompts.jsonl", str(folder / "model")
+    prompts.write_text('{"prompt": "2?"}\n')
+    other = model_folder(tmp_path / "other")
+    tokenizer = load_tokenizer(other)
+    tokenizer.add_tokens(["<seen>"])
+    tokenizer.save_pretrained(other)
+    monkeypatch.setattr(importing, "load_policy", None)
+    options = ["--store", str(tmp_path / "p.db"), "--project", "p", "--dataset", str(prompts), "--completions", "1"]
+    moved = ["--models", f"{now} {other}", "--ask", "1", "--choose", "moved", "--moved-from", now, "--quiet"]
+    assert main(["annotate", "import", *options, *moved]) == 2
+    assert "have other tokens; name an earlier state" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_answer_that_two_models_give_is_the_firsts_and_counts_twice_for_how_far_they_moved(folder, tmp_path):

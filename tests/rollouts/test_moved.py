@@ -5,13 +5,15 @@ from itertools import product
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import ModelError, UserError
-from posttrain.rollouts.moved import kl_from, load_earlier
+from posttrain.rollouts.moved import kl_from, refuse_incomparable
 from posttrain.rollouts.policy import load_policy
+from posttrain.types import Message, Task
 from tests.recipes.folders import model_folder
-from tests.tiny import CONTEXT, VOCABULARY, plain_logits, tiny_llama
+from tests.tiny import VOCABULARY, plain_logits, tiny_llama
 
 POLICY, EARLIER = tiny_llama(dtype=torch.float64), tiny_llama(seed=1, dtype=torch.float64)
 PROMPTS = [(5, 9, 3), (5, 9, 3), (2, 2)]
@@ -50,17 +52,41 @@ def test_a_policy_that_stayed_has_not_moved():
     assert kl_from(POLICY, POLICY, [], []) == []
 
 
-def test_what_the_earlier_model_cannot_hold_is_refused():
-    short = tiny_llama(seed=1, dtype=torch.float64, context=CONTEXT - 20)
-    with pytest.raises(UserError, match="ends at token 6 of its conversation, and 'tiny' holds 4"):
-        kl_from(short, POLICY, PROMPTS[:2], SAID[:2])
+def test_what_is_computed_is_counted():
+    counted = []
+    kl_from(EARLIER, POLICY, PROMPTS, SAID, microbatch_tokens=10, on_tokens=counted.append)
+    assert sum(counted) == 8 + 7 and len(counted) == 2  # the prompt of the first two once
 
 
-def test_the_earlier_model_comes_in_the_policys_precision_and_must_have_its_tokens(tmp_path):
-    policy = load_policy(str(model_folder(tmp_path / "model")), precision="bfloat16")
-    assert load_earlier(str(model_folder(tmp_path / "earlier", seed=1)), policy).dtype == torch.bfloat16
-    other = load_tokenizer(tmp_path / "earlier")
+def asked(length):
+    return [Task((Message("user", "2"),)), Task((Message("user", "2" * length),))]
+
+
+@pytest.fixture(scope="module")
+def now(tmp_path_factory):
+    return str(model_folder(tmp_path_factory.mktemp("now") / "model"))
+
+
+def test_an_earlier_state_of_the_same_model_can_be_compared(now, tmp_path):
+    earlier = str(model_folder(tmp_path / "earlier", seed=1))
+    refuse_incomparable(earlier, now, asked(400), 400)  # what does not fit the policy either is for others to say
+    longest = len(load_policy(now, precision="float32").chat.prompt_ids(asked(40)[1].prompt))
+    short = str(model_folder(tmp_path / "short", seed=1, context=longest + 20))
+    refuse_incomparable(short, now, asked(40), 20)
+    with pytest.raises(UserError, match=rf"a prompt of {longest} tokens with an answer of up to 21 does not fit"):
+        refuse_incomparable(short, now, asked(40), 21)
+
+
+def test_a_model_of_other_tokens_is_refused(now, tmp_path):
+    earlier = model_folder(tmp_path / "earlier", seed=1)
+    padded = LlamaForCausalLM.from_pretrained(earlier)
+    padded.resize_token_embeddings(len(load_tokenizer(earlier).get_vocab()) + 7)
+    padded.save_pretrained(tmp_path / "padded")
+    other = load_tokenizer(earlier)
+    other.save_pretrained(tmp_path / "padded")
+    with pytest.raises(ModelError, match=r"padded' gives logits of .* name an earlier state"):
+        refuse_incomparable(str(tmp_path / "padded"), now, asked(1), 1)
     other.add_tokens(["<seen>"])
-    other.save_pretrained(tmp_path / "earlier")
-    with pytest.raises(ModelError, match=r"earlier' and '.*model' have other tokens"):
-        load_earlier(str(tmp_path / "earlier"), policy)
+    other.save_pretrained(earlier)
+    with pytest.raises(ModelError, match=r"earlier' and '.*model' have other tokens; name an earlier state"):
+        refuse_incomparable(str(earlier), now, asked(1), 1)

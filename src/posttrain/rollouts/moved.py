@@ -1,29 +1,50 @@
 """How far a policy has moved from an earlier one, prompt by prompt, along what it says itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
+from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import Example, pack, size_of
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import ModelError, UserError
+from posttrain.models.footprint import read_shape
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.load import load_model, locate
+from posttrain.models.load import locate
 from posttrain.models.logprobs import token_divergence
-from posttrain.rollouts.policy import Policy
+from posttrain.types import Task
 
 
-def load_earlier(name: str, policy: Policy) -> LanguageModel:
-    """The model that a policy is measured from: beside it, and in its precision.
+def refuse_incomparable(earlier: str, policy: str, tasks: Sequence[Task], max_new_tokens: int) -> None:
+    """Find out from tokenizers and configurations, before any weights are read, whether `kl_from` can compare them.
+
+    Args:
+        earlier: a folder, hub id, or packaged model.
+        policy: the same, of what samples the responses.
+        tasks: what it is asked.
+        max_new_tokens: of a response.
 
     Raises:
-        ModelError: there is no such model, or its tokens are others.
+        ModelError: their tokens are others.
+        UserError: a response could end where the earlier model's context does not reach.
     """
-    earlier = load_model(name, dtype=policy.model.dtype, device=str(policy.model.device))
-    words = policy.chat.tokenizer.get_vocab(), load_tokenizer(locate(name)).get_vocab()
-    if words[0] != words[1] or len(policy.model.head) != len(earlier.head):
-        raise ModelError(f"'{name}' and '{policy.model.name}' have other tokens, so they cannot be compared")
-    return earlier
+    before, now = read_shape(earlier), read_shape(policy)
+    words = load_tokenizer(locate(policy))
+    if load_tokenizer(locate(earlier)).get_vocab() != words.get_vocab():
+        raise ModelError(f"'{earlier}' and '{policy}' have other tokens; name an earlier state of the same model")
+    if before.vocabulary != now.vocabulary:
+        raise ModelError(
+            f"'{earlier}' gives logits of {before.vocabulary:,} tokens and '{policy}' of {now.vocabulary:,}; name an "
+            "earlier state of the same model"
+        )
+    if before.context < now.context:
+        chat = ChatFormat(words)
+        longest = max((len(chat.prompt_ids(task.prompt)) for task in tasks), default=0)
+        if longest + max_new_tokens > before.context:
+            raise UserError(
+                f"a prompt of {longest} tokens with an answer of up to {max_new_tokens} does not fit '{earlier}', "
+                f"which holds {before.context}; type a smaller --max-new-tokens, or leave long prompts out"
+            )
 
 
 @torch.no_grad()
@@ -34,6 +55,7 @@ def kl_from(
     said: Sequence[Sequence[int]],
     *,
     microbatch_tokens: int = 4096,
+    on_tokens: Callable[[int], None] | None = None,
 ) -> list[float]:
     """How far the policy is from the earlier one along each response, in nats.
 
@@ -50,21 +72,16 @@ def kl_from(
         prompts: the tokens of x, one prompt for each response.
         said: the tokens of y, one at least.
         microbatch_tokens: how much is computed at once; a longer sequence is computed alone.
-
-    Raises:
-        UserError: a response ends where the earlier model's context does not reach.
+        on_tokens: is told how many tokens were just computed.
     """
     examples = [Example(tuple(x), tuple(y), (True,) * len(y)) for x, y in zip(prompts, said, strict=True)]
     longest = max(map(size_of, examples), default=0)
-    if longest > earlier.context:
-        raise UserError(
-            f"an answer ends at token {longest} of its conversation, and '{earlier.name}' holds {earlier.context}; "
-            "type a smaller --max-new-tokens"
-        )
     found = [0.0] * len(examples)
     for row in pack(examples, max(microbatch_tokens, longest)):
         mine, theirs = policy.learned_states(row), earlier.learned_states(row)
         apart = token_divergence(theirs, earlier.head, mine, policy.head)
         for number, nats in zip(row.rows, apart.tolist(), strict=True):
             found[number] += nats
+        if on_tokens is not None:
+            on_tokens(len(row.token_ids))
     return found

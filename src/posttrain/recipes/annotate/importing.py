@@ -32,14 +32,15 @@ from posttrain.annotation.store.projects import NewItem
 from posttrain.data import load_tasks, parse_columns, read_rows, seed_for
 from posttrain.data.rows import map_columns
 from posttrain.errors import UserError
+from posttrain.models.load import load_model
 from posttrain.monitoring import Progress
 from posttrain.recipes.annotate.choosing import MOVED, RANDOM, check_choice, scores
 from posttrain.recipes.annotate.given import item_of
 from posttrain.recipes.annotate.serve import FILE
 from posttrain.rollouts.fitting import fitting
-from posttrain.rollouts.moved import kl_from, load_earlier
+from posttrain.rollouts.moved import kl_from, refuse_incomparable
 from posttrain.rollouts.policy import load_policy
-from posttrain.training.saved import saved_model
+from posttrain.training.saved import SavedModel, saved_model
 from posttrain.types import Request, Sampling, Task
 
 
@@ -90,7 +91,7 @@ class Import:
     reward_model: str = ""
     """The ensemble, trained by reward-model --ensemble 5: a run or a folder."""
     moved_from: str = ""
-    """For --choose moved: the model whose answers people have judged before, as for --models."""
+    """For --choose moved: the one model whose answers people have judged before, named as in --models."""
     seed: int = 0
     """Decides what is sampled, and what is chosen by chance."""
 
@@ -213,12 +214,18 @@ def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> 
     columns = parse_columns(config.columns) if config.columns else None
     every = load_tasks(config.dataset, columns=columns, limit=config.limit)
     tasks = [task for task in every if task.id not in there]
+    saved = {model: saved_model(model) for model in models if tasks}
+    earlier = saved_model(config.moved_from) if config.moved_from else None
+    for one in saved.values():
+        fitting(tasks, one.where, title=one.title)
+        if earlier is not None:
+            refuse_incomparable(earlier.where, one.where, tasks, config.max_new_tokens)
     said: list[list[_Said]] = [[] for _ in tasks]
-    for model in models if tasks else ():
-        for index, answer in _sample(config, model, tasks, quiet):
+    for model, one in saved.items():
+        for index, answer in _sample(config, model, one, earlier, tasks, quiet):
             said[index].append(answer)
     items = [
-        _item_of(config, task, answers)
+        _item_of(config, task, answers, earlier)
         for task, answers in zip(tasks, said, strict=True)
         if len({answer.text for answer in answers}) >= fewest
     ]
@@ -235,11 +242,11 @@ class _Said(NamedTuple):
     moved: float  # along it from the earlier model, in nats; 0 where there is none
 
 
-def _item_of(config: Import, task: Task, answers: Sequence[_Said]) -> NewItem:
+def _item_of(config: Import, task: Task, answers: Sequence[_Said], earlier: SavedModel | None) -> NewItem:
     """Each text once, by the model that said it first; how far the models have moved is told by all of them."""
     details: dict[str, Any] = {"sampling": {"temperature": config.temperature, "max_new_tokens": config.max_new_tokens}}
-    if config.moved_from:
-        details[MOVED] = {"from": config.moved_from, "kl": fmean(answer.moved for answer in answers)}
+    if earlier is not None:
+        details[MOVED] = {"from": earlier.title, "kl": fmean(answer.moved for answer in answers)}
     first: dict[str, _Said] = {}
     for answer in answers:
         first.setdefault(answer.text, answer)
@@ -251,24 +258,26 @@ def _item_of(config: Import, task: Task, answers: Sequence[_Said]) -> NewItem:
     )
 
 
-def _sample(config: Import, model: str, tasks: Sequence[Task], quiet: bool) -> list[tuple[int, _Said]]:
+def _sample(
+    config: Import, model: str, saved: SavedModel, earlier: SavedModel | None, tasks: Sequence[Task], quiet: bool
+) -> list[tuple[int, _Said]]:
     """A model's answers, each with the place of its task."""
-    saved = saved_model(model)
-    fitting(tasks, saved.where, title=saved.title)
     policy = load_policy(saved.where, precision=config.precision)
-    earlier = load_earlier(saved_model(config.moved_from).where, policy) if config.moved_from else None
     sampling = Sampling(config.max_new_tokens, config.temperature)
     asked = [(index, turn) for index in range(len(tasks)) for turn in range(config.completions)]
     prompts = [tuple(policy.chat.prompt_ids(task.prompt)) for task in tasks]
     requests = [Request(prompts[i], sampling, seed_for(config.seed, model, tasks[i].id, j)) for i, j in asked]
     with Progress(f"import {saved.title}", len(requests), quiet=quiet) as progress:
+        for note in (*saved.notes(), *(earlier.notes() if earlier else ())):
+            progress.say(note)
         with progress.phase("sampling"):
             found = policy.engine.generate(requests, progress.tokens)
         moved = [0.0] * len(found)
         if earlier is not None:
             with progress.phase("comparing"):
-                read = [request.token_ids for request in requests]
-                moved = kl_from(earlier, policy.model, read, [done.token_ids for done in found])
+                before = load_model(earlier.where, dtype=policy.model.dtype, device=str(policy.model.device))
+                read, said = [request.token_ids for request in requests], [done.token_ids for done in found]
+                moved = kl_from(before, policy.model, read, said, on_tokens=progress.tokens)
     return [
         # a zero, which a model can write and PostgreSQL cannot keep, looks like what else is no letter
         (
