@@ -8,8 +8,8 @@ the first policy's answers, and PPO optimises a policy on it. Then `posttrain an
 that policy to each of 500 other prompts, and adds --ask of them: by chance, or where the policy has moved furthest from
 the first one (`--choose moved`). Gold's odds draw the choices, and a new ensemble learns from the pairs of both rounds.
 It is judged by how often it prefers what gold prefers, of the new policy's answers to other prompts, and by what gold
-gains when the best of 512 of them is taken by it. Each has its difference from choosing by chance, paired by seed, with a 95%
-interval. Whatever has been done is not done again: give the same --output to go on.
+gains when the best of 512 of them is taken by it. Each has its difference from choosing by chance, paired by seed, with
+a 95% interval. Whatever has been done is not done again: give the same --output to go on.
 """
 
 import argparse

@@ -115,7 +115,8 @@ def observed_peak(points: Sequence[Point]) -> Point:
 def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]]]:
     """What to draw over the distance along a run: both rewards as they were read, and the law of RL fitted to gold.
 
-    And where each of the two is highest, if the run came so far. Each tenth of the way counts alike for the law.
+    And where each of the two is highest, if the run came so far. Each tenth of the way counts alike for the law, and
+    where fewer than four were read there is none.
     """
     if not points:
         return []
