@@ -263,6 +263,8 @@ def _sample(
 ) -> list[tuple[int, _Said]]:
     """A model's answers, each with the place of its task."""
     policy = load_policy(saved.where, precision=config.precision)
+    beside: dict[str, Any] = {"dtype": policy.model.dtype, "device": str(policy.model.device)}
+    before = None if earlier is None else load_model(earlier.where, **beside)  # now: it may be none that writes
     sampling = Sampling(config.max_new_tokens, config.temperature)
     asked = [(index, turn) for index in range(len(tasks)) for turn in range(config.completions)]
     prompts = [tuple(policy.chat.prompt_ids(task.prompt)) for task in tasks]
@@ -273,9 +275,8 @@ def _sample(
         with progress.phase("sampling"):
             found = policy.engine.generate(requests, progress.tokens)
         moved = [0.0] * len(found)
-        if earlier is not None:
+        if before is not None:
             with progress.phase("comparing"):
-                before = load_model(earlier.where, dtype=policy.model.dtype, device=str(policy.model.device))
                 read, said = [request.token_ids for request in requests], [done.token_ids for done in found]
                 moved = kl_from(before, policy.model, read, said, on_tokens=progress.tokens)
     return [
