@@ -16,7 +16,7 @@ import pytest
 
 from posttrain.annotation.store import exports, projects
 from posttrain.annotation.store.database import open_store
-from tests.annotation.worlds import PASSWORD
+from tests.annotation.worlds import PASSWORD, add_project, add_user
 from tests.conftest import CHROMIUM
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser's tests need playwright")
@@ -356,3 +356,109 @@ def test_a_person_talks_with_a_model(office):
     assert said(office, "export", "--project", "attack", "--to", "pairs", "--output", str(pairs))["rows"] == 2
     pair = json.loads(pairs.read_text().splitlines()[1])
     assert [message["role"] for message in pair["prompt"]] == ["user", "assistant", "user"]
+
+
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+KINDS = {"rank": 4, "compare": 2, "thumbs": 2, "score": 1, "steps": 1, "demonstrate": 1}  # answers to an item of each
+FAINT = r"""() => {
+  const numbers = (colour) => colour.match(/[\d.]+/g).map(Number);
+  const light = (colour) => {
+    const [r, g, b] = colour.map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = numbers(getComputedStyle(e).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0.99) return colour.slice(0, 3);
+    }
+    return [255, 255, 255];
+  };
+  const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const of = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !of.checkVisibility() || of.closest(":disabled, script, style")) continue;
+    const both = [light(numbers(getComputedStyle(of).color).slice(0, 3)), light(ground(of))].sort((a, b) => b - a);
+    const contrast = (both[0] + 0.05) / (both[1] + 0.05);
+    if (contrast < 4.5) found.push([walk.currentNode.data.trim(), contrast]);
+  }
+  return found;
+}"""
+SMALL = """() => {
+  const told = "button, input:not([type=hidden]), select, textarea, summary, .handle";
+  const small = ({ width, height }) => Math.min(width, height) < 24;
+  return [...document.querySelectorAll(told)]
+    .filter((e) => e.checkVisibility() && small((e.closest("label") ?? e).getBoundingClientRect()))
+    .map((e) => e.outerHTML.slice(0, 80));
+}"""
+
+
+def fits(page):
+    """That everything on a page is as wide as the phone, can be read and be hit by a finger: WCAG 2.2, 1.4.3, 2.5.8."""
+    page.wait_for_load_state()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, page.url
+    assert page.evaluate(FAINT) == [], page.url
+    assert page.evaluate(SMALL) == [], page.url
+    assert page.wrong == []
+
+
+def log_in(page, office, name):
+    page.goto(f"{office.url}/login")
+    fits(page)
+    page.fill("[name=name]", name)
+    page.fill("[name=password]", PASSWORD)
+    page.click("button.primary")
+    page.wait_for_url(f"{office.url}/")
+    fits(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_a_phone_and_can_be_read_in_light_and_dark(office, scheme):
+    store = open_store(office.store)
+    long = "A long word: " + "donaudampfschifffahrt" * 5 + " and `" + "code " * 30 + "`\n\n1. one\n2. two\n\n"
+    long += "```\n" + "a line of code " * 20 + "\n```\n\n" + "| a long cell " * 20 + "|\n" + "|---" * 20 + "|\n"
+    for kind, size in KINDS.items():
+        completions = [(f"{long} {number}", "", {}) for number in range(size)]
+        one = projects.NewItem("q", [{"role": "user", "content": long}], completions, {})
+        attributes = ["helpful", "correct"] if kind == "score" else []
+        add_project(store, kind, [one], kind=kind, attributes=attributes)
+        add_user(store, f"ann of {kind}", kind)
+    add_user(store, "boss of all", role="manager")
+    store.close()
+    for kind in KINDS:
+        page = office.page(**PHONE, color_scheme=scheme)
+        log_in(page, office, f"ann of {kind}")
+        page.click("text=Go on")
+        page.wait_for_url("**/work/*")
+        fits(page)
+        page.goto(f"{office.url}/projects/{list(KINDS).index(kind) + 1}/mine")
+        fits(page)
+        page.context.close()
+    page = office.page(**PHONE, color_scheme=scheme)
+    log_in(page, office, "boss of all")
+    paths = ["manage", *(f"manage/{n}" for n in range(1, 7)), *(f"manage/{n}/items/{n}" for n in range(1, 6))]
+    for path in (*paths, "nowhere"):
+        assert page.goto(f"{office.url}/{path}").ok == (path != "nowhere")
+        fits(page)
+
+
+def test_cards_are_dragged_by_a_finger(office):
+    fill(office)
+    store = open_store(office.store)
+    add_user(store, "ann", "helpful")
+    store.close()
+    page = office.page(**PHONE)
+    log_in(page, office, "ann")
+    page.click("text=Go on")
+    page.wait_for_load_state()
+    order = numbers(page)
+    finger = page.context.new_cdp_session(page)
+    handle, to = (page.locator(".completion").nth(n) for n in (1, 0))
+    handle.scroll_into_view_if_needed()
+    start, end = handle.locator(".handle").bounding_box(), to.bounding_box()
+    x, y = start["x"] + start["width"] / 2, start["y"] + start["height"] / 2
+    finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for part in (0.25, 0.5, 0.75, 1.0):
+        at = {"x": x, "y": y + part * (end["y"] + 3 - y)}
+        finger.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [at]})
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    assert numbers(page) == [order[1], order[0], *order[2:]]
