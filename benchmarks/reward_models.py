@@ -5,9 +5,9 @@
     python benchmarks/reward_models.py --data DATA --output runs/reward-models --only single trl --seeds 0 1 2
 
 The packaged model learns from the first --pairs pairs of harmless-base (DATA has hh-rlhf/) that have at most
---max-tokens tokens, once, 8 pairs an update, with the same learning rate and schedule for all, and judges the 300
-held-out pairs by `posttrain evaluate --suite reward`; nothing is calibrated on them. What is finished is not run again:
-give the same --output.
+--max-tokens tokens, once, 8 pairs an update, with the same schedule and learning rate (an adapter's is 4e-4), and
+judges the 300 held-out pairs by `posttrain evaluate --suite reward`; nothing is calibrated on them. What is finished is
+not run again: give the same --output.
 """
 
 import argparse
@@ -34,6 +34,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "single": {},
     "ensemble of 5": {"ensemble": 5},
     "length apart": {"length_debias": 1.0},
+    "adapter of rank 16": {"lora_rank": 16, "lr": 4e-4},
 }
 
 

@@ -12,6 +12,7 @@ from posttrain.models.heads import Calibration, RewardModel, load_reward_model, 
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
+from posttrain.training.optimizer import MasterAdamW
 from tests.recipes.folders import model_folder
 from tests.tiny import CONTEXT, VOCABULARY
 
@@ -174,6 +175,53 @@ def test_an_adapter_is_merged_into_its_base_and_gets_heads(tmp_path: Path, membe
         torch.testing.assert_close(again.scores(row), scores)
     with pytest.raises(ModelError, match="is no reward model"):
         load_reward_model(str(tmp_path / "adapter"), dtype=torch.float32, trained=True)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_fresh_adapter_is_trained_with_the_heads_and_saved_in_the_weights(tmp_path: Path, members: int):
+    pytest.importorskip("peft")
+    base = str(model_folder(tmp_path / "model"))
+    model = load_reward_model(base, dtype=torch.float32, members=members, lora_rank=4, seed=1)
+    (row,) = pack([Example((5, 9, 3), (4, 8, 1), (True,) * 3)], 64)
+    plain = load_reward_model(base, dtype=torch.float32, members=members, seed=1)
+    with torch.no_grad():
+        assert torch.equal(model.scores(row), plain.scores(row))  # it begins as nothing
+    names = [name for name, _ in model.trainable()]
+    assert names[-1] == "score.weight" and len(names) == 29  # 2 layers x 7 linear maps x A and B, and the heads
+    assert all("lora_A" in name or "lora_B" in name for name in names[:-1])
+    frozen = {name: p.detach().clone() for name, p in model.body.network.named_parameters() if name not in names}
+    optimizer = MasterAdamW(model.trainable())
+    with optimizer.collecting():
+        model.scores(row).sum().backward()
+    optimizer.step(0.05)
+    with optimizer.collecting():  # an adapter whose one side is zero hands nothing on to the other
+        model.scores(row).sum().backward()
+    optimizer.step(0.05)
+    with torch.no_grad():
+        scores = model.scores(row)
+        heads_alone = RewardModel(plain.body, model.zeros)
+        heads_alone.body.network.score.weight.copy_(model.head)
+        assert (heads_alone.scores(row) - scores).abs().min() > 1e-3
+    assert all(torch.equal(p, frozen[name]) for name, p in model.body.network.named_parameters() if name in frozen)
+    model.save(tmp_path / "saved", padding=0, calibration=Calibration((0.5,) * members, 2.0))
+    again = load_reward_model(str(tmp_path / "saved"), dtype=torch.float32, trained=True)
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved", attn_implementation="eager").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(again.scores(row), (scores - 0.5) / 2, rtol=1e-4, atol=1e-5)
+        raw = theirs(input_ids=torch.tensor([row.token_ids])).logits
+        torch.testing.assert_close(raw, scores / 2, rtol=1e-4, atol=1e-5)
+        assert torch.equal(model.scores(row), scores)  # what goes on learning is as it was
+
+
+def test_the_seed_decides_a_fresh_adapter_and_no_head_is_drawn_otherwise(tmp_path: Path):
+    pytest.importorskip("peft")
+    base = str(model_folder(tmp_path / "model"))
+    one, same, other = (
+        dict(load_reward_model(base, dtype=torch.float32, lora_rank=4, seed=seed).trainable()) for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not any(torch.equal(one[name], other[name]) for name in one if "lora_A" in name)
+    assert torch.equal(one["score.weight"], load_reward_model(base, dtype=torch.float32, seed=1).head)
 
 
 def test_a_classifier_with_several_scores_and_a_broken_adapter_are_refused(tmp_path: Path):

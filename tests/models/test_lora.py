@@ -58,6 +58,15 @@ def test_only_the_adapter_is_trained_and_the_head_has_none():
     assert all(torch.equal(p, base[n]) for n, p in model.network.named_parameters() if "lora" not in n)
 
 
+def test_a_layer_may_be_trained_whole_beside_it():
+    model = add_lora(tiny_llama(), rank=4, whole="model.layers.0.mlp.down_proj")
+    names = {name for name, _ in model.trainable()}
+    layers = {name.split(".lora_")[0] for name in names if ".lora_" in name}
+    assert len(layers) == 13 and names - {name for name in names if ".lora_" in name} == {
+        "model.layers.0.mlp.down_proj.weight"
+    }
+
+
 def test_its_weights_are_float32_whatever_the_base_computes_in():
     model = add_lora(tiny_llama(dtype=torch.bfloat16), rank=4)
     assert {p.dtype for _, p in model.trainable()} == {torch.float32}

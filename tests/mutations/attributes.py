@@ -203,4 +203,17 @@ MUTATIONS = [
         "recipes/test_reward_attributes.py",
     ),
     Mutation("commands.py", "if key in after\n", "\n", "recipes/test_reward_attributes.py"),
+    Mutation(
+        "recipes/reward_attributes/__init__.py",
+        "        lora_rank=config.lora_rank,\n",
+        "",
+        "recipes/test_reward_attributes.py",
+    ),
+    *(
+        Mutation("models/attributes.py", old, new, "recipes/test_reward_attributes.py")
+        for old, new in [
+            ("str(folder), state_dict=dict(self.body.weights()))", "str(folder))"),
+            ("add_lora(body, lora_rank, seed=seed, whole=ROWS)", "add_lora(body, lora_rank, seed=seed)"),
+        ]
+    ),
 ]

@@ -210,6 +210,8 @@ MUTATIONS = [
         Mutation("models/lora.py", old, new, "models/test_lora.py")
         for old, new in [
             ("else 2 * rank", "else rank"),
+            ("exclude_modules=[whole] if whole else None", "exclude_modules=None"),
+            ("    if whole:\n", "    if False:\n"),
             ("        torch.manual_seed(seed)\n", ""),
             ("    with torch.random.fork_rng(devices=[]):\n", "    if True:\n"),
             ("network=adapted.base_model.model, adapter=adapted, fresh", "network=adapted.base_model.model, fresh"),

@@ -70,8 +70,12 @@ MUTATIONS = [
             ("            config.num_labels = members or 1\n", "            config.num_labels = 1\n"),
             ("str(label).startswith(MEMBER)", "str(label)"),
             ("if members not in (0, config.num_labels):", "if False:"),
+            ("weights = dict(self.body.weights())", "weights = network.state_dict()"),
+            ("lora.add_lora(body, lora_rank, seed=seed, whole=ROWS)", "lora.add_lora(body, lora_rank, whole=ROWS)"),
+            ("lora.add_lora(body, lora_rank, seed=seed, whole=ROWS)", "lora.add_lora(body, lora_rank, seed=seed)"),
         ]
     ),
+    Mutation("recipes/reward_model.py", "        lora_rank=config.lora_rank,\n", "", "recipes/test_reward_model.py"),
     Mutation("models/heads.py", "        elif trained:\n", "        elif False:\n", "recipes/test_reward_model.py"),
     *(
         Mutation("evaluation/pairs.py", old, new, "evaluation/test_pairs.py")

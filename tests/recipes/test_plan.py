@@ -367,6 +367,12 @@ def test_a_reward_model_predicts_no_words_and_has_no_reference(folder):
     )
 
 
+def test_a_reward_model_may_have_an_adapter_which_is_merged_into_what_is_saved(folder):
+    scored, compared = (run(pairs(kind, folder, lora_rank=4)).summary() for kind in (PlanRewardModel, PlanPreference))
+    assert scored["trainable"] == compared["trainable"] == 4 * 2 * (2 * 64 + 2 * 48 + 3 * 80)
+    assert scored["disk_bytes"] == compared["disk_bytes"] + 4 * (4 * scored["parameters"] - 4 * scored["trainable"])
+
+
 @pytest.mark.parametrize("kind", [PlanPreference, PlanRewardModel])
 def test_pairs_are_measured_too(folder, monkeypatch, kind):
     monkeypatch.setattr(speed, "seconds_of", lambda work, device: (work(), 1.0)[1])

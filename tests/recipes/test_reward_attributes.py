@@ -8,6 +8,7 @@ from statistics import correlation, mean, pstdev
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from posttrain.cli import main
 from posttrain.data import graded_of, load_preferences, load_ratings
@@ -96,6 +97,22 @@ def test_ratings_are_learned_and_told_attribute_by_attribute(config, tmp_path):
     rows = read_run(found.run).metrics
     assert rows[1]["lr"] == config.lr > rows[2]["lr"]
     assert rows[-1]["error/kind"] < 0.5 and rows[-1]["loss"] < rows[1]["loss"]
+
+
+def test_an_adapter_learns_ratings_and_is_saved_in_the_weights(config, tmp_path):
+    pytest.importorskip("peft")
+    found = run(replace(config, lora_rank=4, lr=0.02), output=tmp_path / "run", quiet=True)
+    assert found.after["correlation"] > 0.9
+    folder = checkpoint.latest(found.run / "checkpoints").path
+    assert not (folder / "adapter_config.json").exists()
+    assert all("lora" in name or name == "score.weight" for name in load_file(folder / "masters.safetensors"))
+    judged = [(row["prompt"], row[side]) for row in heldout_of(config) for side in ("chosen", "rejected")]
+    said = scores(found.run, *judged)
+    right = [chosen > rejected for chosen, rejected in zip(said[::2], said[1::2], strict=True)]
+    assert sum(right) / len(right) == pytest.approx(found.after["accuracy"])
+    margins = [chosen - rejected for chosen, rejected in zip(said[::2], said[1::2], strict=True)]
+    told = found.after["margin"] / found.after["temperature"]
+    assert sum(margins) / len(margins) == pytest.approx(told, rel=1e-2)
 
 
 def test_the_gate_is_that_of_the_learned_pairs_for_the_heads_as_they_are(config, tmp_path):

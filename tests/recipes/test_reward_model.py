@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from posttrain.data import load_preferences
 from posttrain.data.packing import Ranked
@@ -92,6 +93,21 @@ def test_an_ensemble_learns_and_its_members_differ(config, tmp_path):
         run(replace(config, model=str(found.run), length_debias=1.0), output=tmp_path / "apart", quiet=True)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_adapter_learns_and_what_is_saved_scores_as_it_did(config, precision, tmp_path):
+    pytest.importorskip("peft")
+    adapter = replace(config, lora_rank=4, lr=0.02, precision=precision, calibrate=False)
+    found = run(adapter, output=tmp_path / "run", quiet=True)
+    assert found.after["accuracy"] > 0.9
+    folder = checkpoint.latest(found.run / "checkpoints").path
+    assert not (folder / "adapter_config.json").exists()
+    assert all("lora" in name or name == "score.weight" for name in load_file(folder / "masters.safetensors"))
+    scores = [score for (score,) in load_scorer(str(folder), precision=precision)(conversations(HELDOUT))]
+    margins = [chosen - rejected for chosen, rejected in zip(scores[::2], scores[1::2], strict=True)]
+    off = 1e-4 if precision == "float32" else 0.05  # the sum of base and adapter is rounded
+    assert sum(margins) / len(margins) == pytest.approx(found.after["margin"], rel=off)
+
+
 def test_each_member_learns_from_a_sample_of_its_own(config, tmp_path, monkeypatch):
     units = [Ranked((), ())] * 3000
     bags = [unit.bag for unit in reward_model._in_bags(units, 2, seed=0)]
@@ -109,7 +125,10 @@ def test_each_member_learns_from_a_sample_of_its_own(config, tmp_path, monkeypat
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-@pytest.mark.parametrize("changes", [{"length_debias": 1.0}, {"ensemble": 2}, {"margin": 1.0, "centring": 0.1}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"length_debias": 1.0}, {"ensemble": 2}, {"margin": 1.0, "centring": 0.1}, {"lora_rank": 4, "ensemble": 2}],
+)
 def test_a_resumed_run_equals_one_that_was_not_stopped(changes, config, tmp_path):
     config = replace(config, **changes, steps=4, save_every=2, decay="constant")
     whole = run(config, output=tmp_path / "whole", quiet=True).run

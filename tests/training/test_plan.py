@@ -142,6 +142,8 @@ def test_a_checkpoint_is_model_masters_and_adam():
     assert checkpoint_bytes(Training(SHAPE, 4)) == (4 + 4 + 8) * P
     assert checkpoint_bytes(Training(SHAPE, 4, critic=True)) == (4 + 2 * (4 + 8)) * P
     assert checkpoint_bytes(Training(SHAPE, 2, lora_rank=16)) == (4 + 4 + 8) * 16 * 305_280
+    merged = Training(SHAPE, 2, lora_rank=16, head=False)
+    assert checkpoint_bytes(merged) == 2 * P + (4 + 8) * 16 * 305_280
 
 
 def test_seconds_of_a_step():

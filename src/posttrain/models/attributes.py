@@ -17,6 +17,7 @@ from transformers import AutoConfig
 from posttrain.errors import ModelError
 from posttrain.models.heads import (
     ATTRIBUTE,
+    ROWS,
     RewardModel,
     load_classifier,
     load_reward_model,
@@ -25,6 +26,7 @@ from posttrain.models.heads import (
 )
 from posttrain.models.language_model import LanguageModel, Packed
 from posttrain.models.load import is_classifier, locate
+from posttrain.models.lora import add_lora
 from posttrain.models.wide import wide_dtype
 
 ABOUT = "reward_attributes"  # what its configuration calls all that is said of them
@@ -132,14 +134,15 @@ class AttributeModel:
     def save(self, folder: Path, *, padding: int) -> None:
         """Write a Hugging Face folder, which transformers reads as a classifier with K labels: the attributes.
 
-        They are in units of mean 0 and spread 1; what makes one score of them is beside, for posttrain alone.
+        They are in units of mean 0 and spread 1; what makes one score of them is beside, for posttrain alone. An
+        adapter is merged into the weights.
         """
         network: Any = self.body.network
         network.config.pad_token_id = padding
         about = self.mixture._asdict() | self.units._asdict()
         gate: Gate = about.pop("gate")
         setattr(network.config, ABOUT, about)
-        network.save_pretrained(str(folder))
+        network.save_pretrained(str(folder), state_dict=dict(self.body.weights()))
         save_file(gate.state_dict(), folder / GATE)
 
 
@@ -175,11 +178,13 @@ def load_attributes(
     device: str = "cpu",
     seed: int = 0,
     width: int = 64,
+    lora_rank: int = 0,
 ) -> AttributeModel:
     """A model to learn ratings: one with heads for the same attributes, or a language model with heads of zeros.
 
     Zeros foretell the mean, and so begin with an error of 1; drawn rows would begin worse than that. How the attributes
-    were rated is not known yet, and stands in `units` as mean 0 and spread 1.
+    were rated is not known yet, and stands in `units` as mean 0 and spread 1. With `lora_rank` a fresh adapter is
+    trained with the heads instead of the whole model.
 
     Raises:
         ModelError: as `load_classifier`, or it is a reward model with other heads.
@@ -196,6 +201,8 @@ def load_attributes(
         name_rows(config, [ATTRIBUTE + one for one in names])
 
     body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
+    if lora_rank:
+        body = add_lora(body, lora_rank, seed=seed, whole=ROWS)
     units = Units(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
     return AttributeModel(body, units, even(body, weights, width=width, seed=seed))
 

@@ -22,6 +22,7 @@ from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, without_report
 from posttrain.models.wide import wide_dtype
 
+ROWS = "score"  # what transformers calls the layer of the heads
 ATTRIBUTE = "attribute_"  # what the labels of attribute heads are called in a folder (models/attributes.py)
 MEMBER = "reward_"  # what the labels of an ensemble are called in its folder: a classifier with others is none
 ZEROS = "reward_zeros"  # what the configuration in a folder calls the scores that count as 0
@@ -101,6 +102,8 @@ class RewardModel:
     def save(self, folder: Path, *, padding: int, calibration: Calibration | None = None) -> None:
         """Write a Hugging Face folder, which transformers reads as a sequence classifier with H labels.
 
+        An adapter is merged into its weights.
+
         Its classifier reads the score at the last token that is not `padding`, so no sequence may end with that: many
         tokenizers pad with the stop token, and every score would silently be that of the token before it.
 
@@ -113,7 +116,7 @@ class RewardModel:
         if calibration or self.comparable:
             apart = [(old + new) / temperature for old, new in zip(self.zeros, zeros, strict=True)]
             setattr(network.config, ZEROS, apart)
-        weights = network.state_dict()
+        weights = dict(self.body.weights())
         weights["score.weight"] = (self.head.detach().float() / temperature).to(self.head.dtype)
         network.save_pretrained(str(folder), state_dict=weights)
 
@@ -125,7 +128,14 @@ def wide_product(states: Tensor, rows: Tensor) -> Tensor:
 
 
 def load_reward_model(
-    name: str, *, dtype: torch.dtype, device: str = "cpu", seed: int = 0, members: int = 0, trained: bool = False
+    name: str,
+    *,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    seed: int = 0,
+    members: int = 0,
+    trained: bool = False,
+    lora_rank: int = 0,
 ) -> RewardModel:
     """Load a reward model, or put fresh heads on a language model: w_h ~ N(0, 1 / (D + 1)).
 
@@ -135,9 +145,10 @@ def load_reward_model(
         name: a folder, a hub id or a packaged model.
         dtype: what to compute in.
         device: where.
-        seed: decides the fresh heads.
+        seed: decides the fresh heads, and a fresh adapter.
         members: how many; 0 for as many as there are, and one on a language model.
         trained: refuse a language model, whose fresh heads would give scores that mean nothing.
+        lora_rank: of a fresh adapter, which is trained with the heads instead of the whole model; 0 for none.
 
     Raises:
         ModelError: there is no such model, it lacks weights, it gives several scores and is no ensemble, it has not as
@@ -157,6 +168,8 @@ def load_reward_model(
     body = load_classifier(name, label, lambda rows: _draw(rows, seed), dtype=dtype, device=device)
     config: Any = body.network.config
     zeros = getattr(config, ZEROS, None)
+    if lora_rank:
+        body = lora.add_lora(body, lora_rank, seed=seed, whole=ROWS)
     return RewardModel(body, tuple(zeros or (0.0,) * config.num_labels), comparable=zeros is not None)
 
 

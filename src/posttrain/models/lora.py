@@ -50,20 +50,28 @@ def _peft() -> Any:
     return peft
 
 
-def add_lora(model: LanguageModel, rank: int, alpha: float | None = None, seed: int = 0) -> LanguageModel:
+def add_lora(
+    model: LanguageModel, rank: int, alpha: float | None = None, seed: int = 0, whole: str = ""
+) -> LanguageModel:
     """Freeze the model and add a trainable adapter to every linear layer but the head; at first it changes nothing.
 
     `alpha` scales the update by alpha / rank and is 2 * rank unless given. The adapter's weights are float32 whatever
-    the base computes in.
+    the base computes in. `whole` names a layer that is trained as it is, such as the rows of a reward model.
     """
     if model.adapter is not None:
         raise UserError(f"'{model.name}' is an adapter already; leave out --lora-rank to train that one further")
     config = _peft().LoraConfig(
-        r=rank, lora_alpha=alpha if alpha is not None else 2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=rank,
+        lora_alpha=alpha if alpha is not None else 2 * rank,
+        target_modules="all-linear",
+        exclude_modules=[whole] if whole else None,
+        task_type=None if whole else "CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapted = _peft().get_peft_model(model.network, config)
+    if whole:
+        model.network.get_submodule(whole).requires_grad_(True)
     return _around(model, adapted, fresh=True)
 
 

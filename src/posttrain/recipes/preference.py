@@ -42,8 +42,6 @@ class Preferences(PairOptions):
 
     algorithm: str = "dpo"
     """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
-    lora_rank: int = 0
-    """Train an adapter of this rank instead of all weights; 0: all weights."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class _Parts:
 
 def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
-    pair_options.check(config, lora_rank=config.lora_rank)
+    pair_options.check(config)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     saved = saved_model(config.model)

@@ -4,12 +4,13 @@
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model runs/sft-2026-01-31-1 --lr 1e-5
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --ensemble 5
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --length-debias 1
+    posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model OWNER/NAME --lora-rank 16 --lr 1e-4
 
 Bradley and Terry's loss on the scores of the responses to a prompt, which is computed once with all its pairs. With
 held-out pairs the scores come out calibrated: a difference of 1 means odds of 2.7 to 1 that people prefer the one. The
 result is a Hugging Face folder: a sequence classifier with one label, or one for each member of an ensemble, whose chat
-template ends where the score is read. Attributes that were rated apart: recipes/reward_attributes.py.
-Left out so far: adapters.
+template ends where the score is read. An adapter that was trained is merged into it. Attributes that were rated apart:
+recipes/reward_attributes.
 """
 
 import time
@@ -54,6 +55,8 @@ class Scoring(PairOptions):
     """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""
     lr: float = 1e-5
     """Peak learning rate."""
+    lora_rank: int = 0
+    """Train an adapter of this rank, and the head, instead of all weights; what is saved has it merged. 0: all."""
     label_smoothing: float = 0.0
     """How often a choice is taken to be the wrong way round; below 0.5."""
     margin: float = 0.0
@@ -161,6 +164,7 @@ def _prepare(config: Scoring) -> _Parts:
         device=device,
         seed=config.seed,
         members=config.ensemble if config.ensemble > 1 else 0,
+        lora_rank=config.lora_rank,
     )
     if config.length_debias:
         if model.members > 1:
@@ -185,7 +189,7 @@ def _prepare(config: Scoring) -> _Parts:
 
 def _check(config: Scoring) -> None:
     pair_options.check(config)
-    check_settings(config, counts=("ensemble",), zero_or_more=("margin", "centring", "length_debias"), lora_rank=0)
+    check_settings(config, counts=("ensemble",), zero_or_more=("margin", "centring", "length_debias"))
     if not 0 <= config.label_smoothing < 0.5:
         raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
     if config.length_debias and config.ensemble > 1:

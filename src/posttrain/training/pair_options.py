@@ -35,6 +35,8 @@ class PairOptions:
     """Of AdamW."""
     max_grad_norm: float = 1.0
     """Longer gradients are scaled to this."""
+    lora_rank: int = 0
+    """Train an adapter of this rank instead of all weights; 0: all weights."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096
@@ -63,13 +65,13 @@ class PairOptions:
     """Decides every random choice of the run."""
 
 
-def check(options: PairOptions, *, lora_rank: int = 0) -> None:
+def check(options: PairOptions) -> None:
     """Refuse what cannot be trained with; raises `UserError`, which names the option."""
     check_settings(
         options,
         counts=("pairs_per_step", "max_tokens", "eval_limit"),
         zero_or_more=("eval_every",),
-        lora_rank=lora_rank,
+        lora_rank=options.lora_rank,
     )
     check_heldout(eval_share=options.eval_share, eval_dataset=options.eval_dataset, eval_every=options.eval_every)
     if options.steps < 0 or not 0 < options.epochs < math.inf:

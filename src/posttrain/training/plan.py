@@ -135,8 +135,12 @@ def _longest(training: Training, load: Load) -> int:
 
 
 def checkpoint_bytes(training: Training) -> int:
-    """One checkpoint: the policy as it computes (an adapter alone), float32 masters and Adam's state of all trained."""
-    model = 4 * training.trainable if training.lora_rank else training.shape.parameters * training.itemsize
+    """One checkpoint: the model as it computes, float32 masters and Adam's state of all trained.
+
+    Of a policy under an adapter the adapter alone; into a reward model it is merged.
+    """
+    alone = training.lora_rank and training.head
+    model = 4 * training.trainable if alone else training.shape.parameters * training.itemsize
     return model + 12 * training.networks * training.trainable
 
 

@@ -101,8 +101,6 @@ class PlanPreference(PairOptions):
 
     algorithm: str = "dpo"
     """Which algorithm, with its default knobs: they decide whether a reference is kept."""
-    lora_rank: int = 0
-    """Train an adapter of this rank instead of all weights; 0: all weights."""
     measure: bool = True
     """Measure the speed of this machine, which takes some seconds; without it no time is said."""
 

@@ -229,7 +229,7 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
         steps,
         f"{longest.prompts} pairs a step",
         lengths,
-        lora_rank=0 if scored else config.lora_rank,
+        lora_rank=config.lora_rank,
         reference=held,
         reads=compared * (3 if isinstance(algorithm, UnpairedAlgorithm) else 1),
         head=not scored,

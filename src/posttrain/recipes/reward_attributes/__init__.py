@@ -114,6 +114,7 @@ def _prepare(config: Attributes) -> Parts:
         device=device,
         seed=config.seed,
         width=config.gate_width,
+        lora_rank=config.lora_rank,
     )
     chat = ChatFormat(load_tokenizer(locate(saved.where)), model.body.stop_ids)
     graded = feedback.tokenize(config, RATINGS, rated, chat, model.body.context)
@@ -130,7 +131,7 @@ def _prepare(config: Attributes) -> Parts:
 
 def _check(config: Attributes) -> None:
     pair_options.check(config)
-    check_settings(config, zero_or_more=("gate_width",), lora_rank=0)
+    check_settings(config, zero_or_more=("gate_width",))
     if not config.ratings:
         raise UserError("say what to learn with --ratings: a hub id, or a jsonl or parquet file or folder")
     if config.eval_dataset and not config.dataset:

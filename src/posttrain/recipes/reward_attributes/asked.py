@@ -37,6 +37,8 @@ class Attributes(PairOptions):
     """The longest of prompt and response; longer ones are left out, and counted."""
     lr: float = 1e-5
     """Peak learning rate."""
+    lora_rank: int = 0
+    """Train an adapter of this rank, and the heads, instead of all weights; what is saved has it merged. 0: all."""
     columns: str = ""
     """Which columns of the ratings to read, such as "prompt=question completion=answer"."""
     pair_columns: str = ""
