@@ -10,8 +10,9 @@ is read beside. Policy and models are Llamas of two layers that write up to 24 d
 layers whose weights are random, scaled so that what the policy says at first scores 0 with a deviation of 2.
 
 The first table says how far along d = sqrt(KL) gold was highest, where the law that was fitted has its highest point,
-and what was left of the gold reward in the end; the second the same of the mean over seeds, at like distances and as
-far as all of them came. Whatever has been done is not done again: give the same --output to go on.
+and what was left of the gold reward in the end; the second the same of the mean over seeds at the
+same updates, d from the mean of their KL, and between which distances the peaks lie in 95% of draws of as many seeds.
+Whatever has been done is not done again: give the same --output to go on.
 """
 
 import argparse
@@ -19,12 +20,12 @@ import json
 import math
 import random
 import shutil
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -43,7 +44,16 @@ from posttrain.environments.overseen import overseen
 from posttrain.models.heads import Calibration, RewardModel
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.monitoring import read_run
-from posttrain.monitoring.overoptimization import Point, best_of_n, best_of_n_kl, fit, observed_peak, points_of, tenths
+from posttrain.monitoring.overoptimization import (
+    Point,
+    best_of_n,
+    best_of_n_kl,
+    fit,
+    observed_peak,
+    points_of,
+    tenths,
+    together,
+)
 from posttrain.recipes import reward_model, rl
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
@@ -62,6 +72,8 @@ OTHERS = [str(number) for number in range(200, 200 + HELD)]
 MOST = 512  # completions of each held-out prompt, to choose the best from
 SPREAD = 2.0  # standard deviation of gold on what the policy says at first, in nats of odds
 ENSEMBLE = 5
+DRAWS = 500  # of the seeds, to see how far a peak depends on which they are
+FAR = 100.0  # a distance that no policy comes to
 
 
 @dataclass(frozen=True)
@@ -255,25 +267,16 @@ def peaks(points: Sequence[Point], form: str) -> tuple[Point, float | None]:
 
 
 def curve(points: Sequence[Point], form: str) -> list[Point]:
-    """What is looked at of one seed: of RL, which is read at equal times, the mean in each tenth of its way."""
-    return list(tenths(points).values()) if form == "rl" else list(points)
+    """What is looked at: of RL, which is read at equal times, the mean in each tenth of its way."""
+    return tenths(points) if form == "rl" else list(points)
 
 
-def mean_curve(curves: Sequence[Sequence[Point]], form: str) -> list[Point]:
-    """The mean over seeds of what was gained at like distances: of best of n at the same ones, of RL in tenths."""
-    far = min(max(point.distance for point in curve) for curve in curves)
-    together: defaultdict[float, list[Point]] = defaultdict(list)
-    for points in curves:
-        places = tenths(points, far) if form == "rl" else {point.distance: point for point in points}
-        for place, point in places.items():
-            together[place].append(point)
-    whole = (points for _, points in sorted(together.items()) if len(points) == len(curves))
-    return [Point(*map(fmean, zip(*points, strict=True))) for points in whole]
+Curves = dict[str, dict[str, list[list[Point]]]]  # by way and proxy, the points of each seed
 
 
-def curves_of(seeds: Sequence[int], output: Path) -> dict[str, dict[str, list[list[Point]]]]:
-    """By way and proxy, the points of each seed."""
-    found: dict[str, dict[str, list[list[Point]]]] = {form: {} for form in FORMS}
+def curves_of(seeds: Sequence[int], output: Path) -> Curves:
+    """What all seeds found."""
+    found: Curves = {form: {} for form in FORMS}
     for seed in seeds:
         read = json.loads((output / f"seed-{seed}" / "points.json").read_text(encoding="utf-8"))
         for form in FORMS:
@@ -282,23 +285,46 @@ def curves_of(seeds: Sequence[int], output: Path) -> dict[str, dict[str, list[li
     return found
 
 
-def mean_table(seeds: Sequence[int], output: Path) -> list[str]:
+def peaks_by_chance(curves: Sequence[Sequence[Point]], form: str) -> tuple[list[float], list[float]]:
+    """Both peaks, gold's and the law's, of as many seeds drawn with replacement, for each of DRAWS times."""
+    chance = random.Random(0)  # the same seeds for every proxy
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(DRAWS):
+        top, law = peaks(curve(together(chance.choices(curves, k=len(curves))), form), form)
+        found[0].append(top.distance)
+        found[1].append(math.inf if law is None else law)
+    return found
+
+
+def told(value: float) -> str:
+    """A distance, or a ratio of two."""
+    return f"{value:.2f}" if value < FAR else "far"
+
+
+def between(values: Sequence[float]) -> str:
+    """The middle 95% of distances."""
+    low, high = (sorted(values)[round(share * (len(values) - 1))] for share in (0.025, 0.975))
+    return f"{told(low)} to {told(high)}"
+
+
+def table_together(curves: Curves) -> list[str]:
     """In Markdown: one row for each way and proxy, of the mean over seeds."""
     lines = [
-        f"| optimised by | proxy | gold at its peak, mean of {len(seeds)} seeds | at d | peak of the law at d | ratio "
-        "| gold as far as all came | proxy | d |",
+        "| optimised by | proxy | gold at its peak | at d (95% of draws) | peak of the law at d (95% of draws) | ratio "
+        "| gold in the end | proxy in the end | d in the end |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for form, proxies in curves_of(seeds, output).items():
-        for name, curves in proxies.items():
-            points = mean_curve(curves, form)
+    for form, proxies in curves.items():
+        for name, each in proxies.items():
+            read = together(each)
+            points, end = curve(read, form), read[-1]
             top, law = peaks(points, form)
-            last = points[-1]
-            told = "-" if law is None else f"{law:.2f}"
-            ratio = "not reached" if top is last else "-" if law is None else f"{law / top.distance:.2f}"
+            tops, laws = map(between, peaks_by_chance(each, form))
+            peak = math.inf if law is None else law
+            ratio = "not reached" if top is points[-1] else told(peak / top.distance)
             lines.append(
-                f"| {form} | {name} | {top.gold:.2f} | {top.distance:.2f} | {told} | {ratio} "
-                f"| {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
+                f"| {form} | {name} | {top.gold:.2f} | {told(top.distance)} ({tops}) | {told(peak)} ({laws}) | {ratio} "
+                f"| {end.gold:.2f} | {end.proxy:.2f} | {end.distance:.2f} |"
             )
     return lines
 
@@ -317,24 +343,22 @@ def table(seeds: Sequence[int], output: Path) -> list[str]:
                 points = [Point(*row) for row in rows]
                 top, law = peaks(curve(points, form), form)
                 last = points[-1]
-                told = "-" if law is None else f"{law:.2f}"
+                peak = told(math.inf if law is None else law)
                 lines.append(
                     f"| {form} | {name} | {read['accuracy'][name]:.3f} | {seed} | {top.gold:.2f} | {top.distance:.2f} "
-                    f"| {told} | {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
+                    f"| {peak} | {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
                 )
     return lines
 
 
-def draw(seeds: Sequence[int], output: Path, path: Path) -> None:
-    """Proxy (thin) and gold (thick) over the distance, with the fitted law (dotted): the mean, and one row a seed."""
+def draw(rows: Mapping[str, Callable[[list[list[Point]]], list[Point]]], curves: Curves, path: Path) -> None:
+    """Proxy (thin), gold (thick; its peak a dot), the fitted law (dotted; its peak a cross): what is made of seeds."""
     plt.rcParams["svg.fonttype"] = "none"  # words as words, not as drawings of them
-    titles = [f"mean of {len(seeds)} seeds", *(f"seed {seed}" for seed in seeds)]
-    figure, axes = plt.subplots(len(titles), 2, figsize=(11, 3.6 * len(titles)), squeeze=False)
-    curves = curves_of(seeds, output)
-    for row, title in enumerate(titles):
-        for axis, form in zip(axes[row], FORMS, strict=True):
+    figure, axes = plt.subplots(len(rows), 2, figsize=(11, 3.6 * len(rows)), squeeze=False)
+    for row, (title, made) in zip(axes, rows.items(), strict=True):
+        for axis, form in zip(row, FORMS, strict=True):
             for number, (name, each) in enumerate(curves[form].items()):
-                points = mean_curve(each, form) if row == 0 else curve(each[row - 1], form)
+                points = curve(made(each), form)
                 colour = f"C{number}"
                 distances = [p.distance for p in points]
                 axis.plot(distances, [p.proxy for p in points], color=colour, lw=0.8, alpha=0.6)
@@ -343,6 +367,8 @@ def draw(seeds: Sequence[int], output: Path, path: Path) -> None:
                 if law is not None:
                     xs = [max(distances) * i / 60 for i in range(61)]
                     axis.plot(xs, [law(x) for x in xs], color=colour, lw=1, ls=":")
+                    if law.peak is not None and law.peak <= max(distances):
+                        axis.plot([law.peak], [law(law.peak)], "x", color=colour, ms=6)
                 top = observed_peak(points)
                 axis.plot([top.distance], [top.gold], "o", color=colour, ms=4)
             axis.axhline(0, color="0.7", lw=0.6)
@@ -356,7 +382,7 @@ def draw(seeds: Sequence[int], output: Path, path: Path) -> None:
 
 
 def main() -> None:
-    """Run what has not been run, and print the table."""
+    """Run what has not been run, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/overoptimization"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -367,8 +393,11 @@ def main() -> None:
     work = partial(run_seed, options.output, options.pairs, options.steps)
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         list(pool.map(work, options.seeds))
-    print("\n".join([*table(options.seeds, options.output), "", *mean_table(options.seeds, options.output)]))
-    draw(options.seeds, options.output, options.output / "overoptimization.svg")
+    curves = curves_of(options.seeds, options.output)
+    print("\n".join([*table(options.seeds, options.output), "", *table_together(curves)]))
+    draw({f"mean of {len(options.seeds)} seeds": together}, curves, options.output / "overoptimization.svg")
+    apart = {f"seed {seed}": itemgetter(place) for place, seed in enumerate(options.seeds)}
+    draw(apart, curves, options.output / "overoptimization-seeds.svg")
 
 
 if __name__ == "__main__":

@@ -189,3 +189,14 @@ def test_other_heads_and_what_was_lost_are_refused(tmp_path: Path):
         load_scores(str(tmp_path / "saved"), dtype=torch.float32)
     with pytest.raises(ModelError, match="does not say how to use it"):
         load_scores(str(tmp_path / "plain"), dtype=torch.float32)
+
+
+def test_the_seed_decides_a_fresh_adapter(tmp_path: Path):
+    pytest.importorskip("peft")
+    folder = str(model_folder(tmp_path / "model"))
+    one, same, other = (
+        dict(load_attributes(folder, ["a"], [1.0], dtype=torch.float32, lora_rank=4, seed=seed).trainable())
+        for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not any(torch.equal(one[name], other[name]) for name in one if "lora_A" in name)

@@ -227,6 +227,18 @@ def test_merged_weights_are_those_of_a_whole_model_that_computes_the_same(dtype)
     )
 
 
+def test_a_whole_folder_has_the_buffers_that_are_kept_too():
+    plain, adapted = tiny_llama(), add_lora(tiny_llama(), rank=4)
+    for model in (plain, adapted):
+        model.network.model.layers[0].register_buffer("bias", torch.tensor([1.0, 2.0]))
+        model.network.model.layers[0].register_buffer("made", torch.zeros(2), persistent=False)
+    # and nothing of the adapter's own; the head is the embedding once more
+    assert plain.whole().keys() - {"lm_head.weight"} == adapted.whole().keys()
+    assert plain.whole()["model.layers.0.bias"].tolist() == adapted.whole()["model.layers.0.bias"].tolist() == [1, 2]
+    assert "model.layers.0.made" not in plain.whole()
+    assert not any(weight.requires_grad for weight in adapted.whole().values())
+
+
 def test_a_small_adapter_shows_in_merged_bfloat16_weights():
     """Rounded to the nearest, a tenth of a step would be lost in every weight."""
     base = tiny_llama(dtype=torch.bfloat16)

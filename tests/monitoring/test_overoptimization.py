@@ -15,6 +15,7 @@ from posttrain.monitoring.overoptimization import (
     observed_peak,
     points_of,
     tenths,
+    together,
 )
 
 
@@ -56,6 +57,8 @@ def test_too_few_points_and_points_that_are_all_one_are_not_fitted():
     assert fit([2.0] * 5, [1.0] * 5, "rl") is None
     rising = fit([1.0, 2.0, 3.0, 4.0], [1.0, 2.1, 3.3, 4.6], "best of n")
     assert rising.beta < 0 and rising.peak is None
+    falling = fit([1.0, 2.0, 3.0, 4.0], [-1.0, -2.1, -3.3, -4.6], "best of n")
+    assert falling.beta > 0 and falling.peak == 0.0
 
 
 def test_points_are_counted_from_the_first_and_need_all_three_numbers():
@@ -89,13 +92,19 @@ def test_each_tenth_of_the_way_counts_alike_for_the_law():
     assert often == pytest.approx(once) and 2.0 < once[0] < math.e
 
 
+def test_runs_together_are_at_the_root_of_their_mean_kl():
+    one = [Point(0.0, 0.0, 0.0), Point(1.0, 1.0, 2.0), Point(3.0, 2.0, 1.0)]
+    other = [Point(0.0, 0.0, 0.0), Point(2.0, 3.0, 0.0), Point(1.0, 4.0, -1.0)]
+    expected = [Point(0.0, 0.0, 0.0), Point(math.sqrt(2.5), 2.0, 1.0), Point(math.sqrt(5.0), 3.0, 0.0)]
+    assert together([one, other]) == expected and together([one]) == one
+    with pytest.raises(ValueError, match="shorter"):
+        together([one, other[:2]])
+
+
 def test_a_tenth_has_the_mean_of_its_points():
     points = [Point(2.0, 1.0, 0.0), Point(0.0, 0.0, 0.0), Point(0.1, 0.2, 0.4), Point(1.0, 0.5, 3.0)]
-    assert list(tenths(points)) == [0, 5, 9]
-    assert tenths(points) == {0: Point(0.05, 0.1, 0.2), 5: Point(1.0, 0.5, 3.0), 9: Point(2.0, 1.0, 0.0)}
-    near = tenths(points, far=1.0)  # what lies beyond is left out
-    assert list(near) == [0, 1, 9] and near[1] == points[2] and near[9] == points[3]
-    assert tenths([]) == {} and tenths([Point(0.0, 0.0, 0.0)] * 2) == {0: Point(0.0, 0.0, 0.0)}
+    assert tenths(points) == [Point(0.05, 0.1, 0.2), Point(1.0, 0.5, 3.0), Point(2.0, 1.0, 0.0)]
+    assert tenths([]) == [] and tenths([Point(0.0, 0.0, 0.0)] * 2) == [Point(0.0, 0.0, 0.0)]
 
 
 def brute(proxy, gold, n):

@@ -47,10 +47,7 @@ MUTATIONS = [
             ("    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)\n", ""),
         ]
     ),
-    *(
-        Mutation("training/pair_options.py", old, new, "recipes/test_pairs.py")
-        for old, new in [("        lora_rank=options.lora_rank,\n", "")]
-    ),
+    Mutation("training/pair_options.py", "        lora_rank=options.lora_rank,\n", "", "recipes/test_pairs.py"),
     *(
         Mutation("recipes/reward_model.py", old, new, "recipes/test_pairs.py")
         for old, new in [

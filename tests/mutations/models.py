@@ -186,6 +186,8 @@ MUTATIONS = [
         ]
     ),
     Mutation("models/language_model.py", "narrow_(rounded, merged)", "rounded.copy_(merged)", "models/test_lora.py"),
+    Mutation("models/language_model.py", "in self.weights()} | buffers", "in self.weights()}", "models/test_lora.py"),
+    Mutation("models/language_model.py", "if name not in parameters}", "}", "models/test_lora.py"),
     Mutation("training/optimizer.py", "narrow_(weight, master)", "weight.copy_(master)", "training/test_optimizer.py"),
     *(
         Mutation("models/plain.py", old, new, "models/test_plain.py")
@@ -328,8 +330,8 @@ MUTATIONS = [
             ("states.to(wide) @ rows.to(wide).T", "states @ rows.T"),
             ("            label(config, known)\n            network, missing", "            network, missing"),
             (
-                "load_state_dict(dict(policy.weights()), strict",
-                "load_state_dict(dict(policy.network.state_dict()), strict",
+                "load_state_dict(policy.whole(), strict",
+                "load_state_dict(policy.network.state_dict(), strict",
             ),
             ("policy = load_model(name, dtype=dtype)", "policy = load_model(lora.base_of(where), dtype=dtype)"),
             ("math.sqrt(noise.shape[1] + 1)", "(noise.shape[1] + 1)"),

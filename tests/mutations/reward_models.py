@@ -70,7 +70,7 @@ MUTATIONS = [
             ("            config.num_labels = members or 1\n", "            config.num_labels = 1\n"),
             ("str(label).startswith(MEMBER)", "str(label)"),
             ("if members not in (0, config.num_labels):", "if False:"),
-            ("weights = dict(self.body.weights())", "weights = network.state_dict()"),
+            ("weights = self.body.whole()", "weights = network.state_dict()"),
             ("lora.add_lora(body, lora_rank, seed=seed, whole=ROWS)", "lora.add_lora(body, lora_rank, whole=ROWS)"),
             ("lora.add_lora(body, lora_rank, seed=seed, whole=ROWS)", "lora.add_lora(body, lora_rank, seed=seed)"),
         ]
@@ -217,14 +217,16 @@ MUTATIONS = [
     *(
         Mutation("monitoring/overoptimization.py", old, new, "monitoring/test_overoptimization.py")
         for old, new in [
-            ("tenths(points).values()", "points"),
-            ("if point.distance <= far:", "if True:"),
+            ("even = tenths(points)", "even = points"),
             ("min(PARTS - 1, int(PARTS * point.distance / far)) if far else 0", "min(PARTS - 1, int(point.distance))"),
             ("for point in sorted(points):", "for point in points:"),
             ("Point(*map(fmean, zip(*part,", "Point(*map(max, zip(*part,"),
             ('self.beta * (math.log(d) if self.form == "rl" else d)', "self.beta * d"),
             ("self.alpha / self.beta - 1", "self.alpha / self.beta"),
             ("self.alpha / (2 * self.beta)", "self.alpha / self.beta"),
+            ("return max(0.0, self.alpha / (2", "return (self.alpha / (2"),
+            ("math.sqrt(fmean(p.distance**2 for p in read))", "fmean(p.distance for p in read)"),
+            ("in zip(*runs, strict=True)", "in zip(*runs)"),
             ("        if self.beta <= 0:\n            return None\n", ""),
             ("math.sqrt(max(0.0, row", "(max(0.0, row"),
             ('row["evaluation/gold"] - first["evaluation/gold"]', 'row["evaluation/gold"]'),

@@ -371,6 +371,10 @@ def test_a_reward_model_may_have_an_adapter_which_is_merged_into_what_is_saved(f
     scored, compared = (run(pairs(kind, folder, lora_rank=4)).summary() for kind in (PlanRewardModel, PlanPreference))
     assert scored["trainable"] == compared["trainable"] == 4 * 2 * (2 * 64 + 2 * 48 + 3 * 80)
     assert scored["disk_bytes"] == compared["disk_bytes"] + 4 * (4 * scored["parameters"] - 4 * scored["trainable"])
+    assert scored["memory"]["saving"]["merged weights"] == 4 * scored["parameters"]
+    assert (
+        "saving" not in compared["memory"] and "saving" not in run(pairs(PlanRewardModel, folder)).summary()["memory"]
+    )
 
 
 @pytest.mark.parametrize("kind", [PlanPreference, PlanRewardModel])

@@ -96,16 +96,24 @@ def test_an_ensemble_learns_and_its_members_differ(config, tmp_path):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_an_adapter_learns_and_what_is_saved_scores_as_it_did(config, precision, tmp_path):
     pytest.importorskip("peft")
-    adapter = replace(config, lora_rank=4, lr=0.02, precision=precision, calibrate=False)
+    adapter = replace(config, lora_rank=4, lr=0.02, precision=precision)
     found = run(adapter, output=tmp_path / "run", quiet=True)
     assert found.after["accuracy"] > 0.9
     folder = checkpoint.latest(found.run / "checkpoints").path
     assert not (folder / "adapter_config.json").exists()
-    assert all("lora" in name or name == "score.weight" for name in load_file(folder / "masters.safetensors"))
+    learned = load_file(folder / "masters.safetensors")
+    assert all("lora" in name or name == "score.weight" for name in learned)
+    assert any(weight.any() for name, weight in learned.items() if "lora_B" in name)  # which begin as zeros
     scores = [score for (score,) in load_scorer(str(folder), precision=precision)(conversations(HELDOUT))]
     margins = [chosen - rejected for chosen, rejected in zip(scores[::2], scores[1::2], strict=True)]
     off = 1e-4 if precision == "float32" else 0.05  # the sum of base and adapter is rounded
-    assert sum(margins) / len(margins) == pytest.approx(found.after["margin"], rel=off)
+    told = found.after["margin"] / found.after["temperature"]
+    assert sum(margins) / len(margins) == pytest.approx(told, rel=off)
+    assert sum(scores) / len(scores) == pytest.approx(0.0, abs=off * told)
+    again = run(replace(adapter, model=str(found.run), steps=1, lr=0.0), output=tmp_path / "again", quiet=True)
+    assert again.before["margin"] == pytest.approx(told, rel=off)  # one more adapter, on what the first one became
+    kept = load_scorer(str(checkpoint.latest(again.run / "checkpoints").path), precision=precision).model
+    assert kept.comparable
 
 
 def test_each_member_learns_from_a_sample_of_its_own(config, tmp_path, monkeypatch):
@@ -127,7 +135,13 @@ def test_each_member_learns_from_a_sample_of_its_own(config, tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     "changes",
-    [{"length_debias": 1.0}, {"ensemble": 2}, {"margin": 1.0, "centring": 0.1}, {"lora_rank": 4, "ensemble": 2}],
+    [
+        {"length_debias": 1.0},
+        {"ensemble": 2},
+        {"margin": 1.0, "centring": 0.1},
+        {"lora_rank": 4, "ensemble": 2},
+        {"lora_rank": 4, "length_debias": 1.0},
+    ],
 )
 def test_a_resumed_run_equals_one_that_was_not_stopped(changes, config, tmp_path):
     config = replace(config, **changes, steps=4, save_every=2, decay="constant")

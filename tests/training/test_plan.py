@@ -16,6 +16,7 @@ from posttrain.training.plan import (
     extend,
     sampling_phase,
     sampling_seconds,
+    saving_phase,
     speed_from_products,
     update_phase,
     update_seconds,
@@ -144,6 +145,7 @@ def test_a_checkpoint_is_model_masters_and_adam():
     assert checkpoint_bytes(Training(SHAPE, 2, lora_rank=16)) == (4 + 4 + 8) * 16 * 305_280
     merged = Training(SHAPE, 2, lora_rank=16, head=False)
     assert checkpoint_bytes(merged) == 2 * P + (4 + 8) * 16 * 305_280
+    assert saving_phase(merged).total == 2 * 2 * P + (4 + 8) * 16 * 305_280  # the weights twice, adapter, Adam's state
 
 
 def test_seconds_of_a_step():

@@ -116,7 +116,7 @@ class AttributeModel:
         return self.mixture.comparable
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
-        """Trunk and rows, by name; the gate learns apart."""
+        """The parameters that require a gradient, by name; the gate learns apart."""
         return self.body.trainable()
 
     def read(self, row: Packed) -> Reading:
@@ -142,7 +142,7 @@ class AttributeModel:
         about = self.mixture._asdict() | self.units._asdict()
         gate: Gate = about.pop("gate")
         setattr(network.config, ABOUT, about)
-        network.save_pretrained(str(folder), state_dict=dict(self.body.weights()))
+        network.save_pretrained(str(folder), state_dict=self.body.whole())
         save_file(gate.state_dict(), folder / GATE)
 
 
@@ -188,6 +188,7 @@ def load_attributes(
 
     Raises:
         ModelError: as `load_classifier`, or it is a reward model with other heads.
+        UserError: `lora_rank` is given and peft is not installed.
     """
 
     def label(config: Any, known: bool) -> None:

@@ -116,7 +116,7 @@ class RewardModel:
         if calibration or self.comparable:
             apart = [(old + new) / temperature for old, new in zip(self.zeros, zeros, strict=True)]
             setattr(network.config, ZEROS, apart)
-        weights = dict(self.body.weights())
+        weights = self.body.whole()
         weights["score.weight"] = (self.head.detach().float() / temperature).to(self.head.dtype)
         network.save_pretrained(str(folder), state_dict=weights)
 
@@ -153,6 +153,7 @@ def load_reward_model(
     Raises:
         ModelError: there is no such model, it lacks weights, it gives several scores and is no ensemble, it has not as
             many members, or it is none yet.
+        UserError: `lora_rank` is given and peft is not installed.
     """
 
     def label(config: Any, known: bool) -> None:
@@ -228,7 +229,7 @@ def load_classifier(
 def _merged(policy: LanguageModel, config: Any, dtype: torch.dtype) -> tuple[Any, Sequence[str]]:
     """A classifier of the weights of a policy under its adapter, and the names of those that it does not have."""
     network: Any = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
-    found = network.load_state_dict(dict(policy.weights()), strict=False)  # it has no place for the output embedding
+    found = network.load_state_dict(policy.whole(), strict=False)  # it has no place for the output embedding
     return network, found.missing_keys
 
 

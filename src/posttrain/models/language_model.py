@@ -82,6 +82,19 @@ class LanguageModel:
             else:
                 yield name.replace(".base_layer", ""), weight
 
+    @torch.no_grad()
+    def whole(self) -> dict[str, Tensor]:
+        """What a Hugging Face folder of the whole model has: the weights, and the buffers that are kept with them.
+
+        An adapter is merged, for which a second set of weights is in the host's memory.
+        """
+        network: Any = self.network
+        if self.adapter is None:
+            return network.state_dict()
+        parameters = dict(network.named_parameters(remove_duplicate=False))
+        buffers = {name: kept for name, kept in network.state_dict().items() if name not in parameters}
+        return {name: weight.detach().cpu() for name, weight in self.weights()} | buffers
+
     def hidden(self, token_ids: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """Last hidden states [B, N, D] of `token_ids` [B, N] at `positions` [B, N]."""
         body: Any = self.network.base_model

@@ -37,13 +37,13 @@ class Law(NamedTuple):
 
     @property
     def peak(self) -> float | None:
-        """Where gold is highest: alpha / 2 beta, or e^(alpha / beta - 1). None where it has no highest point."""
+        """Where gold is highest: alpha / 2 beta, or e^(alpha / beta - 1). None where it rises for ever."""
         if self.beta <= 0:
             return None
         if self.form == "rl":
             exponent = self.alpha / self.beta - 1
             return math.exp(exponent) if exponent < 50 else None
-        return self.alpha / (2 * self.beta) if self.alpha > 0 else None
+        return max(0.0, self.alpha / (2 * self.beta))
 
 
 def points_of(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
@@ -87,24 +87,41 @@ def fit(distances: Sequence[float], rewards: Sequence[float], form: str) -> Law 
     return Law(form, alpha, beta, math.sqrt(_dot(residuals, residuals) / len(residuals)))
 
 
-def tenths(points: Sequence[Point], far: float | None = None) -> dict[int, Point]:
-    """The mean of the points in each tenth of the way, by its number, as far as `far`: unless given, all the way.
+def tenths(points: Sequence[Point]) -> list[Point]:
+    """The mean of the points in each tenth of the way, where there are any.
 
     A law is about distances, but a run is read at equal times. A policy that a KL holds in place, or that has come to
     say one thing, is read many times at one distance, which would outweigh all of the way there.
 
     Example:
-        >>> found = tenths([Point(1.0, 0.2, 0.5), Point(3.95, 1.0, 0.0), Point(4.0, 1.0, 1.0)])
-        >>> [(number, point.gold) for number, point in found.items()]
-        [(2, 0.5), (9, 0.5)]
+        >>> tenths([Point(1.0, 0.25, 0.5), Point(3.75, 1.0, 0.0), Point(4.0, 1.0, 1.0)])
+        [Point(distance=1.0, proxy=0.25, gold=0.5), Point(distance=3.875, proxy=1.0, gold=0.5)]
     """
-    far = max((point.distance for point in points), default=0.0) if far is None else far
+    far = max((point.distance for point in points), default=0.0)
     parts: dict[int, list[Point]] = {}
     for point in sorted(points):
-        if point.distance <= far:
-            number = min(PARTS - 1, int(PARTS * point.distance / far)) if far else 0
-            parts.setdefault(number, []).append(point)
-    return {number: Point(*map(fmean, zip(*part, strict=True))) for number, part in parts.items()}
+        number = min(PARTS - 1, int(PARTS * point.distance / far)) if far else 0
+        parts.setdefault(number, []).append(point)
+    return [Point(*map(fmean, zip(*part, strict=True))) for part in parts.values()]
+
+
+def together(runs: Sequence[Sequence[Point]]) -> list[Point]:
+    """The mean over runs that were read at the same times, such as seeds: of their rewards, and of their KL.
+
+    A KL is a mean over prompts already, so d = sqrt(mean d^2) is that of all their prompts. Runs that are at different
+    distances at one time pull the peak of a law that they share a little to the front, since it is concave.
+
+    Raises:
+        ValueError: they were not read as often.
+
+    Example:
+        >>> together([[Point(3.0, 1.0, 2.0)], [Point(4.0, 2.0, 1.0)]])
+        [Point(distance=3.5355339059327378, proxy=1.5, gold=1.5)]
+    """
+    return [
+        Point(math.sqrt(fmean(p.distance**2 for p in read)), fmean(p.proxy for p in read), fmean(p.gold for p in read))
+        for read in zip(*runs, strict=True)
+    ]
 
 
 def observed_peak(points: Sequence[Point]) -> Point:
@@ -125,7 +142,7 @@ def curves(points: Sequence[Point]) -> list[tuple[str, list[tuple[float, float]]
         ("the reward that is learned from", [(p.distance, p.proxy) for p in by_distance]),
         ("gold", [(p.distance, p.gold) for p in by_distance]),
     ]
-    even = tenths(points).values()
+    even = tenths(points)
     law = fit([p.distance for p in even], [p.gold for p in even], "rl")
     far = by_distance[-1].distance
     if law is not None:

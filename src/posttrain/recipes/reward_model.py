@@ -54,7 +54,7 @@ class Scoring(PairOptions):
     pairs_per_step: int = 16
     """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""
     lr: float = 1e-5
-    """Peak learning rate."""
+    """Peak learning rate; ten times as much with an adapter."""
     lora_rank: int = 0
     """Train an adapter of this rank, and the head, instead of all weights; what is saved has it merged. 0: all."""
     label_smoothing: float = 0.0

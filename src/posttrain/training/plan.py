@@ -124,6 +124,11 @@ def sampling_phase(training: Training, load: Load, *, cache_bytes: int) -> Phase
     return Phase("sampling", training.held() | parts)
 
 
+def saving_phase(training: Training) -> Phase:
+    """A checkpoint of a reward model under an adapter: all weights once more, merged with it."""
+    return Phase("saving", training.held() | {"merged weights": training.shape.parameters * training.itemsize})
+
+
 def decoded_together(training: Training, load: Load, *, cache_bytes: int) -> int:
     """How many sequences the engine decodes at the same time: as many as the cache holds, at least one."""
     per_sequence = _longest(training, load) * cache_bytes_per_token(training.shape, training.itemsize)

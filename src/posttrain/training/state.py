@@ -28,7 +28,7 @@ def writer(
     """A function that fills a checkpoint's folder.
 
     The folder is a model folder as the sampler saw it, so it can be loaded, evaluated and served as it is. The float32
-    masters, of which its weights are the rounding, stand beside it for resuming, and the critic's where there is one;
+    masters of what is trained stand beside it for resuming, and the critic's where there is one;
     so do the weights of a `reference` that has been renewed.
     """
 

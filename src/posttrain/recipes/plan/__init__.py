@@ -84,6 +84,8 @@ def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, 
         [(plan.update_phase(training, load), load) for load in learned],
     )
     worst = [max(same, key=lambda one: one[0].total) for same in found if same]
+    if training.lora_rank and not training.head and not training.on_gpu:  # from a GPU they go to the host
+        worst.append((plan.saving_phase(training), work.longest))
     beside = {"Python and libraries": libraries} if libraries else {}
     return [(Phase(phase.name, beside | dict(phase.parts)), load) for phase, load in worst]
 
