@@ -126,6 +126,8 @@ MUTATIONS = [
         Mutation("recipes/plan/__init__.py", old, new, "recipes/test_plan.py")
         for old, new in [
             ("(config.keep_last + 2)", "config.keep_last"),
+            ('"" if training.lora_rank else ", or train', '", or train'),
+            ("if training.lora_rank and not training.head and", "if training.lora_rank and"),
             ("available_bytes() + libraries", "available_bytes()"),
             ("beside | dict(phase.parts)", "dict(phase.parts)"),
             ("if longest > load.microbatch_tokens:", "if False:"),

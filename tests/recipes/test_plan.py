@@ -282,6 +282,9 @@ def test_a_full_disk_is_said(folder, monkeypatch):
     monkeypatch.setattr(recipe.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     (warning,) = run(rl(folder)).warnings
     assert "checkpoints take" in warning and "--keep-last 1" in warning
+    assert "--lora-rank 16" in warning
+    (adapted,) = run(rl(folder, lora_rank=4)).warnings
+    assert "--keep-last 1" in adapted and "--lora-rank" not in adapted
 
 
 def test_lines_and_summary_can_be_read(folder):

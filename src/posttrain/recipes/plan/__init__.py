@@ -124,8 +124,9 @@ def _warnings(
             f"prompt and completion may have {longest} tokens, but the model holds {context}; it cuts them there"
         )
     if disk > free:
+        remedies = "keep fewer (--keep-last 1)"
+        remedies += "" if training.lora_rank else ", or train an adapter (--lora-rank 16)"
         found.append(
-            f"checkpoints take up to {disk / GB:.1f} GB and {free / GB:.1f} GB are free here; make room, keep fewer "
-            "(--keep-last 1), or train an adapter (--lora-rank 16)"
+            f"checkpoints take up to {disk / GB:.1f} GB and {free / GB:.1f} GB are free here; make room, {remedies}"
         )
     return found
