@@ -28,8 +28,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from asking import interval
-from overoptimization import HELD, MOST, OTHERS, PROMPTS, TOKENS, Proxy, choose, label, learn, scorer, world
+from overoptimization import (
+    HELD,
+    MOST,
+    OTHERS,
+    PROMPTS,
+    TOKENS,
+    Proxy,
+    choose,
+    interval,
+    label,
+    learn,
+    scorer,
+    world,
+)
 
 from posttrain.monitoring import jsonl, read_run
 from posttrain.recipes import best_of_n

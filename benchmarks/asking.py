@@ -21,15 +21,14 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from overoptimization import ENSEMBLE, OTHERS, PROMPTS, sample, scorer, world
-from scipy.stats import t as student
+from overoptimization import ENSEMBLE, OTHERS, PROMPTS, interval, sample, scorer, world
 
 from posttrain.annotation.asking import WORTH, choose, worth
 from posttrain.recipes import reward_model
@@ -136,13 +135,6 @@ def read(folder: Path, seeds: Sequence[int]) -> dict[str, list[list[float]]]:
     """Of each way the accuracies of each seed, by number of labels."""
     rows: list[Any] = [json.loads((folder / f"seed-{seed}" / "accuracy.json").read_text("utf-8")) for seed in seeds]
     return {way: [row["accuracy"][way] for row in rows] for way in WAYS}
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half of its 95% interval, by Student's t."""
-    if len(values) < 2:
-        return fmean(values), math.nan
-    return fmean(values), float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
 
 
 def table(found: dict[str, list[list[float]]], labels: Sequence[int]) -> list[str]:

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from asking import Pair, accuracy, interval, learn, pairs_of
-from overoptimization import ENSEMBLE, OTHERS, PROMPTS, TOKENS, Proxy, choose, scorer, train_policy, world
+from asking import Pair, accuracy, learn, pairs_of
+from overoptimization import ENSEMBLE, OTHERS, PROMPTS, TOKENS, Proxy, choose, interval, scorer, train_policy, world
 from sqlalchemy import select
 
 from posttrain.annotation.store.database import open_store

@@ -10,9 +10,10 @@ is read beside. Policy and models are Llamas of two layers that write up to 24 d
 layers whose weights are random, scaled so that what the policy says at first scores 0 with a deviation of 2.
 
 The first table says how far along d = sqrt(KL) gold was highest, where the law that was fitted has its highest point,
-and what was left of the gold reward in the end; the second the same of the mean over seeds at the
-same updates, d from the mean of their KL, and between which distances the peaks lie in 95% of draws of as many seeds.
-Whatever has been done is not done again: give the same --output to go on.
+and what was left of the gold reward in the end; the second the same of the mean over seeds at the same updates, d from
+the mean of their KL, and between which distances the peaks lie in 95% of draws of as many seeds. Then how often a
+single seed turned, and what ensembles change. Whatever has been done is not done again: give the same --output to go
+on.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from functools import partial
 from multiprocessing import get_context
 from operator import itemgetter
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 from typing import Any
 
 import matplotlib
@@ -36,6 +37,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from learn import tiny
+from scipy.stats import t as student
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from posttrain import algorithms
@@ -241,10 +243,15 @@ def choose(folder: Path, policy: Path, gold: Path, models: dict[str, tuple[Proxy
     return found
 
 
+def middle_of(sizes: Sequence[int]) -> int:
+    """How many pairs ensembles learn from."""
+    return sorted(sizes)[len(sizes) // 2]
+
+
 def run_seed(output: Path, sizes: Sequence[int], steps: int, seed: int) -> None:
     """All of one seed: gold, labels, proxies, policies."""
     folder, policy, gold = world(output, seed)
-    middle = sorted(sizes)[len(sizes) // 2]
+    middle = middle_of(sizes)
     proxies = [Proxy(f"{pairs} pairs", pairs) for pairs in sizes]
     proxies += [Proxy(f"{middle} pairs, {use} of {ENSEMBLE}", middle, ENSEMBLE, use) for use in USES]
     models = {proxy.name: (proxy, learn_proxy(proxy, folder, policy, gold, seed)) for proxy in proxies}
@@ -329,6 +336,43 @@ def table_together(curves: Curves) -> list[str]:
     return lines
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half of its 95% interval, by Student's t."""
+    if len(values) < 2:
+        return fmean(values), math.nan
+    return fmean(values), float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+
+
+def turned(curves: Curves) -> list[str]:
+    """Of single seeds: in how many gold turned down, and how often the law's peak is within 20% of the observed one."""
+    lines: list[str] = []
+    for form, proxies in curves.items():
+        for name, each in proxies.items():
+            looked = [curve(points, form) for points in each]
+            found = [peaks(points, form) for points in looked if observed_peak(points) is not points[-1]]
+            near = sum(law is not None and abs(law / top.distance - 1) <= 0.2 for top, law in found)
+            lines.append(f"{form}, {name}: gold turned in {len(found)} of {len(each)} seeds, the law near in {near}")
+    return lines
+
+
+def against_one(curves: Curves, pairs: int) -> list[str]:
+    """What an ensemble of the same pairs changes, with 95% intervals: gold in the end, and where its peak is."""
+    lines: list[str] = []
+    for form, proxies in curves.items():
+        one = proxies[f"{pairs} pairs"]
+        tops, _ = peaks_by_chance(one, form)
+        for name in (name for name in proxies if f" of {ENSEMBLE}" in name):
+            each = zip(one, proxies[name], strict=True)
+            gained = [curve(after, form)[-1].gold - curve(before, form)[-1].gold for before, after in each]
+            middle, half = interval(gained)
+            moved = between([to - at for at, to in zip(tops, peaks_by_chance(proxies[name], form)[0], strict=True)])
+            lines.append(
+                f"{form}, {name}: gold as far as it went {middle:+.2f} ({middle - half:+.2f} to {middle + half:+.2f}), "
+                f"its peak further out by {moved}"
+            )
+    return lines
+
+
 def table(seeds: Sequence[int], output: Path) -> list[str]:
     """In Markdown: one row for each way, proxy and seed."""
     lines = [
@@ -394,7 +438,9 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         list(pool.map(work, options.seeds))
     curves = curves_of(options.seeds, options.output)
-    print("\n".join([*table(options.seeds, options.output), "", *table_together(curves)]))
+    print("\n".join([*table(options.seeds, options.output), "", *table_together(curves), ""]))
+    if len(options.seeds) > 1:
+        print("\n".join([*turned(curves), "", *against_one(curves, middle_of(options.pairs))]))
     draw({f"mean of {len(options.seeds)} seeds": together}, curves, options.output / "overoptimization.svg")
     apart = {f"seed {seed}": itemgetter(place) for place, seed in enumerate(options.seeds)}
     draw(apart, curves, options.output / "overoptimization-seeds.svg")
