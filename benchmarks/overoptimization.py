@@ -267,10 +267,10 @@ USES = ("mean", "worst", "uncertain")
 FORMS = ("best of n", "rl")
 
 
-def peaks(points: Sequence[Point], form: str) -> tuple[Point, float | None]:
-    """The point of most gold, and where the fitted law has its highest."""
+def peaks(points: Sequence[Point], form: str) -> tuple[Point, float]:
+    """The point of most gold, and where the fitted law has its highest: inf where it rises for ever."""
     law = fit([p.distance for p in points], [p.gold for p in points], form)
-    return observed_peak(points), law.peak if law else None
+    return observed_peak(points), math.inf if law is None or law.peak is None else law.peak
 
 
 def curve(points: Sequence[Point], form: str) -> list[Point]:
@@ -292,14 +292,18 @@ def curves_of(seeds: Sequence[int], output: Path) -> Curves:
     return found
 
 
-def peaks_by_chance(curves: Sequence[Sequence[Point]], form: str) -> tuple[list[float], list[float]]:
-    """Both peaks, gold's and the law's, of as many seeds drawn with replacement, for each of DRAWS times."""
-    chance = random.Random(0)  # the same seeds for every proxy
-    found: tuple[list[float], list[float]] = ([], [])
-    for _ in range(DRAWS):
-        top, law = peaks(curve(together(chance.choices(curves, k=len(curves))), form), form)
-        found[0].append(top.distance)
-        found[1].append(math.inf if law is None else law)
+Chances = dict[str, dict[str, tuple[list[float], list[float]]]]  # by way and proxy, where both peaks are in each draw
+
+
+def peaks_by_chance(curves: Curves) -> Chances:
+    """Where gold and the law are highest for as many seeds drawn with replacement, DRAWS times."""
+    found: Chances = {form: {} for form in curves}
+    for form, proxies in curves.items():
+        for name, each in proxies.items():
+            chance = random.Random(0)  # the same seeds for every proxy
+            draws = (together(chance.choices(each, k=len(each))) for _ in range(DRAWS))
+            tops, laws = zip(*(peaks(curve(points, form), form) for points in draws), strict=True)
+            found[form][name] = [top.distance for top in tops], list(laws)
     return found
 
 
@@ -310,11 +314,12 @@ def told(value: float) -> str:
 
 def between(values: Sequence[float]) -> str:
     """The middle 95% of distances."""
-    low, high = (sorted(values)[round(share * (len(values) - 1))] for share in (0.025, 0.975))
+    ordered = sorted(values)
+    low, high = (ordered[round(share * (len(values) - 1))] for share in (0.025, 0.975))
     return f"{told(low)} to {told(high)}"
 
 
-def table_together(curves: Curves) -> list[str]:
+def table_together(curves: Curves, chances: Chances) -> list[str]:
     """In Markdown: one row for each way and proxy, of the mean over seeds."""
     lines = [
         "| optimised by | proxy | gold at its peak | at d (95% of draws) | peak of the law at d (95% of draws) | ratio "
@@ -326,11 +331,10 @@ def table_together(curves: Curves) -> list[str]:
             read = together(each)
             points, end = curve(read, form), read[-1]
             top, law = peaks(points, form)
-            tops, laws = map(between, peaks_by_chance(each, form))
-            peak = math.inf if law is None else law
-            ratio = "not reached" if top is points[-1] else told(peak / top.distance)
+            tops, laws = map(between, chances[form][name])
+            ratio = "not reached" if top is points[-1] else told(law / top.distance)
             lines.append(
-                f"| {form} | {name} | {top.gold:.2f} | {told(top.distance)} ({tops}) | {told(peak)} ({laws}) | {ratio} "
+                f"| {form} | {name} | {top.gold:.2f} | {told(top.distance)} ({tops}) | {told(law)} ({laws}) | {ratio} "
                 f"| {end.gold:.2f} | {end.proxy:.2f} | {end.distance:.2f} |"
             )
     return lines
@@ -350,22 +354,22 @@ def turned(curves: Curves) -> list[str]:
         for name, each in proxies.items():
             looked = [curve(points, form) for points in each]
             found = [peaks(points, form) for points in looked if observed_peak(points) is not points[-1]]
-            near = sum(law is not None and abs(law / top.distance - 1) <= 0.2 for top, law in found)
+            near = sum(abs(law / top.distance - 1) <= 0.2 for top, law in found)
             lines.append(f"{form}, {name}: gold turned in {len(found)} of {len(each)} seeds, the law near in {near}")
     return lines
 
 
-def against_one(curves: Curves, pairs: int) -> list[str]:
+def against_one(curves: Curves, chances: Chances, pairs: int) -> list[str]:
     """What an ensemble of the same pairs changes, with 95% intervals: gold in the end, and where its peak is."""
     lines: list[str] = []
     for form, proxies in curves.items():
-        one = proxies[f"{pairs} pairs"]
-        tops, _ = peaks_by_chance(one, form)
-        for name in (name for name in proxies if f" of {ENSEMBLE}" in name):
-            each = zip(one, proxies[name], strict=True)
+        single = f"{pairs} pairs"
+        for name in (f"{single}, {use} of {ENSEMBLE}" for use in USES):
+            each = zip(proxies[single], proxies[name], strict=True)
             gained = [curve(after, form)[-1].gold - curve(before, form)[-1].gold for before, after in each]
             middle, half = interval(gained)
-            moved = between([to - at for at, to in zip(tops, peaks_by_chance(proxies[name], form)[0], strict=True)])
+            tops = zip(chances[form][single][0], chances[form][name][0], strict=True)
+            moved = between([to - at for at, to in tops])
             lines.append(
                 f"{form}, {name}: gold as far as it went {middle:+.2f} ({middle - half:+.2f} to {middle + half:+.2f}), "
                 f"its peak further out by {moved}"
@@ -387,10 +391,9 @@ def table(seeds: Sequence[int], output: Path) -> list[str]:
                 points = [Point(*row) for row in rows]
                 top, law = peaks(curve(points, form), form)
                 last = points[-1]
-                peak = told(math.inf if law is None else law)
                 lines.append(
                     f"| {form} | {name} | {read['accuracy'][name]:.3f} | {seed} | {top.gold:.2f} | {top.distance:.2f} "
-                    f"| {peak} | {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
+                    f"| {told(law)} | {last.gold:.2f} | {last.proxy:.2f} | {last.distance:.2f} |"
                 )
     return lines
 
@@ -438,9 +441,10 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         list(pool.map(work, options.seeds))
     curves = curves_of(options.seeds, options.output)
-    print("\n".join([*table(options.seeds, options.output), "", *table_together(curves), ""]))
+    chances = peaks_by_chance(curves)
+    print("\n".join([*table(options.seeds, options.output), "", *table_together(curves, chances), ""]))
     if len(options.seeds) > 1:
-        print("\n".join([*turned(curves), "", *against_one(curves, middle_of(options.pairs))]))
+        print("\n".join([*turned(curves), "", *against_one(curves, chances, middle_of(options.pairs))]))
     draw({f"mean of {len(options.seeds)} seeds": together}, curves, options.output / "overoptimization.svg")
     apart = {f"seed {seed}": itemgetter(place) for place, seed in enumerate(options.seeds)}
     draw(apart, curves, options.output / "overoptimization-seeds.svg")

@@ -47,7 +47,11 @@ MUTATIONS = [
             ("    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)\n", ""),
         ]
     ),
-    Mutation("training/pair_options.py", "        lora_rank=options.lora_rank,\n", "", "recipes/test_pairs.py"),
+    Mutation(
+        "training/settings.py", '"weight_decay", "lora_rank", *', '"weight_decay", *', "training/test_settings.py"
+    ),
+    Mutation("training/pair_options.py", ", *counts)", ")", "recipes/test_reward_model.py"),
+    Mutation("training/pair_options.py", ", *zero_or_more)", ",)", "recipes/test_reward_model.py"),
     *(
         Mutation("recipes/reward_model.py", old, new, "recipes/test_pairs.py")
         for old, new in [

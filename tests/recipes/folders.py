@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.data.families import of_family
@@ -31,3 +32,11 @@ def model_folder(path: Path, *, seed: int = 0, context: int = 256) -> Path:
     network.save_pretrained(str(path))
     tokenizer.save_pretrained(str(path))
     return path
+
+
+def holds_a_merged_adapter(folder: Path) -> None:
+    """That a checkpoint is of a whole reward model, of which an adapter and the heads were trained."""
+    assert not (folder / "adapter_config.json").exists()
+    learned = load_file(folder / "masters.safetensors")
+    assert all("lora" in name or name == "score.weight" for name in learned)
+    assert any(weight.any() for name, weight in learned.items() if "lora_B" in name)  # which begin as zeros

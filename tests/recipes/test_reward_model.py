@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 from posttrain.data import load_preferences
 from posttrain.data.packing import Ranked
@@ -20,7 +19,7 @@ from posttrain.recipes.reward_model import Scoring, run
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.training import checkpoint
 from posttrain.types import Message
-from tests.recipes.folders import model_folder
+from tests.recipes.folders import holds_a_merged_adapter, model_folder
 
 ROWS = [{"prompt": f"{i}+{i}", "chosen": str(2 * i), "rejected": f"it is {2 * i + 1}"} for i in range(12)]
 HELDOUT = [row | {"prompt": row["prompt"] + "?", "subset": "even" if i % 2 else "odd"} for i, row in enumerate(ROWS)]
@@ -100,10 +99,7 @@ def test_an_adapter_learns_and_what_is_saved_scores_as_it_did(config, precision,
     found = run(adapter, output=tmp_path / "run", quiet=True)
     assert found.after["accuracy"] > 0.9
     folder = checkpoint.latest(found.run / "checkpoints").path
-    assert not (folder / "adapter_config.json").exists()
-    learned = load_file(folder / "masters.safetensors")
-    assert all("lora" in name or name == "score.weight" for name in learned)
-    assert any(weight.any() for name, weight in learned.items() if "lora_B" in name)  # which begin as zeros
+    holds_a_merged_adapter(folder)
     scores = [score for (score,) in load_scorer(str(folder), precision=precision)(conversations(HELDOUT))]
     margins = [chosen - rejected for chosen, rejected in zip(scores[::2], scores[1::2], strict=True)]
     off = 1e-4 if precision == "float32" else 0.05  # the sum of base and adapter is rounded

@@ -172,7 +172,6 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
         config,
         counts=("iterate", "updates_per_round", "pairs_per_step", *COUNTS),
         zero_or_more=("margin", "renew_reference", "eval_every"),
-        lora_rank=config.lora_rank,
     )
     check_sampling(config)
     check_evaluations(config)

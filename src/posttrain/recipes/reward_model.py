@@ -39,24 +39,19 @@ from posttrain.training.failure import kept_batch
 from posttrain.training.feedback import RANKINGS, Units
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.pair_options import PairOptions
+from posttrain.training.pair_options import ScoreOptions
 from posttrain.training.reward import RewardLoss, reward_step, sequences_of
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
-from posttrain.training.settings import check_settings
 from posttrain.training.state import restore_latest, writer
 
 
 @dataclass(frozen=True)
-class Scoring(PairOptions):
+class Scoring(ScoreOptions):
     """Train a reward model on preferences. On ratings of attributes: posttrain reward-model --ratings FILE --help."""
 
     pairs_per_step: int = 16
     """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""
-    lr: float = 1e-5
-    """Peak learning rate; ten times as much with an adapter."""
-    lora_rank: int = 0
-    """Train an adapter of this rank, and the head, instead of all weights; what is saved has it merged. 0: all."""
     label_smoothing: float = 0.0
     """How often a choice is taken to be the wrong way round; below 0.5."""
     margin: float = 0.0
@@ -188,8 +183,7 @@ def _prepare(config: Scoring) -> _Parts:
 
 
 def _check(config: Scoring) -> None:
-    pair_options.check(config)
-    check_settings(config, counts=("ensemble",), zero_or_more=("margin", "centring", "length_debias"))
+    pair_options.check(config, counts=("ensemble",), zero_or_more=("margin", "centring", "length_debias"))
     if not 0 <= config.label_smoothing < 0.5:
         raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
     if config.length_debias and config.ensemble > 1:

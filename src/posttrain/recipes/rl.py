@@ -291,7 +291,6 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         config,
         counts=("steps", "updates_per_step", "pretraining_per_step", *COUNTS),
         zero_or_more=("max_refills", "length_penalty", "importance_cap", "renew_reference", "eval_every"),
-        lora_rank=config.lora_rank,
     )
     check_sampling(config)
     check_evaluations(config)

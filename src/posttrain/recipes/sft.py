@@ -207,7 +207,6 @@ def _check(config: SFT) -> None:
         config,
         counts=("examples_per_step", "max_tokens", "eval_limit"),
         zero_or_more=("eval_every",),
-        lora_rank=config.lora_rank,
     )
     if config.steps < 0 or not 0 < config.epochs < math.inf:
         raise UserError(

@@ -65,13 +65,22 @@ class PairOptions:
     """Decides every random choice of the run."""
 
 
-def check(options: PairOptions) -> None:
-    """Refuse what cannot be trained with; raises `UserError`, which names the option."""
+@dataclass(frozen=True)
+class ScoreOptions(PairOptions):
+    """The same of a reward model."""
+
+    lr: float = 1e-5
+    """Peak learning rate; ten times as much with an adapter."""
+    lora_rank: int = 0
+    """Train an adapter of this rank, and the head, instead of all weights; what is saved has it merged. 0: all."""
+
+
+def check(options: PairOptions, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:
+    """Refuse what cannot be trained with, as `check_settings`; raises `UserError`, which names the option."""
     check_settings(
         options,
-        counts=("pairs_per_step", "max_tokens", "eval_limit"),
-        zero_or_more=("eval_every",),
-        lora_rank=options.lora_rank,
+        counts=("pairs_per_step", "max_tokens", "eval_limit", *counts),
+        zero_or_more=("eval_every", *zero_or_more),
     )
     check_heldout(eval_share=options.eval_share, eval_dataset=options.eval_dataset, eval_every=options.eval_every)
     if options.steps < 0 or not 0 < options.epochs < math.inf:

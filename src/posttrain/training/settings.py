@@ -36,6 +36,11 @@ class Settings(Protocol):
         ...
 
     @property
+    def lora_rank(self) -> int:
+        """Of the adapter that is trained; 0 for none."""
+        ...
+
+    @property
     def microbatch_tokens(self) -> int:
         """Tokens of one pass."""
         ...
@@ -65,25 +70,21 @@ def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int) -> N
         raise UserError("--eval-every needs rows that are held out; give them with --eval-share or --eval-dataset")
 
 
-def check_settings(
-    settings: Settings, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = (), lora_rank: int = 0
-) -> None:
+def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:
     """Refuse what cannot be trained with.
 
     Args:
         settings: a recipe's configuration.
         counts: further options of it that must be 1 or more.
         zero_or_more: further ones that must be 0 or more.
-        lora_rank: of the adapter; 0 for none.
 
     Raises:
         UserError: names the option, and what it must be.
     """
     for name in ("microbatch_tokens", "save_every", "keep_last", *counts):
         at_least(name, getattr(settings, name), 1)
-    for name in ("lr", "warmup_steps", "weight_decay", *zero_or_more):
+    for name in ("lr", "warmup_steps", "weight_decay", "lora_rank", *zero_or_more):
         at_least(name, getattr(settings, name), 0)
-    at_least("lora_rank", lora_rank, 0)
     if not settings.max_grad_norm > 0:  # nan as well; inf is for no clipping
         raise UserError(f"--max-grad-norm must be above 0; got {settings.max_grad_norm}")
     if settings.decay not in SCHEDULES:

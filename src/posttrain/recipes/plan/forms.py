@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from posttrain.training.pair_options import PairOptions
+from posttrain.training.pair_options import PairOptions, ScoreOptions
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,9 @@ class PlanPreference(PairOptions):
 
 
 @dataclass(frozen=True)
-class PlanRewardModel(PairOptions):
+class PlanRewardModel(ScoreOptions):
     """What a run of `reward-model` will take, one score from pairs; --length-debias takes about a third more time."""
 
-    lr: float = 1e-5
-    """Peak learning rate; ten times as much with an adapter."""
-    lora_rank: int = 0
-    """Train an adapter of this rank, and the head, instead of all weights; what is saved has it merged. 0: all."""
     label_smoothing: float = 0.0
     """How often a choice is taken to be the wrong way round."""
     measure: bool = True

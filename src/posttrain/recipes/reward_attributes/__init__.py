@@ -32,7 +32,6 @@ from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
-from posttrain.training.settings import check_settings
 from posttrain.training.state import restore_latest, writer
 
 __all__ = ["Attributes", "AttributesResult", "run"]
@@ -130,8 +129,7 @@ def _prepare(config: Attributes) -> Parts:
 
 
 def _check(config: Attributes) -> None:
-    pair_options.check(config)
-    check_settings(config, zero_or_more=("gate_width",))
+    pair_options.check(config, zero_or_more=("gate_width",))
     if not config.ratings:
         raise UserError("say what to learn with --ratings: a hub id, or a jsonl or parquet file or folder")
     if config.eval_dataset and not config.dataset:

@@ -10,12 +10,12 @@ from posttrain.errors import UserError, unknown
 from posttrain.models.attributes import Units
 from posttrain.training import feedback
 from posttrain.training.feedback import RANKINGS, RATINGS, Sides
-from posttrain.training.pair_options import PairOptions
+from posttrain.training.pair_options import ScoreOptions
 from posttrain.types import Preference, Rated
 
 
 @dataclass(frozen=True)
-class Attributes(PairOptions):
+class Attributes(ScoreOptions):
     """Train a reward model on ratings of several attributes."""
 
     ratings: str = ""
@@ -35,10 +35,6 @@ class Attributes(PairOptions):
     """Rated responses in a batch."""
     max_tokens: int = 1024
     """The longest of prompt and response; longer ones are left out, and counted."""
-    lr: float = 1e-5
-    """Peak learning rate; ten times as much with an adapter."""
-    lora_rank: int = 0
-    """Train an adapter of this rank, and the heads, instead of all weights; what is saved has it merged. 0: all."""
     columns: str = ""
     """Which columns of the ratings to read, such as "prompt=question completion=answer"."""
     pair_columns: str = ""
