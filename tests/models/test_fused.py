@@ -59,6 +59,17 @@ def test_the_norm_s_gradients_are_those_of_the_equation(dtype, tolerance, scale)
         assert (ours.grad.double() - theirs.grad).norm() < tolerance * theirs.grad.norm()
 
 
+def test_the_norm_of_each_head_takes_a_gradient_that_is_not_contiguous():
+    """As in Qwen3, whose queries and keys are normalised and then transposed."""
+    x, weight = numbers(2, 5, 3, 8, dtype=torch.float64), numbers(8, dtype=torch.float64, seed=1)
+    upstream = numbers(2, 3, 5, 8, dtype=torch.float64, seed=2).detach()
+    rms_norm(x, weight, 1e-6).transpose(1, 2).backward(upstream)
+    exact = [t.detach().requires_grad_() for t in (x, weight)]
+    by_autograd_norm(*exact, 1e-6).transpose(1, 2).backward(upstream)
+    for ours, theirs in zip((x, weight), exact, strict=True):
+        assert (ours.grad - theirs.grad).norm() < 1e-12 * theirs.grad.norm()
+
+
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)]
 )

@@ -2,7 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from posttrain.models.packed_weights import packed_weights
+from posttrain.models import packed_weights as module
+from posttrain.models.packed_weights import packed_weights, packing_supported
+
+needs_packing = pytest.mark.skipif(not packing_supported(), reason="oneDNN has no bfloat16 products on this processor")
 
 
 def linear(out, wide, *, dtype=torch.bfloat16, bias=False):
@@ -10,6 +13,7 @@ def linear(out, wide, *, dtype=torch.bfloat16, bias=False):
     return nn.Linear(wide, out, bias=bias).to(dtype)
 
 
+@needs_packing
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 8, 64, 200])
 def test_a_packed_weight_gives_the_same_numbers_to_the_last_bit(rows, bias):
@@ -35,6 +39,7 @@ def test_after_the_block_a_changed_weight_counts_again_even_if_the_block_failed(
             assert torch.equal(layer(x), layer.weight.T)
 
 
+@needs_packing
 def test_only_plain_layers_in_bfloat16_are_packed():
     class Special(nn.Linear):
         def forward(self, input):
@@ -44,3 +49,11 @@ def test_only_plain_layers_in_bfloat16_are_packed():
     with packed_weights(nn.ModuleList([linear(4, 4, dtype=torch.float32), special, linear(4, 4)])) as count:
         assert count == 1
     assert torch.equal(special(torch.ones(4).bfloat16()), 7 * nn.Linear.forward(special, torch.ones(4).bfloat16()))
+
+
+def test_where_the_processor_cannot_nothing_is_packed(monkeypatch):
+    monkeypatch.setattr(module, "packing_supported", lambda: False)
+    layer = linear(8, 8)
+    with packed_weights(layer) as count:
+        assert count == 0
+        assert "forward" not in layer.__dict__

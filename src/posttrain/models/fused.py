@@ -105,7 +105,7 @@ class _RMSNorm(torch.autograd.Function):
         grad = grads[0].to(scale.dtype, copy=True)
         normal = x.to(scale.dtype, copy=True).mul_(scale)
         both = grad * normal
-        grad_weight = both.view(-1, len(weight)).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        grad_weight = both.reshape(-1, len(weight)).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
         wide = weight.to(scale.dtype)
         # dL/dx = (g w - n mean(g w n)) / rms
         mean = both.mul_(wide).mean(-1, keepdim=True)

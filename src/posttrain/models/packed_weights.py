@@ -20,7 +20,7 @@ def packed_weights(network: nn.Module) -> Iterator[int]:
     """While the block runs, each bfloat16 `nn.Linear` on a CPU multiplies by a packed copy; yields how many do.
 
     Weights must not change inside the block. The copies take 2 bytes per weight, and packing 135 million of them 0.1 s.
-    Elsewhere than on a CPU, and where oneDNN is missing, nothing happens.
+    Elsewhere than on a CPU, and where `packing_supported()` is False, nothing happens.
     """
     packed = [m for m in network.modules() if type(m) is nn.Linear and _packable(m.weight)]
     try:
@@ -33,9 +33,13 @@ def packed_weights(network: nn.Module) -> Iterator[int]:
             module.__dict__.pop("forward", None)
 
 
+def packing_supported() -> bool:
+    """Whether oneDNN multiplies bfloat16 on this processor: AVX-512 or AMX on x86. With AVX2 alone it does not."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def _packable(weight: Tensor) -> bool:
-    available = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return available and weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and packing_supported()
 
 
 def _product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
