@@ -308,7 +308,7 @@ MUTATIONS = [
             ("wide.pow(2).mean(-1, keepdim=True)", "wide.pow(2).sum(-1, keepdim=True)"),
             ("x.to(wide_dtype(x.dtype), copy=True)", "x.to(wide_dtype(x.dtype))"),
             ("grads[0].to(scale.dtype, copy=True)", "grads[0].to(scale.dtype)"),
-            ("both.view(-1, len(weight)).sum(0)", "both.view(-1, len(weight)).mean(0)"),
+            ("both.reshape(-1, len(weight)).sum(0)", "both.reshape(-1, len(weight)).mean(0)"),
             ("both.mul_(wide).mean(-1, keepdim=True)", "both.mean(-1, keepdim=True)"),
             ("addcmul_(normal, mean, value=-1)", "addcmul_(normal, mean)"),
             (".addcmul_(normal, mean, value=-1).mul_(scale)", ".addcmul_(normal, mean, value=-1)"),

@@ -3,7 +3,7 @@ import doctest
 import gzip
 import json
 import time
-from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from posttrain.errors import RewardError
 from posttrain.rewards import NumberVerifier, check_gold, check_reward
 from posttrain.rewards.verifiers import numbers
-from posttrain.rewards.verifiers.numbers import find_numbers, parse_number
+from posttrain.rewards.verifiers.numbers import Number, final_number, parse_number
 from posttrain.types import Message, Task
 from tests.rewards.episodes import episode, score, value
 
@@ -47,7 +47,7 @@ GSM8K = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
     ],
 )
 def test_one_number_is_read(text, expected):
-    assert parse_number(text) == Decimal(expected)
+    assert parse_number(text).value == Fraction(expected)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,6 @@ def test_one_number_is_read(text, expected):
         "1,23",
         "1.234,5",
         "1,2,3",
-        "1/2",
         "3-5",
         "10^6",
         "1.2.3",
@@ -82,11 +81,89 @@ def test_every_way_of_writing_a_number_reads_the_same(number):
         f"it is {number:,} dollars",
         f"{'-' if number < 0 else ''}${abs(number):,}",
     ):
-        assert parse_number(text) == number
+        assert parse_number(text).value == Fraction(number)
 
 
-def test_all_numbers_in_order():
-    assert find_numbers("12+7=19, then 19-5 = 14. Not m2, not 1,23.") == [12, 7, 19, 19, 5, 14]
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("12+7=19, then 19-5 = 14.", "14"),
+        ("12 and then 10 m2", "10"),
+        ("it is 1/2", "1/2"),
+        ("the answer is **-7**.", "-7"),
+        ("41 or 42", None),
+        ("42 then 42!", None),
+        ("19 - 5", None),
+        ("19 -5", None),
+        ("5, not 1,23", None),
+        ("19 million", None),
+        ("not 42", None),
+        ("none", None),
+    ],
+)
+def test_the_last_number_of_a_text(text, expected):
+    found = final_number(text)
+    assert found == (expected and Number(Fraction(expected)))
+
+
+NO_ANSWER = [
+    *("- 42", "\u201342", "\u2013 42", "42 million", "42 thousand", "42k", "42 dozen", "half of 42", "42 squared"),
+    *("42!", "<42", ">42", "~42", "not 42", "A1 B2 C3 42", "42 42", "42, 42", "41 42", "42 or so", "(42)", "42^2"),
+    *("42\u00b2", "\u221a42", "42/0", "about 42", "42+", "42 is wrong", "it is not 42", "42 -", "= 41 = 42", "42 x 1"),
+    *("42e9999", "4" * 500, "42 hundredths", "42 less than 84", "all but 42", "anything except 42", "never 42"),
+]
+
+
+@pytest.mark.parametrize("text", NO_ANSWER)
+def test_what_is_no_answer_is_never_paid(text):
+    question = "How many million dozen more than half of the apples, not less, are squared or thousand?"
+    assert parse_number(text, question) is None
+
+
+@given(
+    st.integers(1, 10**6),
+    st.sampled_from(["not {}", "{} or {}", "{} million", "{} dozen", "half of {}", "{}!", "{}^2", "<{}", "-{} + {}",
+                     "{}; {}0", "if {}", "{} plus 0", "no {}", "{} thousandths", "either {}", "{}k",
+                     "\u2013{}", "1/{}0/2"]),
+    st.sampled_from(["{}", "the answer is {}", "**{}**", "x = {}", "${}$", "{}.", "so {} apples", '"{}"']),
+)  # fmt: skip
+def test_a_changed_number_is_never_paid_however_it_is_decorated(number, change, decoration):
+    text = decoration.format(change.replace("{}", str(number)))
+    assert parse_number(text, "How many apples are half?") is None
+
+
+@pytest.mark.parametrize(
+    "gold, answer, expected",
+    [
+        (42, "minus 42", 0.0),
+        (42, "negative 42", 0.0),
+        (-5, "minus 5", 1.0),
+        (-5, "-5", 1.0),
+        ("3/4", "3/4", 1.0),
+        ("3/4", "0.75", 1.0),
+        ("3/4", r"$\frac{3}{4}$", 1.0),
+        (50, "50%", 1.0),
+        (0.5, "50%", 1.0),
+        (0.5, "5%", 0.0),
+        ("50%", "50", 1.0),
+        ("50%", "0.5", 1.0),
+        ("50%", "5000%", 0.0),
+        (1234, "1 234", 1.0),
+        (1234, r"1\,234", 1.0),
+        (1234, "1\u202f234 miles per hour", 1.0),
+        (42, "42 apples", 1.0),
+        (42, "42 pears", 0.0),
+    ],
+)
+def test_signs_fractions_percent_and_units(gold, answer, expected):
+    task = episode(f"#### {answer}", gold, question="How many apples?")
+    (got,) = asyncio.run(NumberVerifier().score([task]))
+    assert got.value == expected
+
+
+def test_a_percent_below_one_is_left_open():
+    got = score(NumberVerifier(), "#### 0.5%", 0.5)
+    assert (got.value, got.unparsed) == (0.0, True)
 
 
 @pytest.mark.parametrize("answer", ["42", 42, 42.0, "42.00", "$42", "6 times 7\n#### 42"])
@@ -114,7 +191,7 @@ def test_no_single_number_where_it_belongs_is_unparsed_even_if_it_is_in_the_text
 def test_the_last_number_counts_only_when_asked_for_and_only_outside_the_reasoning():
     lenient = NumberVerifier(last_number=True)
     assert value(lenient, "6 times 7 is 42", "42") == 1.0
-    assert score(lenient, "<think>42</think> I do not know", "42").unparsed
+    assert score(lenient, "<think>it is 42 here</think> I do not know", "42").unparsed
     assert score(lenient, "#### 41 or 42", "42").unparsed  # there is an answer, and it is not one number
     assert value(lenient, "42 it is, and not 41", "42") == 0.0
 
@@ -138,7 +215,7 @@ def test_a_hostile_completion_takes_no_time():
     start = time.monotonic()
     for text in hostile:
         parse_number(text + " 7")
-        find_numbers(text)
+        final_number(text)
     assert time.monotonic() - start < 10
 
 
