@@ -154,18 +154,19 @@ MUTATIONS = [
     *(
         Mutation("rewards/verifiers/choice.py", old, new, "rewards/verifiers/test_choice.py")
         for old, new in [
-            ("if len(said) == 1", "if said"),
+            ("if not _is_lead(before)", "if False"),
+            ("if len(readings) == 1", "if readings"),
+            ("or _TURNS.search(after)", ""),
+            ("if _other_letters(after, letter[1]) or", "if"),
+            ("return not any(_names(", "return not all(_names("),
+            ("and not _other_letters(after", "and True or not _other_letters(after"),
             ("letter == right), letter", "letter != right), letter"),
             ("0 <= answer <", "0 <= answer <="),
             ("0 <= answer <", "answer <"),
             ("and not isinstance(answer, bool)", ""),
-            ("ascii_uppercase[index]", "ascii_uppercase[index - 1]"),
             ('" ".join(text.split())', "text"),
-            ("said.add(leading[1])", "pass"),
             ("alone[1].upper()", "alone[1]"),
             ('"not one letter", unparsed=True', '"not one letter"'),
-            ("(?:or|and|/) ?", "(?:and|/) ?"),
-            ("|, ?\\([A-Z]\\)", ""),
         ]
     ),
     *(

@@ -3,6 +3,8 @@ import doctest
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from posttrain.errors import RewardError
 from posttrain.rewards import ChoiceVerifier, check_reward
@@ -61,6 +63,52 @@ def test_anything_else_is_not_a_letter(text):
     assert read_letter(text) is None
 
 
+@pytest.mark.parametrize("choices", [[], CITIES])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("B) no wait, A)", "answer isn't option B", "Rule out option B", "Answer B and possibly C", "B) C) D)"),
+        *("(B) (C)", "B, C", "B/C", "B C", "not B", "B is wrong", "B is not the answer", "anything but B", "B?  or C"),
+        *("possibly B", "B) is incorrect", "the answer is not B", "The opposite of B", "B) never", "all except B"),
+        *("if B then C", "Option B fails", "The worst option is B", "B because C is wrong", "B) Rome or Paris", "A, B"),
+        *("The answer is (B), (C)", "Neither B", "B) wait", "no B", "the answer can't be B", "A) B)", "b or c", "b, c"),
+    ],
+)
+def test_what_is_no_answer_is_never_paid(text, choices):
+    assert read_letter(text, choices) is None
+
+
+@given(
+    st.permutations("ABCD"),
+    st.sampled_from(
+        ["not {}", "{} or {}", "{} {}", "{}, {}", "{} and {}", "{} is wrong", "{} is false", "rule out {}", "{}) {})",
+         "never {}", "{}, no, {}", "maybe {}", "({}) ({})", "{} unless {}", "anything but {}", "{}/{}",
+         "{} isn't right"]
+    ),
+    st.sampled_from(["{}", "The answer is {}", "Option {}", "**{}**", "I choose {}.", "so it is ({})", "Answer: {}"]),
+    st.sampled_from([(), CITIES]),
+)  # fmt: skip
+def test_a_hedged_or_denied_letter_is_never_paid_however_it_is_decorated(letters, change, decoration, choices):
+    assert read_letter(decoration.format(change.format(*letters)), choices) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["B Paris", "B - Paris", "B) Paris", "(B) paris.", "B: Paris", "The answer is B) Paris"]
+)
+def test_the_letter_with_its_choice_is_read_and_with_another_it_is_not(text):
+    assert read_letter(text, CITIES) == "B"
+    assert read_letter(text.replace("aris", "ome").replace("P", "R").replace("p", "r"), CITIES) is None
+
+
+def test_a_choice_that_denies_something_is_read_with_its_letter():
+    assert read_letter("B) It does not, and A is wrong", ["It does", "It does not, and A is wrong"]) == "B"
+
+
+def test_an_explanation_may_name_no_other_choice():
+    assert read_letter("B, because it lies on the Seine", CITIES) == "B"
+    assert read_letter("B because Rome is larger", CITIES) is None
+
+
 def test_the_text_of_a_choice_counts_as_its_letter():
     assert read_letter(" paris. ", CITIES) == "B"
     assert read_letter("Paris", []) is None
@@ -98,7 +146,7 @@ def test_a_hostile_completion_takes_no_time():
         "answer" + "*:" * 50_000,
     )
     start = time.monotonic()
-    assert [read_letter(text) for text in hostile] == [None, None, None, None, "B", None]
+    assert [read_letter(text) for text in hostile] == [None] * 6
     assert time.monotonic() - start < 10
 
 
