@@ -155,7 +155,7 @@ MUTATIONS = [
         Mutation("rewards/verifiers/choice.py", old, new, "rewards/verifiers/test_choice.py")
         for old, new in [
             ("if not _is_lead(before)", "if False"),
-            ("if len(readings) == 1", "if readings"),
+            ('letter[1] == "I" and', "False and"),
             ("or _TURNS.search(after)", ""),
             ("if _other_letters(after, letter[1]) or", "if"),
             ("return not any(_names(", "return not all(_names("),

@@ -100,6 +100,16 @@ def test_the_letter_with_its_choice_is_read_and_with_another_it_is_not(text):
     assert read_letter(text.replace("aris", "ome").replace("P", "R").replace("p", "r"), CITIES) is None
 
 
+def test_white_space_is_one_space():
+    assert read_letter("The answer is\n\nB)  New\n York", ["Rome", "New York"]) == "B"
+
+
+def test_the_word_i_is_no_letter():
+    assert read_letter("I think so") is None
+    assert read_letter("I choose B") == "B"
+    assert read_letter("I") == "I"
+
+
 def test_a_choice_that_denies_something_is_read_with_its_letter():
     assert read_letter("B) It does not, and A is wrong", ["It does", "It does not, and A is wrong"]) == "B"
 

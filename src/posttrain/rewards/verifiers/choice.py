@@ -112,13 +112,14 @@ def read_letter(text: str, choices: Sequence[str] = ()) -> str | None:
             return ascii_uppercase[index]
     if alone := _ALONE.fullmatch(text.strip(_MARKS)):
         return alone[1].upper()
-    readings = {match[1] for match in _CAPITAL.finditer(text) if _gives(text, match, choices)}
-    return readings.pop() if len(readings) == 1 else None
+    return next((match[1] for match in _CAPITAL.finditer(text) if _gives(text, match, choices)), None)
 
 
 def _gives(text: str, letter: re.Match[str], choices: Sequence[str]) -> bool:
     """Whether `text` gives this letter as its answer, and says nothing else that could be one."""
     before, after = text[: letter.start()], text[letter.end() :]
+    if letter[1] == "I" and re.match(r" [a-z]", after):  # the word
+        return False
     if not _is_lead(before) or (choices and ascii_uppercase.index(letter[1]) >= len(choices)):
         return False
     if not after.strip(_MARKS) or (_is_lead(after) and not _other_letters(after, letter[1])):
