@@ -1,11 +1,16 @@
 import asyncio
+import doctest
 import threading
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from posttrain.errors import RewardError
 from posttrain.rewards import MathVerifier, check_reward
+from posttrain.rewards.verifiers import formula, math
+from posttrain.rewards.verifiers.formula import too_large
 from tests.rewards.episodes import episode, score, scores, value
 
 VERIFIER = MathVerifier()
@@ -54,6 +59,109 @@ def test_other_answers_are_wrong_and_not_unparsed(boxed, answer):
     assert "expected" in got.explanation
 
 
+# What has the right value somewhere, and is no answer.
+NO_ANSWER = [
+    *("41 = 42", r"\neq 42", "41, 42", r"42 \text{ million}", r"\approx 42", "42_8", "x=y=42", "$41$ $42$", "42 43"),
+    *(r"\text{not }42", r"42\pm 0", r"41 \text{ or } 42", r"x\ne42", "42?", "42!", "42;42", r"\lnot 42", "42..."),
+    *(r"6\cdot7=42", "not 42", "42 dozen", r"42\%\%", r"\sim 42", "<42", r"\{41,42\}", r"\underline{42}", "42/0"),
+    *(
+        "x=42,x=41",
+        r"42\lor 43",
+        r"\boxed{41}\boxed{42}",
+        "42 thousand",
+        "42k",
+        "- 42",
+        r"42 \to 43",
+        "minus 42",
+        r"\foo 42",
+    ),
+]
+
+
+@pytest.mark.parametrize("text", NO_ANSWER)
+def test_what_is_no_answer_is_never_paid(text):
+    assert value(VERIFIER, rf"\boxed{{{text}}}", "42") == 0.0
+
+
+@given(
+    st.sampled_from(["42", r"\frac{1}{2}", r"2\sqrt{3}", "x+1", r"\pi", "(1,2)"]),
+    st.sampled_from(
+        [r"\neq {}", "7 = {}", r"{}, 7", r"{} \text{{ or }} 7", r"\text{{not }} {}", r"{} \text{{ thousand}}",
+         r"{} \approx 7", r"7 > {}", r"{} \pm 0", "${}$ $7$", "{}; {}", "{}?", r"\text{{about }}{}", "{}, {}"]
+    ),
+    st.sampled_from(["{}", "${}$", r"\mathbf{{{}}}", "**{}**", "x = {}", "{}."]),
+)  # fmt: skip
+@settings(max_examples=60)
+def test_a_changed_formula_is_never_paid_however_it_is_decorated(gold, change, decoration):
+    answer = decoration.format(change.format(gold, gold))
+    assert value(VERIFIER, rf"\boxed{{{answer}}}", gold) == 0.0
+
+
+@pytest.mark.parametrize(
+    "boxed, answer",
+    [
+        (r"1\,234", "1234"),
+        ("1 234", "1234"),
+        ("1.234e3", "1234"),
+        ("\u00bd", "0.5"),
+        ("\u00bd", r"\frac{1}{2}"),
+        ("0,5", "0.5"),
+        ("**5**", "5"),
+        ("3, -3", r"\pm 3"),
+        (r"\pm 3", "3,-3"),
+        (r"(5,\infty)", "x>5"),
+        ("x=1,x=2", "1,2"),
+        ("1.5x", r"\frac{3x}{2}"),
+        ("0.1x+0.2x", "0.3x"),
+        (r"\$2\sqrt{3}", r"\sqrt{12}"),
+        ("2.0", r"\sqrt{4}"),
+        (r"42\text{ cm}", "42"),
+    ],
+)
+def test_more_ways_to_write_it_are_right(boxed, answer):
+    assert value(VERIFIER, rf"\boxed{{{boxed}}}", answer) == 1.0
+
+
+@pytest.mark.parametrize(
+    "boxed, answer",
+    [
+        ("3.1415926535", r"\pi"),
+        ("1.41421356", r"\sqrt2"),
+        ("0.333333", r"\frac13"),
+        ("0." + "3" * 32, r"\frac13"),
+        ("3.14+0", r"\pi"),
+    ],
+)
+def test_what_is_near_is_not_equal(boxed, answer):
+    assert value(VERIFIER, rf"\boxed{{{boxed}}}", answer) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("9^{9^{9^9}}", "9^9^9", "(9^9)^{9^9}", "9**9**9", "2^{99999}", "2**99999", "99999!", "(5!)!", "5!!"),
+        *(r"\binom{99999}{500}", "1" * 51, "(" * 31 + "1" + ")" * 31, "1+" * 600),
+    ],
+)
+def test_what_is_too_large_never_reaches_the_worker(text, monkeypatch):
+    monkeypatch.setattr(math, "worker_for", lambda target: pytest.fail("asked"))
+    got = score(VERIFIER, rf"\boxed{{{text}}}", "x")
+    assert got.unparsed and got.explanation.startswith("too large")
+
+
+def test_what_mathematics_needs_is_not_too_large():
+    for text in (
+        "2^{2025}",
+        r"e^{x^2}",
+        "100!",
+        r"\binom{100}{50}",
+        "x^{2}^{}",
+        r"\frac{1}{1+\frac{1}{1+x}}",
+        "(x+1)^{10}",
+    ):
+        assert too_large(text) is None
+
+
 @pytest.mark.parametrize("completion", ["5", "<think>\\boxed{5}</think>", r"\boxed{}", r"\boxed{the dog}"])
 def test_no_readable_answer_is_unparsed_and_not_wrong(completion):
     got = score(VERIFIER, completion, "5")
@@ -67,7 +175,8 @@ def test_the_answer_may_be_prose_where_one_looks_at_text():
     assert value(prose, "The answer is 43.", "42") == 0.0
 
 
-def test_an_answer_that_hangs_is_unparsed_counted_by_its_explanation_and_spares_its_neighbours():
+def test_an_answer_that_hangs_is_unparsed_counted_by_its_explanation_and_spares_its_neighbours(monkeypatch):
+    monkeypatch.setattr(math, "too_large", lambda text: None)
     start = time.monotonic()
     value(VERIFIER, r"\boxed{1}", "1")  # start the process before the clock matters
     quick = MathVerifier(timeout_s=0.7)
@@ -96,3 +205,7 @@ def test_a_task_without_a_mathematical_answer_raises_and_names_the_task(answer):
 def test_conforms():
     episodes = [episode(c, "5", id=c) for c in (r"\boxed{5}", r"\boxed{6}", "none", r"\boxed{cats}")]
     assert asyncio.run(check_reward(VERIFIER, episodes)) == []
+
+
+def test_docstring_examples_run():
+    assert doctest.testmod(formula).failed == 0

@@ -107,7 +107,20 @@ def test_the_last_number_of_a_text(text, expected):
 
 
 NO_ANSWER = [
-    *("- 42", "\u201342", "\u2013 42", "42 million", "42 thousand", "42k", "42 dozen", "half of 42", "42 squared"),
+    *(
+        "42...",
+        "42..",
+        "42\u2026",
+        "- 42",
+        "\u201342",
+        "\u2013 42",
+        "42 million",
+        "42 thousand",
+        "42k",
+        "42 dozen",
+        "half of 42",
+        "42 squared",
+    ),
     *("42!", "<42", ">42", "~42", "not 42", "A1 B2 C3 42", "42 42", "42, 42", "41 42", "42 or so", "(42)", "42^2"),
     *("42\u00b2", "\u221a42", "42/0", "about 42", "42+", "42 is wrong", "it is not 42", "42 -", "= 41 = 42", "42 x 1"),
     *("42e9999", "4" * 500, "42 hundredths", "42 less than 84", "all but 42", "anything except 42", "never 42"),

@@ -4,6 +4,7 @@ Every way looks at the completion outside its reasoning: what stands before the 
 completion that opens `<think>` and never closes it has not answered yet. Of several answers the last one counts.
 """
 
+import re
 from typing import Literal, get_args
 
 AnswerIn = Literal["after_think", "answer", "boxed", "hashes", "outside_think", "text"]
@@ -11,7 +12,7 @@ r"""Where the answer is looked for:
 
 - `after_think`: everything after the last `</think>`
 - `answer`: inside the last `<answer>...</answer>`
-- `boxed`: inside the last `\boxed{...}`, braces balanced
+- `boxed`: inside the last `\boxed{...}`, braces balanced; of boxes inside one another, the outer one
 - `hashes`: after the last `####`, to the end of that line
 - `outside_think`: everything after the last `</think>`, or the whole completion if it does not think
 - `text`: the whole completion, reasoning included
@@ -84,20 +85,23 @@ def _last_tagged(text: str) -> str | None:
     return text[start + len("<answer>") : end] if start >= 0 else None
 
 
+_BRACE = re.compile(r"(?P<box>\\{1,3}(?:boxed|fbox)\{)|\\.|(?P<brace>[{}])", re.DOTALL)
+
+
 def _last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{`; None if its brace is never closed. Escaped braces do not count."""
-    opening = max(text.rfind(r"\boxed{"), text.rfind(r"\fbox{"))
-    if opening < 0:
+    r"""The content of the last `\boxed{`, or of the one around it; None if it is never closed. `\{` is text."""
+    last, opened, closed = -1, list[int](), list[tuple[int, int]]()
+    for match in _BRACE.finditer(text):
+        if match["box"]:
+            last = match.end()
+            opened.append(last)
+        elif match["brace"] == "{":
+            opened.append(-1)
+        elif match["brace"] == "}" and opened:
+            start = opened.pop()
+            if start >= 0:
+                closed.append((start, match.start()))
+    if last < 0 or all(start != last for start, _ in closed):
         return None
-    start = text.index("{", opening) + 1
-    depth, position = 1, start
-    while position < len(text):
-        character = text[position]
-        if character == "\\":
-            position += 2
-            continue
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return text[start:position]
-        position += 1
-    return None
+    start, end = min(span for span in closed if span[1] >= last)
+    return text[start:end]

@@ -14,8 +14,12 @@ from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import score_each
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
+from posttrain.rewards.verifiers.formula import too_large, unexplained
+from posttrain.rewards.verifiers.numbers import parse_number, same_number
 from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
 from posttrain.types import Episode, Score
+
+ROUNDING = 30  # digits behind the point in which two numbers must agree where algebra cannot tell
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,10 @@ class MathVerifier:
     r"""1 if the answer equals `task.answer` as mathematics, else 0.
 
     `task.answer` is a number or LaTeX, with or without `$`; several right answers are a list. An answer that cannot
-    be read, that cannot be compared, or on which the comparison takes longer than `timeout_s` seconds (such as
-    `9^{9^{9^9}}`) is `unparsed`, value 0, and its explanation says which; the latter begins with "verifier timed out".
+    be read, that cannot be compared, that is too large to be compared (such as `9^{9^{9^9}}`), or on which the
+    comparison takes longer than `timeout_s` seconds is `unparsed`, value 0, and its explanation says which; the last
+    begins with "verifier timed out". So is one that has the right value, but says more than the right answer explains:
+    `41 = 42`, `\neq 42`, `42 \text{ million}` or `41, 42` for 42. Decimals are exact: 3.14159 is not pi.
 
     Raises (while scoring):
         RewardError: the task's own answer cannot be read, or the verifier itself failed.
@@ -48,8 +54,12 @@ class MathVerifier:
         golds = [str(one) for one in cast("Sequence[object]", right if isinstance(right, list | tuple) else [right])]
         if right is None or not golds:
             raise RewardError(f"reward '{self.name}' needs task.answer; task {episode.task.id!r} has none")
+        if exact := _as_numbers(answer, golds):
+            return Score(float(exact == "equal"), answer, "" if exact == "equal" else _expected(golds))
+        if large := too_large(answer):
+            return Score(0.0, answer, f"too large to be compared: {large}", unparsed=True)
         try:
-            verdict = worker_for(f"{__name__}:compare").ask((golds, answer), self.timeout_s)
+            verdict = worker_for(f"{__name__}:compare").ask((golds, answer, self._in_prose), self.timeout_s)
         except WorkerTimeout:
             return Score(0.0, answer, f"{TIMED_OUT} after {self.timeout_s:g} s", unparsed=True)
         except WorkerError as error:
@@ -57,11 +67,33 @@ class MathVerifier:
         if verdict == "equal":
             return Score(1.0, answer)
         if verdict == "different":
-            return Score(0.0, answer, f"expected {golds[0]}" + (f" or {', '.join(golds[1:])}" if golds[1:] else ""))
+            return Score(0.0, answer, _expected(golds))
         return Score(0.0, answer, verdict, unparsed=True)
 
+    @property
+    def _in_prose(self) -> bool:
+        """Whether the answer stands in a text, so that words around it are to be expected."""
+        return self.answer_in in ("text", "outside_think", "after_think")
 
-def compare(question: tuple[list[str], str] | None) -> str:
+
+def _expected(golds: Sequence[str]) -> str:
+    return f"expected {golds[0]}" + (f" or {', '.join(golds[1:])}" if golds[1:] else "")
+
+
+def _as_numbers(answer: str, golds: Sequence[str]) -> str:
+    """Where the answer and all of the right ones are plain numbers, "equal" or "different"; else nothing."""
+    given, rights = parse_number(_decimal_comma(answer)), [parse_number(gold) for gold in golds]
+    if given is None or None in rights:
+        return ""
+    return "equal" if any(right and same_number(given, right) for right in rights) else "different"
+
+
+def _decimal_comma(text: str) -> str:
+    """`0,5` with a point; `1,234` has groups of three, and `1, 2` is a list."""
+    return re.sub(r"^([\s$*-]*(?:0|[1-9][0-9]*)),([0-9]{1,2}|[0-9]{4,})(?=[\s$*%.]*$)", r"\1.\2", text)
+
+
+def compare(question: tuple[list[str], str, bool] | None) -> str:
     """In the worker process: "equal", "different", or why the answer could not be compared. None only imports.
 
     Raises:
@@ -71,24 +103,37 @@ def compare(question: tuple[list[str], str] | None) -> str:
 
     if question is None:
         return "ready"
-    golds, answer = question
+    golds, answer, in_prose = question
     verify = cast("Any", math_verify.verify)
     read = _parse(answer)
     if not read:
         for gold in golds:
             _gold(gold)
         return "not readable as mathematics"
-    failures: list[str] = []
+    doubts: list[str] = []
     for gold in golds:
         for right, given in product(_gold(gold), read):
             try:
-                if verify(right, given, timeout_seconds=None, raise_on_error=True):
-                    return "equal"
+                exact = {"float_rounding": ROUNDING, "numeric_precision": ROUNDING + 10}
+                if verify(_rational(right), _rational(given), timeout_seconds=None, raise_on_error=True, **exact):
+                    doubt = None if in_prose else unexplained(answer, gold)
+                    if doubt is None:
+                        return "equal"
+                    doubts.append(f"it says more than its value, {doubt}")
             except MemoryError:
                 return "verifier ran out of memory"
             except Exception as error:  # one reading of the answer; another may still be equal
-                failures.append(type(error).__name__)
-    return f"could not be compared: {failures[0]}" if failures else "different"
+                doubts.append(f"could not be compared: {type(error).__name__}")
+    return doubts[0] if doubts else "different"
+
+
+def _rational(value: Any) -> Any:
+    """With each decimal as the fraction that it is: otherwise it equals whatever is near."""
+    from sympy import Basic, Float, Rational  # pyright: ignore[reportMissingTypeStubs]
+
+    if not isinstance(value, Basic):
+        return value
+    return cast("Any", value).xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
 
 
 def _gold(gold: str) -> list[Any]:

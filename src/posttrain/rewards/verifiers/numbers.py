@@ -5,6 +5,7 @@ unit. What the grammar does not know is unparsed, never right: "not 42", "42 mil
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -51,7 +52,7 @@ _WRAPPERS = tuple(
         r"\\(?:boxed|text|mathrm|mathbf) ?\{([^{}]*)\}",
     )
 )
-_UNITS = frozenset(
+UNITS = frozenset(
     (
         *("dollars", "dollar", "cents", "cent", "euros", "euro", "pounds", "pound", "usd", "eur", "gbp", "bucks"),
         *("mm", "cm", "m", "km", "meter", "meters", "metre", "metres", "kilometers", "kilometres", "centimeters"),
@@ -190,7 +191,7 @@ def parse_number(text: str, question: str = "") -> Number | None:
         >>> [str(parse_number(text)) for text in ("$1,234.50 per year", "−7.", "3/4", "5 or 6", "42 million", "1,23")]
         ['1234.5', '-7', '0.75', 'None', 'None', 'None']
     """
-    if len(text) > MAX_CHARACTERS:
+    if len(text) > MAX_CHARACTERS or ".." in text or "\u2026" in text:
         return None
     text = _unwrapped(_plain(text))
     text = _unwrapped(text[_LEAD.match(text).end() :])  # pyright: ignore[reportOptionalMemberAccess] (it may be empty)
@@ -229,8 +230,14 @@ def final_number(text: str) -> Number | None:
 def _plain(text: str) -> str:
     """One kind of minus sign and of space; LaTeX's thin spaces, dollar and percent."""
     text = text.replace("\u2212", "-").replace("\\$", "$").replace("\\%", "%").replace("{,}", ",")
+    text = re.sub(r"(?<![0-9/])[\u00bc-\u00be\u2150-\u215e]", lambda match: _vulgar(match[0]), text)
     text = re.sub(r"[\u202f\u2009\u00a0]|\\[,;! ]", " ", text)
     return " ".join(text.split())
+
+
+def _vulgar(sign: str) -> str:
+    """The sign of a fraction, such as one half, with a solidus."""
+    return unicodedata.normalize("NFKC", sign).replace("\u2044", "/")
 
 
 def _unwrapped(text: str) -> str:
@@ -261,7 +268,7 @@ _CLOSING = re.compile(r"^(?:\\text\{|[*_`$])+|[*_`$.}]+$")
 
 
 def _is_word_of_unit(word: str, known: set[str]) -> bool:
-    if word in _UNITS and word != "times":
+    if word in UNITS and word != "times":
         return True
     if word in _CHANGES:
         return False
