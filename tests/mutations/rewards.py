@@ -246,6 +246,9 @@ MUTATIONS = [
         Mutation("rewards/verifiers/gym.py", old, new, "rewards/verifiers/test_gym.py")
         for old, new in [
             ("if not self.partial_credit:", "if self.partial_credit:"),
+            ("if _NOT_FINITE.search(answer) and not", "if False and not"),
+            ("_NOT_FINITE.search(answer) and not _NOT", "_NOT_FINITE.search(answer) or _NOT"),
+            ("(?<![a-z])(?:nan|", "(?:nan|"),
             ("float(value == 1.0)", "float(value > 0)"),
             ('task.metadata.get("options")', "None"),
             ("return original(plain_expression(text), *args, **kwargs)", "return original(text, *args, **kwargs)"),

@@ -56,6 +56,20 @@ def test_gold_scores_1_and_an_attack_is_never_run(name, tmp_path):
         assert not mark.exists(), f"{name} ran {attack}"
 
 
+@pytest.mark.parametrize("answer", ["nan", "NaN", "nan + nanj", "nan+1j", "inf", "-Infinity", "5 + nan*i", "[nan]"])
+@pytest.mark.parametrize("name", ["complex_arithmetic", "chain_sum", "simple_equations"])
+def test_what_is_not_finite_is_unparsed_and_earns_nothing(name, answer):
+    row = entry(name)
+    got = judged(answer, name=name, row=row)
+    assert (got.value, got.unparsed) == (0.0, True)
+
+
+def test_a_right_answer_that_says_infinity_is_judged():
+    row = {"question": "the limit?", "answer": "inf", "metadata": {}}
+    assert not judged("inf", row=row).unparsed
+    assert not judged("Conan", row={**row, "answer": "5"}).unparsed
+
+
 def test_tasks_of_the_data_room_are_judged():
     tasks = load_gym("gym:chain_sum?min_terms=3&max_terms=4", size=4, seed=3)
     episodes = [Episode(t, (*t.prompt, Message("assistant", f"<answer>{t.answer}</answer>"))) for t in tasks]

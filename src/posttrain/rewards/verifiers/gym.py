@@ -5,6 +5,7 @@ scorers work in a worker process in which `eval` is a reader of literals, and sy
 arithmetic over numbers, names of variables and elementary functions.
 """
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from posttrain.rewards.verifiers.untrusted import literal, plain_expression
 from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
 from posttrain.types import Episode, Score
 
+_NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)j?(?![a-z])", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class GymVerifier:
@@ -29,7 +32,8 @@ class GymVerifier:
     Many of these scorers pay a part for an answer that merely contains the right one ("15" for "5" earns 0.5), which a
     policy soon learns to collect. So a part counts only with `partial_credit`; it is always in the explanation.
 
-    An answer on which the scorer raises or takes longer than `timeout_s` seconds is `unparsed`, value 0.
+    An answer on which the scorer raises or takes longer than `timeout_s` seconds is `unparsed`, value 0. So is one that
+    says nan or infinity where the task does not: every comparison with nan is false, which some scorers take for right.
 
     Raises (while scoring):
         RewardError: the metadata lacks those keys, the data set is unknown, or the scorer fails on the task's own
@@ -58,7 +62,10 @@ class GymVerifier:
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
-        question = (task.metadata["dataset"], task.metadata["entry"], task.metadata.get("options"), answer)
+        entry = task.metadata["entry"]
+        if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(f"{entry.get('question')} {entry.get('answer')}"):
+            return Score(0.0, answer, "not a finite number", unparsed=True)
+        question = (task.metadata["dataset"], entry, task.metadata.get("options"), answer)
         try:
             raw = worker_for(f"{__name__}:score_answer").ask(question, self.timeout_s)
         except WorkerTimeout:
