@@ -64,6 +64,51 @@ def test_what_is_not_finite_is_unparsed_and_earns_nothing(name, answer):
     assert (got.value, got.unparsed) == (0.0, True)
 
 
+HEDGES = (
+    "{gold} or {other}",
+    "{gold}, {other}",
+    "{gold}\n{other}",
+    "{other} {gold}",
+    "not {gold}",
+    "The answer is {gold}",
+)
+SEARCHING = (
+    "advanced_geometry",
+    "fraction_simplification",
+    "gsm_symbolic",
+    "kakurasu",
+    "knights_knaves",
+    "quantum_lock",
+)
+SEARCHING += ("simple_integration", "sokoban", "survo", "time_intervals", "word_sorting", "letter_jumble")
+SEARCHING += ("game_of_life_halting", "coin_flip", "puzzle24")
+
+
+@pytest.mark.parametrize("name", SEARCHING)
+def test_the_right_answer_is_paid_alone_and_never_with_more(name):
+    rows = list(reasoning_gym.create_dataset(name, seed=7, size=4))
+    for row in rows:
+        gold = row["answer"]
+        other = next((r["answer"] for r in rows if r["answer"] != gold), "False" if gold == "True" else "True")
+        assert judged(gold, name=name, row=row).value == 1.0
+        for hedge in HEDGES:
+            assert judged(hedge.format(gold=gold, other=other), name=name, row=row).value == 0.0, hedge
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("game_of_life_halting", "banana"),
+        ("coin_flip", "0"),
+        ("puzzle24", "4*6*1*1"),
+        ("puzzle24", "(7*7 - 1/4)/2 + 0*1"),
+    ],
+)
+def test_what_a_scorer_pays_without_looking_earns_nothing(name, answer):
+    row = entry(name)
+    assert judged(answer, name=name, row=row).value == 0.0
+
+
 def test_a_right_answer_that_says_infinity_is_judged():
     row = {"question": "the limit?", "answer": "inf", "metadata": {}}
     assert not judged("inf", row=row).unparsed

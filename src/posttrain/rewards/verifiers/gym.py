@@ -15,6 +15,7 @@ from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import score_each
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
+from posttrain.rewards.verifiers.gym_forms import misread
 from posttrain.rewards.verifiers.untrusted import literal, plain_expression
 from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
 from posttrain.types import Episode, Score
@@ -34,6 +35,7 @@ class GymVerifier:
 
     An answer on which the scorer raises or takes longer than `timeout_s` seconds is `unparsed`, value 0. So is one that
     says nan or infinity where the task does not: every comparison with nan is false, which some scorers take for right.
+    And so is a full score for more, less or other than one answer in the family's form (`gym_forms`).
 
     Raises (while scoring):
         RewardError: the metadata lacks those keys, the data set is unknown, or the scorer fails on the task's own
@@ -74,6 +76,8 @@ class GymVerifier:
             raise RewardError(f"reward '{self.name}' failed on task {task.id!r}: {error}") from error
         if isinstance(raw, str):
             return Score(0.0, answer, raw, unparsed=True)
+        if raw >= 1.0 and (why := misread(task.metadata["dataset"], answer, entry)) is not None:
+            return Score(0.0, answer, why, unparsed=True)
         value = min(max(float(raw), 0.0), 1.0)
         if not self.partial_credit:
             value = float(value == 1.0)
