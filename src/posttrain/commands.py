@@ -96,6 +96,11 @@ def _show_quickstart(result: Any) -> list[str]:
     return [*_table(result.table()), "", f"{result.seconds / 60:.1f} minutes", f"report  {result.report}"]
 
 
+def _show_scores(result: Any) -> list[str]:
+    written = [f"all rows in {result.output}"] if result.output else []
+    return [line for table in result.tables() for line in _table(table)] + written
+
+
 def _show_run(result: Any) -> list[str]:
     """Where a run of sft or rl is."""
     found = [f"run     {result.run}", f"report  {result.run / 'report.html'}"]
@@ -205,6 +210,12 @@ COMMANDS: dict[str, Command] = {
         _recipe("best_of_n", "BestOfN"),
         ("quiet", "json"),
         fetches=True,
+    ),
+    "score": Command(
+        "score given completions by any reward: how to try one before a run",
+        _recipe("score", "ScoreCompletions"),
+        ("quiet", "json"),
+        show=_show_scores,
     ),
     "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),
     "annotate serve": Command(

@@ -104,7 +104,6 @@ MUTATIONS = [
             ("self.seconds if self.seconds > 0", "1.0 if self.seconds > 0"),
             ("sum(done.logprobs)", "done.logprobs[0]"),
             ("        if not line.strip():\n            break", "        if not line.strip():\n            continue"),
-            ("c.isprintable() or c in", "c.isprintable() or c in '\\r' or c in"),
             ("found += [printable(reply.text),", "found += [reply.text,"),
             ("() if self.shown else self.replies", "self.replies"),
             ("        fitting(tasks, saved.where, title=saved.title)", "        pass"),
@@ -113,5 +112,11 @@ MUTATIONS = [
             ("config.top_k >= 0 and", ""),
             ("0 < config.top_p <= 1", "config.top_p <= 1"),
         ]
+    ),
+    Mutation(
+        "monitoring/markup.py",
+        "c.isprintable() or c in",
+        "c.isprintable() or c in '\\r' or c in",
+        "recipes/test_generate.py",
     ),
 ]

@@ -281,7 +281,7 @@ MUTATIONS = [
             ("rollouts/scorer.py", "        except TemplateError:\n", "        except ZeroDivisionError:\n"),
             ("rollouts/scorer.py", "takewhile(lambda token: token not in self.chat.stop_ids, ids)", "ids"),
             ("rollouts/setup.py", "    if longest > scorer.most:\n", "    if False:\n"),
-            ("rollouts/setup.py", 'if options.reward_model_use != "mean" and unknown:', "if False:"),
+            ("rollouts/setup.py", 'if use != "mean" and unknown:', "if False:"),
             ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
             ("recipes/rl.py", "stays = reference if not config.renew_reference else None", "stays = reference"),
             ("recipes/rl.py", "if setup.gold or config.kl_budget else None", "if setup.gold else None"),

@@ -1,6 +1,7 @@
 """Conversations, data sets and packing: from what people wrote to token ids with an exact mask."""
 
 from posttrain.data.chat import ChatFormat, TrainingIds, TrainOn
+from posttrain.data.completions import load_completions
 from posttrain.data.demonstrations import load_demonstrations
 from posttrain.data.gym import load_gym, parse_gym, split_of
 from posttrain.data.order import batch_indices, seed_for
@@ -33,6 +34,7 @@ __all__ = [
     "hold_out",
     "judged_of",
     "judgements_of",
+    "load_completions",
     "load_demonstrations",
     "load_gym",
     "load_judgements",

@@ -50,13 +50,17 @@ def load_tasks(
         size = _GYM_SIZE if limit is None else limit
         tasks = load_gym(source, size=size, seed=seed, split="train" if split is None else split)
     else:
-        rows = read_rows(source, split=split, columns=columns, limit=limit)
-        read = _gsm8k_task if _is_gsm8k(rows[0]) else _task
-        tasks = [read(row) for row in rows]
+        tasks = tasks_of(read_rows(source, split=split, columns=columns, limit=limit))
     return [
         Task(dress(t.prompt, system, prompt_template), answer=t.answer, gold=t.gold, metadata=t.metadata, id=t.id)
         for t in tasks
     ]
+
+
+def tasks_of(rows: Sequence[Row]) -> list[Task]:
+    """The task of each row, in the layout of the first; errors as those of `load_tasks`."""
+    read = _gsm8k_task if _is_gsm8k(rows[0]) else _task
+    return [read(row) for row in rows]
 
 
 def dress(messages: Sequence[Message], system: str | None, prompt_template: str) -> tuple[Message, ...]:

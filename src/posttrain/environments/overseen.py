@@ -18,20 +18,25 @@ class Overseen(NamedTuple):
     gold: dict[str, float]  # the names of gold rewards in the judge, and their weights; none where nobody named any
 
 
+def rewards_in(typed: str) -> Weighted | None:
+    """The rewards of an option; None where it is empty. Raises `UserError` for a name that is not known."""
+    return parse_rewards(typed) if typed else None
+
+
 def overseen(
-    rewards: str,
+    rewards: Weighted | None,
     models: Sequence[ScoreFn] = (),
     *,
     members: int = 2,
     use: str = "mean",
     penalty: float = 0.5,
-    gold: str = "",
+    gold: Weighted | None = None,
     gold_model: ScoreFn | None = None,
 ) -> Overseen:
-    """Put rewards together, as they are typed and as reward models give them.
+    """Put rewards together: rules and verifiers, and what reward models give.
 
     Args:
-        rewards: to learn from; may be empty where there are models.
+        rewards: to learn from; None where there are models alone.
         models: reward models to learn from: the members of all of them are one ensemble, of weight 1.
         members: how many scores they give together; what they disagree by is logged where there are several.
         use: what is made of an ensemble (`COMBINATIONS`).
@@ -40,15 +45,15 @@ def overseen(
         gold_model: a reward model that is read, of weight 1.
 
     Raises:
-        UserError: no reward is named, one is not known, or two have one name.
+        UserError: two rewards have one name.
     """
-    parts = parse_rewards(rewards).parts if rewards or not models else ()
+    parts = rewards.parts if rewards else ()
     if models:
         ask = Remembered(_together(models))
         parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0))
         if members > 1:
             parts = (*parts, (Disagreement(ask), 0.0))
-    read = list(parse_rewards(gold).parts) if gold else []
+    read = list(gold.parts) if gold else []
     if gold_model is not None:
         read.append((LearnedReward(gold_model, name="model"), 1.0))
     named = [(Named(reward, GOLD if len(read) == 1 else f"{GOLD}/{reward.name}"), weight) for reward, weight in read]

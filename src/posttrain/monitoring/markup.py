@@ -1,4 +1,4 @@
-"""Text that may come from a model, made harmless for a page.
+"""Text that may come from a model, made harmless for a page or a terminal.
 
 A policy that is rewarded for what people see may learn to write HTML. Nothing that it writes reaches a page except
 through `escape`; beyond that the page forbids its browser every script, request and form.
@@ -31,6 +31,16 @@ def escape(value: object, limit: int | None = None) -> str:
     text = _BIDI.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
     text = html.escape(_OTHER.sub("\ufffd", text).replace("\r\n", "\n").replace("\r", "\u240d"), quote=True)
     return f"{text} … {more:,} more character{'s' if more > 1 else ''}" if more else text
+
+
+def printable(text: str) -> str:
+    r"""Text that cannot move the cursor, change colours or do worse to a terminal; line ends and tabs stay.
+
+    Example:
+        >>> printable("4\x1b[2J, \tso\n5")
+        '4\\x1b[2J, \tso\n5'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def page(title: str, style: str, body: str) -> str:

@@ -21,6 +21,7 @@ from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
 from posttrain.errors import UserError
 from posttrain.monitoring import Progress
+from posttrain.monitoring.markup import printable
 from posttrain.rollouts.drive import PolicySeat
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.policy import Policy, load_policy
@@ -231,13 +232,3 @@ def _ended(reply: Reply) -> str:
         StopReason.CONTEXT: "cut off by the model's context",
     }[reply.stop_reason]
     return f"{reply.tokens} tokens, {why}"
-
-
-def printable(text: str) -> str:
-    r"""Text that cannot move the cursor, change colours or do worse to a terminal; line ends and tabs stay.
-
-    Example:
-        >>> printable("4\x1b[2J, \tso\n5")
-        '4\\x1b[2J, \tso\n5'
-    """
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -111,17 +111,25 @@ def check_sampling(config: SampledOptions) -> None:
         raise UserError(
             f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
         )
-    uncertain = config.reward_model_use == "uncertain"
-    if not uncertain and config.disagreement_penalty != SampledOptions.disagreement_penalty:
-        raise UserError("--disagreement-penalty is for --reward-model-use uncertain; type that too, or leave it out")
-    if not config.reward_model and config.reward_model_use != SampledOptions.reward_model_use:
-        raise UserError("--reward-model-use says how a reward model is used; name one with --reward-model")
-    if not 0 <= config.disagreement_penalty < math.inf:
-        raise UserError(f"--disagreement-penalty must be 0 or more; got {config.disagreement_penalty}")
+    check_reward_models(config.reward_model, config.reward_model_use, config.disagreement_penalty)
     if not config.cache_gb > 0:
         raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
     if not config.dataset:
         raise UserError("say which prompts with --dataset: a hub id, a file or folder, or gym:NAME")
+
+
+def check_reward_models(models: str, use: str, penalty: float) -> None:
+    """Refuse options of reward models that mean nothing without another one.
+
+    Raises:
+        UserError: names the option, and what it must be.
+    """
+    if use != "uncertain" and penalty != SampledOptions.disagreement_penalty:
+        raise UserError("--disagreement-penalty is for --reward-model-use uncertain; type that too, or leave it out")
+    if not models and use != SampledOptions.reward_model_use:
+        raise UserError("--reward-model-use says how a reward model is used; name one with --reward-model")
+    if not 0 <= penalty < math.inf:
+        raise UserError(f"--disagreement-penalty must be 0 or more; got {penalty}")
 
 
 def check_evaluations(config: OnlineOptions) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments import SingleTurn
-from posttrain.environments.overseen import overseen
+from posttrain.environments.overseen import overseen, rewards_in
 from posttrain.errors import UserError
 from posttrain.rollouts.drive import OnTokens
 from posttrain.rollouts.dynamic import Sampler
@@ -69,18 +69,18 @@ def set_up(
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
-    names = _names(options.reward_model)
+    names = names_in(options.reward_model)
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
     models = [_scorer(options, judges[name]) for name in names]
-    _refuse_other_zeros(options, models)
+    refuse_other_zeros(options.reward_model_use, models)
     gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
     environment, judge, gold = overseen(
-        rewards_of(options),
+        rewards_in(rewards_of(options)),
         models,
         members=sum(scorer.model.members for scorer in models),
         use=options.reward_model_use,
         penalty=options.disagreement_penalty,
-        gold=options.gold,
+        gold=rewards_in(options.gold),
         gold_model=gold_model,
     )
     tasks, heldout, met = read_tasks(options)
@@ -117,12 +117,12 @@ def set_up(
     return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold, judges)
 
 
-def _refuse_other_zeros(options: OnlineOptions, models: Sequence[Scorer]) -> None:
+def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
     """The worst of several scores says something only where a score of 0 means the same to all of them."""
     unknown = [scorer.model.body.name for scorer in models if not scorer.model.comparable]
-    if options.reward_model_use != "mean" and unknown:
+    if use != "mean" and unknown:
         raise UserError(
-            f"--reward-model-use {options.reward_model_use} compares scores, and what 0 means to {unknown[0]} is not "
+            f"--reward-model-use {use} compares scores, and what 0 means to {unknown[0]} is not "
             "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
         )
 
@@ -137,7 +137,8 @@ def _refuse_too_long(options: OnlineOptions, scorer: Scorer, tasks: Sequence[Tas
         )
 
 
-def _names(models: str) -> list[str]:
+def names_in(models: str) -> list[str]:
+    """The names of reward models as they are typed in one option; raises `UserError` for an open quote."""
     try:
         return shlex.split(models)
     except ValueError as error:

@@ -1,0 +1,89 @@
+"""Completions that are there already, to be scored: what was asked, what was said, and what would have been right."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from posttrain.data.rows import Row
+from posttrain.data.sources import read_rows
+from posttrain.data.tasks import tasks_of
+from posttrain.errors import UserError
+from posttrain.types import Episode, Message, Role, StopReason
+
+_SAMPLE = frozenset(("completion", "rewards", "stop_reason", "step"))  # columns of a run's samples.jsonl
+_BEGINS = re.compile(r"^(system|user|assistant|tool): ", re.MULTILINE)
+
+
+def load_completions(
+    source: str, *, split: str | None = None, columns: Mapping[str, str] | None = None, limit: int | None = None
+) -> list[Episode]:
+    """The completions of a data set, each as an episode that a reward can score.
+
+    A row has `completion` (text, or a list of messages) and `prompt` or `messages` (text, or a list of messages), or
+    `messages` that end with the completion. It may have `answer`, `gold` and `id`, as a task has (`load_tasks`); its
+    other columns become metadata. Rows of a run's `samples.jsonl` are read too.
+
+    Args:
+        source: a file, folder or hub id (see `load_rows`).
+        split: which part; "train" unless said otherwise.
+        columns: new name -> name in the data.
+        limit: the most rows, from the first.
+
+    Raises:
+        DataError: as `load_rows`, or a row without a prompt or completion, by file, line and field.
+    """
+    if source.startswith("gym:"):
+        raise UserError(f"'{source}' makes tasks without completions; give a file with a column 'completion'")
+    read = [_divided(row) for row in read_rows(source, split=split, columns=columns, limit=limit)]
+    tasks = tasks_of([row for row, _, _ in read])
+    return [Episode(task, (*task.prompt, *said), stop) for task, (_, said, stop) in zip(tasks, read, strict=True)]
+
+
+def _divided(row: Row) -> tuple[Row, tuple[Message, ...], StopReason]:
+    """The row as a task has it, what was said, and why that ended."""
+    if row.fields.keys() >= _SAMPLE:
+        return _sample(row), _said(row), _stop_reason(row)
+    fields = dict(row.fields)
+    if "completion" in row:
+        said = _said(row)
+    elif "messages" in row and (messages := row.messages("messages"))[-1].role == "assistant":
+        said = messages[-1:]
+        fields["messages"] = cast(list[Any], row.fields["messages"])[:-1]
+    else:
+        raise row.missing("completion")
+    conversation = fields.pop("messages", None)
+    if "prompt" not in row and conversation is not None:
+        fields["prompt"] = conversation
+    fields.pop("completion", None)
+    return Row(fields, row.place, row.id), said, StopReason.STOP
+
+
+def _said(row: Row) -> tuple[Message, ...]:
+    """The column `completion`; a model may have said nothing, so that an empty text is one, too."""
+    value = row.fields["completion"]
+    if isinstance(value, str):
+        return (Message("assistant", value),)
+    said = row.messages("completion")
+    if said[-1].role != "assistant":
+        raise row.fail(f"field 'completion' must end with an assistant message; it ends with '{said[-1].role}'")
+    return said
+
+
+def _sample(row: Row) -> Row:
+    """The task of a row of `samples.jsonl`, whose prompt is `role: content`, message after message."""
+    text = row.text("prompt")
+    begins = list(_BEGINS.finditer(text))
+    if begins and begins[0].start() == 0:
+        ends = [match.start() - 1 for match in begins[1:]] + [len(text)]
+        spans = zip(begins, ends, strict=True)
+        prompt = [{"role": cast(Role, match[1]), "content": text[match.end() : end]} for match, end in spans]
+    else:
+        prompt = text
+    return Row({"prompt": prompt, "answer": row.fields.get("answer") or None}, row.place, row.id)
+
+
+def _stop_reason(row: Row) -> StopReason:
+    try:
+        return StopReason(row.fields["stop_reason"])
+    except ValueError:
+        return StopReason.STOP

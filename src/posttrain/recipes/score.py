@@ -1,0 +1,208 @@
+"""Score completions that are there already: how one tries a reward before a run, and reads a run with another one.
+
+    posttrain score --dataset completions.jsonl --reward "numbers=1.0 tags=0.1"
+    posttrain score --dataset runs/rl-2026-01-31-1 --reward math --output scored.jsonl
+    posttrain score --dataset completions.jsonl --reward-model runs/reward-model-2026-01-31-1 --json
+
+Rows have `prompt` or `messages`, `completion`, `answer` and perhaps `id`; a run is read from its samples.jsonl. What a
+row earns does not depend on the others, except under a reward that compares the completions of a batch.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from posttrain.data import load_completions, parse_columns
+from posttrain.environments import SingleTurn
+from posttrain.environments.overseen import overseen, rewards_in
+from posttrain.errors import UserError
+from posttrain.monitoring import Estimate, Progress, Table, jsonl
+from posttrain.monitoring.markup import printable
+from posttrain.monitoring.run import CONFIG, SAMPLES
+from posttrain.rollouts.options import check_reward_models
+from posttrain.rollouts.scorer import load_scorer
+from posttrain.rollouts.setup import names_in, refuse_other_zeros
+from posttrain.training.saved import saved_model
+from posttrain.types import Episode, Score
+
+AT_A_TIME = 64  # completions between two steps of the progress bar
+SHOWN = 20  # rows on the terminal
+WIDTH = 40  # characters of a cell there
+
+
+@dataclass(frozen=True)
+class ScoreCompletions:
+    """Score given completions by any reward."""
+
+    dataset: str = ""
+    """Completions: a jsonl or parquet file or folder, or a hub id, with the columns prompt or messages, completion,
+    answer and perhaps id; or a run, whose samples.jsonl is read."""
+    reward: str = ""
+    """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function."""
+    reward_model: str = ""
+    """A reward model, or several: runs, folders or hub ids, in quotes where there are spaces."""
+    reward_model_use: str = "mean"
+    """What is made of an ensemble's scores: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
+    disagreement_penalty: float = 0.5
+    """For --reward-model-use uncertain: weight of the variance of the members' scores."""
+    output: str = ""
+    """Write every row with its scores and explanations to this file; its name ends with .jsonl."""
+    columns: str = ""
+    """Which columns to read, such as "completion=response answer=final"."""
+    split: str = ""
+    """Which part of a folder or hub data set; "train" unless given."""
+    limit: int | None = None
+    """Use only so many rows, from the first."""
+    precision: str = "auto"
+    """Of reward models: float32, bfloat16, or auto: what this machine computes faster."""
+    microbatch_tokens: int = 4096
+    """Tokens that a reward model computes at once."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One completion and its scores by name; `total` is their weighted sum."""
+
+    id: str
+    total: float
+    scores: Mapping[str, Score]
+
+    def row(self) -> dict[str, Any]:
+        """As a line of `--json`."""
+        return {
+            "id": self.id,
+            "scores": {name: score.value for name, score in self.scores.items()},
+            "unparsed": {name: score.unparsed for name, score in self.scores.items()},
+            "parsed": {name: score.parsed for name, score in self.scores.items()},
+        }
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """What every completion earned."""
+
+    rows: tuple[Scored, ...]
+    weights: Mapping[str, float]
+    output: Path | None
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """The mean score by reward."""
+        return {name: fmean(row.scores[name].value for row in self.rows) for name in self.weights}
+
+    @property
+    def unparsed(self) -> dict[str, float]:
+        """The share of completions by reward in which no answer was found."""
+        return {name: fmean(row.scores[name].unparsed for row in self.rows) for name in self.weights}
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        about = {"n": len(self.rows), "mean": self.mean, "unparsed": self.unparsed}
+        return about | {"rows": [row.row() for row in self.rows]}
+
+    def tables(self) -> list[Table]:
+        """Each reward's numbers, and the first rows. What a model wrote is cut and made harmless to a terminal."""
+        weighed = [
+            (name, f"{weight:g}", Estimate(self.mean[name]), f"{100 * self.unparsed[name]:.0f}%")
+            for name, weight in self.weights.items()
+        ]
+        total = fmean(row.total for row in self.rows)
+        note = f"{len(self.rows):,} completions; mean of the weighted sum {total:.3f}"
+        more = len(self.rows) - SHOWN
+        rest = (
+            f"and {more:,} more{'' if self.output else '; --output FILE.jsonl writes all of them'}" if more > 0 else ""
+        )
+        told = [
+            (_cell(row.id), name, f"{score.value:.3f}", _read(score), _cell(score.explanation))
+            for row in self.rows[:SHOWN]
+            for name, score in row.scores.items()
+        ]
+        return [
+            Table("", ("reward", "weight", "mean", "unparsed"), weighed, note),
+            Table("", ("id", "reward", "score", "parsed", "explanation"), told, rest),
+        ]
+
+
+def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
+    """Read, score and, with an output, write; that file is there when all of it is, or not at all."""
+    path = jsonl.new_file(config.output) if config.output else None
+    episodes, environment = _prepare(config)
+    rows: list[Scored] = []
+    with Progress("score", len(episodes), quiet=quiet) as progress:
+        while len(rows) < len(episodes):
+            some = episodes[len(rows) : len(rows) + AT_A_TIME]
+            scores = asyncio.run(environment.score(some))
+            rows += [Scored(e.task.id, environment.total(s), s) for e, s in zip(some, scores, strict=True)]
+            progress.step(len(rows), reward=fmean(row.total for row in rows))
+    if path:
+        jsonl.write(path, map(_written, episodes, rows))
+    return ScoreResult(tuple(rows), environment.reward.weights, path)
+
+
+def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], SingleTurn]:
+    """Find everything; reward models come last, because they take longest to load."""
+    if not config.dataset:
+        raise UserError("say what to score with --dataset: a jsonl or parquet file or folder, a hub id, or a run")
+    if not (config.reward or config.reward_model):
+        raise UserError(
+            'say how completions are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
+            "or with --reward-model"
+        )
+    check_reward_models(config.reward_model, config.reward_model_use, config.disagreement_penalty)
+    rewards = rewards_in(config.reward)
+    episodes = load_completions(
+        _samples(config.dataset),
+        split=config.split or None,
+        columns=parse_columns(config.columns) if config.columns else None,
+        limit=config.limit,
+    )
+    models = [
+        load_scorer(saved_model(name).where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
+        for name in names_in(config.reward_model)
+    ]
+    refuse_other_zeros(config.reward_model_use, models)
+    environment, _, _ = overseen(
+        rewards,
+        models,
+        members=sum(scorer.model.members for scorer in models),
+        use=config.reward_model_use,
+        penalty=config.disagreement_penalty,
+    )
+    return episodes, environment
+
+
+def _samples(dataset: str) -> str:
+    """Of a run its samples; of anything else itself."""
+    path = Path(dataset).expanduser()
+    if not (path / CONFIG).is_file():
+        return dataset
+    if not (path / SAMPLES).is_file():
+        raise UserError(f"the run {dataset} has no {SAMPLES}; give a file of completions")
+    return str(path / SAMPLES)
+
+
+def _written(episode: Episode, scored: Scored) -> dict[str, Any]:
+    """A line of the output: the row's own words, and all that was found."""
+    answer = episode.task.answer
+    return {
+        **scored.row(),
+        "reward": scored.total,
+        "explanation": {name: score.explanation for name, score in scored.scores.items()},
+        "prompt": [{"role": m.role, "content": m.content} for m in episode.task.prompt],
+        "completion": episode.completion,
+        "answer": answer if isinstance(answer, str | int | float | list | None) else str(answer),
+    }
+
+
+def _read(score: Score) -> str:
+    """What was read as the answer, and whether that was an answer."""
+    text = "" if score.parsed is None else _cell(score.parsed)
+    return f"{text} (unparsed)".strip() if score.unparsed else text
+
+
+def _cell(text: str) -> str:
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."

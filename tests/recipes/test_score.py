@@ -1,0 +1,169 @@
+"""Completions that are there already get the scores that a run would have given them."""
+
+import json
+
+import pytest
+import torch
+
+from posttrain.cli import main
+from posttrain.data import load_tokenizer
+from posttrain.errors import DataError, UserError
+from posttrain.models.heads import Calibration, load_reward_model
+from posttrain.monitoring import RunDirectory, Sample
+from posttrain.recipes.score import ScoreCompletions, run
+from posttrain.rollouts.scorer import load_scorer
+from posttrain.types import Message
+from tests.recipes.folders import model_folder
+
+ROWS = [
+    {"id": "a", "prompt": "20 + 22?", "completion": "<think>x</think>\n#### 42", "answer": "42"},
+    {"id": "b", "prompt": "20 + 22?", "completion": "#### 41", "answer": "42"},
+    {"id": "c", "messages": [{"role": "user", "content": "20 + 22?"}], "completion": "#### 42 dozen", "answer": 42},
+    {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "#### 42"}], "answer": "42"},
+    {"id": "e", "prompt": "20 + 22?", "completion": "", "answer": "42"},
+]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write(tmp_path / "rows.jsonl", ROWS)
+
+
+def test_scores_by_hand(data):
+    scored = run(ScoreCompletions(data, "numbers tags=0.5"), quiet=True)
+    assert [row.total for row in scored.rows] == [1.5, 0, 0, 1, 0]
+    found = scored.summary()
+    assert list(found) == ["n", "mean", "unparsed", "rows"]
+    assert (found["n"], found["mean"], found["unparsed"]) == (
+        5,
+        {"numbers": 0.4, "tags": 0.2},
+        {"numbers": 0.4, "tags": 0.0},
+    )
+    assert found["rows"][0] == {
+        "id": "a",
+        "scores": {"numbers": 1.0, "tags": 1.0},
+        "unparsed": {"numbers": False, "tags": False},
+        "parsed": {"numbers": "42", "tags": None},
+    }
+    assert [row["id"] for row in found["rows"]] == ["a", "b", "c", "rows.jsonl:4", "e"]
+    assert [row["scores"]["numbers"] for row in found["rows"]] == [1, 0, 0, 1, 0]
+    assert [row["parsed"]["numbers"] for row in found["rows"]] == ["42", "41", "42 dozen", "42", None]
+
+
+def test_more_rows_than_are_scored_together_keep_their_order(tmp_path):
+    rows = [{"prompt": "?", "completion": f"#### {i}", "answer": str(i), "id": i} for i in range(150)]
+    found = run(ScoreCompletions(write(tmp_path / "r.jsonl", rows), "numbers"), quiet=True)
+    assert [row.id for row in found.rows] == [str(i) for i in range(150)] and found.mean == {"numbers": 1.0}
+    assert "and 130 more; --output FILE.jsonl writes all of them" in found.tables()[1].note
+
+
+def test_the_command_on_a_terminal_and_for_a_machine(data, tmp_path, capsys):
+    words = ["score", "--dataset", data, "--reward", "numbers"]
+    assert main([*words, "--output", str(tmp_path / "out.jsonl")]) == 0
+    said = capsys.readouterr()
+    assert "score 5/5" in said.err and "mean of the weighted sum 0.400" in said.out
+    line = next(line for line in said.out.splitlines() if line.startswith("b "))
+    assert line.split() == ["b", "numbers", "0.000", "41", "expected", "42"]
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(written) == 5 and written[1]["explanation"] == {"numbers": "expected 42"}
+    assert (written[0]["completion"], written[0]["reward"]) == (ROWS[0]["completion"], 1.0)
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["mean"] == {"numbers": 0.4}
+
+
+def test_what_a_model_wrote_cannot_move_the_cursor(tmp_path, capsys):
+    row = {"prompt": "?", "completion": "#### \x1b[2J\u202e" + "x" * 300, "answer": "4", "id": "\x1b]0;t\x07"}
+    assert main(["score", "--dataset", write(tmp_path / "r.jsonl", [row]), "--reward", "numbers"]) == 0
+    out = capsys.readouterr().out
+    assert "\\x1b[2J" in out and not {"\x1b", "\u202e", "\x07"} & set(out)
+    assert max(map(len, out.splitlines())) < 150
+
+
+def test_a_run_is_read_from_its_samples(tmp_path):
+    """Their prompt is `role: content`; a content of several lines stays one message."""
+    (tmp_path / "seen.py").write_text(
+        "def seen(episode, answer):\n"
+        "    said = [(m.role, m.content) for m in episode.task.prompt]\n"
+        "    assert said == [('system', 'Be\\nbrief.'), ('user', '1+1?\\n2?')], said\n"
+        "    assert answer in ('2', None) and str(episode.stop_reason) == 'length'\n"
+        "    return 1.0 if answer else 0.5\n"
+    )
+    sample = Sample("system: Be\nbrief.\nuser: 1+1?\n2?", "#### 2", {"numbers": 1.0}, 1.0, "2", "length")
+    with RunDirectory.create(tmp_path / "run", "rl", {"reward": "numbers"}) as directory:
+        directory.log_samples(1, [sample, Sample(sample.prompt, "", {"numbers": 1.0}, 1.0, "", "length")])
+    for dataset in (tmp_path / "run", tmp_path / "run" / "samples.jsonl"):
+        found = run(ScoreCompletions(str(dataset), f"{tmp_path / 'seen.py'}:seen"), quiet=True)
+        assert [row.scores["seen"].value for row in found.rows] == [1.0, 0.5]
+
+
+def test_messages_of_trl_and_columns_under_other_names(tmp_path):
+    chat = {"prompt": [{"role": "user", "content": "?"}], "completion": [{"role": "assistant", "content": "#### 7"}]}
+    data = write(tmp_path / "a.jsonl", [chat | {"answer": 7}])
+    assert run(ScoreCompletions(data, "numbers"), quiet=True).mean == {"numbers": 1.0}
+    data = write(tmp_path / "b.jsonl", [{"q": "?", "said": "#### 7", "right": "7"}] * 3)
+    words = {"columns": "prompt=q completion=said answer=right", "limit": 2}
+    found = run(ScoreCompletions(data, "numbers", **words), quiet=True).summary()
+    assert (found["n"], found["mean"]) == (2, {"numbers": 1.0})
+
+
+def test_a_custom_reward_sees_the_other_columns_alone(tmp_path):
+    (tmp_path / "r.py").write_text("def r(completion, task):\n    return float(list(task.metadata) == ['level'])\n")
+    data = write(tmp_path / "a.jsonl", [ROWS[0] | {"level": 1}, ROWS[3] | {"level": 2}])
+    assert run(ScoreCompletions(data, f"{tmp_path / 'r.py'}:r"), quiet=True).mean == {"r": 1.0}
+
+
+def test_a_reward_model_gives_what_its_scorer_gives(tmp_path, data):
+    folder = model_folder(tmp_path / "model")
+    made = load_reward_model(str(folder), dtype=torch.float32, seed=3, members=1)
+    made.save(tmp_path / "scorer", padding=0, calibration=Calibration((0.0,), 1.0))
+    load_tokenizer(str(folder)).save_pretrained(tmp_path / "scorer")
+    words = {"reward_model": str(tmp_path / "scorer"), "precision": "float32", "limit": 2}
+    found = run(ScoreCompletions(data, "numbers", **words), quiet=True)
+    scorer = load_scorer(str(tmp_path / "scorer"), precision="float32")
+    for row, scored in zip(ROWS, found.rows, strict=False):
+        ((expected,),) = scorer([[Message("user", row["prompt"]), Message("assistant", row["completion"])]])
+        assert scored.scores["reward_model"].value == pytest.approx(expected, rel=1e-4)
+        assert scored.total == pytest.approx(expected + scored.scores["numbers"].value, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({"prompt": "?", "response": "4"}, r"line 2: field 'completion' is missing.*--columns completion=response"),
+        ({"completion": "4"}, r"line 2: field 'prompt' is missing"),
+        ({"messages": [{"role": "user", "content": "?"}]}, r"line 2: field 'completion' is missing"),
+        ({"prompt": "?", "completion": 4}, r"line 2: field 'completion' must be text"),
+        ({"prompt": "?", "completion": [{"role": "user", "content": "a"}]}, "must end with an assistant message"),
+    ],
+)
+def test_a_row_that_cannot_be_scored_is_named(row, what, tmp_path):
+    with pytest.raises(DataError, match=what):
+        run(ScoreCompletions(write(tmp_path / "r.jsonl", [ROWS[0], row]), "numbers"), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"dataset": ""}, "say what to score with --dataset"),
+        ({"dataset": "gym:chain_sum"}, "makes tasks without completions"),
+        ({"reward": ""}, "say how completions are judged with --reward"),
+        ({"reward": "number"}, "did you mean 'numbers'"),
+        ({"reward_model_use": "worst"}, "name one with --reward-model"),
+        ({"output": "there.jsonl"}, "is there already"),
+        ({"output": "out.csv"}, r"--output NAME.jsonl"),
+        ({"limit": 0}, "must be 1 or more"),
+        ({"dataset": "run"}, "the run run has no samples.jsonl"),
+    ],
+)
+def test_mistakes_are_one_line(changes, what, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.jsonl").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("")
+    with pytest.raises(UserError, match=what):
+        run(ScoreCompletions(**{"dataset": data, "reward": "numbers"} | changes), quiet=True)
