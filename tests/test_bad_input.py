@@ -97,6 +97,42 @@ def test_unknown_column(fails, command):
     assert found == "unknown column 'promt'; did you mean 'prompt'? The data has: answer, completion, prompt"
 
 
+BEST_OF_N = (
+    "best-of-n --dataset rows.jsonl --model model --reward exact --max-new-tokens 3 --precision float32 "
+    "--completions-per-prompt 2 --output best.jsonl"
+)
+
+
+@pytest.fixture
+def unreadable(here, monkeypatch):
+    """Tasks of which the second has an answer that is no number; loading a model fails the test."""
+    rows = [{"prompt": "1?", "answer": "3/4"}, {"prompt": "2?", "answer": "three quarters"}, {"prompt": "3?"}]
+    (here / "gold.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for module in ("rollouts.setup", "recipes.evaluate"):
+        monkeypatch.setattr(f"posttrain.{module}.load_policy", lambda *_, **__: pytest.fail("weights were loaded"))
+    return "gold.jsonl row 2 (gold.jsonl:2) has the answer 'three quarters': reward 'numbers' needs a number"
+
+
+@pytest.mark.parametrize("typed", [words("rl"), words("evaluate"), BEST_OF_N.split()], ids=lambda typed: typed[0])
+def test_an_answer_that_cannot_be_read_is_told_before_weights_are_loaded(fails, unreadable, typed):
+    found = fails([*typed, "--dataset", "gold.jsonl", "--reward", "numbers"])
+    assert found.startswith(unreadable) and "; 2 of 3 rows are like that; " in found
+
+
+def test_so_are_held_out_answers_and_those_that_only_gold_rewards_read(fails, unreadable):
+    heldout = "--eval-every 1 --eval-dataset gold.jsonl"
+    assert fails(words("rl", f"--reward numbers {heldout}")).startswith(unreadable)
+    assert fails(words("rl", f"--reward tags --gold numbers {heldout}")).startswith(unreadable)
+    found = fails([*BEST_OF_N.split(), *["--dataset", "gold.jsonl", "--reward", "tags", "--gold", "numbers"]])
+    assert found.startswith(unreadable)
+
+
+def test_completions_without_the_right_answer_cannot_be_scored(fails, here):
+    (here / "said.jsonl").write_text(json.dumps({"prompt": "1", "completion": "#### 2"}))
+    found = fails(["score", "--dataset", "said.jsonl", "--reward", "math"])
+    assert found.startswith("said.jsonl row 1 (said.jsonl:1) has no answer: reward 'math' needs task.answer")
+
+
 def test_unknown_algorithm(fails):
     assert fails(words("rl", "--algorithm grop")).startswith("unknown algorithm 'grop'; did you mean 'grpo'?")
 

@@ -216,7 +216,7 @@ MUTATIONS = [
             ("if _is_formula(text) else text", "if False else text"),
             ("|begin|end)", ")"),
             ("        for gold in golds:\n            _gold(gold)\n        return", "        return"),
-            ("if right is None or not golds:", "if False:"),
+            ("if not golds:\n            raise", "if False:\n            raise"),
             ("timeout_s: float = 5.0", "timeout_s: float = 0.0001"),
         ]
     ),

@@ -27,6 +27,28 @@ MUTATIONS = [
             ("environment.total(s)", "sum(one.value for one in s.values())"),
             ("fmean(row.scores[name].unparsed for", "sum(row.scores[name].unparsed for"),
             ("    check_reward_models(config.reward_model,", "    (config.reward_model,"),
+            ("        refuse_unreadable(SingleTurn(rewards)", "        (SingleTurn(rewards)"),
+        ]
+    ),
+    *(
+        Mutation(file, old, new, "rewards/test_check.py test_bad_input.py")
+        for file, old, new in [
+            ("rewards/check.py", "[await _failure(reward, episode) for episode in silent]", '["no"] * len(silent)'),
+            ("rewards/check.py", "if isinstance(reward, ReadsAnswers):", "if False:"),
+            ("rewards/check.py", 'if not getattr(reward, "verifies", False):', "if False:"),
+            ("rewards/combine.py", 'next((why for why in row if why), "")', "row[0]"),
+            ("rewards/verifiers/math.py", "if large := too_large(gold):", "if large := None:"),
+            ("rewards/verifiers/math.py", "for gold in _golds(task) if reasons[gold]", "for gold in _golds(task)[:1]"),
+            ("rollouts/setup.py", "    if found:\n        number, why", "    if False:\n        number, why"),
+            (
+                "rollouts/setup.py",
+                "enumerate(finish(judge.unreadable(tasks)), 1)",
+                "enumerate(finish(judge.unreadable(tasks)))",
+            ),
+            ("rollouts/setup.py", "refuse_unreadable(judge, heldout,", "(judge, heldout,"),
+            ("rollouts/setup.py", "refuse_unreadable(judge, tasks,", "(judge, tasks,"),
+            ("rollouts/setup.py", "judges[:1] if config.eval_every and rewards else judges", "judges[:1]"),
+            ("recipes/evaluate.py", "    refuse_unreadable(environment,", "    (environment,"),
         ]
     ),
 ]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 
 from posttrain.errors import RewardError
-from posttrain.rewards import NumberVerifier, check_gold, check_reward
+from posttrain.rewards import NumberVerifier, Weighted, check_gold, check_reward, from_function, parse_rewards
 from posttrain.types import Message, Score, Task
 from tests.rewards.episodes import episode
 
@@ -82,3 +82,46 @@ def test_no_gold_at_all_is_a_failure_and_not_a_pass():
 def test_a_task_whose_answer_is_not_an_answer_raises():
     with pytest.raises(RewardError, match="'broken'"):
         asyncio.run(check_gold(NumberVerifier(), [task("#### 4", "four", "broken")]))
+
+
+READABLE = {
+    "numbers": ["42", "3/4", "so #### 4"],
+    "last_number": ["42"],
+    "exact": ["yes", ["a", "b"]],
+    "choice": ["B", 1],
+    "math": ["42", r"\frac{\pi}{2}", ["1", "x+1"], r"\frac{\pi}{2}"],
+}
+UNREADABLE = {
+    "numbers": [("three quarters", "needs a number"), (None, "needs a number")],
+    "last_number": [("forty", "needs a number")],
+    "exact": [(None, "has none"), ("", "has none")],
+    "choice": [("42", "needs a letter"), (26, "needs a letter")],
+    "math": [
+        ("three quarters", "cannot be read as mathematics"),
+        (None, "there is none"),
+        ([], "there is none"),
+        ("9^{9^{9^9}}", "too large"),
+        (["x", "three quarters"], "cannot be read as mathematics"),
+    ],
+    "gym": [("42", "needs the keys 'dataset' and 'entry'")],
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_answers_that_a_verifier_cannot_read_are_told_apart(name):
+    """Each between ones that it can read, so that the places are told, too."""
+    fine, faulty = READABLE.get(name, []), UNREADABLE[name]
+    tasks = [task(None, answer, "t") for answer in (*fine, *(bad for bad, _ in faulty), *fine)]
+    found = asyncio.run(parse_rewards(name).unreadable(tasks))
+    assert found[: len(fine)] == found[len(tasks) - len(fine) :] == [""] * len(fine)
+    for (_, what), why in zip(faulty, found[len(fine) :], strict=False):
+        assert what in why and f"'{name}'" in why
+
+
+def test_rewards_that_need_no_answer_are_not_asked():
+    def asked(completion):
+        pytest.fail("asked")
+
+    rewards = Weighted(((from_function(asked), 1.0), *parse_rewards("tags numbers").parts))
+    tasks = [task(None, "4", "a"), task(None, "four", "b")]
+    assert [bool(why) for why in asyncio.run(rewards.unreadable(tasks))] == [False, True]

@@ -50,6 +50,10 @@ class SingleTurn:
         """
         return list(await self.reward.score_parts(episodes))
 
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+        """Of each task, why a reward cannot read its own answer; "" where all can."""
+        return await self.reward.unreadable(tasks)
+
     def total(self, scores: Mapping[str, Score]) -> float:
         """The weighted sum of one episode's scores."""
         return self.reward.total(scores)

@@ -38,6 +38,7 @@ from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.measures import SOLVED
 from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.rollouts.setup import refuse_unreadable
 from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Group, Sampling, Task
 
@@ -233,7 +234,7 @@ def _prepare(config: Evaluate) -> _Parts:
             'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
         )
     environment = SingleTurn(parse_rewards(config.reward or "gym"))
-    tasks, notes = _tasks(config)
+    tasks, notes = _tasks(config, environment)
     model = saved_model(config.model)
     baseline = saved_model(config.baseline) if config.baseline else None
     models = [saved for saved in (model, baseline) if saved is not None]
@@ -248,7 +249,7 @@ def _prepare(config: Evaluate) -> _Parts:
     return _Parts(kept, environment, model, baseline, tuple(notes))
 
 
-def _tasks(config: Evaluate) -> tuple[list[Task], list[str]]:
+def _tasks(config: Evaluate, environment: SingleTurn) -> tuple[list[Task], list[str]]:
     """The tasks, and what is to be said about them."""
     if not config.dataset:
         raise UserError("say what to evaluate on with --dataset: a file or folder, a hub id, or gym:NAME")
@@ -270,6 +271,7 @@ def _tasks(config: Evaluate) -> tuple[list[Task], list[str]]:
         if config.split or gym or file:
             raise
         raise DataError(f"{error}; evaluation reads the split 'test' unless --split names another") from error
+    refuse_unreadable(environment, tasks, config.dataset)
     if not config.exclude:
         return tasks, []
     kept = disjoint(load_tasks(config.exclude, **words), tasks)

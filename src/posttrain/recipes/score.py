@@ -8,7 +8,6 @@ Rows have `prompt` or `messages`, `completion`, `answer` and perhaps `id`; a run
 row earns does not depend on the others, except under a reward that compares the completions of a batch.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,10 @@ from posttrain.errors import UserError
 from posttrain.monitoring import Estimate, Progress, Table, jsonl
 from posttrain.monitoring.markup import printable
 from posttrain.monitoring.run import CONFIG, SAMPLES
+from posttrain.rollouts.drive import finish
 from posttrain.rollouts.options import check_reward_models
 from posttrain.rollouts.scorer import load_scorer
-from posttrain.rollouts.setup import names_in, refuse_other_zeros
+from posttrain.rollouts.setup import names_in, refuse_other_zeros, refuse_unreadable
 from posttrain.training.saved import saved_model
 from posttrain.types import Episode, Score
 
@@ -134,7 +134,7 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     with Progress("score", len(episodes), quiet=quiet) as progress:
         while len(rows) < len(episodes):
             some = episodes[len(rows) : len(rows) + AT_A_TIME]
-            scores = asyncio.run(environment.score(some))
+            scores = finish(environment.score(some))
             rows += [Scored(e.task.id, environment.total(s), s) for e, s in zip(some, scores, strict=True)]
             progress.step(len(rows), reward=fmean(row.total for row in rows))
     if path:
@@ -159,6 +159,8 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], SingleTurn]:
         columns=parse_columns(config.columns) if config.columns else None,
         limit=config.limit,
     )
+    if rewards:
+        refuse_unreadable(SingleTurn(rewards), [episode.task for episode in episodes], config.dataset)
     models = [
         load_scorer(saved_model(name).where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
         for name in names_in(config.reward_model)

@@ -1,12 +1,21 @@
-"""The conformance kit of rewards: what every reward must do, and the proof that each task's gold answer is right."""
+"""The conformance kit of rewards: what every reward must do, and that it can read each task's own answer."""
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import Reward, score_all
 from posttrain.types import Episode, Message, Score, Task
+
+
+@runtime_checkable
+class ReadsAnswers(Protocol):
+    """A reward that says beforehand which tasks it cannot judge."""
+
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+        """Of each task, why its own answer cannot be read; "" where it can."""
+        ...
 
 
 async def check_reward(
@@ -68,6 +77,33 @@ async def check_gold(reward: Reward, tasks: Sequence[Task], *, timeout_s: float 
         for episode, score in zip(episodes, scores, strict=True)
         if score.value != 1.0
     ]
+
+
+async def unreadable_answers(reward: Reward, tasks: Sequence[Task]) -> list[str]:
+    """Of each task, why `reward` cannot judge by the task's own answer; "" where it can.
+
+    A reward that reads answers where it would cost time, such as in a process of its own, does so in a method
+    `unreadable(tasks)`. Any other verifier is asked about a completion that says nothing: it reads the task's answer
+    first, and raises if it cannot. A reward that is no verifier needs no answer.
+    """
+    if isinstance(reward, ReadsAnswers):
+        return await reward.unreadable(tasks)
+    if not getattr(reward, "verifies", False):
+        return [""] * len(tasks)
+    silent = [Episode(task, (*task.prompt, Message("assistant", ""))) for task in tasks]
+    try:
+        await reward.score(silent)
+    except RewardError:
+        return [await _failure(reward, episode) for episode in silent]
+    return [""] * len(tasks)
+
+
+async def _failure(reward: Reward, episode: Episode) -> str:
+    try:
+        await reward.score([episode])
+    except RewardError as error:
+        return str(error)
+    return ""
 
 
 def gold_episode(task: Task) -> Episode:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from posttrain.errors import UserError, unknown
+from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.custom import load_reward
 from posttrain.rewards.reward import Reward, score_all
 from posttrain.rewards.rules.language import LanguageConsistency
@@ -22,7 +23,7 @@ from posttrain.rewards.verifiers.exact import ExactVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
 from posttrain.rewards.verifiers.numbers import NumberVerifier
-from posttrain.types import Episode, Score
+from posttrain.types import Episode, Score, Task
 
 REWARDS: dict[str, Callable[[], Reward]] = {
     "math": MathVerifier,
@@ -112,6 +113,11 @@ class Weighted:
             raise
         names = list(self.weights)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+        """Of each task, why the first part that cannot read its own answer cannot; "" where all can."""
+        columns = [await unreadable_answers(reward, tasks) for reward, _ in self.parts]
+        return [next((why for why in row if why), "") for row in zip(*columns, strict=True)]
 
     def total(self, parts: Mapping[str, Score]) -> float:
         """sum_i w_i s_i over the scores of one episode.

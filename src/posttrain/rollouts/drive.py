@@ -116,10 +116,10 @@ def play(
     """
     openings = [()] * len(tasks) if openings is None else openings
     batcher = _Batcher(engine, len(tasks), on_tokens)
-    return _finish(_play_all(environment, tasks, batcher, chat, sampling, seeds, openings))
+    return finish(_play_all(environment, tasks, batcher, chat, sampling, seeds, openings))
 
 
-def _finish(coroutine: Coroutine[Any, Any, T]) -> T:
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine; from a thread of its own where this one runs an event loop, as notebooks do."""
     try:
         asyncio.get_running_loop()
@@ -165,7 +165,7 @@ async def _play_all(
 def score(environment: Environment, tasks: Sequence[Task], played: Sequence[Sequence[Played]]) -> list[Group]:
     """Score all episodes of a batch together; `played[p]` are the episodes of `tasks[p]`."""
     episodes = [p.episode for group in played for p in group]
-    scores = _finish(environment.score(episodes))
+    scores = finish(environment.score(episodes))
     if len(scores) != len(episodes):
         raise RewardError(f"{type(environment).__name__} scored {len(scores)} of {len(episodes)} episodes")
     in_order = iter(scores)

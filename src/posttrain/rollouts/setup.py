@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments import SingleTurn
 from posttrain.environments.overseen import overseen, rewards_in
-from posttrain.errors import UserError
-from posttrain.rollouts.drive import OnTokens
+from posttrain.errors import DataError, UserError
+from posttrain.rollouts.drive import OnTokens, finish
 from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.policy import Policy, load_policy
@@ -69,21 +69,24 @@ def set_up(
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
+    rewards, gold_rewards = rewards_in(rewards_of(options)), rewards_in(options.gold)
+    tasks, heldout, met = read_tasks(
+        options, SingleTurn(rewards) if rewards else None, SingleTurn(gold_rewards) if gold_rewards else None
+    )
     names = names_in(options.reward_model)
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
     models = [_scorer(options, judges[name]) for name in names]
     refuse_other_zeros(options.reward_model_use, models)
     gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
     environment, judge, gold = overseen(
-        rewards_in(rewards_of(options)),
+        rewards,
         models,
         members=sum(scorer.model.members for scorer in models),
         use=options.reward_model_use,
         penalty=options.disagreement_penalty,
-        gold=rewards_in(options.gold),
+        gold=gold_rewards,
         gold_model=gold_model,
     )
-    tasks, heldout, met = read_tasks(options)
     policy = load_policy(
         model,
         precision=options.precision,
@@ -165,16 +168,21 @@ def rewards_of(config: OnlineOptions) -> str:
     )
 
 
-def read_tasks(config: OnlineOptions) -> tuple[list[Task], list[Task], list[str]]:
+def read_tasks(
+    config: OnlineOptions, rewards: SingleTurn | None, gold: SingleTurn | None
+) -> tuple[list[Task], list[Task], list[str]]:
     """What to train on, what to examine with, and what to tell the user of the rest.
 
     Raises:
         UserError: options that contradict each other.
-        DataError: a row that is no task.
+        DataError: a row that is no task, or whose answer cannot be read by the rewards that it is judged by.
     """
     words = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
+    judges = [judge for judge in (rewards, gold) if judge]
+    for judge in judges[:1] if config.eval_every and rewards else judges:
+        refuse_unreadable(judge, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
         raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
     if not config.eval_every:
@@ -190,5 +198,30 @@ def read_tasks(config: OnlineOptions) -> tuple[list[Task], list[Task], list[str]
         seed=config.seed,
         **words,
     )
+    for judge in judges:
+        refuse_unreadable(judge, heldout, config.eval_dataset or config.dataset)
     kept = disjoint(tasks, heldout)
     return tasks, kept.tasks, met_before(kept.removed)
+
+
+def refuse_unreadable(judge: SingleTurn, tasks: Sequence[Task], source: str) -> None:
+    """Better now than when the first completion has been sampled. Rows are not left out: the rest would be easier ones.
+
+    Raises:
+        DataError: names the first row whose answer cannot be read, its answer, and how many there are.
+    """
+    found = [(number, why) for number, why in enumerate(finish(judge.unreadable(tasks)), 1) if why]
+    if found:
+        number, why = found[0]
+        task = tasks[number - 1]
+        has = "no answer" if task.answer is None else f"the answer {_brief(task.answer)}"
+        more = f"; {len(found):,} of {len(tasks):,} rows are like that" if len(found) > 1 else ""
+        raise DataError(
+            f"{source} row {number} ({task.id}) has {has}: {why}{more}; correct or remove such rows, or judge by "
+            "another --reward"
+        )
+
+
+def _brief(answer: object) -> str:
+    text = repr(answer)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -17,7 +17,7 @@ from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.formula import too_large, unexplained
 from posttrain.rewards.verifiers.numbers import parse_number, same_number
 from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
-from posttrain.types import Episode, Score
+from posttrain.types import Episode, Score, Task
 
 ROUNDING = 30  # digits behind the point in which two numbers must agree where algebra cannot tell
 
@@ -46,13 +46,35 @@ class MathVerifier:
         """One score per episode; the comparisons take turns in the worker process."""
         return await in_thread(score_each, self.name, episodes, self._score_one)
 
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+        """Of each task, why its own answer cannot be read; "" where it can."""
+        golds = {gold for task in tasks for gold in _golds(task)}  # many tasks share an answer
+        reasons = await in_thread(lambda: {gold: self._unreadable(gold) for gold in golds})
+        none = f"reward '{self.name}' needs task.answer; there is none"
+        return [
+            next((reasons[gold] for gold in _golds(task) if reasons[gold]), "" if _golds(task) else none)
+            for task in tasks
+        ]
+
+    def _unreadable(self, gold: str) -> str:
+        if _as_numbers(gold, [gold]):
+            return ""
+        if large := too_large(gold):
+            return f"reward '{self.name}' finds {gold!r} too large to be compared: {large}"
+        try:
+            worker_for(f"{__name__}:compare").ask(([gold], gold, self._in_prose), self.timeout_s)
+        except WorkerError as error:
+            return f"reward '{self.name}' failed: {error}"
+        except WorkerTimeout:  # it can be read, and another form of it may be compared sooner
+            return ""
+        return ""
+
     def _score_one(self, episode: Episode) -> Score:
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
-        right = episode.task.answer
-        golds = [str(one) for one in cast("Sequence[object]", right if isinstance(right, list | tuple) else [right])]
-        if right is None or not golds:
+        golds = _golds(episode.task)
+        if not golds:
             raise RewardError(f"reward '{self.name}' needs task.answer; task {episode.task.id!r} has none")
         if exact := _as_numbers(answer, golds):
             return Score(float(exact == "equal"), answer, "" if exact == "equal" else _expected(golds))
@@ -74,6 +96,14 @@ class MathVerifier:
     def _in_prose(self) -> bool:
         """Whether the answer stands in a text, so that words around it are to be expected."""
         return self.answer_in in ("text", "outside_think", "after_think")
+
+
+def _golds(task: Task) -> list[str]:
+    """The right answers; none where the task has none."""
+    right = task.answer
+    if right is None:
+        return []
+    return [str(one) for one in cast("Sequence[object]", right if isinstance(right, list | tuple) else [right])]
 
 
 def _expected(golds: Sequence[str]) -> str:
