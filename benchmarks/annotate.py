@@ -1,17 +1,21 @@
 """Many annotators at once: how fast the pages answer, and whether anything is lost, also when the server is killed.
 
-    python benchmarks/annotate.py                      # fifty for two minutes
-    python benchmarks/annotate.py --seconds 30 --kill  # the same, and SIGKILL to the server half-way
+    python benchmarks/annotate.py                                # fifty for two minutes
+    python benchmarks/annotate.py --seconds 30 --kill            # the same, and SIGKILL to the server half-way
+    python benchmarks/annotate.py --judged 5000 --managers 5     # managers watch a project with 5,000 judgements
 
 A server of its own on loopback, over an SQLite file in a temporary folder. Every annotator is a thread: next item,
 think, submit, and so on, as a browser does; what fails is sent again with the same name until it is acknowledged. In
-the end every acknowledged judgement must be in the store once, with the ranking that was sent. Prints one line of JSON;
-exits 1 if a judgement was lost or doubled, or without --kill a request failed.
+the end every acknowledged judgement must be in the store once, with the ranking that was sent. With --judged the project has judgements before they begin, and the
+manager's page is timed first with nobody else there: alone, and five at once; with --managers so many load it again and
+again while the annotators work. Prints one line of JSON; exits 1 if a judgement was lost or doubled, or without --kill
+a request failed.
 """
 
 import argparse
 import http.client
 import json
+import os
 import random
 import re
 import socket
@@ -24,10 +28,15 @@ from collections import defaultdict
 from pathlib import Path
 from urllib.parse import urlencode
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
 from posttrain.annotation.store import exports, people, projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.projects import NewItem
+from posttrain.annotation.store.tables import Assignment, Item, Judgement, User
 
+KINDS = ("next", "page", "submit", "manager")
 PASSWORD = "benchmark password"
 HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)"')
 
@@ -87,8 +96,18 @@ class Annotator(threading.Thread):
             self.sent[form["sending"]] = order
 
 
-def fill(store_path: str, people_: int, items: int) -> None:
-    """Make the people, with one password's work, and the items."""
+class Manager(Annotator):
+    """One manager's browser, which loads the project's page again and again."""
+
+    def run(self) -> None:
+        self.ask("login", "/login", {"name": self.name_, "password": PASSWORD})
+        while time.time() < self.until:
+            self.ask("manager", "/manage/1")
+            time.sleep(self.draws.uniform(*self.think))
+
+
+def fill(store_path: str, people_: int, items: int, judged: int, managers: int) -> None:
+    """Make the people, with one password's work, the items, and judgements of the first of them."""
     store = open_store(store_path)
     with store.write() as connection:
         project = projects.create(connection, "load", annotators_per_item=3)
@@ -96,10 +115,45 @@ def fill(store_path: str, people_: int, items: int) -> None:
         kept = people.sealed(PASSWORD)
         for number in range(people_):
             people.accept(connection, secret, f"person {number}", kept)
+        secret = people.invite(connection, "manager", uses=max(1, managers))
+        for number in range(managers):
+            people.accept(connection, secret, f"manager {number}", kept)
         texts = [(f"answer {n} " * 40, f"model {n}", {}) for n in range(4)]
         new = [NewItem(f"q{n}", [{"role": "user", "content": f"question {n}"}], texts, {}) for n in range(items)]
         projects.add_items(connection, project, new)
+        connection.flush()
+        judge(connection, judged)
     store.close()
+
+
+def judge(connection: Session, judged: int) -> None:
+    """Three judgements of each of the first items, by people in turn: a shared order with errors."""
+    draws = random.Random(0)
+    users = list(connection.scalars(select(User.id).where(User.role == "annotator")))
+    for number, item in enumerate(connection.scalars(select(Item).order_by(Item.id).limit((judged + 2) // 3))):
+        for turn in range(min(3, judged - 3 * number)):
+            order = sorted(range(4), key=lambda place: place + draws.gauss(0, 1.5))
+            user = users[(3 * number + turn) % len(users)]
+            given = Assignment(item_id=item.id, user_id=user, shown=[0, 1, 2, 3], state="done")
+            answer = {"ranking": [[place] for place in order], "failed": []}
+            sent = f"before {number} {turn}"
+            given.judgements.append(Judgement(version=1, answer=answer, seconds=draws.uniform(5, 60), sent=sent))
+            connection.add(given)
+            item.given += 1
+
+
+def watched(port: int, together: int, times: int) -> list[float]:
+    """Seconds of the manager's page with nobody else there, loaded by `together` managers at once."""
+    crowd = [Manager(port, f"manager {n}", (0.0, 0.0), time.time() + 600) for n in range(together)]
+    for one in crowd:
+        one.ask("login", "/login", {"name": one.name_, "password": PASSWORD})
+    for _ in range(times):
+        threads = [threading.Thread(target=one.ask, args=("manager", "/manage/1")) for one in crowd]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return [round(seconds, 3) for one in crowd for seconds in one.seconds["manager"]]
 
 
 def serve(store: str, port: int) -> subprocess.Popen[str]:
@@ -117,18 +171,24 @@ def main() -> int:
     parser.add_argument("--annotators", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--think", type=float, nargs=2, default=(1.0, 3.0), help="seconds from page to answer")
+    parser.add_argument("--judged", type=int, default=0, help="judgements that are there before")
+    parser.add_argument("--managers", type=int, default=0, help="who load the manager's page, a second apart")
     parser.add_argument("--kill", action="store_true", help="SIGKILL to the server half-way, then start it again")
     options = parser.parse_args()
+    load = os.getloadavg()
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         store = str(Path(folder) / "annotation.db")
-        fill(store, options.annotators, items=int(options.annotators * options.seconds))
+        items = int(options.annotators * options.seconds) + options.judged // 3
+        fill(store, options.annotators, items, options.judged, max(5, options.managers))
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
         server = serve(store, port)
         time.sleep(1)
+        pages = {str(n): watched(port, n, 3) for n in (1, 5)} if options.judged else {}
         until = time.time() + options.seconds
         crowd = [Annotator(port, f"person {n}", options.think, until) for n in range(options.annotators)]
+        crowd += [Manager(port, f"manager {n}", (1.0, 1.0), until) for n in range(options.managers)]
         for one in crowd:
             one.start()
         if options.kill:
@@ -142,13 +202,18 @@ def main() -> int:
         server.wait()
         found = judged(store)
     sent = {name: order for one in crowd for name, order in one.sent.items()}
+    found = {name: order for name, order in found.items() if not name.startswith("before ")}
     lost = [name for name, order in sent.items() if found.get(name) != order]
     failed = [problem for one in crowd for problem in one.failed]
-    times = {kind: sorted(t for one in crowd for t in one.seconds[kind]) for kind in ("next", "page", "submit")}
+    times = {kind: sorted(t for one in crowd for t in one.seconds[kind]) for kind in KINDS}
     row = {
         "annotators": options.annotators,
         "seconds": options.seconds,
         "killed": options.kill,
+        "judged before": options.judged,
+        "managers": options.managers,
+        "load average": load,
+        "manager's page alone, seconds, by how many at once": pages,
         "acknowledged": len(sent),
         "in the store": len(found),
         "lost": len(lost),
@@ -159,6 +224,7 @@ def main() -> int:
                 f"p{p}": round(1000 * seconds[min(len(seconds) - 1, len(seconds) * p // 100)], 1) for p in (50, 95, 99)
             }
             for kind, seconds in times.items()
+            if seconds
         },
         "requests per second": round(sum(map(len, times.values())) / options.seconds, 1),
     }
