@@ -18,7 +18,7 @@ from posttrain.models import attention
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.logprobs import token_logprobs
 from posttrain.rollouts import transformers
-from posttrain.rollouts.drive import _finish
+from posttrain.rollouts.drive import finish
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.policy_batch import policy_batch
 from posttrain.types import Request, Sampling
@@ -80,7 +80,7 @@ def test_a_switch_holds_where_a_notebook_s_rollout_runs():
 
     async def notebook():
         with without("packed weights"):
-            return _finish(seen())
+            return finish(seen())
 
     assert asyncio.run(notebook()) == {"packed weights"}
 
