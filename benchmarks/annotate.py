@@ -6,10 +6,10 @@
 
 A server of its own on loopback, over an SQLite file in a temporary folder. Every annotator is a thread: next item,
 think, submit, and so on, as a browser does; what fails is sent again with the same name until it is acknowledged. In
-the end every acknowledged judgement must be in the store once, with the ranking that was sent. With --judged the project has judgements before they begin, and the
-manager's page is timed first with nobody else there: alone, and five at once; with --managers so many load it again and
-again while the annotators work. Prints one line of JSON; exits 1 if a judgement was lost or doubled, or without --kill
-a request failed.
+the end every acknowledged judgement must be in the store once, with the ranking that was sent. With --judged the
+project has judgements before they begin, and the manager's page is timed first with nobody else there: alone, and five
+at once; with --managers so many load it again and again while the annotators work. Prints one line of JSON; exits 1 if
+a judgement was lost or doubled, or without --kill a request failed.
 """
 
 import argparse

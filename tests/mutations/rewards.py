@@ -243,6 +243,26 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("rewards/verifiers/gym_forms.py", old, new, "rewards/verifiers/test_gym.py")
+        for old, new in [
+            (
+                "re.fullmatch(_FORMS[family], text, re.ASCII) is not None",
+                "re.search(_FORMS[family], text, re.ASCII) is not None",
+            ),
+            ('_plain(text) == _plain(str(entry["answer"]))', "True"),
+            ("if family in _CHECKS:", "if False:"),
+            ('re.sub(r"\\s*,\\s*", ",", " ".join(text.split()))', "text"),
+            ("<= Fraction(1, 10_000)", "<= 1"),
+            ("[float(number) for number in said] ==", "len(said) * [0.0] !="),
+            (", text) in (shape,", ", text)[:1] in (shape[:1],"),
+            ("or not _ARITHMETIC.fullmatch(text)", "or not _ARITHMETIC.match(text)"),
+            ('sorted(map(int, re.findall(r"\\d+", text))) != given', "False"),
+            ('_value(ast.parse(text, mode="eval").body) == 24', 'int(_value(ast.parse(text, mode="eval").body)) == 24'),
+            ("return -_value(operand)", "return _value(operand)"),
+            ("_value(left) / _value(right)", "_value(left) // _value(right)"),
+        ]
+    ),
+    *(
         Mutation("rewards/verifiers/gym.py", old, new, "rewards/verifiers/test_gym.py")
         for old, new in [
             ("if not self.partial_credit:", "if self.partial_credit:"),

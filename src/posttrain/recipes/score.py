@@ -55,7 +55,7 @@ class ScoreCompletions:
     split: str = ""
     """Which part of a folder or hub data set; "train" unless given."""
     limit: int | None = None
-    """Use only so many rows, from the first."""
+    """The maximum number of rows, from the beginning; all by default."""
     precision: str = "auto"
     """Of reward models: float32, bfloat16, or auto: what this machine computes faster."""
     microbatch_tokens: int = 4096

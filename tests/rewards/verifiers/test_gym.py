@@ -95,18 +95,48 @@ def test_the_right_answer_is_paid_alone_and_never_with_more(name):
             assert judged(hedge.format(gold=gold, other=other), name=name, row=row).value == 0.0, hedge
 
 
+GAME = {"question": "", "answer": "True", "metadata": {}}
+COIN = {"question": "", "answer": "0.109375", "metadata": {}}
+PUZZLE = {"question": "", "answer": "(7 + 7 - 2)*2", "metadata": {"numbers": [2, 2, 7, 7]}}
+ONES = {"question": "", "answer": "7*7/2 - 1/2", "metadata": {"numbers": [1, 2, 7, 7]}}
+MINUS = {"question": "", "answer": "-(2 - 8)*4*1", "metadata": {"numbers": [1, 2, 4, 8]}}
+SORTED = ["-2.5", "3.0", "7.25"]
+SORTING = {"question": "", "answer": str(SORTED), "metadata": {"direction": "ascending", "sorted_numbers": SORTED}}
+WORDS = {"question": "", "answer": "a, b", "metadata": {"sorted_words": ["a", "b"]}}
+
+
 @pytest.mark.parametrize(
-    ("name", "answer"),
+    ("name", "row", "answer"),
     [
-        ("game_of_life_halting", "banana"),
-        ("coin_flip", "0"),
-        ("puzzle24", "4*6*1*1"),
-        ("puzzle24", "(7*7 - 1/4)/2 + 0*1"),
+        ("game_of_life_halting", GAME, "banana"),
+        ("game_of_life_halting", GAME, "False"),
+        ("coin_flip", COIN, "0"),
+        ("coin_flip", COIN, "1e-9999"),
+        ("number_sorting", SORTING, "['-1.6', '3.9', '8.0']"),
+        ("puzzle24", PUZZLE, "4*6*1*1"),
+        ("puzzle24", PUZZLE, "(7 + 7 - 2)*2  # not"),
+        ("puzzle24", ONES, "7*7/2*1"),  # 24.5
+        ("puzzle24", ONES, "floor(7*7/2)*1"),
     ],
 )
-def test_what_a_scorer_pays_without_looking_earns_nothing(name, answer):
-    row = entry(name)
+def test_what_a_scorer_pays_without_looking_earns_nothing(name, row, answer):
     assert judged(answer, name=name, row=row).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "answer"),
+    [
+        ("coin_flip", COIN, "7/64"),
+        ("coin_flip", {**COIN, "answer": "6.103515625e-05"}, "6.103515625e-05"),
+        ("number_sorting", SORTING, '["-2.50", 3, "7.25"]'),
+        ("puzzle24", PUZZLE, "2*(7+7-2)"),
+        ("puzzle24", MINUS, "-(2 - 8)*4*1"),
+        ("puzzle24", MINUS, "(8 - 2)*4/1"),
+        ("word_sorting", WORDS, "a,b"),
+    ],
+)
+def test_other_ways_to_write_a_right_answer_are_paid(name, row, answer):
+    assert judged(answer, name=name, row=row).value == 1.0
 
 
 def test_a_right_answer_that_says_infinity_is_judged():

@@ -1,18 +1,19 @@
 """What an answer must look like for reasoning-gym's full score to mean that it is right.
 
 Some scorers search the answer for what they know and ignore the rest, so that a right answer next to a wrong one, or
-after "not", is paid in full; some pay a prefix; `game_of_life_halting` pays anything. An answer with a full score must
-also match, as a whole, its family's form here.
+after "not", is paid in full; some pay a prefix or what is nearly right; `game_of_life_halting` pays anything. An answer
+with a full score must also match, as a whole, its family's form here.
 """
 
 import ast
+import json
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-_NUMBER = r"[+-]?\d+(?:\.\d+)?(?:/\d+)?"
-_ARITHMETIC = re.compile(r"(?:\d+|[-+()\s]|\*(?!\*)|/(?!/))+", re.ASCII)
+_NUMBER = r"[+-]?\d{1,50}(?:\.\d{1,50})?(?:e[+-]?\d{1,3}|/\d{1,50})?"
+_ARITHMETIC = re.compile(r"(?:[-+()\d\s]|\*(?!\*)|/(?!/))+", re.ASCII)
 _FORMS = {
     "advanced_geometry": rf"\(?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*\)?|{_NUMBER}\s*°?",
     "fraction_simplification": r"\$?\s*-?(?:\\[dt]?frac\{-?\d+\}\{-?\d+\}|\(?-?\d+\)?\s*/\s*\(?-?\d+\)?)\s*\$?",
@@ -51,8 +52,16 @@ def _plain(text: str) -> str:
 
 
 def _coin_flip(text: str, entry: Mapping[str, Any]) -> bool:
-    """Its scorer pays a prefix in full: 0 for 0.109375."""
-    return abs(Fraction(text.replace(",", "")) - Fraction(entry["answer"])) <= Fraction(1, 10_000)
+    """Its scorer pays a prefix in full: 0 for 0.109375. The form comes first: Fraction("1e-9999999") takes seconds."""
+    return re.fullmatch(_NUMBER, text, re.ASCII) is not None and abs(
+        Fraction(text) - Fraction(entry["answer"])
+    ) <= Fraction(1, 10_000)
+
+
+def _number_sorting(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer lets every number be off by 1."""
+    said = json.loads(text.replace("'", '"'))  # which the scorer could read
+    return [float(number) for number in said] == [float(number) for number in entry["metadata"]["sorted_numbers"]]
 
 
 def _time_intervals(text: str, entry: Mapping[str, Any]) -> bool:
@@ -92,6 +101,7 @@ def _value(node: ast.expr) -> Fraction:
 
 _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "coin_flip": _coin_flip,
+    "number_sorting": _number_sorting,
     "puzzle24": _puzzle24,
     "time_intervals": _time_intervals,
 }
