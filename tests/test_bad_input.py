@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 from posttrain.cli import main
+from posttrain.environments import SingleTurn
+from posttrain.rewards.combine import parse_rewards
+from posttrain.rollouts.options import OnlineOptions
+from posttrain.rollouts.setup import read_tasks
 from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder
 
@@ -125,6 +129,13 @@ def test_so_are_held_out_answers_and_those_that_only_gold_rewards_read(fails, un
     assert fails(words("rl", f"--reward tags --gold numbers {heldout}")).startswith(unreadable)
     found = fails([*BEST_OF_N.split(), *["--dataset", "gold.jsonl", "--reward", "tags", "--gold", "numbers"]])
     assert found.startswith(unreadable)
+
+
+def test_training_answers_need_not_be_readable_for_gold_rewards_that_only_evaluations_read(here, unreadable):
+    (here / "heldout.jsonl").write_text(json.dumps({"prompt": "4?", "answer": "4"}))
+    options = OnlineOptions(dataset="gold.jsonl", eval_dataset="heldout.jsonl", eval_every=1)
+    tasks, heldout, _ = read_tasks(options, None, SingleTurn(parse_rewards("numbers")))
+    assert (len(tasks), len(heldout)) == (3, 1)
 
 
 def test_completions_without_the_right_answer_cannot_be_scored(fails, here):

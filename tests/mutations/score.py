@@ -47,7 +47,8 @@ MUTATIONS = [
             ),
             ("rollouts/setup.py", "refuse_unreadable(judge, heldout,", "(judge, heldout,"),
             ("rollouts/setup.py", "refuse_unreadable(judge, tasks,", "(judge, tasks,"),
-            ("rollouts/setup.py", "judges[:1] if config.eval_every and rewards else judges", "judges[:1]"),
+            ("rollouts/setup.py", "None if config.eval_every else gold", "None"),
+            ("rollouts/setup.py", "None if config.eval_every else gold", "gold"),
             ("recipes/evaluate.py", "    refuse_unreadable(environment,", "    (environment,"),
         ]
     ),

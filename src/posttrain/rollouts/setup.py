@@ -180,9 +180,12 @@ def read_tasks(
     words = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
-    judges = [judge for judge in (rewards, gold) if judge]
-    for judge in judges[:1] if config.eval_every and rewards else judges:
-        refuse_unreadable(judge, tasks, config.dataset)
+    for judge in (
+        rewards,
+        None if config.eval_every else gold,
+    ):  # evaluations alone read gold rewards, if there are any
+        if judge:
+            refuse_unreadable(judge, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
         raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
     if not config.eval_every:
@@ -198,8 +201,9 @@ def read_tasks(
         seed=config.seed,
         **words,
     )
-    for judge in judges:
-        refuse_unreadable(judge, heldout, config.eval_dataset or config.dataset)
+    for judge in (rewards, gold):
+        if judge:
+            refuse_unreadable(judge, heldout, config.eval_dataset or config.dataset)
     kept = disjoint(tasks, heldout)
     return tasks, kept.tasks, met_before(kept.removed)
 
