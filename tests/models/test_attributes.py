@@ -10,6 +10,7 @@ from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
 from posttrain.models.attributes import AttributeModel, Gate, Mixture, Units, even, load_attributes, load_scores
 from posttrain.models.heads import load_reward_model
+from posttrain.models.lora_options import Lora
 from tests.models.test_heads import plain_scores, tiny_reward_model
 from tests.recipes.folders import model_folder
 
@@ -195,7 +196,7 @@ def test_the_seed_decides_a_fresh_adapter(tmp_path: Path):
     pytest.importorskip("peft")
     folder = str(model_folder(tmp_path / "model"))
     one, same, other = (
-        dict(load_attributes(folder, ["a"], [1.0], dtype=torch.float32, lora_rank=4, seed=seed).trainable())
+        dict(load_attributes(folder, ["a"], [1.0], dtype=torch.float32, adapter=Lora(4), seed=seed).trainable())
         for seed in (1, 1, 2)
     )
     assert all(torch.equal(one[name], same[name]) for name in one)

@@ -12,6 +12,7 @@ from posttrain.models.heads import Calibration, RewardModel, load_reward_model, 
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
+from posttrain.models.lora_options import Lora
 from posttrain.training.optimizer import MasterAdamW
 from tests.recipes.folders import model_folder
 from tests.tiny import CONTEXT, VOCABULARY
@@ -181,7 +182,7 @@ def test_an_adapter_is_merged_into_its_base_and_gets_heads(tmp_path: Path, membe
 def test_a_fresh_adapter_is_trained_with_the_heads_and_saved_in_the_weights(tmp_path: Path, members: int):
     pytest.importorskip("peft")
     base = str(model_folder(tmp_path / "model"))
-    model = load_reward_model(base, dtype=torch.float32, members=members, lora_rank=4, seed=1)
+    model = load_reward_model(base, dtype=torch.float32, members=members, adapter=Lora(4), seed=1)
     (row,) = pack([Example((5, 9, 3), (4, 8, 1), (True,) * 3)], 64)
     plain = load_reward_model(base, dtype=torch.float32, members=members, seed=1)
     with torch.no_grad():
@@ -217,7 +218,7 @@ def test_the_seed_decides_a_fresh_adapter_and_no_head_is_drawn_otherwise(tmp_pat
     pytest.importorskip("peft")
     base = str(model_folder(tmp_path / "model"))
     one, same, other = (
-        dict(load_reward_model(base, dtype=torch.float32, lora_rank=4, seed=seed).trainable()) for seed in (1, 1, 2)
+        dict(load_reward_model(base, dtype=torch.float32, adapter=Lora(4), seed=seed).trainable()) for seed in (1, 1, 2)
     )
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not any(torch.equal(one[name], other[name]) for name in one if "lora_A" in name)

@@ -53,7 +53,7 @@ MUTATIONS = [
         Mutation("models/attributes.py", old, new, "models/test_attributes.py")
         for old, new in [
             ("nn.init.zeros_(self.outer.weight)", "pass"),
-            ("add_lora(body, lora_rank, seed=seed, whole=ROWS)", "add_lora(body, lora_rank, whole=ROWS)"),
+            ("add_adapter(body, adapter, seed=seed, whole=ROWS)", "add_adapter(body, adapter, whole=ROWS)"),
             ("torch.relu(", "torch.tanh("),
             ("torch.softmax(self.outer(inner), -1)", "torch.sigmoid(self.outer(inner))"),
             ("attributes_EK - attributes_EK[:, [self.apart]]", "attributes_EK + attributes_EK[:, [self.apart]]"),
@@ -214,7 +214,7 @@ MUTATIONS = [
         Mutation("models/attributes.py", old, new, "recipes/test_reward_attributes.py")
         for old, new in [
             ("str(folder), state_dict=self.body.whole())", "str(folder))"),
-            ("add_lora(body, lora_rank, seed=seed, whole=ROWS)", "add_lora(body, lora_rank, seed=seed)"),
+            ("add_adapter(body, adapter, seed=seed, whole=ROWS)", "add_adapter(body, adapter, seed=seed)"),
         ]
     ),
 ]

@@ -71,8 +71,8 @@ MUTATIONS = [
             ("str(label).startswith(MEMBER)", "str(label)"),
             ("if members not in (0, config.num_labels):", "if False:"),
             ("weights = self.body.whole()", "weights = network.state_dict()"),
-            ("lora.add_lora(body, lora_rank, seed=seed, whole=ROWS)", "lora.add_lora(body, lora_rank, whole=ROWS)"),
-            ("lora.add_lora(body, lora_rank, seed=seed, whole=ROWS)", "lora.add_lora(body, lora_rank, seed=seed)"),
+            ("lora.add_adapter(body, adapter, seed=seed, whole=ROWS)", "lora.add_adapter(body, adapter, whole=ROWS)"),
+            ("lora.add_adapter(body, adapter, seed=seed, whole=ROWS)", "lora.add_adapter(body, adapter, seed=seed)"),
         ]
     ),
     Mutation("recipes/reward_model.py", "        lora_rank=config.lora_rank,\n", "", "recipes/test_reward_model.py"),

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.gspo import GSPO
+from posttrain.data.packing import Example, pack
 from posttrain.errors import TrainingError
 from posttrain.models.attention import FamilyAttention
-from posttrain.models.lora import add_lora
+from posttrain.models.lora import add_adapter, add_lora
+from posttrain.models.lora_options import Lora
 from posttrain.models.plain import Float64
 from posttrain.models.reference import AdapterOff, FrozenCopy
 from posttrain.training.optimizer import MasterAdamW
@@ -400,3 +402,35 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_cut_or_ordered(found, to
     random.shuffle(found)
     cut, _ = gradient(MODEL, algorithm, batch_of(found, algorithm, REFERENCE, microbatch_tokens=tokens), tokens=tokens)
     assert difference(cut, whole) < 1e-9
+
+
+@pytest.mark.parametrize("tokens", [1000, 9])
+def test_with_dropout_the_ratio_begins_at_1_and_the_gap_is_the_samplers(tokens):
+    """Old logprobs are of the same dropout; the gap, and with it the importance, is of the policy without any."""
+    pytest.importorskip("peft")
+    model = add_adapter(tiny_llama(dtype=torch.float64), Lora(2, dropout=0.5))
+    with torch.no_grad():
+        for _, p in model.trainable():
+            p += 0.1
+    own = [[alone_under(model, *words) for words in members] for members in SPOKEN]
+    batch, _ = policy_batch(groups(), NO_KL)
+    batch = replace(batch, sampler_logprobs=[tuple(values) for members in own for values in members])
+    optimizer = MasterAdamW(model.trainable())
+    with model.dropping(7):
+        found = policy_step(
+            model, optimizer, NO_KL, batch, lr=0.0, microbatch_tokens=tokens, updates=2, importance_cap=2.0
+        )
+    assert found["ratio/max"] == found["ratio/mean"] == 1.0  # of the second update, whose weights are the same
+    assert found["logprob_gap/max"] < 1e-5 and found["importance"] == pytest.approx(1.0, abs=1e-5)
+    with model.dropping(7), torch.no_grad():
+        dropped = [v for row in pack(batch.examples, 1000) for v in model.logprobs(row).logprobs.tolist()]
+    flat = [value for members in own for values in members for value in values]
+    assert max(abs(a - b) for a, b in zip(dropped, flat, strict=True)) > 0.01
+    assert not model.drops
+
+
+def alone_under(model, shown, said):
+    """Logprobs of what was said, by a pass of its own in which nothing is dropped."""
+    (row,) = pack([Example(tuple(shown), tuple(said), (True,) * len(said))], 1000)
+    with torch.no_grad():
+        return model.logprobs(row).logprobs.tolist()

@@ -26,7 +26,8 @@ from posttrain.models.heads import (
 )
 from posttrain.models.language_model import LanguageModel, Packed
 from posttrain.models.load import is_classifier, locate
-from posttrain.models.lora import add_lora
+from posttrain.models.lora import add_adapter
+from posttrain.models.lora_options import Lora
 from posttrain.models.wide import wide_dtype
 
 ABOUT = "reward_attributes"  # what its configuration calls all that is said of them
@@ -178,17 +179,17 @@ def load_attributes(
     device: str = "cpu",
     seed: int = 0,
     width: int = 64,
-    lora_rank: int = 0,
+    adapter: Lora | None = None,
 ) -> AttributeModel:
     """A model to learn ratings: one with heads for the same attributes, or a language model with heads of zeros.
 
     Zeros foretell the mean, and so begin with an error of 1; drawn rows would begin worse than that. How the attributes
-    were rated is not known yet, and stands in `units` as mean 0 and spread 1. With `lora_rank` a fresh adapter is
+    were rated is not known yet, and stands in `units` as mean 0 and spread 1. With `adapter` a fresh one is
     trained with the heads instead of the whole model.
 
     Raises:
         ModelError: as `load_classifier`, or it is a reward model with other heads.
-        UserError: `lora_rank` is given and peft is not installed.
+        UserError: `adapter` is given and peft is not installed, or the model has no such modules.
     """
 
     def label(config: Any, known: bool) -> None:
@@ -202,8 +203,8 @@ def load_attributes(
         name_rows(config, [ATTRIBUTE + one for one in names])
 
     body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
-    if lora_rank:
-        body = add_lora(body, lora_rank, seed=seed, whole=ROWS)
+    if adapter:
+        body = add_adapter(body, adapter, seed=seed, whole=ROWS)
     units = Units(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
     return AttributeModel(body, units, even(body, weights, width=width, seed=seed))
 

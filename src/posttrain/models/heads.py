@@ -20,6 +20,7 @@ from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, without_report
+from posttrain.models.lora_options import Lora
 from posttrain.models.wide import wide_dtype
 
 ROWS = "score"  # what transformers calls the layer of the heads
@@ -135,7 +136,7 @@ def load_reward_model(
     seed: int = 0,
     members: int = 0,
     trained: bool = False,
-    lora_rank: int = 0,
+    adapter: Lora | None = None,
 ) -> RewardModel:
     """Load a reward model, or put fresh heads on a language model: w_h ~ N(0, 1 / (D + 1)).
 
@@ -148,12 +149,12 @@ def load_reward_model(
         seed: decides the fresh heads, and a fresh adapter.
         members: how many; 0 for as many as there are, and one on a language model.
         trained: refuse a language model, whose fresh heads would give scores that mean nothing.
-        lora_rank: of a fresh adapter, which is trained with the heads instead of the whole model; 0 for none.
+        adapter: a fresh one, which is trained with the heads instead of the whole model; None for none.
 
     Raises:
         ModelError: there is no such model, it lacks weights, it gives several scores and is no ensemble, it has not as
             many members, or it is none yet.
-        UserError: `lora_rank` is given and peft is not installed.
+        UserError: `adapter` is given and peft is not installed, or the model has no such modules.
     """
 
     def label(config: Any, known: bool) -> None:
@@ -169,8 +170,8 @@ def load_reward_model(
     body = load_classifier(name, label, lambda rows: _draw(rows, seed), dtype=dtype, device=device)
     config: Any = body.network.config
     zeros = getattr(config, ZEROS, None)
-    if lora_rank:
-        body = lora.add_lora(body, lora_rank, seed=seed, whole=ROWS)
+    if adapter:
+        body = lora.add_adapter(body, adapter, seed=seed, whole=ROWS)
     return RewardModel(body, tuple(zeros or (0.0,) * config.num_labels), comparable=zeros is not None)
 
 

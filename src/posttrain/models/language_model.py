@@ -3,6 +3,7 @@
 Shape letters: B rows, N tokens of a flat row, M tokens that are learned, D hidden width, V vocabulary.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,10 @@ from transformers import PreTrainedModel
 from posttrain import fast_paths
 from posttrain.errors import ModelError
 from posttrain.models.attention import AttentionPlan, FamilyAttention, use_plans
+from posttrain.models.dropout import Dropout
 from posttrain.models.fused import use_lean_forms
 from posttrain.models.logprobs import TokenLogprobs, token_logprobs
-from posttrain.models.wide import narrow_
+from posttrain.models.merging import merged_weights
 
 
 class Packed(Protocol):
@@ -28,6 +30,7 @@ class Packed(Protocol):
     families: list[tuple[int, list[int]]]
     sources: list[int]
     targets: list[int]
+    examples: list[int]
     ends: list[int]
 
 
@@ -40,6 +43,7 @@ class LanguageModel:
     name: str
     adapter: Any = None  # the peft model around `network`, where there is one
     fresh_adapter: bool = False  # whether that began as nothing, so that the base is the policy before training
+    dropout: Dropout | None = None  # of the adapter, where it has some
 
     @property
     def device(self) -> torch.device:
@@ -70,17 +74,7 @@ class LanguageModel:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """All weights by their names in a Hugging Face folder of the whole model; an adapter is merged into them."""
-        for name, weight in self.network.named_parameters():
-            if "lora_" in name:
-                continue
-            if name.endswith(".base_layer.weight"):
-                layer: Any = self.network.get_submodule(name.removesuffix(".base_layer.weight"))
-                merged = weight.float() + sum(layer.get_delta_weight(a).float() for a in layer.active_adapters)
-                rounded = torch.empty_like(weight)
-                narrow_(rounded, merged)
-                yield name.replace(".base_layer", ""), rounded
-            else:
-                yield name.replace(".base_layer", ""), weight
+        return merged_weights(self.network)
 
     @torch.no_grad()
     def whole(self) -> dict[str, Tensor]:
@@ -92,7 +86,11 @@ class LanguageModel:
         if self.adapter is None:
             return network.state_dict()
         parameters = dict(network.named_parameters(remove_duplicate=False))
-        buffers = {name: kept for name, kept in network.state_dict().items() if name not in parameters}
+        buffers = {
+            name: kept
+            for name, kept in network.state_dict().items()
+            if name not in parameters and ".original_module." not in name and ".modules_to_save." not in name
+        }
         return {name: weight.detach().cpu() for name, weight in self.weights()} | buffers
 
     def hidden(self, token_ids: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
@@ -105,8 +103,19 @@ class LanguageModel:
         head: Any = self.network.get_output_embeddings()
         return head(hidden)
 
+    @property
+    def drops(self) -> bool:
+        """Whether a forward pass of a packed row would drop inputs of the adapter now."""
+        return self.dropout is not None and self.dropout.on
+
+    def dropping(self, seed: int | None) -> contextlib.AbstractContextManager[None]:
+        """While the block runs, the adapter's dropout is on, a function of `seed`; None: off. Sampling is outside."""
+        return contextlib.nullcontext() if self.dropout is None else self.dropout.dropping(seed)
+
     def states(self, row: Packed) -> Tensor:
         """Last hidden states [N, D] of a packed row."""
+        if self.dropout is not None:
+            self.dropout.read(row)
         plan = FamilyAttention(row.families, self.device)
         return self.hidden(self.ids(row.token_ids)[None], self.ids(row.positions)[None], plan)[0]
 

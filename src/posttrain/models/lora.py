@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import torch
 from safetensors import SafetensorError
 
 from posttrain.errors import ModelError, UserError
+from posttrain.models.dropout import keyed_dropout
 from posttrain.models.language_model import LanguageModel
+from posttrain.models.lora_options import Lora, LoraOptions, inside, read_options, resolve
 
 try:
     import peft
@@ -21,6 +24,18 @@ except ImportError:  # an extra: only adapters need it
 warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
 
 INSTALL = "adapters need peft; type: pip install 'posttrain[lora]'"
+
+
+def lora_of(options: LoraOptions) -> Lora | None:
+    """The adapter that a recipe's options ask for; None for `--lora-rank 0`. Nothing is loaded.
+
+    Raises:
+        UserError: as `read_options`, or peft is not installed.
+    """
+    found = read_options(options)
+    if found is not None:
+        _peft()
+    return found
 
 
 def is_adapter(folder: str | Path) -> bool:
@@ -53,18 +68,34 @@ def _peft() -> Any:
 def add_lora(
     model: LanguageModel, rank: int, alpha: float | None = None, seed: int = 0, whole: str = ""
 ) -> LanguageModel:
-    """Freeze the model and add a trainable adapter to every linear layer but the head; at first it changes nothing.
+    """A plain adapter on every linear layer but the head: `add_adapter`."""
+    return add_adapter(model, Lora(rank, alpha), seed=seed, whole=whole)
 
-    `alpha` scales the update by alpha / rank and is 2 * rank unless given. The adapter's weights are float32 whatever
-    the base computes in. `whole` names a layer that is trained as it is, such as the rows of a reward model.
+
+def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str = "") -> LanguageModel:
+    """Freeze the model and add a trainable adapter; at first it changes nothing.
+
+    The adapter's weights are float32 whatever the base computes in; those of modules that are trained whole stay in the
+    base's format, and have float32 masters in the optimiser. `whole` names a layer that is trained as it is and belongs
+    to no adapter, such as the rows of a reward model.
+
+    Raises:
+        UserError: the model is an adapter already, or has no such modules; peft is not installed.
     """
     if model.adapter is not None:
         raise UserError(f"'{model.name}' is an adapter already; leave out --lora-rank to train that one further")
+    targets, trained = resolve(model.network, lora, model.name)
+    tied = getattr(model.network.config.get_text_config(), "tie_word_embeddings", False)
     config = _peft().LoraConfig(
-        r=rank,
-        lora_alpha=alpha if alpha is not None else 2 * rank,
-        target_modules="all-linear",
-        exclude_modules=[whole] if whole else None,
+        r=lora.rank,
+        lora_alpha=lora.scaled,
+        lora_dropout=lora.dropout,
+        use_rslora=lora.rslora,
+        use_dora=lora.dora,
+        target_modules=targets or "all-linear",
+        modules_to_save=trained or None,
+        exclude_modules=[*inside(model.network, trained), *([whole] if whole else [])] or None,
+        ensure_weight_tying=bool(trained) and tied and _has_ends(model.network, trained),
         task_type=None if whole else "CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
@@ -75,29 +106,83 @@ def add_lora(
     return _around(model, adapted, fresh=True)
 
 
+def _has_ends(network: Any, paths: Sequence[str]) -> bool:
+    ends = (network.get_input_embeddings(), network.get_output_embeddings())
+    return any(network.get_submodule(path) is end for path in paths for end in ends)
+
+
 def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
-    """Put a saved adapter on its base, trainable.
+    """Put a saved adapter on its base, trainable as its configuration says: rank, scale and dropout are the adapter's.
 
     Raises:
-        ModelError: it cannot be read, or was made for another model.
+        ModelError: it cannot be read, was made for another model, or is of a kind that is not supported.
     """
     try:
+        config = _peft().PeftConfig.from_pretrained(str(folder))
+        _refuse_other_kinds(folder, config)
+        saved = _peft().utils.load_peft_weights(str(folder), device="cpu")
         adapted = _peft().PeftModel.from_pretrained(model.network, str(folder), is_trainable=True)
-        saved = _peft().utils.load_peft_weights(str(folder), device="cpu").keys()
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load the adapter in '{folder}': {str(error).splitlines()[0]}") from error
+    except ModelError:
+        raise
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError, SafetensorError) as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"cannot load the adapter in '{folder}' on '{model.name}': {told[:300]}") from error
     placed = _peft().get_peft_model_state_dict(adapted).keys()
-    if saved != placed:  # peft itself only warns, and leaves out what does not fit
+    if saved.keys() != placed:  # peft itself only warns, and leaves out what does not fit
         raise ModelError(
-            f"the adapter in '{folder}' is another model's: {len(saved - placed)} of its weights fit nowhere in "
-            f"'{model.name}', and {len(placed - saved)} places lack one"
+            f"the adapter in '{folder}' is another model's: {len(saved.keys() - placed)} of its weights fit nowhere in "
+            f"'{model.name}', and {len(placed - saved.keys())} places lack one"
         )
+    _refuse_ends(folder, model.network)
     return _around(model, adapted, fresh=False)
 
 
+def _refuse_other_kinds(folder: str | Path, config: Any) -> None:
+    """What would not be computed, merged or trained as peft means it."""
+    kind = getattr(config.peft_type, "value", config.peft_type)
+    found = [] if kind == "LORA" else [f"it is {kind}"]
+    if kind == "LORA":
+        plain = _peft().LoraConfig()
+        may_differ = {
+            *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "target_modules", "exclude_modules"),
+            *("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern"),
+            *("ensure_weight_tying", "fan_in_fan_out", "init_lora_weights", "inference_mode", "task_type", "revision"),
+            *("base_model_name_or_path", "auto_mapping", "peft_version", "peft_type", "runtime_config"),
+            *("megatron_core", "megatron_config", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
+        }
+        there, usual = config.to_dict(), plain.to_dict()
+        found += [f"{key} is {value}" for key, value in there.items() if key not in may_differ and value != usual[key]]
+    if found:
+        raise ModelError(
+            f"the adapter in '{folder}' is of a kind that is not supported ({'; '.join(found)}); merge it into its "
+            "base with peft first (merge_and_unload)"
+        )
+
+
+def _refuse_ends(folder: str | Path, network: Any) -> None:
+    """Logprobs take the head's weight and not the layer, so nothing may be added to that."""
+    ends = network.get_input_embeddings(), network.get_output_embeddings()
+    if any(hasattr(end, "lora_A") for end in ends):
+        raise ModelError(
+            f"the adapter in '{folder}' is on the embedding or the head, which is not supported; merge it into its "
+            "base with peft first (merge_and_unload)"
+        )
+    tied = getattr(network.config.get_text_config(), "tie_word_embeddings", False)
+    if tied and ends[1] is not None and ends[0].weight is not ends[1].weight:
+        raise ModelError(
+            f"the adapter in '{folder}' trained one of embedding and head, which are one matrix in its base; train it "
+            "with ensure_weight_tying, or merge it with peft first"
+        )
+
+
 def _around(model: LanguageModel, adapted: Any, *, fresh: bool) -> LanguageModel:
-    """The model under an adapter. peft keeps the layers' names in a set: in order, equal adapters are equal files."""
+    """The model under an adapter. peft keeps names of layers in sets: in order, equal adapters are equal files."""
     for config in adapted.peft_config.values():
-        config.target_modules = sorted(config.target_modules)
+        for names in ("target_modules", "modules_to_save", "exclude_modules"):
+            if isinstance(kept := getattr(config, names), set | list):
+                setattr(config, names, sorted(kept))
     adapted.eval()
-    return replace(model, network=adapted.base_model.model, adapter=adapted, fresh_adapter=fresh)
+    network = adapted.base_model.model
+    layers = [module for module in network.modules() if hasattr(module, "lora_dropout")]
+    dropout = keyed_dropout(layers, adapted.active_adapter)
+    return replace(model, network=network, adapter=adapted, fresh_adapter=fresh, dropout=dropout)

@@ -33,7 +33,7 @@ class _Reference:
     @torch.no_grad()
     def logprobs(self, row: Packed, temperature: float) -> Tensor:
         """Logprobs of a row's learned tokens, [M]."""
-        with self._as_it_was():
+        with self._as_it_was(), self._model.dropping(None):
             return self._model.logprobs(row, temperature).logprobs
 
     def kept(self) -> dict[str, Tensor]:
@@ -49,7 +49,7 @@ class _Reference:
     @torch.no_grad()
     def predictions(self, row: Packed) -> Predictions:
         """What is predicted where a row's learned tokens are, over the whole vocabulary."""
-        with self._as_it_was():
+        with self._as_it_was(), self._model.dropping(None):
             return Predictions(self._model.learned_states(row), self._model.head)
 
 

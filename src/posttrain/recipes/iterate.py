@@ -109,8 +109,10 @@ def run(
                 progress.phase("update"),
                 kept_batch(step + 1, examples_of(pairs), directory.path, directory.checkpoints),
             ):
-                for batch in _batches(config, pairs, step):
-                    for name, value in parts.learner.step(batch, lr).items():
+                for update, batch in enumerate(_batches(config, pairs, step)):
+                    with policy.model.dropping(seed_for(config.seed, "dropout", step, update)):
+                        found = parts.learner.step(batch, lr)
+                    for name, value in found.items():
                         metrics[name] = metrics.get(name, 0.0) + value / config.updates_per_round
             if not pairs and not told:
                 told = True

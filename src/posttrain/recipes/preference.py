@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
-from posttrain.data.order import batch_indices
+from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
+from posttrain.models.lora import lora_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
 from posttrain.monitoring.cost import step_cost
@@ -82,7 +83,11 @@ def run(
             batch = _batch(config, parts, step)
             sequences = _sequences(parts, batch)
             lr = learning_rate(step, steps=units.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
-            with progress.phase("update"), kept_batch(step + 1, sequences, directory.path, directory.checkpoints):
+            with (
+                progress.phase("update"),
+                kept_batch(step + 1, sequences, directory.path, directory.checkpoints),
+                policy.model.dropping(seed_for(config.seed, "dropout", step)),
+            ):
                 metrics = learner.step(batch, lr)
             metrics |= step_cost(began, sum(len(example.continuation) for example in sequences)) | {"lr": lr}
             step += 1
@@ -117,7 +122,7 @@ def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgor
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     saved = saved_model(config.model)
-    policy = load_policy(saved.where, precision=config.precision, lora_rank=config.lora_rank, seed=config.seed)
+    policy = load_policy(saved.where, precision=config.precision, lora=lora_of(config), seed=config.seed)
     units = feedback.tokenize(config, kind, sides, policy.chat, policy.model.context)
     optimizer = MasterAdamW(
         policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm

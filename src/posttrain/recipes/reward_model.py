@@ -29,6 +29,7 @@ from posttrain.errors import UserError
 from posttrain.evaluation.pairs import HOTTEST, ScoredPair, crossfitted_error, fit_temperature, measures, scored_pairs
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.load import locate
+from posttrain.models.lora import lora_of
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
@@ -104,7 +105,11 @@ def run(
             ]
             sequences = sequences_of(batch)
             lr = learning_rate(step, steps=pairs.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
-            with progress.phase("update"), kept_batch(step + 1, sequences, directory.path, directory.checkpoints):
+            with (
+                progress.phase("update"),
+                kept_batch(step + 1, sequences, directory.path, directory.checkpoints),
+                model.body.dropping(seed_for(config.seed, "dropout", step)),
+            ):
                 metrics = reward_step(
                     optimizer, model, batch, parts.loss, lr=lr, microbatch_tokens=config.microbatch_tokens
                 )
@@ -159,7 +164,7 @@ def _prepare(config: Scoring) -> _Parts:
         device=device,
         seed=config.seed,
         members=config.ensemble if config.ensemble > 1 else 0,
-        lora_rank=config.lora_rank,
+        adapter=lora_of(config),
     )
     if config.length_debias:
         if model.members > 1:

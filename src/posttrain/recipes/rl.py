@@ -164,19 +164,20 @@ def run(
                 if critic and isinstance(algorithm, ActorCritic) and step < alone:
                     metrics |= critic_step(critic, algorithm, batch, microbatch_tokens=config.microbatch_tokens)
                 else:
-                    metrics |= policy_step(
-                        policy.model,
-                        optimizer,
-                        algorithm,
-                        batch,
-                        lr=lr,
-                        microbatch_tokens=config.microbatch_tokens,
-                        temperature=config.temperature,
-                        updates=config.updates_per_step,
-                        importance_cap=config.importance_cap,
-                        critic=critic,
-                        pretraining=_texts(config, parts, step),
-                    )
+                    with policy.model.dropping(seed_for(config.seed, "dropout", step)):
+                        metrics |= policy_step(
+                            policy.model,
+                            optimizer,
+                            algorithm,
+                            batch,
+                            lr=lr,
+                            microbatch_tokens=config.microbatch_tokens,
+                            temperature=config.temperature,
+                            updates=config.updates_per_step,
+                            importance_cap=config.importance_cap,
+                            critic=critic,
+                            pretraining=_texts(config, parts, step),
+                        )
                     algorithm = algorithm if batch.kl is None else algorithm.adapted(batch.kl)
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr}
             metrics |= {"groups/thrown_away": rolled.thrown_away}

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from posttrain.data import Example, divide, load_demonstrations, parse_columns
-from posttrain.data.order import batch_indices
+from posttrain.data.order import batch_indices, seed_for
 from posttrain.errors import UserError, unknown
+from posttrain.models.lora import lora_of
 from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
 from posttrain.monitoring.opening import open_run
@@ -66,6 +67,18 @@ class SFT:
     """Longer gradients are scaled to this."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
+    lora_alpha: float | None = None
+    """Scale of the adapter: its update is multiplied by alpha / rank; unless given, by 2."""
+    lora_dropout: float = 0.0
+    """Probability with which an input of the adapter is zeroed in an update; never in sampling or evaluation."""
+    lora_targets: str = ""
+    """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
+    lora_rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead (rank-stabilised LoRA), for which a high rank needs no larger alpha."""
+    lora_dora: bool = False
+    """Learn the length of each weight row besides its direction (DoRA); updates take longer."""
+    lora_modules_to_save: str = ""
+    """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096
@@ -131,7 +144,11 @@ def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, 
             indices = batch_indices(len(parts.examples), config.examples_per_step, step, config.seed)
             examples = [parts.examples[i] for i in indices]
             lr = learning_rate(step, steps=parts.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
-            with progress.phase("update"), kept_batch(step + 1, examples, directory.path, directory.checkpoints):
+            with (
+                progress.phase("update"),
+                kept_batch(step + 1, examples, directory.path, directory.checkpoints),
+                policy.model.dropping(seed_for(config.seed, "dropout", step)),
+            ):
                 metrics = supervised_step(
                     policy.model, optimizer, examples, lr=lr, microbatch_tokens=config.microbatch_tokens
                 )
@@ -169,7 +186,7 @@ def _prepare(config: SFT) -> _Parts:
     _check(config)
     conversations, heldout, notes = _conversations(config)
     saved = saved_model(config.model)
-    policy = load_policy(saved.where, precision=config.precision, lora_rank=config.lora_rank, seed=config.seed)
+    policy = load_policy(saved.where, precision=config.precision, lora=lora_of(config), seed=config.seed)
     longest = min(config.max_tokens, policy.model.context)
     examples, dropped = _examples(policy, conversations, config.train_on, longest)
     kept, unheard = _examples(policy, heldout, config.train_on, longest)

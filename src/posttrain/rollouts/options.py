@@ -74,6 +74,18 @@ class OnlineOptions(SampledOptions):
     """Longer gradients are scaled to this."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
+    lora_alpha: float | None = None
+    """Scale of the adapter: its update is multiplied by alpha / rank; unless given, by 2."""
+    lora_dropout: float = 0.0
+    """Probability with which an input of the adapter is zeroed in an update; never in sampling or evaluation."""
+    lora_targets: str = ""
+    """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
+    lora_rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead (rank-stabilised LoRA), for which a high rank needs no larger alpha."""
+    lora_dora: bool = False
+    """Learn the length of each weight row besides its direction (DoRA); updates take longer."""
+    lora_modules_to_save: str = ""
+    """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
     eval_dataset: str = ""
     """Held-out tasks; for a gym: source its held-out split, which never meets the training split."""
     eval_limit: int = 100

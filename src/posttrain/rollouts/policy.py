@@ -9,7 +9,8 @@ from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import unknown
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, locate
-from posttrain.models.lora import add_lora
+from posttrain.models.lora import add_adapter
+from posttrain.models.lora_options import Lora
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.rollouts.vllm import VLLMEngine
@@ -37,7 +38,7 @@ def load_policy(
     name: str,
     *,
     precision: str = "auto",
-    lora_rank: int = 0,
+    lora: Lora | None = None,
     device: str = "auto",
     engine: str = "embedded",
     cache_gb: float = 1.5,
@@ -46,10 +47,10 @@ def load_policy(
     """Load a policy by hub id, folder, adapter folder, or the name of a packaged model.
 
     `engine` is a name in `ENGINES`, or the address of a vLLM server. `precision` is float32, bfloat16, or auto: what
-    this machine computes faster. With `lora_rank` above 0 a fresh adapter is trained instead of the whole model.
+    this machine computes faster. With `lora` a fresh adapter is trained instead of the whole model.
 
     Raises:
-        UserError: there is no such engine, or it is not installed.
+        UserError: there is no such engine, or it is not installed; the model has no such modules as `lora` names.
         ModelError: there is no such model, or it has no tokenizer.
         TemplateError: its tokenizer has no chat template.
     """
@@ -59,8 +60,8 @@ def load_policy(
     dtype = dtype_of(precision, device)
     tokenizer = load_tokenizer(locate(name))
     model = load_model(name, dtype=dtype, device=device)
-    if lora_rank:
-        model = add_lora(model, lora_rank, seed=seed)
+    if lora:
+        model = add_adapter(model, lora, seed=seed)
     chat = ChatFormat(tokenizer, model.stop_ids)
     if engine in ENGINES:
         return Policy(model, chat, ENGINES[engine](model, chat.stop_ids, cache_gb=cache_gb))

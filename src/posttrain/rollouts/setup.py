@@ -8,6 +8,7 @@ from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments import SingleTurn
 from posttrain.environments.overseen import overseen, rewards_in
 from posttrain.errors import DataError, UserError
+from posttrain.models.lora import lora_of
 from posttrain.rollouts.drive import OnTokens, finish
 from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.options import OnlineOptions
@@ -90,7 +91,7 @@ def set_up(
     policy = load_policy(
         model,
         precision=options.precision,
-        lora_rank=options.lora_rank,
+        lora=lora_of(options),
         engine=options.engine,
         cache_gb=options.cache_gb,
         seed=options.seed,

@@ -18,7 +18,7 @@ from posttrain.training.critic import TrainedCritic
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import Column, PolicyBatch, of_row
+from posttrain.training.policy_batch import Column, PolicyBatch, by_example, of_row
 from posttrain.training.supervised import likelihood_of
 
 
@@ -46,10 +46,16 @@ def policy_step(
     brings you off-policy RL training"). Where an algorithm's ratio is a whole completion's, so is the weight. A KL or a
     likelihood in the loss is not weighted.
 
+    With an adapter's dropout on (`LanguageModel.dropping`), all updates on the batch drop the same inputs, and the
+    denominator is the policy under that dropout: the ratio is still 1 on the first update, and later measures how far
+    the weights have moved, not what was dropped. Nothing was dropped in sampling, so `logprob_gap` and the importance
+    weights compare the sampler with the policy without dropout, which takes one more forward pass.
+
     `pretraining` text is learned beside, by the algorithm's `pretraining_weight`. Nothing is updated by a gradient that
     is not finite, neither policy nor critic.
     """
     old: dict[int, Tensor] = {}  # by the first example of a row: rows are cut alike in every update
+    whole = _without_dropout(model, batch, microbatch_tokens, temperature) if model.drops else None
     beside = [] if critic is None else [critic.optimizer]
     metrics: dict[str, float] = {}
     for _ in range(updates):
@@ -64,7 +70,8 @@ def policy_step(
                 return None if numbers is None else of_row(numbers, row, old_N)
 
             row_N = torch.tensor(row.rows, device=old_N.device)
-            gap_N = old_N - of_row(batch.sampler_logprobs, row, old_N)
+            trainer_N = old_N if whole is None else of_row(whole, row, old_N)
+            gap_N = trainer_N - of_row(batch.sampler_logprobs, row, old_N)
             advantages_N = of_row(batch.advantages, row, old_N)
             per_token = {"entropy": found.entropy, "logprob_gap": gap_N.abs()}
             if importance_cap:
@@ -98,6 +105,14 @@ def policy_step(
         if critic is not None:
             metrics["critic_grad_norm"] = critic.optimizer.step(critic.lr)
     return metrics
+
+
+def _without_dropout(
+    model: LanguageModel, batch: PolicyBatch, microbatch_tokens: int, temperature: float
+) -> list[tuple[float, ...]]:
+    """What the policy says of the batch when nothing is dropped, as in sampling."""
+    with model.dropping(None):
+        return by_example(batch.examples, microbatch_tokens, lambda row: model.logprobs(row, temperature).logprobs)
 
 
 def of_completions(values_N: Tensor, row_N: Tensor) -> Tensor:

@@ -4,10 +4,12 @@ import math
 from typing import Protocol
 
 from posttrain.errors import UserError, unknown
+from posttrain.models.lora import lora_of
+from posttrain.models.lora_options import LoraOptions
 from posttrain.training.schedule import SCHEDULES
 
 
-class Settings(Protocol):
+class Settings(LoraOptions, Protocol):
     """The options that recipes have in common, by the same names."""
 
     @property
@@ -33,11 +35,6 @@ class Settings(Protocol):
     @property
     def max_grad_norm(self) -> float:
         """Longer gradients are scaled to this."""
-        ...
-
-    @property
-    def lora_rank(self) -> int:
-        """Of the adapter that is trained; 0 for none."""
         ...
 
     @property
@@ -83,8 +80,9 @@ def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_
     """
     for name in ("microbatch_tokens", "save_every", "keep_last", *counts):
         at_least(name, getattr(settings, name), 1)
-    for name in ("lr", "warmup_steps", "weight_decay", "lora_rank", *zero_or_more):
+    for name in ("lr", "warmup_steps", "weight_decay", *zero_or_more):
         at_least(name, getattr(settings, name), 0)
+    lora_of(settings)
     if not settings.max_grad_norm > 0:  # nan as well; inf is for no clipping
         raise UserError(f"--max-grad-norm must be above 0; got {settings.max_grad_norm}")
     if settings.decay not in SCHEDULES:

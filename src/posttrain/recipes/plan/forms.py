@@ -35,6 +35,12 @@ class PlanRL:
     """Texts in each update."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
+    lora_targets: str = ""
+    """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
+    lora_dora: bool = False
+    """Learn the length of each weight row besides its direction (DoRA)."""
+    lora_modules_to_save: str = ""
+    """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
     microbatch_tokens: int = 4096
@@ -77,6 +83,12 @@ class PlanSFT:
     """The longest example; longer ones are left out."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
+    lora_targets: str = ""
+    """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
+    lora_dora: bool = False
+    """Learn the length of each weight row besides its direction (DoRA)."""
+    lora_modules_to_save: str = ""
+    """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
     microbatch_tokens: int = 4096

@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from posttrain.data import ChatFormat, batch_indices, load_tokenizer
+from posttrain.data import ChatFormat, batch_indices, load_tokenizer, seed_for
 from posttrain.errors import UserError
 from posttrain.models.attributes import load_attributes
 from posttrain.models.load import locate
+from posttrain.models.lora import lora_of
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring import Progress, write_report
 from posttrain.monitoring.cost import step_cost
@@ -74,7 +75,11 @@ def run(
             batch = [graded[i] for i in batch_indices(len(graded), config.pairs_per_step, step, config.seed)]
             sequences = [one.example for one in batch]
             lr = learning_rate(step, steps=steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
-            with progress.phase("update"), kept_batch(step + 1, sequences, directory.path, directory.checkpoints):
+            with (
+                progress.phase("update"),
+                kept_batch(step + 1, sequences, directory.path, directory.checkpoints),
+                model.body.dropping(seed_for(config.seed, "dropout", step)),
+            ):
                 metrics = rating_step(optimizer, model, batch, lr=lr, microbatch_tokens=config.microbatch_tokens)
             metrics |= step_cost(began, sum(len(example.continuation) for example in sequences)) | {"lr": lr}
             step += 1
@@ -113,7 +118,7 @@ def _prepare(config: Attributes) -> Parts:
         device=device,
         seed=config.seed,
         width=config.gate_width,
-        lora_rank=config.lora_rank,
+        adapter=lora_of(config),
     )
     chat = ChatFormat(load_tokenizer(locate(saved.where)), model.body.stop_ids)
     graded = feedback.tokenize(config, RATINGS, rated, chat, model.body.context)

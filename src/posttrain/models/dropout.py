@@ -1,0 +1,103 @@
+"""Dropout of an adapter: what is dropped is a function of seed, layer, example and token, never of a random state.
+
+So a resumed run drops what the uninterrupted one dropped, a second forward pass of the same micro-batch drops the same
+numbers as the first, and how a batch is cut into micro-batches changes nothing.
+
+Shape letters: N tokens of a flat row, D inputs of a layer.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Row(Protocol):
+    """What dropout needs to know of a packed row (data/packing.py makes them)."""
+
+    token_ids: list[int]
+    families: list[tuple[int, list[int]]]
+    examples: list[int]
+
+
+@dataclass
+class Dropout:
+    """The dropout of all layers of one adapter; off unless inside `dropping`."""
+
+    layers: list[Any] = field(default_factory=list[Any])  # peft's LoRA layers that have some
+    _seed: int | None = None
+    _segments: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # key and length, over the row
+
+    @property
+    def on(self) -> bool:
+        """Whether a forward pass would drop anything now."""
+        return self._seed is not None
+
+    @contextlib.contextmanager
+    def dropping(self, seed: int | None) -> Iterator[None]:
+        """While the block runs, forward passes of packed rows drop by `seed`; None: they drop nothing."""
+        before = self._seed, self._segments
+        self._seed, self._segments = seed, []
+        self._tell(self.on)
+        try:
+            yield
+        finally:
+            self._seed, self._segments = before
+            self._tell(self.on)
+
+    def _tell(self, on: bool) -> None:
+        for layer in self.layers:
+            layer.training = on  # by which DoRA decides whether its inputs were dropped
+
+    def read(self, row: Row) -> None:
+        """The next forward pass is of this row. A prefix is known by its tokens, a continuation by its example."""
+        self._segments = []
+        if not self.on:
+            return
+        at, examples = 0, iter(row.examples)
+        for prefix, lengths in row.families:
+            if prefix:
+                self._segments.append((_digest("prefix", row.token_ids[at : at + prefix]), prefix))
+            self._segments += [(_digest("example", next(examples)), length) for length in lengths]
+            at += prefix + sum(lengths)
+
+    def kept(self, layer: int, share: float, x: Tensor) -> Tensor:
+        """1 / share where a number is kept, which happens with probability `share`, else 0: [N, D]."""
+        lengths = [length for _, length in self._segments]
+        assert sum(lengths) == x.shape[-2], "dropout is for packed rows: one that it was told of"
+        found = torch.empty(x.shape[-2:], dtype=x.dtype, device=x.device)
+        generator = torch.Generator(x.device)
+        for (key, _), part in zip(self._segments, found.split(lengths), strict=True):
+            generator.manual_seed(_digest(self._seed, layer, key))
+            part.bernoulli_(share, generator=generator)
+        return found.div_(share)
+
+
+class KeyedDropout(nn.Module):
+    """What stands in for `nn.Dropout` in one layer: y = x m / (1 - p), m ~ Bernoulli(1 - p)."""
+
+    def __init__(self, p: float, layer: int, dropout: Dropout) -> None:
+        super().__init__()
+        self.p, self._layer, self._dropout = p, layer, dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., N, D] -> the same."""
+        return x * self._dropout.kept(self._layer, 1 - self.p, x) if self._dropout.on else x
+
+
+def keyed_dropout(layers: Sequence[Any], adapter: str) -> Dropout | None:
+    """Give peft's LoRA layers dropout by key in place of `nn.Dropout`; None where there is none."""
+    dropout = Dropout()
+    for number, layer in enumerate(layers):
+        if isinstance(there := layer.lora_dropout[adapter], nn.Dropout) and there.p > 0:
+            layer.lora_dropout[adapter] = KeyedDropout(there.p, number, dropout)
+            dropout.layers.append(layer)
+    return dropout if dropout.layers else None
+
+
+def _digest(*parts: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
