@@ -206,7 +206,7 @@ MUTATIONS = [
     Mutation("commands.py", "if key in after\n", "\n", "recipes/test_reward_attributes.py"),
     Mutation(
         "recipes/reward_attributes/__init__.py",
-        "        lora_rank=config.lora_rank,\n",
+        "        adapter=lora_of(config),\n",
         "",
         "recipes/test_reward_attributes.py",
     ),

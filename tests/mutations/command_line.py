@@ -32,7 +32,7 @@ MUTATIONS = [
             ("if units.heldout and step == 0:", "if units.heldout and step == 1:"),
             ("step, steps=units.steps, peak", "step + 1, steps=units.steps, peak"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
-            ("lora_rank=config.lora_rank, seed=config.seed)", "seed=config.seed)"),
+            ("lora=lora_of(config), seed=config.seed)", "seed=config.seed)"),
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
             ("return found.step, parts.notes", "return 0, parts.notes"),
             ("model.adapter is None and needs_only_logprobs", "needs_only_logprobs"),
@@ -47,9 +47,7 @@ MUTATIONS = [
             ("    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)\n", ""),
         ]
     ),
-    Mutation(
-        "training/settings.py", '"weight_decay", "lora_rank", *', '"weight_decay", *', "training/test_settings.py"
-    ),
+    Mutation("training/settings.py", "    lora_of(settings)\n", "", "training/test_settings.py"),
     Mutation("training/pair_options.py", ", *counts)", ")", "recipes/test_reward_model.py"),
     Mutation("training/pair_options.py", ", *zero_or_more)", ",)", "recipes/test_reward_model.py"),
     *(

@@ -185,9 +185,8 @@ MUTATIONS = [
             ("wide.contiguous().view(-1)", "wide.T.contiguous().view(-1)"),
         ]
     ),
-    Mutation("models/language_model.py", "narrow_(rounded, merged)", "rounded.copy_(merged)", "models/test_lora.py"),
     Mutation("models/language_model.py", "in self.weights()} | buffers", "in self.weights()}", "models/test_lora.py"),
-    Mutation("models/language_model.py", "if name not in parameters}", "}", "models/test_lora.py"),
+    Mutation("models/language_model.py", "if name not in parameters and ", "if ", "models/test_lora.py"),
     Mutation("training/optimizer.py", "narrow_(weight, master)", "weight.copy_(master)", "training/test_optimizer.py"),
     *(
         Mutation("models/plain.py", old, new, "models/test_plain.py")
@@ -211,21 +210,20 @@ MUTATIONS = [
     *(
         Mutation("models/lora.py", old, new, "models/test_lora.py")
         for old, new in [
-            ("else 2 * rank", "else rank"),
-            ("exclude_modules=[whole] if whole else None", "exclude_modules=None"),
+            (", *([whole] if whole else [])]", "]"),
             ("    if whole:\n", "    if False:\n"),
             ("        torch.manual_seed(seed)\n", ""),
             ("    with torch.random.fork_rng(devices=[]):\n", "    if True:\n"),
-            ("network=adapted.base_model.model, adapter=adapted, fresh", "network=adapted.base_model.model, fresh"),
-            ("fresh_adapter=fresh)", "fresh_adapter=True)"),
-            ("fresh_adapter=fresh)", "fresh_adapter=False)"),
+            ("network=network, adapter=adapted, fresh", "network=network, fresh"),
+            ("fresh_adapter=fresh,", "fresh_adapter=True,"),
+            ("fresh_adapter=fresh,", "fresh_adapter=False,"),
             ("    if model.adapter is not None:\n        raise UserError", "    if False:\n        raise UserError"),
-            ("sorted(config.target_modules)", "list(config.target_modules)"),
+            ("names, sorted(kept))", "names, list(kept))"),
             ("is_trainable=True", "is_trainable=False"),
-            ("RuntimeError, SafetensorError)", "RuntimeError)"),
-            ("if saved != placed:", "if False:"),
-            ("if saved != placed:", "if saved - placed:"),
-            ("if saved != placed:", "if placed - saved:"),
+            ("AttributeError, SafetensorError)", "AttributeError)"),
+            ("if saved.keys() != placed:", "if False:"),
+            ("if saved.keys() != placed:", "if saved.keys() - placed:"),
+            ("if saved.keys() != placed:", "if placed - saved.keys():"),
             ("if not isinstance(base, str) or not base:", "if False:"),
             ("    if peft is None:\n", "    if False:\n"),
         ]

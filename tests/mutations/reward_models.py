@@ -75,7 +75,7 @@ MUTATIONS = [
             ("lora.add_adapter(body, adapter, seed=seed, whole=ROWS)", "lora.add_adapter(body, adapter, seed=seed)"),
         ]
     ),
-    Mutation("recipes/reward_model.py", "        lora_rank=config.lora_rank,\n", "", "recipes/test_reward_model.py"),
+    Mutation("recipes/reward_model.py", "        adapter=lora_of(config),\n", "", "recipes/test_reward_model.py"),
     Mutation("models/heads.py", "        elif trained:\n", "        elif False:\n", "recipes/test_reward_model.py"),
     *(
         Mutation("evaluation/pairs.py", old, new, "evaluation/test_pairs.py")

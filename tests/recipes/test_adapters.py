@@ -50,7 +50,7 @@ def runs(folder: Path) -> dict[str, tuple[Any, Any, str]]:
         "sft": (SFT(dataset=str(said), model=model, examples_per_step=3, **COMMON), sft.run, "steps"),
         "rl": (
             RL(**sampled, updates_per_step=2, **COMMON),
-            partial(rl.run, algorithm=algorithms.online("grpo")()),
+            partial(rl.run, algorithm=grpo),
             "steps",
         ),
         "preference": (Preferences(**learned, **COMMON), partial(preference.run, algorithm=dpo), "steps"),

@@ -15,6 +15,12 @@ class Some:
     weight_decay: float = 0.0
     max_grad_norm: float = 1e-9
     lora_rank: int = 0
+    lora_alpha: float | None = None
+    lora_dropout: float = 0.0
+    lora_targets: str = ""
+    lora_rslora: bool = False
+    lora_dora: bool = False
+    lora_modules_to_save: str = ""
     microbatch_tokens: int = 1
     save_every: int = 1
     keep_last: int = 1
@@ -37,6 +43,7 @@ def test_the_least_of_everything_is_allowed_and_no_clipping():
         ({"max_grad_norm": 0.0}, "--max-grad-norm must be above 0; got 0.0"),
         ({"max_grad_norm": math.nan}, "--max-grad-norm must be above 0; got nan"),
         ({"lora_rank": -1}, "--lora-rank must be 0 or more; got -1"),
+        ({"lora_dora": True}, "--lora-dora shapes a new adapter; type --lora-rank too, such as 16, or leave it out"),
         ({"microbatch_tokens": 0}, "--microbatch-tokens must be 1 or more; got 0"),
         ({"save_every": 0}, "--save-every must be 1 or more; got 0"),
         ({"keep_last": 0}, "--keep-last must be 1 or more; got 0"),
