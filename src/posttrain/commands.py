@@ -218,6 +218,14 @@ COMMANDS: dict[str, Command] = {
         show=_show_scores,
     ),
     "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),
+    "export merge": Command(
+        "merge an adapter into its base: a whole model with its card, checked by logprobs",
+        _recipe("export", "ExportMerge"),
+        ("json",),
+    ),
+    "export hf": Command(
+        "write what was trained as a Hugging Face folder with a model card", _recipe("export", "ExportHF"), ("json",)
+    ),
     "annotate serve": Command(
         "serve the pages on which people judge", _recipe("annotate.serve", "Serve"), extra="annotate"
     ),

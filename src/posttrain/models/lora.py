@@ -137,6 +137,11 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
     return _around(model, adapted, fresh=False)
 
 
+def by_peft_alone(base: Any, folder: str | Path) -> Any:
+    """A saved adapter on a network of transformers' own, as peft puts it there; nothing of ours is in it."""
+    return _peft().PeftModel.from_pretrained(base, str(folder)).eval()
+
+
 def _refuse_other_kinds(folder: str | Path, config: Any) -> None:
     """What would not be computed, merged or trained as peft means it."""
     kind = getattr(config.peft_type, "value", config.peft_type)

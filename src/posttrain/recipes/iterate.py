@@ -16,6 +16,7 @@ from typing import Any
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.data import Pair, batch_indices, seed_for
+from posttrain.data.digests import digests
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import HeldOut, HeldOutReward, goodness, held_out, heldout_groups, heldout_metrics
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
@@ -207,6 +208,7 @@ def _open(
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     model = parts.setup.policy.model
     about = {"device": str(model.device), "precision": str(model.dtype), "judges": parts.setup.judges}
+    about["data"] = digests(settings)
     if resume is None:
         return RunDirectory.create(output, "preference", settings, environment=about), 0, parts.notes
     parts.setup.refuse_other_judges(read_run(resume).environment.get("judges", {}))

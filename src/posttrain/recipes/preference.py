@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.models.lora import lora_of
@@ -174,7 +175,8 @@ def _open(
 ) -> RunDirectory:
     """The run directory, new or gone on with."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
-    about = {"device": str(parts.policy.model.device), "precision": str(parts.policy.model.dtype)}
+    model = parts.policy.model
+    about = {"device": str(model.device), "precision": str(model.dtype), "data": digests(settings)}
     if resume is None:
         return RunDirectory.create(output, "preference", settings, environment=about)
     return RunDirectory.resume(resume, settings, may_differ=("steps", "epochs"), environment=about)

@@ -23,6 +23,7 @@ from statistics import fmean
 import numpy as np
 
 from posttrain.data import ChatFormat, load_tokenizer, save_for_scores
+from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
@@ -87,7 +88,7 @@ def run(
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
     optimizer, pairs, model = parts.optimizer, parts.pairs, parts.model
-    about = {"device": str(model.body.device), "precision": str(model.body.dtype)}
+    about = {"device": str(model.body.device), "precision": str(model.body.dtype), "data": digests(asdict(config))}
     restore = partial(restore_latest, optimizer=optimizer)
     directory, step, skipped = open_run(
         "reward-model", asdict(config), restore, environment=about, output=output, resume=resume

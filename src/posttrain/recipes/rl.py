@@ -19,6 +19,7 @@ import torch
 
 from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm, enough
 from posttrain.data import load_texts
+from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.errors import UserError, unknown
@@ -330,6 +331,7 @@ def _open(
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     model = parts.setup.policy.model
     about = {"device": str(model.device), "precision": str(model.dtype), "judges": parts.setup.judges}
+    about["data"] = digests(settings)
     if resume is None:
         return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
     parts.setup.refuse_other_judges(read_run(resume).environment.get("judges", {}))

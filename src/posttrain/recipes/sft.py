@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from posttrain.data import Example, divide, load_demonstrations, parse_columns
+from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.lora import lora_of
@@ -130,6 +131,7 @@ def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, 
         "examples": len(parts.examples),
         "dropped": parts.dropped,
         "heldout": len(parts.heldout),
+        "data": digests(asdict(config)),
     }
     restore = partial(restore_latest, optimizer=optimizer)
     directory, step, skipped = open_run("sft", asdict(config), restore, environment=about, output=output, resume=resume)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from posttrain.data import ChatFormat, batch_indices, load_tokenizer, seed_for
+from posttrain.data.digests import digests
 from posttrain.errors import UserError
 from posttrain.models.attributes import load_attributes
 from posttrain.models.load import locate
@@ -58,7 +59,7 @@ def run(
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config)
     optimizer, graded, model = parts.optimizer, parts.graded.learned, parts.model
-    about = {"device": str(model.body.device), "precision": str(model.body.dtype)}
+    about = {"device": str(model.body.device), "precision": str(model.body.dtype), "data": digests(asdict(config))}
     restore = partial(restore_latest, optimizer=optimizer)
     directory, step, skipped = open_run(
         "reward-model", asdict(config), restore, environment=about, output=output, resume=resume

@@ -1,0 +1,25 @@
+"""Digests of the data that a recipe's options name."""
+
+import hashlib
+
+from posttrain.data.digests import digests
+
+
+def test_files_folders_mixtures_and_globs_have_a_digest_each_and_names_of_hubs_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    texts = {"a.jsonl": "one", "b.jsonl": "two", "folder/c.parquet": "three", "name with space.jsonl": "four"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+
+    def of(*names):
+        return {name: sums[name] for name in names}
+
+    assert digests({"dataset": "a.jsonl", "eval_dataset": "b.jsonl", "model": "folder"}) == of("a.jsonl", "b.jsonl")
+    assert digests({"dataset": "folder"}) == of("folder/c.parquet")
+    assert digests({"dataset": "name with space.jsonl"}) == of("name with space.jsonl")
+    assert digests({"dataset": "a.jsonl=0.7 folder=0.3"}) == of("a.jsonl", "folder/c.parquet")
+    assert digests({"ratings": "*.jsonl"}) == of("a.jsonl", "b.jsonl", "name with space.jsonl")
+    assert digests({"dataset": "OWNER/NAME", "eval_dataset": "gym:chain_sum", "ratings": "", "limit": None}) == {}
+    assert digests({"dataset": "it's an open quote"}) == {}
