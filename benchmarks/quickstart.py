@@ -1,9 +1,10 @@
-"""The main job over several seeds: the table of README and docs/results.md.
+"""The main job over several seeds: the table and the picture of README and docs/results.md.
 
     python benchmarks/quickstart.py --seeds 0 1 2 --output runs/benchmark
 
 Runs `posttrain quickstart --seed S --json` once per seed, each in its own process, and prints a Markdown table: means
-over seeds and each seed's own numbers with their 95% intervals over problems. Finished seeds are not run again.
+over seeds and each seed's own numbers with their 95% intervals over problems. `--picture` draws accuracy and the share
+of completions that think by update. Finished seeds are not run again.
 """
 
 import argparse
@@ -13,7 +14,13 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
 STAGES = {"base": "base", "cold_start": "cold start", "rl": "RL"}
+MEASURES = {"sampled": "sampled pass@1", "greedy": "greedy", "pass_at_8": "pass@8"}
 
 
 def run(seed: int, folder: Path) -> dict:
@@ -27,40 +34,86 @@ def run(seed: int, folder: Path) -> dict:
     return json.loads(kept.read_text())
 
 
+def measured(stage: dict) -> dict[str, tuple[float, list[float]]]:
+    """Value and interval of one stage by the names of MEASURES."""
+    sampled, greedy = stage["sampled"], stage["greedy"]
+    return {
+        "sampled": (sampled["accuracy"], sampled["ci95"]),
+        "greedy": (greedy["accuracy"], greedy["ci95"]),
+        "pass_at_8": (sampled["pass_at"]["8"], sampled["pass_at_ci95"]["8"]),
+    }
+
+
 def table(found: dict[int, dict]) -> list[str]:
     lines = [
-        "| seed | model | sampled pass@1 | pass@8 | greedy | thinks | tokens |",
-        "|---|---|---|---|---|---|---|",
+        f"| seed | model | {' | '.join(MEASURES.values())} | thinks | tokens |",
+        "|---" * (len(MEASURES) + 4) + "|",
     ]
     for key, name in STAGES.items():
-        rows = list(found.values())
-        means = [fmean(row[k] for row in rows) for k in (key, f"{key}_greedy", f"{key}_thinking", f"{key}_tokens")]
-        best = fmean(row[f"{key}_pass_at"].get("8", float("nan")) for row in rows)
-        numbers = f"**{means[0]:.3f}** | **{best:.3f}** | **{means[1]:.3f}** | {means[2]:.0%} | {means[3]:.0f}"
-        lines.append(f"| **mean** | **{name}** | {numbers} |")
+        stages = [row[key] for row in found.values()]
+        means = [f"**{fmean(measured(stage)[measure][0] for stage in stages):.3f}**" for measure in MEASURES]
+        thinks, tokens = fmean(s["thinking"] for s in stages), fmean(s["sampled"]["mean_tokens"] for s in stages)
+        lines.append(f"| **mean** | **{name}** | {' | '.join(means)} | {thinks:.0%} | {tokens:.0f} |")
     for seed, row in found.items():
         for key, name in STAGES.items():
-            sampled, greedy = (
-                f"{row[k]:.3f} ({row[k + '_ci95'][0]:.3f}-{row[k + '_ci95'][1]:.3f})" for k in (key, f"{key}_greedy")
-            )
-            thinks, tokens = f"{row[key + '_thinking']:.0%}", f"{row[key + '_tokens']:.0f}"
-            best = row[f"{key}_pass_at"].get("8", float("nan"))
-            lines.append(f"| {seed} | {name} | {sampled} | {best:.3f} | {greedy} | {thinks} | {tokens} |")
-    return [line.replace(" nan ", " - ").replace("**nan**", "-") for line in lines]
+            stage = row[key]
+            cells = [f"{value:.3f} ({low:.3f}-{high:.3f})" for value, (low, high) in measured(stage).values()]
+            thinks, tokens = f"{stage['thinking']:.0%}", f"{stage['sampled']['mean_tokens']:.0f}"
+            lines.append(f"| {seed} | {name} | {' | '.join(cells)} | {thinks} | {tokens} |")
+    return lines
+
+
+def gains(found: dict[int, dict]) -> list[str]:
+    """By measure: the gain of each seed, paired by problem, and whether the two intervals of a seed overlap."""
+    lines = [
+        "| gain of RL over the cold start | "
+        + " | ".join(f"seed {seed}" for seed in found)
+        + " | mean | intervals apart |"
+    ]
+    lines.append("|---" * (len(found) + 3) + "|")
+    for measure, name in MEASURES.items():
+        each = [row["gain"][measure] for row in found.values()]
+        cells = [f"{gain['value']:+.3f} ({gain['ci95'][0]:+.3f} to {gain['ci95'][1]:+.3f})" for gain in each]
+        apart = sum(
+            measured(row["rl"])[measure][1][0] > measured(row["cold_start"])[measure][1][1] for row in found.values()
+        )
+        mean = fmean(gain["value"] for gain in each)
+        lines.append(f"| {name} | {' | '.join(cells)} | {mean:+.3f} | {apart} of {len(each)} seeds |")
+    return lines
+
+
+def draw(found: dict[int, dict], picture: Path) -> None:
+    """Accuracy and the share of completions that think, by update: each seed, and their mean."""
+    names = {"accuracy": "solved", "reward/tags": "thinks first"}
+    runs = [
+        [json.loads(line) for line in (Path(row["run"]) / "rl" / "metrics.jsonl").read_text().splitlines()]
+        for row in found.values()
+    ]
+    figure, axes = plt.subplots(figsize=(7, 3.2))
+    for (key, name), colour in zip(names.items(), ("tab:blue", "tab:orange"), strict=True):
+        curves = [[metrics[key] for metrics in metrics_of_run] for metrics_of_run in runs]
+        steps = range(1, min(map(len, curves)) + 1)
+        for curve in curves:
+            axes.plot(steps, curve[: len(steps)], color=colour, linewidth=0.6, alpha=0.4)
+        mean = [fmean(values) for values in zip(*curves, strict=False)]
+        axes.plot(steps, mean, color=colour, linewidth=2, label=name)
+    axes.set(xlabel="update", ylabel="share of sampled completions", ylim=(0, 1.02))
+    axes.legend(loc="center right")
+    figure.savefig(picture, bbox_inches="tight", metadata={"Date": None})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark"))
+    parser.add_argument("--picture", type=Path, help="where to draw the curves of training, as SVG")
     options = parser.parse_args()
     found = {seed: run(seed, options.output) for seed in options.seeds}
-    gains = [row["rl"] - row["cold_start"] for row in found.values()]
-    print("\n".join(table(found)))
-    print(f"\nGain of RL over the cold start, sampled pass@1: mean {fmean(gains):+.3f}, by seed", end=" ")
-    print(", ".join(f"{gain:+.3f}" for gain in gains) + ".")
-    print(f"Seconds: {', '.join(format(row['seconds'], '.0f') for row in found.values())}.", end=" ")
+    print("\n".join([*table(found), "", *gains(found)]))
+    print(f"\nSeconds: {', '.join(format(row['seconds'], '.0f') for row in found.values())}.", end=" ")
     print(f"Peak memory: {max(row['peak_gb'] for row in found.values()):.1f} GB.")
+    if options.picture:
+        draw(found, options.picture)
 
 
 if __name__ == "__main__":

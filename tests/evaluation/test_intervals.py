@@ -39,6 +39,14 @@ def test_the_difference_is_paired_and_signed():
     assert difference(after, before).value == -found.value
 
 
+def test_the_difference_of_pass_at_k_pairs_the_tasks():
+    before, after = accuracy([0.25, 0.0, 1.0]), accuracy([0.5, 0.25, 1.0])
+    # of the 6 pairs of 4 samples those with a right one: 3, 0, 6 before; 5, 3, 6 after
+    found = difference(before, after, 2)
+    assert found.value == pytest.approx((5 / 6 + 3 / 6 + 1) / 3 - (3 / 6 + 0 + 1) / 3)
+    assert found.ci95 == pytest.approx(paired_difference_interval([0.5, 0.0, 1.0], [5 / 6, 0.5, 1.0]))
+
+
 @pytest.mark.parametrize("other", [{"ids": "dcba"}, {"greedy": True, "samples": 1}])
 def test_other_tasks_or_other_ways_of_answering_cannot_be_paired(other):
     with pytest.raises(ValueError, match="same tasks"):

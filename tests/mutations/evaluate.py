@@ -35,11 +35,15 @@ MUTATIONS = [
     *(
         Mutation("evaluation/intervals.py", old, new, "evaluation/test_intervals.py")
         for old, new in [
-            ("if k == 1:\n        return found.ci95", "if False:\n        return found.ci95"),
+            ("found.ci95 if k == 1 else mean_interval", "mean_interval"),
             ("round(rate * size)", "int(rate * size)"),
             ("round(rate * size), k)", "round(rate * size), 1)"),
-            ("fmean(after.rates) - fmean(before.rates)", "fmean(before.rates) - fmean(after.rates)"),
-            ("(before.rates, after.rates)", "(after.rates, before.rates)"),
+            (
+                "_pass_at_rates(before, k), _pass_at_rates(after, k)",
+                "_pass_at_rates(before, 1), _pass_at_rates(after, 1)",
+            ),
+            ("fmean(rates_after) - fmean(rates_before)", "fmean(rates_before) - fmean(rates_after)"),
+            ("(rates_before, rates_after)", "(rates_after, rates_before)"),
             ("ids[0] != ids[1] or ", ""),
             (" or before.greedy != after.greedy", ""),
         ]
