@@ -104,6 +104,33 @@ MUTATIONS = [
             ("query.shape[1] // x.shape[1]", "1"),
         ]
     ),
+    *(
+        Mutation("models/support.py", old, new, "models/test_support.py")
+        for old, new in [
+            ("    if reason:\n", "    if False:\n"),
+            ('if getattr(config, "is_encoder_decoder", False)', "if False"),
+            ("if OTHER_SENSES & set(config.sub_configs)", "if False"),
+            ('if getattr(network, "_is_stateful", False)', "if False"),
+            ("    if other:\n", "    if False:\n"),
+            ('if not getattr(network, "_supports_attention_backend", False)', "if False"),
+            ('if getattr(config, "use_bidirectional_attention", None)', "if False"),
+            ("and type(config) not in MODEL_FOR_SEQUENCE", "and type(config) in MODEL_FOR_SEQUENCE"),
+        ]
+    ),
+    *(
+        Mutation("models/language_model.py", old, new, "models/test_support.py")
+        for old, new in [
+            ("None if network.config.model_type in TESTED else _own", "None and _own"),
+            ("    if not gap <= ", "    if False and not gap <= "),
+            ("_FAULTS = (AttributeError, ", "_FAULTS = ("),
+            ("_STATES_BOUND.get(network.dtype, 1e-3) * own", "0 * own"),
+            ("use_plans(network)\n    if fast", "if fast"),
+        ]
+    ),
+    Mutation("models/load.py", "        refuse_unsupported(config, name)\n", "", "models/test_support.py"),
+    Mutation("models/heads.py", "            refuse_unsupported(config, name)\n", "", "models/test_support.py"),
+    Mutation("models/heads.py", "            refuse_no_classifier(config, name)\n", "", "models/test_support.py"),
+    Mutation("models/footprint.py", "        refuse_unsupported(config, name)\n", "", "models/test_support.py"),
     Mutation("models/attention.py", "others.get(name) is not None", "False", "models/test_load.py"),
     *(
         Mutation("models/logprobs.py", old, new, "models/test_logprobs.py")

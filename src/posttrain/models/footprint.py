@@ -26,6 +26,7 @@ from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.load import locate
 from posttrain.models.logprobs import CHUNK_BYTES
+from posttrain.models.support import refuse_unsupported
 from posttrain.models.wide import BLOCK
 
 
@@ -55,15 +56,19 @@ def read_shape(name: str) -> Shape:
     """The shape of a model by name, folder or hub id, from its configuration; of an adapter, that of its base.
 
     Raises:
-        ModelError: there is no such model, or no causal language model is made from its configuration.
+        ModelError: there is no such model, no causal language model is made from its configuration, or posttrain
+            cannot train its type.
     """
     where = locate(name)
     if lora.is_adapter(where):
         return read_shape(lora.base_of(where))
     try:
         config = AutoConfig.from_pretrained(where)
+        refuse_unsupported(config, name)
         with torch.device("meta"):  # tensors without memory
             network = AutoModelForCausalLM.from_config(config)
+    except ModelError:  # which is a ValueError, too
+        raise
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read a language model's configuration from '{name}': {_line(error)}") from error
     return shape_of(network, name)

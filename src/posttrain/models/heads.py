@@ -21,6 +21,7 @@ from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, without_report
 from posttrain.models.lora_options import Lora
+from posttrain.models.support import refuse_no_classifier, refuse_unsupported
 from posttrain.models.wide import wide_dtype
 
 ROWS = "score"  # what transformers calls the layer of the heads
@@ -196,18 +197,21 @@ def load_classifier(
     An adapter is one, merged into its base.
 
     Raises:
-        ModelError: there is no such model, or it lacks weights.
+        ModelError: there is no such model, it lacks weights, or posttrain cannot train its type.
     """
     where = locate(name)
     known = False
     try:
         if lora.is_adapter(where):
+            refuse_no_classifier(AutoConfig.from_pretrained(locate(lora.base_of(where))), name)
             policy = load_model(name, dtype=dtype)
             config: Any = deepcopy(policy.network.config)
             label(config, known)
             network, missing = _merged(policy, config, dtype)
         else:
             config = AutoConfig.from_pretrained(where)
+            refuse_unsupported(config, name)
+            refuse_no_classifier(config, name)
             known = is_classifier(config)
             label(config, known)
             with without_report():

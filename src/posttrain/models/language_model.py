@@ -6,6 +6,7 @@ Shape letters: B rows, N tokens of a flat row, M tokens that are learned, D hidd
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from posttrain.models.dropout import Dropout
 from posttrain.models.fused import use_lean_forms
 from posttrain.models.logprobs import TokenLogprobs, token_logprobs
 from posttrain.models.merging import merged_weights
+from posttrain.models.support import PAGE, TESTED
 
 
 class Packed(Protocol):
@@ -153,14 +155,55 @@ def wrap(network: PreTrainedModel, *, name: str, context: int) -> LanguageModel:
 
 
 def ready(network: PreTrainedModel) -> PreTrainedModel:
-    """A network that runs by plan and in lean forms, all of it trainable, dropout off."""
+    """A network that runs by plan and in lean forms, all of it trainable, dropout off.
+
+    Raises:
+        ModelError: its type is not in the support matrix, and packed it computes other numbers than transformers does.
+    """
+    network.eval()
+    own = None if network.config.model_type in TESTED else _own_states(network)
     use_plans(network)
     if fast_paths.on("lean forms"):
         use_lean_forms(network)
-    network.eval()
+    if own is not None:
+        _refuse_other_states(network, own)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
     return network
+
+
+_PREFIX, _BRANCHES = [0, 1, 2, 3, 4], [[5, 6, 7], [8, 9, 10, 11, 12, 13]]
+_STATES_BOUND = {torch.bfloat16: 0.1, torch.float16: 0.1}  # of the largest; what is wrong is usually wrong by more
+_FAULTS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # what an unknown type may raise
+
+
+@torch.no_grad()
+def _own_states(network: PreTrainedModel) -> Tensor:
+    """Last hidden states of two branches behind a prefix by transformers' own attention, one sequence at a time."""
+    body: Any = network.base_model
+    network.set_attn_implementation("eager")
+    alone = [torch.tensor([_PREFIX + branch], device=network.device) for branch in _BRANCHES]
+    return torch.cat([body(input_ids=ids, use_cache=False).last_hidden_state[0, len(_PREFIX) :] for ids in alone])
+
+
+@torch.no_grad()
+def _refuse_other_states(network: PreTrainedModel, own: Tensor) -> None:
+    """Whether a packed row gives the states `own` of its sequences alone: a type that nobody has tried may not."""
+    body: Any = network.base_model
+    ids = [*_PREFIX, *chain.from_iterable(_BRANCHES)]
+    positions = [*range(len(_PREFIX)), *(len(_PREFIX) + i for branch in _BRANCHES for i in range(len(branch)))]
+    row, places = (torch.tensor([numbers], device=network.device) for numbers in (ids, positions))
+    plan = FamilyAttention([(len(_PREFIX), [len(branch) for branch in _BRANCHES])], network.device)
+    kind = network.config.model_type
+    try:
+        packed = body(input_ids=row, position_ids=places, plan=plan, use_cache=False).last_hidden_state
+    except _FAULTS as error:
+        raise ModelError(f"models of type {kind} do not run on packed rows: {str(error).splitlines()[0]}") from error
+    gap = (packed[0, len(_PREFIX) :].float() - own.float()).abs().max()
+    if not gap <= _STATES_BOUND.get(network.dtype, 1e-3) * own.abs().max():
+        raise ModelError(
+            f"models of type {kind} compute other numbers on packed rows than on one sequence at a time; {PAGE}"
+        )
 
 
 @torch.no_grad()

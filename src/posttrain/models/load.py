@@ -13,6 +13,7 @@ from transformers.utils import logging
 from posttrain.errors import ModelError
 from posttrain.models import lora, packaged
 from posttrain.models.language_model import LanguageModel, wrap
+from posttrain.models.support import refuse_unsupported
 
 logging.disable_progress_bar()  # nothing below the recipes writes to the terminal; loading takes a second
 
@@ -59,8 +60,7 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     """Load a causal language model in `dtype`, ready to run by plan.
 
     Raises:
-        ModelError: there is no such model, it lacks weights, it is a reward model, or its head does more than multiply
-            by the output embedding.
+        ModelError: there is no such model, it lacks weights, it is a reward model, or posttrain cannot train its type.
     """
     where = locate(name)
     if Path(where).is_dir():
@@ -71,8 +71,11 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
         config = AutoConfig.from_pretrained(where)
         if is_classifier(config):
             raise ModelError(f"'{name}' scores sequences and writes none; give the model that it was trained from")
+        refuse_unsupported(config, name)
         with without_report():
             loaded: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, output_loading_info=True)
+    except ModelError:  # which is a ValueError, too
+        raise
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"cannot load a causal language model from '{name}': {str(error).splitlines()[0]}") from error
     network, found = loaded

@@ -1,0 +1,79 @@
+"""Which models can be trained, found out from their configuration before any weight is read.
+
+A packed row holds many sequences side by side, so a layer may mix tokens only in attention that a plan decides. What
+does otherwise (a state-space layer, a convolution, attention in chunks of positions) would read its neighbours in the
+row and give wrong numbers without an error.
+"""
+
+from typing import Any
+
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+)
+
+from posttrain.errors import ModelError
+
+TESTED = frozenset({
+    "gemma2",
+    "gemma3_text",
+    "glm4",
+    "gpt2",
+    "gpt_neox",
+    "gpt_oss",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+})  # fmt: skip
+"""Model types in the support matrix (docs/models.md). Another type is compared with transformers when it is loaded."""
+
+LAYERS = frozenset({"full_attention", "sliding_attention"})
+OTHER_SENSES = frozenset({"text_config", "vision_config", "audio_config"})  # parts of a model that reads more than text
+PAGE = "docs/models.md lists the models that can be trained"
+
+
+def refuse_unsupported(config: Any, name: str) -> None:
+    """Raise `ModelError` with the reason if a causal language model of this configuration cannot be trained."""
+    reason = _reason(config)
+    if reason:
+        raise ModelError(f"'{name}' is of type {config.model_type}: {reason}; {PAGE}")
+
+
+def refuse_no_classifier(config: Any, name: str) -> None:
+    """Raise `ModelError` if transformers has no sequence classifier of this type, which a reward model is."""
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        raise ModelError(
+            f"'{name}' is of type {config.model_type}, of which transformers has no sequence classifier, so no reward "
+            f"model can be saved; {PAGE}"
+        )
+
+
+def _reason(config: Any) -> str:
+    """Why a model of this configuration cannot be trained; empty where nothing is known against it."""
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return ""  # loading says that it is no causal language model
+    network: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if getattr(config, "is_encoder_decoder", False):
+        return "it has an encoder, and only decoders are trained"
+    if OTHER_SENSES & set(config.sub_configs):
+        return "it reads more than text, and only text models are trained"
+    if getattr(network, "_is_stateful", False):
+        return "its layers carry a state from token to token, and packed sequences would read each other's"
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - LAYERS)
+    if other:
+        return f"it has layers of a kind that posttrain does not compute ({', '.join(other)})"
+    if not getattr(network, "_supports_attention_backend", False):
+        return "its attention does not go through transformers' registry of attention functions"
+    if getattr(config, "use_bidirectional_attention", None):
+        return "its attention sees later tokens"
+    if not getattr(config, "max_position_embeddings", None):
+        return "its configuration does not say how long a sequence may be (max_position_embeddings)"
+    return ""
