@@ -1,10 +1,13 @@
 """What `posttrain plan` says beside what the run then takes, for four stages.
 
     python benchmarks/plan.py --data DATA
+    python benchmarks/plan.py --data DATA --stages sft --microbatch-tokens 2048 --steps 2 --memory-only \
+        --also "" "--gradient-checkpointing" "--optim adamw-8bit" "--gradient-checkpointing --optim adamw-8bit"
 
 DATA has gsm8k/train.jsonl.gz and hh-rlhf/harmless-base.train1500.jsonl.gz. Each stage is planned and then run for a few
 steps with the same flags. Seconds are the mean of all steps but the first; memory is the peak of the process. Prints
-one JSON line for each stage, with planned over measured.
+one JSON line for each stage, with planned over measured. Each value of --also is one more setting of the same stage:
+options that plan and run are both given.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -40,21 +44,27 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=STAGES)
+    parser.add_argument("--also", nargs="+", default=[""], help="options that plan and run are given, in quotes")
+    parser.add_argument("--microbatch-tokens", default="1024")
+    parser.add_argument("--memory-only", action="store_true", help="measure no speed for the plan")
     args = parser.parse_args()
-    for stage in args.stages:
+    for stage, also in product(args.stages, args.also):
         data, both, alone = STAGES[stage]
-        words = ["--dataset", str(args.data / data), *both.split(), "--microbatch-tokens", "1024"]
-        planned = posttrain("plan", stage, *words)
+        words = ["--dataset", str(args.data / data), *both.split(), "--microbatch-tokens", args.microbatch_tokens]
+        words += also.split()
+        planned = posttrain("plan", stage, *words, *(["--no-measure"] if args.memory_only else []))
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "run"
             flags = alone.split(" ", 1) if alone else []
             posttrain(stage, *words, *flags, "--steps", str(args.steps), "--output", str(output), "--quiet")
             rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-        seconds = fmean(row["seconds/step"] for row in rows if row["step"] > 1)
         memory = max(row["memory_gb"] for row in rows)
-        line = {"stage": stage, "planned_s": round(planned["seconds_per_step"], 2), "measured_s": round(seconds, 2)}
+        line = {"stage": stage, "also": also}
+        if not args.memory_only:
+            seconds = fmean(row["seconds/step"] for row in rows if row["step"] > 1)
+            line |= {"planned_s": round(planned["seconds_per_step"], 2), "measured_s": round(seconds, 2)}
+            line |= {"seconds": round(planned["seconds_per_step"] / seconds, 2)}
         line |= {"planned_gb": round(planned["peak_bytes"] / 1e9, 2), "measured_gb": round(memory, 2)}
-        line |= {"seconds": round(planned["seconds_per_step"] / seconds, 2)}
         print(json.dumps(line | {"memory": round(planned["peak_bytes"] / 1e9 / memory, 2)}), flush=True)
 
 

@@ -9,7 +9,19 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3Moe
 
 from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
-from posttrain.models.footprint import Shape, cache_bytes_per_token, head_bytes, read_shape, saved_bytes, shape_of
+from posttrain.models.footprint import (
+    Shape,
+    cache_bytes_per_token,
+    end_bytes,
+    head_bytes,
+    input_bytes,
+    layer_bytes,
+    moment_bytes,
+    read_shape,
+    saved_bytes,
+    shape_of,
+)
+from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.logprobs import CHUNK_BYTES
 from posttrain.models.wide import BLOCK
@@ -44,6 +56,25 @@ def test_widths_of_smollm2_by_hand():
     # q and o: 1152 each; k and v: 768 each; gate, up and down: 2112 each
     assert shape.linear_widths == 30 * (2 * 1152 + 2 * 768 + 3 * 2112)
     assert shape.adapter_parameters(16) == 16 * 305_280
+
+
+def test_which_moments_of_smollm2_8_bits_hold():
+    shape = on_paper()
+    assert shape.quantized(0) == 30 * 3_538_944  # all but the embedding and the norms
+    # an adapter of rank 4: A of down has 4 x 1536 numbers, so has B of gate and of up; all others 2,304 or fewer
+    assert shape.quantized(4) == 30 * 3 * 4 * 1536
+    # of rank 16 all but B of k and v, which have 16 x 192
+    assert shape.quantized(16) == shape.adapter_parameters(16) - 30 * 2 * 16 * 192
+    assert shape.quantized(2) == 0
+    untied = copy.deepcopy(SMOLLM2)
+    untied.tie_word_embeddings = False
+    assert on_paper(untied).quantized(0) == shape.quantized(0) + 49152 * 576  # the head is no embedding
+
+
+def test_moments_of_a_parameter_take_8_bytes_or_2_and_a_share_of_two_scales():
+    assert moment_bytes(1000, 0) == 8000
+    assert moment_bytes(1000, 512) == 8 * 488 + 2 * (512 + 2 * 4)
+    assert moment_bytes(1000, 513) == 8 * 487 + 2 * (513 + 3 * 4)
 
 
 def test_an_untied_head_counts_once_more():
@@ -130,6 +161,23 @@ def test_activations_are_those_that_autograd_keeps(dtype, prefix, branch, branch
     ]
     assert two - one == ours[1] - ours[0]  # a layer, to the byte
     assert one == pytest.approx(ours[0], rel=0.1)  # and what is kept once
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_with_checkpointing_a_layer_keeps_its_input_and_runs_again_with_all_that_it_kept(dtype):
+    examples = [Example(tuple(range(12)), tuple(range(n, n + 24)), (True,) * 24) for n in range(4)]
+    models = [small(layers, dtype) for layers in (1, 2)]
+    for model in models:
+        checkpoint_layers(model.network)
+    one, two = (kept_by_autograd(model, examples) for model in models)
+    shapes, tokens = [shape_of(model.network, "small") for model in models], 12 + 4 * 24
+    inputs = [input_bytes(shape, dtype.itemsize, tokens=tokens) for shape in shapes]
+    ends = [end_bytes(shape, dtype.itemsize, tokens, 4 * 24) for shape in shapes]
+    assert two - one == inputs[1] - inputs[0] == tokens * dtype.itemsize * 48
+    assert one == pytest.approx(inputs[0] + ends[0], rel=0.15)
+    assert saved_bytes(shapes[1], dtype.itemsize, tokens=tokens, learned=96) == ends[1] + 2 * layer_bytes(
+        shapes[1], dtype.itemsize, tokens=tokens
+    )
 
 
 @pytest.mark.parametrize("text", ["{}", '{"model_type": "no-such-model"}', '{"model_type": "t5"}'])

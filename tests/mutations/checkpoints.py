@@ -49,14 +49,14 @@ MUTATIONS = [
             ("tensor.clone()", "tensor"),
             ("tensor.clone()", "tensor.bfloat16().to(tensor.dtype)"),
             ("if ours != theirs:", "if False:"),
-            ("tensor.shape != parameters[name].shape:", "False:"),
+            ("list(tensor.shape) != expected:", "False:"),
             ("if name not in parameters:", "if False:"),
             ('[order[name] for name in group["params"]]', '[order[name] for name in reversed(group["params"])]'),
             ("by_identity[i] for i in members", "by_identity[i] for i in sorted(members)"),
             ("!= by_identity.keys():", "< set():"),
             ("tuple(value) if", "value if"),
             ("here - there), (", "there - here), ("),
-            ("{order[name]: state[name] for name in state}", "{}"),
+            ("for name, values in state.items():", "for name, values in ():"),
         ]
     ),
     *(

@@ -39,8 +39,8 @@ MUTATIONS = [
                 "            master.copy_(tensors[name])",
             ),
             ("if not named:", "if False:"),
-            ("betas=betas, eps=eps", "eps=eps"),
-            ("betas=betas, eps=eps", "betas=betas"),
+            ("lr=0.0, betas=betas, eps=eps", "lr=0.0, eps=eps"),
+            ("lr=0.0, betas=betas, eps=eps", "lr=0.0, betas=betas"),
         ]
     ),
     Mutation("training/optimizer.py", "if here != there:", "if False:", "training/test_state.py"),

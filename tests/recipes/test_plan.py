@@ -9,6 +9,7 @@ import torch
 
 from posttrain.data import ChatFormat
 from posttrain.errors import UserError
+from posttrain.models import blockwise
 from posttrain.recipes import plan as recipe
 from posttrain.recipes.plan import PlanPreference, PlanRewardModel, PlanRL, PlanSFT, run, speed
 from posttrain.recipes.preference import Preferences
@@ -101,6 +102,48 @@ def test_memory_by_phase_is_what_is_held_and_what_comes_on_top(folder):
     assert found["peak_bytes"] == max(sum(sampling.values()), sum(update.values()))
     assert found["available_bytes"] == 8.5 * GB
     assert found["disk_bytes"] == (2 + 2) * 16 * p
+
+
+def test_checkpointing_and_8_bits_have_their_lines(folder, monkeypatch):
+    monkeypatch.setattr(blockwise, "LEAST", 256)
+    plain, lean = run(sft(folder)), run(sft(folder, gradient_checkpointing=True, optim="adamw-8bit"))
+    ours, theirs = lean.summary()["memory"]["update"], plain.summary()["memory"]["update"]
+    assert theirs.keys() - ours.keys() == {"activations", "Adam state"}
+    assert ours.keys() - theirs.keys() == {"layer inputs", "activations of one layer", "Adam state in 8 bits"}
+    assert ours["layer inputs"] + ours["activations of one layer"] < theirs["activations"]
+    quantized = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48)
+    p = plain.summary()["parameters"]
+    assert ours["Adam state in 8 bits"] == 8 * p - 6 * quantized + 8 * quantized // 256
+    assert lean.disk < plain.disk
+    text = "\n".join(lean.lines())
+    assert "Adam state in 8 bits" in text and "activations of one layer" in text
+
+
+def test_the_plan_s_copies_of_the_model_are_trained_as_the_run_will_be(folder, monkeypatch):
+    monkeypatch.setattr(blockwise, "LEAST", 256)
+    seen = []
+    monkeypatch.setattr(speed, "checkpoint_layers", lambda network: seen.append(len(network.model.layers)))
+    made = speed.MasterAdamW
+    monkeypatch.setattr(
+        speed, "MasterAdamW", lambda *parts, **more: seen.append(more["moment_bits"]) or made(*parts, **more)
+    )
+    run(sft(folder, measure=True, gradient_checkpointing=True, optim="adamw-8bit", max_tokens=32))
+    assert seen == [2, 8]
+    run(sft(folder, measure=True, max_tokens=32))
+    assert seen == [2, 8, 32]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optim": "adam"}, "unknown optimiser 'adam'; did you mean 'adamw'?"),
+        ({"optim": "adamw-8bit"}, "--optim adamw-8bit would change nothing"),
+        ({"optim": "adamw-8bit", "lora_rank": 4}, "--optim adamw-8bit would change nothing"),
+    ],
+)
+def test_an_optimiser_that_the_run_would_refuse_is_refused(changes, message, folder):
+    with pytest.raises(UserError, match=f"^{message}"):
+        run(sft(folder, **changes))
 
 
 def test_an_adapter_needs_no_reference_of_its_own(folder):

@@ -10,7 +10,7 @@ from posttrain.training.plan import (
     Phase,
     Speed,
     Training,
-    activation_bytes,
+    activations,
     checkpoint_bytes,
     decoded_together,
     extend,
@@ -37,9 +37,16 @@ SHAPE = Shape(
     parameters=P,
     active=30 * 3_538_944,
     linear_widths=305_280,
+    quantizable=30 * 3_538_944,
+    sides=((192, 60), (576, 270), (1536, 90)),
 )
+Q = 30 * 3_538_944
 FULL = Training(SHAPE, itemsize=2, reference=True, reads=1)
 LOAD = Load(prompts=16, group=8, prompt_tokens=100, completion_tokens=256, microbatch_tokens=4096)
+
+
+def activation_bytes(training: Training, load: Load) -> int:
+    return sum(activations(training, load).values())
 
 
 def test_a_batch_is_prompts_times_completions():
@@ -79,8 +86,30 @@ def test_a_batch_is_prompts_times_completions():
             Training(SHAPE, 2, critic=True),
             {"weights": 4 * P, "float32 masters": 8 * P, "float32 gradients": 8 * P, "Adam state": 16 * P},
         ),
+        (
+            Training(SHAPE, 4, critic=True, moment_bits=8),
+            # of each network all but the embedding and the norms in 2 bytes, and 8 for the scales of 256 numbers
+            {"weights": 8 * P, "Adam state in 8 bits": 2 * (8 * P - 6 * Q + Q // 32)},
+        ),
+        (
+            Training(SHAPE, 4, lora_rank=4, moment_bits=8),
+            {
+                "weights": 4 * P,
+                "adapter": 4 * 4 * 305_280,
+                "Adam state in 8 bits": 8 * 4 * 305_280 - 6 * 90 * 6144 + 90 * 6144 // 32,
+            },
+        ),
     ],
-    ids=["with reference", "bfloat16", "float32", "adapter", "adapter and critic", "critic"],
+    ids=[
+        "with reference",
+        "bfloat16",
+        "float32",
+        "adapter",
+        "adapter and critic",
+        "critic",
+        "8 bits",
+        "8 bits, adapter",
+    ],
 )
 def test_what_is_held_all_the_time(training, held):
     assert training.held() == held
@@ -99,6 +128,18 @@ def test_gradients_come_and_go_where_the_weights_are_their_own_masters():
     assert update_phase(Training(SHAPE, 4), LOAD).parts["gradients"] == 4 * P
     assert update_phase(Training(SHAPE, 2, lora_rank=1), LOAD).parts["gradients"] == 4 * 305_280
     assert "gradients" not in update_phase(FULL, LOAD).parts
+
+
+def test_with_checkpointing_the_layers_inputs_are_kept_and_one_layer_s_activations():
+    parts = activations(Training(SHAPE, 2, checkpointing=True), LOAD)
+    layer = 4096 * (2 * (4 * 576 + 2 * 576 + 2 * 192 + 2 * 1536) + 8)
+    end = 4096 * (2 * 2 * 576 + 4) + 3906 * 2 * 576  # the last norm, and the learned states
+    assert parts == {"layer inputs": 30 * 4096 * 2 * 576 + end, "activations of one layer": layer}
+    two = activations(Training(SHAPE, 2, checkpointing=True, critic=True), LOAD)
+    assert two == {"layer inputs": 2 * parts["layer inputs"], "activations of one layer": layer}
+    assert activations(FULL, LOAD) == {"activations": 30 * layer + end}
+    phase = update_phase(Training(SHAPE, 2, checkpointing=True), LOAD)
+    assert phase.total == 18 * P + sum(parts.values()) + head_bytes(SHAPE, 2, full=True)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +226,14 @@ def test_speed_from_the_rate_of_products_alone():
     assert speed_from_products(Training(SHAPE, 2), 1, 1e12).decode_step == pytest.approx(16 * forward)
     assert speed_from_products(Training(SHAPE, 2, lora_rank=8), 1, 1e12).trained_token == pytest.approx(2 * forward)
     assert speed_from_products(Training(SHAPE, 2, on_gpu=True), 1, 1e12).parameter == 30 / 1e12
+    again = speed_from_products(Training(SHAPE, 2, checkpointing=True, moment_bits=8), 1, 1e12)
+    assert again.trained_token == pytest.approx(4 * forward) and again.read_token == pytest.approx(forward)
+    assert again.parameter == pytest.approx(5 * 30 / 1e10)
+
+
+def test_checkpoints_of_8_bits_are_smaller():
+    moments = 8 * P - 6 * Q + Q // 32
+    assert checkpoint_bytes(Training(SHAPE, 2, moment_bits=8)) == 2 * P + 4 * P + moments
 
 
 def test_what_fits_needs_no_advice():
@@ -211,6 +260,29 @@ def test_an_adapter_is_advised_where_no_microbatch_is_small_enough():
     adapter = Training(SHAPE, 2, lora_rank=16)
     (line,) = what_to_change(adapter, LOAD, [update_phase(adapter, LOAD)], P, cache_bytes=0)
     assert "smaller model" in line
+
+
+def test_what_takes_more_time_and_less_memory_is_advised_before_an_adapter():
+    """Sequences as long as a micro-batch, so that no smaller one is possible."""
+    long = replace(LOAD, completion_tokens=3996)
+    now = update_phase(FULL, long)
+    lean = replace(FULL, checkpointing=True)
+    both = replace(lean, moment_bits=8)
+    totals = [update_phase(one, long).total for one in (lean, replace(FULL, moment_bits=8), both)]
+    assert totals[0] < totals[1] < now.total and totals[2] < totals[0]
+
+    def advised(available):
+        (line,) = what_to_change(FULL, long, [now], available, cache_bytes=0)
+        return line.rpartition("; ")[2]
+
+    assert advised(totals[0]) == advised(now.total - 1) == "type --gradient-checkpointing"
+    assert advised(totals[2]) == advised(totals[0] - 1) == "type --gradient-checkpointing --optim adamw-8bit"
+    assert "--lora-rank 16" in advised(totals[2] - 1)
+    (line,) = what_to_change(lean, long, [update_phase(lean, long)], totals[2], cache_bytes=0)
+    assert line.endswith("type --optim adamw-8bit")
+    sampling = sampling_phase(FULL, long, cache_bytes=1)
+    (line,) = what_to_change(FULL, long, [sampling], sampling.total - 10**8, cache_bytes=1)
+    assert line.endswith("type --optim adamw-8bit")
 
 
 def test_no_microbatch_shorter_than_a_sequence_is_advised():

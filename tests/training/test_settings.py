@@ -14,6 +14,7 @@ class Some:
     decay: str = "cosine"
     weight_decay: float = 0.0
     max_grad_norm: float = 1e-9
+    optim: str = "adamw"
     lora_rank: int = 0
     lora_alpha: float | None = None
     lora_dropout: float = 0.0
@@ -47,6 +48,10 @@ def test_the_least_of_everything_is_allowed_and_no_clipping():
         ({"microbatch_tokens": 0}, "--microbatch-tokens must be 1 or more; got 0"),
         ({"save_every": 0}, "--save-every must be 1 or more; got 0"),
         ({"keep_last": 0}, "--keep-last must be 1 or more; got 0"),
+        (
+            {"optim": "adam-8bit"},
+            "unknown optimiser 'adam-8bit'; did you mean 'adamw-8bit'? There are: adamw, adamw-8bit",
+        ),
         ({"decay": "cosin"}, "unknown decay 'cosin'; did you mean 'cosine'? There are: constant, cosine, linear"),
     ],
 )

@@ -33,6 +33,11 @@ class Critic(Protocol):
         """What is the critic's own, by name: what its optimiser holds."""
         ...
 
+    @property
+    def embedding(self) -> Tensor:
+        """The input embedding of the network that it reads with."""
+        ...
+
 
 class _Head(nn.Module):
     """V = w . h + b, in float32 or wider; it begins as 0."""
@@ -68,6 +73,11 @@ class TrunkCritic:
         """The head."""
         return list(self._head.named_parameters(prefix="head"))
 
+    @property
+    def embedding(self) -> Tensor:
+        """The policy's."""
+        return self._model.embedding
+
 
 class OwnCritic:
     """A network of its own that begins as the policy's; where the policy has an adapter, so has the critic."""
@@ -88,6 +98,11 @@ class OwnCritic:
         unused = () if self._model.network.get_input_embeddings().weight is self._model.head else (self._model.head,)
         network = [(f"network.{name}", p) for name, p in self._model.trainable() if all(p is not u for u in unused)]
         return [*self._head.named_parameters(prefix="head"), *network]
+
+    @property
+    def embedding(self) -> Tensor:
+        """Its own."""
+        return self._model.embedding
 
 
 CRITICS: Mapping[str, Callable[[LanguageModel], Critic]] = MappingProxyType({"trunk": TrunkCritic, "own": OwnCritic})

@@ -40,8 +40,17 @@ class Dropout:
     @contextlib.contextmanager
     def dropping(self, seed: int | None) -> Iterator[None]:
         """While the block runs, forward passes of packed rows drop by `seed`; None: they drop nothing."""
+        with self._in_state(seed, []):
+            yield
+
+    def as_now(self) -> contextlib.AbstractContextManager[None]:
+        """A block to be entered later, in which what is dropped is what a forward pass would drop now."""
+        return self._in_state(self._seed, self._segments)
+
+    @contextlib.contextmanager
+    def _in_state(self, seed: int | None, segments: list[tuple[int, int]]) -> Iterator[None]:
         before = self._seed, self._segments
-        self._seed, self._segments = seed, []
+        self._seed, self._segments = seed, segments
         self._tell(self.on)
         try:
             yield
@@ -82,11 +91,11 @@ class KeyedDropout(nn.Module):
 
     def __init__(self, p: float, layer: int, dropout: Dropout) -> None:
         super().__init__()
-        self.p, self._layer, self._dropout = p, layer, dropout
+        self.p, self._layer, self.dropout = p, layer, dropout
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., N, D] -> the same."""
-        return x * self._dropout.kept(self._layer, 1 - self.p, x) if self._dropout.on else x
+        return x * self.dropout.kept(self._layer, 1 - self.p, x) if self.dropout.on else x
 
 
 def keyed_dropout(layers: Sequence[Any], adapter: str) -> Dropout | None:

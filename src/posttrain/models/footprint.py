@@ -12,9 +12,12 @@ with b bytes per number, D hidden units, A = query heads x width, K = key heads 
     attention        b A + 2 b K + b A    queries, keys and values, the output that goes into the last projection
     MLP              2 b I                gate and up
 
+With gradient checkpointing a layer keeps its input, b D, and one layer's activations exist in the backward pass.
+
 Layers with more norms (Gemma, Qwen3) or with experts keep somewhat more; treat their numbers as within a quarter.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +27,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from posttrain.errors import ModelError
 from posttrain.models import lora
+from posttrain.models.blockwise import LEAST, blocks_of, worth_quantizing
 from posttrain.models.load import locate
 from posttrain.models.logprobs import CHUNK_BYTES
 from posttrain.models.support import refuse_unsupported
@@ -46,6 +50,14 @@ class Shape:
     parameters: int  # all, a tied embedding once
     active: int  # numbers that one token is multiplied with in the layers, so without embedding and head
     linear_widths: int  # inputs + outputs of all linear layers but the head: an adapter has rank x this many
+    quantizable: int = 0  # parameters whose Adam moments 8 bits may hold
+    sides: tuple[tuple[int, int], ...] = ()  # widths of inputs and outputs of those linear layers, and how many have it
+
+    def quantized(self, rank: int) -> int:
+        """Trained parameters whose Adam moments 8 bits hold: of all weights, or with a `rank` of an adapter."""
+        if not rank:
+            return self.quantizable
+        return sum(rank * width * count for width, count in self.sides if rank * width >= LEAST)
 
     def adapter_parameters(self, rank: int) -> int:
         """Parameters of a low-rank adapter on every linear layer but the head."""
@@ -84,6 +96,7 @@ def shape_of(network: Any, name: str) -> Shape:
     ends = {id(head), id(network.get_input_embeddings().weight)}
     body = [(n, p) for n, p in network.named_parameters() if p.dim() >= 2 and id(p) not in ends]
     linear = [m for m in network.modules() if isinstance(m, nn.Linear) and m.weight is not head]
+    embedding = network.get_input_embeddings().weight
     return Shape(
         name=name,
         context=config.max_position_embeddings,
@@ -99,6 +112,8 @@ def shape_of(network: Any, name: str) -> Shape:
         parameters=sum(p.numel() for p in network.parameters()),
         active=sum(p.numel() * used // experts if ".experts." in n else p.numel() for n, p in body),
         linear_widths=sum(m.in_features + m.out_features for m in linear),
+        quantizable=sum(p.numel() for p in network.parameters() if p is not embedding and worth_quantizing(p)),
+        sides=tuple(sorted(Counter(width for m in linear for width in (m.in_features, m.out_features)).items())),
     )
 
 
@@ -109,9 +124,28 @@ def cache_bytes_per_token(shape: Shape, itemsize: int) -> int:
 
 def saved_bytes(shape: Shape, itemsize: int, *, tokens: int, learned: int) -> int:
     """What autograd keeps of a row for its backward pass, over all layers; `learned` of its tokens go into the head."""
+    return shape.layers * layer_bytes(shape, itemsize, tokens=tokens) + end_bytes(shape, itemsize, tokens, learned)
+
+
+def layer_bytes(shape: Shape, itemsize: int, *, tokens: int) -> int:
+    """The part of one decoder layer."""
     widths = 4 * shape.hidden + 2 * shape.query_width + 2 * shape.key_width + 2 * shape.intermediate
-    layer, last_norm = itemsize * widths + 8, 2 * itemsize * shape.hidden + 4
-    return tokens * (shape.layers * layer + last_norm) + learned * itemsize * shape.hidden
+    return tokens * (itemsize * widths + 8)
+
+
+def end_bytes(shape: Shape, itemsize: int, tokens: int, learned: int) -> int:
+    """The part of what comes after the layers: the last norm, and the states that go into the head."""
+    return tokens * (2 * itemsize * shape.hidden + 4) + learned * itemsize * shape.hidden
+
+
+def input_bytes(shape: Shape, itemsize: int, *, tokens: int) -> int:
+    """With gradient checkpointing: what is kept of a row in the layers' stead, the input of each."""
+    return shape.layers * tokens * itemsize * shape.hidden
+
+
+def moment_bytes(parameters: int, quantized: int) -> int:
+    """Both of Adam's moments: 8 bytes a parameter, or 2 and a share of two float32 scales for those in 8 bits."""
+    return 8 * (parameters - quantized) + 2 * (quantized + 4 * blocks_of(quantized))
 
 
 def head_bytes(shape: Shape, itemsize: int, *, full: bool) -> int:

@@ -64,6 +64,12 @@ class LanguageModel:
         return head.weight
 
     @property
+    def embedding(self) -> Tensor:
+        """The input embedding [V, D]; in many models it is the head as well."""
+        layer: Any = self.network.get_input_embeddings()
+        return layer.weight
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         """The tokens that end a turn according to the model's generation config."""
         settings: Any = getattr(self.network, "generation_config", None)

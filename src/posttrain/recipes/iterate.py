@@ -30,7 +30,7 @@ from posttrain.training import checkpoint
 from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.learner import Learner, learner_for
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
 from posttrain.training.saved import saved_model
@@ -194,7 +194,7 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
     saved = saved_model(config.model)
     setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
     model = setup.policy.model
-    optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
+    optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
     reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
     learner = learner_for(algorithm, model, optimizer, reference, microbatch_tokens=config.microbatch_tokens)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.iterate))

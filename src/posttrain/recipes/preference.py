@@ -20,6 +20,7 @@ from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorith
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
+from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import lora_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring import Progress, RunDirectory, write_report
@@ -30,7 +31,7 @@ from posttrain.training.failure import kept_batch
 from posttrain.training.feedback import Feedback, Units
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.learner import Learner, feedback_for, learner_for, needs_only_logprobs
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pair_options import PairOptions
 from posttrain.training.remembered import remember
 from posttrain.training.saved import saved_model
@@ -125,9 +126,9 @@ def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgor
     saved = saved_model(config.model)
     policy = load_policy(saved.where, precision=config.precision, lora=lora_of(config), seed=config.seed)
     units = feedback.tokenize(config, kind, sides, policy.chat, policy.model.context)
-    optimizer = MasterAdamW(
-        policy.model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm
-    )
+    if config.gradient_checkpointing:
+        checkpoint_layers(policy.model.network)
+    optimizer = optimizer_for(config, policy.model.trainable(), embedding=policy.model.embedding)
     return _Parts(kind, units, policy, optimizer, (*saved.notes(), *units.notes))
 
 

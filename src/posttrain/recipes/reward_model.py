@@ -28,6 +28,7 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
 from posttrain.evaluation.pairs import HOTTEST, ScoredPair, crossfitted_error, fit_temperature, measures, scored_pairs
+from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.load import locate
 from posttrain.models.lora import lora_of
@@ -40,7 +41,7 @@ from posttrain.training import checkpoint, feedback, pair_options
 from posttrain.training.failure import kept_batch
 from posttrain.training.feedback import RANKINGS, Units
 from posttrain.training.interrupt import stop_requests
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pair_options import ScoreOptions
 from posttrain.training.reward import RewardLoss, reward_step, sequences_of
 from posttrain.training.saved import saved_model
@@ -175,7 +176,9 @@ def _prepare(config: Scoring) -> _Parts:
     pairs = feedback.tokenize(config, RANKINGS, sides, chat, model.body.context)
     if model.members > 1:
         pairs = replace(pairs, learned=_in_bags(pairs.learned, model.members, config.seed))
-    optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
+    if config.gradient_checkpointing:
+        checkpoint_layers(model.body.network)
+    optimizer = optimizer_for(config, model.trainable(), embedding=model.body.embedding)
     loss = RewardLoss(config.label_smoothing, config.margin, config.centring, config.length_debias)
     notes = [*saved.notes(), *pairs.notes]
     strengths = {strength for unit in pairs.learned for *_, strength in unit.pairs}

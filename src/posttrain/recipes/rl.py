@@ -48,12 +48,12 @@ from posttrain.training import checkpoint
 from posttrain.training.critic import TrainedCritic, critic_step
 from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.policy import policy_step
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate, unreached
-from posttrain.training.settings import check_settings
+from posttrain.training.settings import OPTIMIZERS, check_settings
 from posttrain.training.state import REFERENCE, restore_latest, writer
 from posttrain.types import Group
 
@@ -233,7 +233,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     saved = saved_model(config.model)
     setup = set_up(config, saved.where, where=lambda name: saved_model(name).where)
     model = setup.policy.model
-    optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
+    optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
     reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
     stays = reference if not config.renew_reference else None
     start = (stays or reference_for(model)) if setup.gold or config.kl_budget else None
@@ -272,7 +272,13 @@ def _examine(config: RL, parts: _Parts, directory: RunDirectory, step: int, prog
 
 def _critic(config: RL, policy: Policy) -> TrainedCritic:
     made = CRITICS[config.critic](policy.model)
-    optimizer = MasterAdamW(made.parameters(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
+    optimizer = MasterAdamW(
+        made.parameters(),
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        moment_bits=OPTIMIZERS[config.optim],
+        embedding=made.embedding,
+    )
     return TrainedCritic(made, optimizer, config.critic_lr)
 
 

@@ -72,6 +72,12 @@ class OnlineOptions(SampledOptions):
     """Of AdamW."""
     max_grad_norm: float = 1.0
     """Longer gradients are scaled to this."""
+    optim: str = "adamw"
+    """The optimiser: adamw, or adamw-8bit, which keeps both of Adam's moments in 8 bits each: 2 bytes per parameter
+    instead of 8 (but for the input embedding, norms and matrices below 4,096 numbers), for a slower update."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: those of one layer are held instead of all, for about a third more
+    time. Gradients are the same to the last bit."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
     lora_alpha: float | None = None

@@ -8,6 +8,7 @@ from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments import SingleTurn
 from posttrain.environments.overseen import overseen, rewards_in
 from posttrain.errors import DataError, UserError
+from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import lora_of
 from posttrain.rollouts.drive import OnTokens, finish
 from posttrain.rollouts.dynamic import Sampler
@@ -96,6 +97,8 @@ def set_up(
         cache_gb=options.cache_gb,
         seed=options.seed,
     )
+    if options.gradient_checkpointing:
+        checkpoint_layers(policy.model.network)
     most = min(options.max_prompt_tokens, policy.model.context - 1)
     lengths = [len(policy.chat.prompt_ids(task.prompt)) for task in tasks]
     fitting = [task for task, length in zip(tasks, lengths, strict=True) if length <= most]

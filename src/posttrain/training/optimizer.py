@@ -9,20 +9,43 @@ import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from posttrain.errors import CheckpointError, TrainingError
+from posttrain.errors import CheckpointError, TrainingError, UserError
 from posttrain.models.host_memory import HEAP, keep_freed_memory
 from posttrain.models.wide import add_, narrow_
+from posttrain.training.blockwise_adam import BlockwiseAdamW
+from posttrain.training.settings import OPTIMIZERS, nothing_to_quantize
+
+
+class Optimized(Protocol):
+    """The options of an optimiser."""
+
+    @property
+    def optim(self) -> str:
+        """A name in `OPTIMIZERS`."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """Of AdamW, for matrices."""
+        ...
+
+    @property
+    def max_grad_norm(self) -> float:
+        """Longer gradients are scaled to this."""
+        ...
 
 
 class MasterAdamW:
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101) on float32 copies of the trainable parameters.
 
     Usage: `with optimizer.collecting():` call `loss.backward()` for each micro-batch; then `step(lr)` once.
+
+    With `moment_bits=8` both moments of large matrices are kept in 8 bits, but those of the `embedding`.
     """
 
     def __init__(
@@ -33,6 +56,8 @@ class MasterAdamW:
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
+        moment_bits: int = 32,
+        embedding: Tensor | None = None,
     ) -> None:
         keep_freed_memory()
         named = [(name, p) for name, p in parameters if p.requires_grad]
@@ -48,7 +73,12 @@ class MasterAdamW:
             {"params": [m for m in self.masters if m.dim() >= 2], "weight_decay": weight_decay},
             {"params": [m for m in self.masters if m.dim() < 2], "weight_decay": 0.0},  # norms and biases do not decay
         ]
-        self.adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=eps, fused=True)
+        groups = [g for g in groups if g["params"]]
+        if moment_bits == 8:
+            full = [m for m, p in zip(self.masters, self._weights, strict=True) if p is embedding]
+            self.adam = BlockwiseAdamW(groups, full=full, betas=betas, eps=eps)
+        else:
+            self.adam = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
@@ -162,3 +192,23 @@ class MasterAdamW:
         for name, master in zip(self.names, self.masters, strict=True):
             master.copy_(tensors[name])
         self.publish()
+
+
+def optimizer_for(
+    options: Optimized, parameters: Iterable[tuple[str, nn.Parameter]], *, embedding: Tensor
+) -> MasterAdamW:
+    """The optimiser that the options name; `embedding` is the input embedding, trained or not.
+
+    Raises:
+        UserError: 8 bits were asked for and none of the parameters is large enough.
+    """
+    made = MasterAdamW(
+        parameters,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+        moment_bits=OPTIMIZERS[options.optim],
+        embedding=embedding,
+    )
+    if isinstance(made.adam, BlockwiseAdamW) and not any(map(made.adam.quantizes, made.masters)):
+        raise UserError(nothing_to_quantize(options.optim))
+    return made

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from posttrain.errors import CheckpointError
+from posttrain.models.blockwise import blocks_of
+from posttrain.training.blockwise_adam import MOMENTS, SCALES, BlockwiseAdamW
 
 
 def optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The optimiser's tensors, named `PARAMETER/exp_avg` and so on, and everything else as JSON.
 
     Args:
-        optimizer: AdamW, or any other whose state per parameter is tensors and plain numbers.
+        optimizer: AdamW, in 32 or 8 bits, or any other whose state per parameter is tensors and plain numbers.
         parameters: every parameter that the optimiser holds (the objects themselves, not copies), by name.
     """
     names = _names(optimizer, parameters)
@@ -38,8 +41,8 @@ def restore_optimizer(
     """Put back what `optimizer_state` gave: settings of each group and state of each parameter.
 
     Raises:
-        CheckpointError: the optimiser's parameters have other names, groups or shapes than the saved ones. Nothing
-            has been changed then.
+        CheckpointError: the optimiser's parameters have other names, groups, shapes or bits than the saved ones.
+            Nothing has been changed then.
     """
     ours, theirs = _names(optimizer, parameters), [group["params"] for group in json["groups"]]
     if ours != theirs:
@@ -49,11 +52,7 @@ def restore_optimizer(
         name, _, key = full_name.rpartition("/")
         if name not in parameters:
             raise CheckpointError(f"the checkpoint has optimiser state of '{name}', which is not a parameter here")
-        if tensor.dim() and tensor.shape != parameters[name].shape:
-            raise CheckpointError(
-                f"'{full_name}' in the checkpoint has shape {list(tensor.shape)}, the parameter has "
-                f"{list(parameters[name].shape)}"
-            )
+        _check(optimizer, full_name, key, tensor, parameters[name])
         state.setdefault(name, {})[key] = tensor.clone()
     order = {name: index for index, name in enumerate(name for members in ours for name in members)}
     groups = [
@@ -61,7 +60,28 @@ def restore_optimizer(
         | {"params": [order[name] for name in group["params"]]}
         for group in json["groups"]
     ]
-    optimizer.load_state_dict({"state": {order[name]: state[name] for name in state}, "param_groups": groups})
+    optimizer.load_state_dict({"state": {}, "param_groups": groups})
+    for name, values in state.items():  # by hand, for torch would turn codes into floats
+        device = parameters[name].device
+        optimizer.state[parameters[name]] = {
+            key: value.to(device) if isinstance(value, Tensor) else value for key, value in values.items()
+        }
+
+
+def _check(optimizer: Optimizer, full_name: str, key: str, tensor: Tensor, parameter: Tensor) -> None:
+    """Refuse a tensor that is not this optimiser's state of this parameter; raises `CheckpointError`."""
+    quantized = isinstance(optimizer, BlockwiseAdamW) and optimizer.quantizes(parameter)
+    if key.removesuffix(SCALES) in MOMENTS and quantized != (tensor.dtype == torch.uint8 or key.endswith(SCALES)):
+        bits = (32, 8) if quantized else (8, 32)
+        raise CheckpointError(
+            f"'{full_name}' is kept in {bits[0]} bits in the checkpoint and in {bits[1]} here; resume with the --optim "
+            "that the run began with"
+        )
+    expected = [blocks_of(parameter.numel())] if key.endswith(SCALES) else list(parameter.shape)
+    if tensor.dim() and list(tensor.shape) != expected:
+        raise CheckpointError(
+            f"'{full_name}' in the checkpoint has shape {list(tensor.shape)}, the parameter has {expected}"
+        )
 
 
 def _names(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> list[list[str]]:

@@ -5,9 +5,18 @@ Functions of plain numbers; nothing is loaded and nothing measured here. Bytes a
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from posttrain.models.footprint import Shape, cache_bytes_per_token, head_bytes, saved_bytes
+from posttrain.models.footprint import (
+    Shape,
+    cache_bytes_per_token,
+    end_bytes,
+    head_bytes,
+    input_bytes,
+    layer_bytes,
+    moment_bytes,
+    saved_bytes,
+)
 
 DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
 GB = 1e9
@@ -64,6 +73,8 @@ class Training:
     head: bool = True  # whether words are predicted; a reward model's head is one row
     reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
     critic: bool = False  # whether a critic's own network is held and trained beside; it is like the policy
+    moment_bits: int = 32  # of each of Adam's moments
+    checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
 
     @property
     def trainable(self) -> int:
@@ -81,7 +92,7 @@ class Training:
         return not self.lora_rank and self.itemsize < 4
 
     def held(self) -> dict[str, int]:
-        """What stays from the first update to the last. Adam keeps two float32 numbers per parameter."""
+        """What stays from the first update to the last."""
         trained = self.networks * self.trainable
         kept = {"weights": self.networks * self.shape.parameters * self.itemsize}
         if self.lora_rank:
@@ -90,7 +101,13 @@ class Training:
             kept |= {"float32 masters": 4 * trained, "float32 gradients": 4 * trained}
         if self.reference and not self.lora_rank:  # an adapter's reference is its base
             kept["reference"] = self.shape.parameters * self.itemsize
-        return kept | {"Adam state": 8 * trained}
+        name = "Adam state" if self.moment_bits == 32 else f"Adam state in {self.moment_bits} bits"
+        return kept | {name: self.networks * self.moments}
+
+    @property
+    def moments(self) -> int:
+        """Bytes of Adam's two moments of one network."""
+        return moment_bytes(self.trainable, self.shape.quantized(self.lora_rank) if self.moment_bits == 8 else 0)
 
 
 def update_phase(training: Training, load: Load) -> Phase:
@@ -98,7 +115,7 @@ def update_phase(training: Training, load: Load) -> Phase:
 
     Where masters stand beside the weights, so do the sums of gradients, all the time; else they are there in an update.
     """
-    parts = {"activations": activation_bytes(training, load)}
+    parts = activations(training, load)
     if training.head:
         parts["logits of a chunk"] = head_bytes(training.shape, training.itemsize, full=not training.lora_rank)
     if not training.copies_masters:
@@ -106,11 +123,15 @@ def update_phase(training: Training, load: Load) -> Phase:
     return Phase("update", training.held() | parts)
 
 
-def activation_bytes(training: Training, load: Load) -> int:
-    """What autograd keeps of a full micro-batch."""
-    tokens = min(load.microbatch_tokens, load.tokens)
+def activations(training: Training, load: Load) -> dict[str, int]:
+    """What autograd keeps of a full micro-batch; with checkpointing the layers' inputs, and one layer at a time."""
+    shape, itemsize, tokens = training.shape, training.itemsize, min(load.microbatch_tokens, load.tokens)
     learned = math.ceil(tokens * load.sequences * load.completion_tokens / load.tokens)
-    return training.networks * saved_bytes(training.shape, training.itemsize, tokens=tokens, learned=learned)
+    if not training.checkpointing:
+        return {"activations": training.networks * saved_bytes(shape, itemsize, tokens=tokens, learned=learned)}
+    inputs = input_bytes(shape, itemsize, tokens=tokens) + end_bytes(shape, itemsize, tokens, learned)
+    one = layer_bytes(shape, itemsize, tokens=tokens)
+    return {"layer inputs": training.networks * inputs, "activations of one layer": one}
 
 
 def sampling_phase(training: Training, load: Load, *, cache_bytes: int) -> Phase:
@@ -146,7 +167,7 @@ def checkpoint_bytes(training: Training) -> int:
     """
     alone = training.lora_rank and training.head
     model = 4 * training.trainable if alone else training.shape.parameters * training.itemsize
-    return model + 12 * training.networks * training.trainable
+    return model + training.networks * (4 * training.trainable + training.moments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +219,18 @@ def speed_from_products(training: Training, slots: int, flops_per_second: float)
     """A rough speed from the rate of matrix products alone, for models too large to be tried.
 
     A token costs 2 operations per number of the weights forward and twice that backward (Kaplan et al. 2020, arXiv
-    2001.08361, section 2.1), the gradient of frozen weights left out with an adapter. Half the rate is reached in
-    training; a decoding step costs at least one pass over the weights, as if 16 tokens were computed. The optimiser
-    moves about 30 bytes per parameter, at 10 GB/s in memory and 1 TB/s on a GPU.
+    2001.08361, section 2.1), the gradient of frozen weights left out with an adapter, and forward once more with
+    gradient checkpointing. Half the rate is reached in training; a decoding step costs at least one pass over the
+    weights, as if 16 tokens were computed. The optimiser moves about 30 bytes per parameter, at 10 GB/s in memory and
+    1 TB/s on a GPU; quantising 8-bit moments takes a CPU five times as long.
     """
     numbers = training.shape.active + training.shape.vocabulary * training.shape.hidden
     forward = 2 * numbers / (0.5 * flops_per_second)
     backward = forward if training.lora_rank else 2 * forward
-    return Speed(forward + backward, forward, max(slots, 16) * forward, 30 / (1e12 if training.on_gpu else 1e10))
+    again = forward if training.checkpointing else 0.0
+    quantising = 5 if training.moment_bits == 8 and not training.on_gpu else 1
+    parameter = quantising * 30 / (1e12 if training.on_gpu else 1e10)
+    return Speed(forward + again + backward, forward, max(slots, 16) * forward, parameter)
 
 
 def what_to_change(
@@ -230,12 +255,29 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
     if phase.name == "sampling" and (cache := phase.parts["keys and values"] - missing) > cache_bytes // 10:
         return f"type --cache-gb {math.floor(10 * cache / 2**30) / 10:.1f}"
     longest = load.prompt_tokens + load.completion_tokens
+    now = update_phase(training, load).total
     for tokens in (load.microbatch_tokens // 2**halvings for halvings in range(1, 8)):
         if phase.name != "update" or tokens < longest:
             break
         smaller = Load(load.prompts, load.group, load.prompt_tokens, load.completion_tokens, tokens)
-        if update_phase(training, load).total - update_phase(training, smaller).total >= missing:
+        if now - update_phase(training, smaller).total >= missing:
             return f"type --microbatch-tokens {tokens}"
+    for words, other in _leaner(training):
+        spared = now - update_phase(other, load).total
+        if phase.name != "update":
+            spared = sum(training.held().values()) - sum(other.held().values())
+        if spared >= missing:
+            return f"type {words}"
     if not training.lora_rank:
         return "train an adapter: type --lora-rank 16 (and --microbatch-tokens lower, if it still does not fit)"
     return "use a smaller model, shorter sequences, or a machine with more memory"
+
+
+def _leaner(training: Training) -> list[tuple[str, Training]]:
+    """What takes less memory for more time, as it is typed: one of the two, or both."""
+    checkpointing, bits = "--gradient-checkpointing", "--optim adamw-8bit"
+    return [
+        (checkpointing, replace(training, checkpointing=True)),
+        (bits, replace(training, moment_bits=8)),
+        (f"{checkpointing} {bits}", replace(training, checkpointing=True, moment_bits=8)),
+    ]

@@ -1,12 +1,18 @@
 """What every recipe that trains is told, and what of it cannot be right."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from posttrain.errors import UserError, unknown
+from posttrain.models.blockwise import LEAST
 from posttrain.models.lora import lora_of
 from posttrain.models.lora_options import LoraOptions
 from posttrain.training.schedule import SCHEDULES
+
+OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})
+"""Bits of each of Adam's moments, by the name of the optimiser."""
 
 
 class Settings(LoraOptions, Protocol):
@@ -38,6 +44,11 @@ class Settings(LoraOptions, Protocol):
         ...
 
     @property
+    def optim(self) -> str:
+        """A name in `OPTIMIZERS`."""
+        ...
+
+    @property
     def microbatch_tokens(self) -> int:
         """Tokens of one pass."""
         ...
@@ -51,6 +62,14 @@ class Settings(LoraOptions, Protocol):
     def keep_last(self) -> int:
         """Checkpoints to keep."""
         ...
+
+
+def nothing_to_quantize(optim: str) -> str:
+    """What to tell a user where no trained matrix is large enough for 8 bits."""
+    return (
+        f"--optim {optim} would change nothing: it keeps moments of trained matrices with {LEAST:,} numbers or more "
+        "in 8 bits, the input embedding's left out, and there are none; leave it out"
+    )
 
 
 def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int) -> None:
@@ -87,6 +106,8 @@ def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_
         raise UserError(f"--max-grad-norm must be above 0; got {settings.max_grad_norm}")
     if settings.decay not in SCHEDULES:
         raise unknown("decay", settings.decay, SCHEDULES)
+    if settings.optim not in OPTIMIZERS:
+        raise unknown("optimiser", settings.optim, OPTIMIZERS)
 
 
 def at_least(name: str, value: float, least: int) -> None:

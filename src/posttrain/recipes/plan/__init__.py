@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from posttrain.errors import UserError, unknown
 from posttrain.models.footprint import read_shape
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring.memory import available_bytes, peak_gb
@@ -25,12 +26,15 @@ from posttrain.recipes.plan.work import Work, work_of
 from posttrain.training import plan
 from posttrain.training.plan import GB, Load, Phase, Speed, Training
 from posttrain.training.plan_result import PlanResult
+from posttrain.training.settings import OPTIMIZERS, nothing_to_quantize
 
 __all__ = ["PlanPreference", "PlanRL", "PlanRewardModel", "PlanSFT", "run"]
 
 
 def run(config: Config) -> PlanResult:
     """Work out what a run with these options will take."""
+    if config.optim not in OPTIMIZERS:
+        raise unknown("optimiser", config.optim, OPTIMIZERS)
     libraries = int(peak_gb() * GB)  # what Python, torch and the rest take before any model
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
     device = default_device()
@@ -38,8 +42,19 @@ def run(config: Config) -> PlanResult:
     shape = read_shape(config.model)
     work = work_of(config, shape)
     training = Training(
-        shape, dtype.itemsize, work.lora_rank, work.reference, device == "cuda", work.head, work.reads, work.critic
+        shape,
+        dtype.itemsize,
+        work.lora_rank,
+        work.reference,
+        device == "cuda",
+        work.head,
+        work.reads,
+        work.critic,
+        OPTIMIZERS[config.optim],
+        config.gradient_checkpointing,
     )
+    if training.moment_bits == 8 and not shape.quantized(work.lora_rank):
+        raise UserError(nothing_to_quantize(config.optim))
     worst = _worst(training, work, libraries if device == "cpu" else 0)
     available = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes() + libraries
     disk = (config.keep_last + 2) * plan.checkpoint_bytes(training)  # the best, and the one that is being written

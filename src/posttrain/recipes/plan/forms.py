@@ -43,6 +43,12 @@ class PlanRL:
     """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
+    optim: str = "adamw"
+    """The optimiser: adamw, or adamw-8bit, which keeps both of Adam's moments in 8 bits each: 2 bytes per parameter
+    instead of 8 (but for the input embedding, norms and matrices below 4,096 numbers), for a slower update."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: those of one layer are held instead of all, for about a third more
+    time. Gradients are the same to the last bit."""
     microbatch_tokens: int = 4096
     """Tokens of one forward and backward pass."""
     cache_gb: float = 1.5
@@ -91,6 +97,12 @@ class PlanSFT:
     """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
+    optim: str = "adamw"
+    """The optimiser: adamw, or adamw-8bit, which keeps both of Adam's moments in 8 bits each: 2 bytes per parameter
+    instead of 8 (but for the input embedding, norms and matrices below 4,096 numbers), for a slower update."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: those of one layer are held instead of all, for about a third more
+    time. Gradients are the same to the last bit."""
     microbatch_tokens: int = 4096
     """Tokens of one forward and backward pass."""
     columns: str = ""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from posttrain.data import Example, pack
+from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import add_lora
 from posttrain.models.probe import probe, products_per_second, seconds_of
 from posttrain.rollouts.transformers import PACK_FROM, TransformersEngine
@@ -37,7 +38,9 @@ def _probed(training: Training, load: Load, dtype: torch.dtype, device: str, lay
     model = probe(training.shape.name, layers, dtype=dtype, device=device)
     if training.lora_rank:
         model = add_lora(model, training.lora_rank)
-    optimizer = MasterAdamW(model.trainable())
+    if training.checkpointing:
+        checkpoint_layers(model.network)
+    optimizer = MasterAdamW(model.trainable(), moment_bits=training.moment_bits, embedding=model.embedding)
     prompt, completion = min(load.prompt_tokens, PROBE_TOKENS // 2), min(load.completion_tokens, PROBE_TOKENS // 2)
     branches = max(1, min((PROBE_TOKENS - prompt) // completion, load.group if prompt else load.sequences))
     families = max(1, min(PROBE_TOKENS // (prompt + branches * completion), load.prompts if prompt else 1))

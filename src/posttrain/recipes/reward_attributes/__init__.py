@@ -18,6 +18,7 @@ from posttrain.data import ChatFormat, batch_indices, load_tokenizer, seed_for
 from posttrain.data.digests import digests
 from posttrain.errors import UserError
 from posttrain.models.attributes import load_attributes
+from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import locate
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import default_device, dtype_of
@@ -31,7 +32,7 @@ from posttrain.training.attributes import rating_step
 from posttrain.training.failure import kept_batch
 from posttrain.training.feedback import RANKINGS, RATINGS
 from posttrain.training.interrupt import stop_requests
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.optimizer import optimizer_for
 from posttrain.training.saved import saved_model
 from posttrain.training.schedule import learning_rate
 from posttrain.training.state import restore_latest, writer
@@ -126,7 +127,9 @@ def _prepare(config: Attributes) -> Parts:
     model.units = units_of(list(weights), graded.learned)
     alone = replace(config, pairs_per_step=1, warmup_steps=0)  # the gate learns from all pairs at once
     compared = feedback.tokenize(alone, RANKINGS, pairs, chat, model.body.context) if pairs else None
-    optimizer = MasterAdamW(model.trainable(), weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm)
+    if config.gradient_checkpointing:
+        checkpoint_layers(model.body.network)
+    optimizer = optimizer_for(config, model.trainable(), embedding=model.body.embedding)
     told = " ".join(f"{name}={weight:g}" for name, weight in weights.items())
     says = "pairs change that" if pairs else "no pairs say otherwise; give some with --dataset"
     notes = (*saved.notes(), *graded.notes, *(compared.notes if compared else ()), f"weights: {told}; {says}")
