@@ -194,7 +194,8 @@ def test_a_pair_is_a_good_response_and_a_bad_one(tmp_path):
         ),
         (JUDGED | {"completion": [{"role": "user", "content": "b"}]}, "'completion' must be one response"),
         ({"prompt": "a", "completion": "b", "rating": 1}, "field 'label' is missing"),
-        ({"prompt": "a", "completion": "b", "label": None}, "field 'label' is missing"),
+        ({"prompt": "a", "completion": "b", "label": None}, "field 'label' has no value"),
+        ({"prompt": "a", "completion": "b", "label": "2"}, "field 'label' must be true"),
         ({"completion": "a", "label": True}, "field 'prompt' is missing"),
     ],
 )

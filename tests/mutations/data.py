@@ -61,25 +61,73 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("data/sources.py", old, new, "data/test_sources.py")
+        Mutation("data/files.py", old, new, "data/test_sources.py")
         for old, new in [
             ("enumerate(_lines(path), 1)", "enumerate(_lines(path))"),
             ("if line.strip():", "if True:"),
             ('"utf-8-sig"', '"utf-8"'),
-            ("islice(found, limit)", "list(found)[:limit]"),
+            ("(OSError, EOFError, zlib.error, lzma.LZMAError)", "OSError"),
+            ('error.msg == "Extra data"', "False"),
+            (
+                "while name.endswith(COMPRESSED):\n        name, text_only",
+                "if name.endswith(COMPRESSED):\n        name, text_only",
+            ),
+            ("(TEXT if text_only else TEXT + TABLES)", "(TEXT + TABLES)"),
+            ("strict=True)\n    try", "strict=False)\n    try"),
+            ('newline="")', "newline=None)"),
+            ("line = table.line_num + 1\n        for", "line = table.line_num\n        for"),
+            ("if cells and len(cells) != len(header):", "if False:"),
+            ("if header.count(cell) > 1", "if False"),
+            ('next((mark for mark in ",;\\t" if mark in header), ",")', '","'),
+            ('("role" in one or "from" in one)', "True"),
+            ("return text or None", "return text"),
+            ('== b"ARROW1"', '== b""'),
+            ("            source.seek(0)\n", ""),
+        ]
+    ),
+    *(
+        Mutation("data/sources.py", old, new, "data/test_sources.py data/test_mixtures.py")
+        for old, new in [
+            ("islice(_found(source, split), limit)", "list(_found(source, split))[:limit]"),
             ("limit < 1", "limit < 0"),
             ("if not rows:", "if False:"),
             ('_names(names[file], split or "train")', "True"),
             ("if not chosen and split is not None:", "if False:"),
-            ("for file in chosen or files:", "for file in chosen:"),
+            ("for file in chosen or files}", "for file in chosen}"),
             ('for file in sorted(path.rglob("*"))', 'for file in sorted(path.glob("*"))'),
             ('split not in (None, "train") and not _names(path.name, split)', "False"),
-            (" and not _names(path.name, split)", ""),
-            ("(OSError, EOFError, zlib.error)", "OSError"),
-            ('error.msg == "Extra data"', "False"),
-            ("config or None, split=split", "split=split"),
-            ('split or "train")\n    rows', 'split or "test")\n    rows'),
+            ("name, config, split=split", "name, None, split=split"),
+            ('{"revision": revision} if revision else {}', "{}"),
+            ('_hub(source, hub, split or "train")', '_hub(source, hub, split or "test")'),
             ("map_columns(rows, columns) if columns else rows", "rows"),
+            ("copy.deepcopy(dict(row))", "row"),
+            ("digest.update(", "_ = ("),
+            ("if len(kinds) > 1:", "if False:"),
+            ("and path.name not in _NO_DATA", ""),
+            ("sorted(glob.glob(str(pattern), recursive=True))", "sorted(glob.glob(str(pattern)))"),
+            ("split is None or _names(name, split)", "True"),
+            ('"train" in splits or len(splits) > 1', "True"),
+            ("and not (path / _SAVED[1]).is_file()", ""),
+        ]
+    ),
+    *(
+        Mutation("data/mixtures.py", old, new, "data/test_mixtures.py")
+        for old, new in [
+            ("total = max(", "total = min("),
+            ("weight / sum(weights)", "weight"),
+            ("passes, rest = divmod(count, len(items))", "passes, rest = count // len(items), 0"),
+            ('seed_for(seed, "mixture", number)', 'seed_for(0, "mixture", number)'),
+            ("Fraction(2 * i + 1, 2 * count)", "Fraction(i)"),
+            ("Fraction(2 * i + 1, 2 * count)", "Fraction(0)"),
+            ("if not 0 < weight < math.inf:", "if not weight > 0:"),
+            ("if not 0 < weight < math.inf:", "if weight == 0:"),
+            ("seed)[:limit]", "seed)"),
+            ("            del wanted[problem.field]\n", "            raise\n"),
+            (
+                "if all(field in problems for _, problems in found):",
+                "if any(field in problems for _, problems in found):",
+            ),
+            ("Path(source).expanduser().exists() or ", ""),
         ]
     ),
     *(

@@ -4,12 +4,13 @@ from posttrain.data.chat import ChatFormat, TrainingIds, TrainOn
 from posttrain.data.completions import load_completions
 from posttrain.data.demonstrations import load_demonstrations
 from posttrain.data.gym import load_gym, parse_gym, split_of
+from posttrain.data.mixtures import split_for
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example, Graded, Judged, PackedRow, Pair, pack
 from posttrain.data.preferences import judged_of, judgements_of, load_judgements, load_preferences, pair_of
 from posttrain.data.ratings import graded_of, load_ratings
 from posttrain.data.rows import Row, parse_columns
-from posttrain.data.sources import load_rows, read_rows
+from posttrain.data.sources import in_memory, load_rows, read_rows
 from posttrain.data.tasks import Disjoint, disjoint, divide, hold_out, load_tasks, met_before, question_of
 from posttrain.data.texts import load_texts
 from posttrain.data.tokenizer import ChatTokenizer, ending_at_stop, load_tokenizer, save_for_scores
@@ -32,6 +33,7 @@ __all__ = [
     "ending_at_stop",
     "graded_of",
     "hold_out",
+    "in_memory",
     "judged_of",
     "judgements_of",
     "load_completions",
@@ -53,5 +55,6 @@ __all__ = [
     "read_rows",
     "save_for_scores",
     "seed_for",
+    "split_for",
     "split_of",
 ]

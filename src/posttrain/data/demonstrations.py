@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from posttrain.data.mixtures import mix
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
@@ -16,6 +17,7 @@ def load_demonstrations(
     limit: int | None = None,
     system: str | None = None,
     prompt_template: str = "{prompt}",
+    seed: int = 0,
 ) -> list[tuple[Message, ...]]:
     """The conversations of a data set, each with at least one assistant message.
 
@@ -23,18 +25,23 @@ def load_demonstrations(
     and `completion` (text or lists); `question` and `answer`; `instruction`, perhaps `input`, and `output`.
 
     Args:
-        source: a file, folder or hub id (see `load_rows`).
+        source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`).
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
         limit: the most conversations, from the first.
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
+        seed: which rows of a mixture are repeated.
 
     Raises:
         DataError: as `load_rows`, or a row that is no demonstration, by file, line and field.
     """
-    rows = read_rows(source, split=split, columns=columns, limit=limit)
-    return [dress(conversation_in(row), system, prompt_template) for row in rows]
+
+    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Message, ...]]:
+        rows = read_rows(part, split=split, columns=columns, limit=limit)
+        return [dress(conversation_in(row), system, prompt_template) for row in rows]
+
+    return mix(source, load, columns=columns, limit=limit, seed=seed)
 
 
 def conversation_in(row: Row) -> tuple[Message, ...]:

@@ -9,8 +9,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
+from posttrain.data.mixtures import mix
 from posttrain.data.packing import Example, Judged, Pair, Ranked, size_of
-from posttrain.data.rows import Row
+from posttrain.data.rows import Row, typed
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
 from posttrain.errors import DataError
@@ -42,6 +43,7 @@ def load_preferences(
     system: str | None = None,
     prompt_template: str = "{prompt}",
     ties: bool = False,
+    seed: int = 0,
 ) -> Loaded[Preference]:
     r"""The preferences of a data set.
 
@@ -64,26 +66,36 @@ def load_preferences(
     to learn, and the row is left out, unless ties are what is asked for.
 
     Args:
-        source: a file, folder or hub id (see `load_rows`).
+        source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`), in which preferences
+            about one prompt that follow each other stay together and count once.
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
         limit: the most rows, from the first.
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
         ties: read the ties, and leave out all others.
+        seed: which preferences of a mixture are repeated.
 
     Raises:
         DataError: as `load_rows`; a row that is no preference, by file, line and field; or all were left out.
     """
 
     def read(row: Row) -> list[Preference]:
-        if ties and row.fields.get("tie") is not True:
+        if ties and typed(row.fields.get("tie")) is not True:
             raise Unusable("no tie: one of the two was chosen")
-        if row.fields.get("tie") is True and not ties:
+        if typed(row.fields.get("tie")) is True and not ties:
             raise Unusable("a tie: neither of the two was chosen")
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
-    return usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
+    left_out: list[str] = []
+
+    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[tuple[Preference, ...]]:
+        found = usable(gathered(read_rows(part, split=split, columns=columns, limit=limit)), read)
+        left_out.extend(found.left_out)
+        return together(found.items)
+
+    groups = mix(source, load, columns=columns, limit=limit, seed=seed)
+    return Loaded([one for group in groups for one in group], tuple(left_out))
 
 
 def load_judgements(
@@ -94,6 +106,7 @@ def load_judgements(
     limit: int | None = None,
     system: str | None = None,
     prompt_template: str = "{prompt}",
+    seed: int = 0,
 ) -> Loaded[tuple[Judgement, ...]]:
     """The judgements of a data set, row by row: of single responses, or both of a pair.
 
@@ -102,14 +115,14 @@ def load_judgements(
     """
 
     def read(row: Row) -> list[tuple[Judgement, ...]]:
-        if row.fields.get("tie") is True:
+        if typed(row.fields.get("tie")) is True:
             raise Unusable("a tie: neither of the two was chosen")
         found = [(judgement_in(row),)] if _is_judged(row) else [judgements_of(one) for one in preferences_in(row)]
         return [
             tuple(replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in judged) for judged in found
         ]
 
-    return usable(gathered(read_rows(source, split=split, columns=columns, limit=limit)), read)
+    return mixed_usable(source, read, split=split, columns=columns, limit=limit, seed=seed, gather=gathered)
 
 
 def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
@@ -135,6 +148,28 @@ def usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T]
     if not kept:
         raise DataError(f"{left_out[0]}, and nothing can be learned from the other rows either")
     return Loaded(kept, tuple(left_out))
+
+
+def mixed_usable(
+    source: str,
+    read: Callable[[Row], Sequence[T]],
+    *,
+    split: str | None,
+    columns: Mapping[str, str] | None,
+    limit: int | None,
+    seed: int,
+    gather: Callable[[Sequence[Row]], Sequence[Row]] = list,
+) -> Loaded[T]:
+    """What `usable` makes of the rows of a source, or of each part of a mixture."""
+    left_out: list[str] = []
+
+    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[T]:
+        found = usable(gather(read_rows(part, split=split, columns=columns, limit=limit)), read)
+        left_out.extend(found.left_out)
+        return found.items
+
+    items = mix(source, load, columns=columns, limit=limit, seed=seed)
+    return Loaded(items, tuple(left_out))
 
 
 def _is_judged(row: Row) -> bool:
@@ -196,7 +231,7 @@ def _strength(row: Row) -> float:
     field = next((field for field in ("strength", "margin") if row.fields.get(field) is not None), "")
     if not field:
         return 1.0
-    value = row.fields[field]
+    value = typed(row.fields[field])
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise row.fail(
             f"field '{field}' must be how much better the chosen response was found, a number of 0 or more; got "
@@ -228,7 +263,7 @@ def judgement_in(row: Row) -> Judgement:
     prompt, said = row.messages("prompt"), _conversation(row, "completion")
     if "label" not in row:
         raise row.missing("label")
-    good = row.fields["label"]
+    good = typed(row.fields["label"])
     if not isinstance(good, bool) and good not in (0, 1):
         raise row.fail(f"field 'label' must be true for a good response and false for a bad one; got {good!r}")
     if len(said) != 1 or said[0].role != "assistant":

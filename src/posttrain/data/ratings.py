@@ -10,9 +10,8 @@ from typing import Any
 from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import as_list, as_mapping, as_text, turns_of
 from posttrain.data.packing import Graded
-from posttrain.data.preferences import Loaded, Unusable, responses_to, usable
+from posttrain.data.preferences import Loaded, Unusable, mixed_usable, responses_to
 from posttrain.data.rows import Row
-from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
 from posttrain.types import Message, Rated
 
@@ -27,6 +26,7 @@ def load_ratings(
     limit: int | None = None,
     system: str | None = None,
     prompt_template: str = "{prompt}",
+    seed: int = 0,
 ) -> Loaded[Rated]:
     """The rated responses of a data set.
 
@@ -49,7 +49,7 @@ def load_ratings(
             raise Unusable("nobody rated it, or it says nothing")
         return found
 
-    return usable(read_rows(source, split=split, columns=columns, limit=limit), read)
+    return mixed_usable(source, read, split=split, columns=columns, limit=limit, seed=seed)
 
 
 def graded_of(chat: ChatFormat, rated: Rated) -> Graded:

@@ -1,5 +1,6 @@
 """One row of a data set, which knows where it came from, so that what is wrong with it can be said by file and line."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -23,12 +24,21 @@ _ROLES: dict[str, Role] = {
     "observation": "tool",
     "function": "tool",
 }
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 # Names that public data sets use for a field; the first one that a row has is what the error message proposes.
 _ALSO_CALLED = {
     "prompt": ("question", "problem", "instruction", "query", "input", "messages", "text"),
     "completion": ("response", "answer", "output", "solution", "chosen"),
     "answer": ("final", "solution", "target", "label", "ground_truth"),
 }
+
+
+class UnknownColumn(DataError):
+    """A mapping that names a column of which no row has a value."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field  # the name that the column was to be mapped to
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,9 @@ class Row:
         return DataError(f"{self.place}: {problem}")
 
     def missing(self, field: str) -> DataError:
-        """The error for a field that is not there, with the column that is probably meant."""
+        """The error for a field that is not there, with the column that is probably meant, or that is null."""
+        if field in self.fields:
+            return self.fail(f"field '{field}' has no value; fill it in, or remove the row")
         near = get_close_matches(field, self.fields, n=1)
         column = next((c for c in (*near, *_ALSO_CALLED.get(field, ())) if c in self.fields), "COLUMN")
         return self.fail(
@@ -93,6 +105,21 @@ class Row:
         return value
 
 
+def typed(value: Any) -> Any:
+    """The number or truth value that a cell of a csv says in text; anything else as it is.
+
+    Example:
+        >>> typed("0.5"), typed("True"), typed("yes"), typed(None)
+        (0.5, True, 'yes', None)
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return float(text) if _NUMBER.fullmatch(text) else value
+
+
 def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
     """Column mapping as it is typed: the name that posttrain uses, `=`, the name that the data uses.
 
@@ -121,12 +148,13 @@ def map_columns(rows: Sequence[Row], columns: Mapping[str, str]) -> list[Row]:
         DataError: a column that no row has (the nearest one is named), or that one row lacks.
     """
     known = {name for row in rows for name in row.fields}
-    for source in columns.values():
+    for field, source in columns.items():
         outer = source if source in known else source.split(".")[0]
         if outer not in known:
             near = get_close_matches(outer, known, n=1, cutoff=0.4)
             hint = f"did you mean '{near[0]}'? " if near else ""
-            raise DataError(f"unknown column '{source}'; {hint}The data has: {', '.join(sorted(known))}")
+            has = ", ".join(sorted(known))
+            raise UnknownColumn(f"unknown column '{source}'; {hint}The data has: {has}", field)
     return [_map_row(row, columns) for row in rows]
 
 

@@ -1,21 +1,27 @@
-"""Rows from wherever data lives: local files and folders (jsonl, json, parquet), and data sets of the hub.
+"""Rows from wherever data lives: files, globs, folders, data sets saved by `datasets`, the hub, and memory.
 
-The one file that knows `datasets` and `pyarrow`, both imported when they are needed.
+The one file that knows `datasets`, which is imported when it is needed.
 """
 
-import gzip
+import copy
+import glob
+import hashlib
 import json
 import re
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from posttrain.data.files import READABLE, first_line, kind_of, read_file, row_of
 from posttrain.data.rows import Row, map_columns
 from posttrain.errors import DataError, UserError
 
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
+_HUB = re.compile(r"(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[^:@]+))?(?:@(?P<revision>[^\s@]+))?")
+_SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in a folder of splits, and of one data set
+_NO_DATA = (*_SAVED, "dataset_info.json", "dataset_infos.json")
+_MEMORY = "memory:"
+_memory: dict[str, list[dict[str, Any]]] = {}
 
 
 def load_rows(
@@ -24,8 +30,9 @@ def load_rows(
     """The rows of a data set as dictionaries. `read_rows` says the same with the place of each row.
 
     Args:
-        source: a file or folder (.jsonl, .json, .parquet; the first two also with .gz), or a hub id, `OWNER/NAME` or
-            `OWNER/NAME:CONFIG`.
+        source: a file (.jsonl, .json, .csv, .tsv, .parquet, .arrow; text also with .gz, .bz2, .xz or .zst); a folder of
+            such files; a glob such as `data/*.jsonl`; a folder written by `save_to_disk`; a hub id,
+            `OWNER/NAME[:CONFIG][@REVISION]`; or what `in_memory` returned.
         split: which part of a folder or hub data set; "train" if there is one, unless said otherwise.
         columns: new name -> name in the data, where `a.b` is the field `b` inside the field `a`.
         limit: the most rows to read, from the first.
@@ -47,16 +54,7 @@ def read_rows(
         raise DataError(
             f"'{source}' makes tasks, not rows; it can be a --dataset of rl and evaluate, not of this command"
         )
-    path = Path(source).expanduser()
-    if path.exists():
-        found = _local(path, split)
-    elif source.startswith((".", "/", "~")) or source.endswith(_SUFFIXES) or source.count("/") > 1:
-        raise DataError(
-            f"there is no file or folder '{source}'; expected {', '.join(_SUFFIXES)}, a folder of them, or a hub id"
-        )
-    else:
-        found = _hub(source, split or "train")
-    rows = list(islice(found, limit))
+    rows = list(islice(_found(source, split), limit))
     if not rows:
         raise DataError(
             f'\'{source}\' has no rows; expected at least one, such as {{"prompt": ..., "answer": ...}} in jsonl'
@@ -64,24 +62,118 @@ def read_rows(
     return map_columns(rows, columns) if columns else rows
 
 
-def _local(path: Path, split: str | None) -> Iterator[Row]:
+def in_memory(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A source for rows that are in memory: a list of dictionaries, or a `datasets.Dataset`.
+
+    What it returns stands wherever a data set is named, also in a mixture. It is made of the rows' content: a run is
+    resumed by a process that made the same rows, and a run directory does not hold them.
+
+    Raises:
+        UserError: no rows, a row that is no dictionary, several splits, or rows that are streamed and have no end.
+
+    Example:
+        >>> load_rows(in_memory([{"prompt": "1+1?", "answer": "2"}]))
+        [{'prompt': '1+1?', 'answer': '2'}]
+    """
+    kind = type(rows).__name__
+    if isinstance(rows, str | Mapping):
+        hint = f"name a split, such as data['{next(iter(rows), 'train')}']" if isinstance(rows, Mapping) else ""
+        raise UserError(f"in_memory takes a list of rows; got {kind}; {hint or 'a file or hub id is a source itself'}")
+    if not hasattr(rows, "__len__"):
+        raise UserError(
+            f"in_memory takes rows that have a length; got {kind}, which is read once and may never end; take the rows "
+            "you want first, such as list(data.take(10_000))"
+        )
+    kept: list[dict[str, Any]] = []
+    digest = hashlib.blake2b(digest_size=8)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(cast(object, row), Mapping):
+            raise UserError(f"in_memory takes dictionaries; row {number} is of type {type(row).__name__}")
+        kept.append(copy.deepcopy(dict(row)))
+        digest.update(json.dumps(kept[-1], default=repr).encode() + b"\n")
+    if not kept:
+        raise UserError("in_memory got no rows; expected at least one")
+    source = _MEMORY + digest.hexdigest()
+    _memory[source] = kept
+    return source
+
+
+def has_splits(source: str) -> bool:
+    """Whether a source may be divided into splits: a folder or hub data set, but not a file, a glob or rows in memory.
+
+    Of a mixture: whether one of its sources may.
+    """
+    path = Path(source).expanduser()
+    if path.exists():
+        return path.is_dir() and not (path / _SAVED[1]).is_file()
+    return not (source.startswith(_MEMORY) or _is_glob(source))
+
+
+def _found(source: str, split: str | None) -> Iterator[Row]:
+    path = Path(source).expanduser()
     if path.is_file():
         if split not in (None, "train") and not _names(path.name, split):
             raise DataError(
                 f"the file '{path}' is not divided into splits; got split '{split}'; name the file that holds it"
             )
-        yield from _file(path, path.name)
-        return
-    files = [file for file in sorted(path.rglob("*")) if file.name.endswith(_SUFFIXES) and file.is_file()]
+        return read_file(path, path.name)
+    if path.is_dir():
+        return _saved(path, split) if any((path / name).is_file() for name in _SAVED) else _folder(path, split)
+    if source.startswith(_MEMORY):
+        return _from_memory(source)
+    if _is_glob(source):
+        return _glob(source, split)
+    hub = _HUB.fullmatch(source)
+    if hub is None or source.startswith(".") or kind_of(source) or ("/" not in hub["name"] and "." in hub["name"]):
+        raise DataError(
+            f"there is no file or folder '{source}'; expected {READABLE}, a folder of them, a glob such as "
+            "'data/*.jsonl', or a hub id, OWNER/NAME:CONFIG@REVISION"
+        )
+    return _hub(source, hub, split or "train")
+
+
+def _folder(path: Path, split: str | None) -> Iterator[Row]:
+    files = [file for file in sorted(path.rglob("*")) if _is_data(file)]
     if not files:
-        raise DataError(f"the folder '{path}' holds no data; expected files that end with {', '.join(_SUFFIXES)}")
+        raise DataError(f"the folder '{path}' holds no data; expected files that end with {READABLE}")
     names = {file: file.relative_to(path).as_posix() for file in files}
     chosen = [file for file in files if _names(names[file], split or "train")]
     if not chosen and split is not None:
         raise DataError(f"the folder '{path}' has no file of split '{split}'; it has: {', '.join(names.values())}")
     # Without a word about splits in any name, the folder is one data set.
-    for file in chosen or files:
-        yield from _file(file, names[file])
+    yield from _files(f"the folder '{path}'", {file: names[file] for file in chosen or files}, path)
+
+
+def _is_glob(source: str) -> bool:
+    return glob.has_magic(source) and not source.startswith("gym:")
+
+
+def _glob(source: str, split: str | None) -> Iterator[Row]:
+    pattern = Path(source).expanduser()
+    plain = pattern.parts[: next(i for i, p in enumerate(pattern.parts) if glob.has_magic(p))]
+    root = Path(*plain)
+    found = [path for path in map(Path, sorted(glob.glob(str(pattern), recursive=True))) if path.is_file()]
+    files = {path: path.relative_to(root).as_posix() for path in found if _is_data(path)}
+    if not files:
+        there = f"it matches only: {', '.join(path.name for path in found[:3])}" if found else "it matches no file"
+        raise DataError(f"'{source}' names no data: {there}; expected files that end with {READABLE}")
+    chosen = {path: name for path, name in files.items() if split is None or _names(name, split)}
+    if not chosen:
+        raise DataError(f"'{source}' matches no file of split '{split}'; it matches: {', '.join(files.values())}")
+    yield from _files(f"'{source}'", chosen, root)
+
+
+def _is_data(path: Path) -> bool:
+    return path.is_file() and bool(kind_of(path.name)) and path.name not in _NO_DATA
+
+
+def _files(what: str, files: Mapping[Path, str], root: Path) -> Iterator[Row]:
+    """The rows of several files of one format; a folder of several formats mostly holds other things than data, too."""
+    kinds = sorted({kind_of(name) for name in files.values()})
+    if len(kinds) > 1:
+        raise DataError(f"{what} has {' and '.join(kinds)} files; name one kind, such as '{root}/**/*{kinds[-1]}'")
+    for path, name in files.items():
+        yield from read_file(path, name)
 
 
 def _names(name: str, split: str) -> bool:
@@ -89,102 +181,53 @@ def _names(name: str, split: str) -> bool:
     return split in re.split(r"[^A-Za-z0-9]+", name)
 
 
-def _file(path: Path, name: str) -> Iterator[Row]:
-    if name.endswith(".parquet"):
-        return _parquet(path, name)
-    if name.endswith((".jsonl", ".jsonl.gz")):
-        return _jsonl(path, name)
-    if name.endswith((".json", ".json.gz")):
-        return _json(path, name)
-    raise DataError(f"cannot read '{path}'; expected a file that ends with {', '.join(_SUFFIXES)}")
-
-
-def _lines(path: Path) -> Iterator[str]:
-    opener = gzip.open if path.name.endswith(".gz") else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig") as file:
-            yield from cast(Iterator[str], file)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path.name} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
-        ) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"cannot read {path.name}: {error}; the file is damaged or incomplete, fetch it again"
-        ) from error
-
-
-def _jsonl(path: Path, name: str) -> Iterator[Row]:
-    for number, line in enumerate(_lines(path), 1):
-        if line.strip():
-            try:
-                value = json.loads(line.strip())
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{name} line {number}: not JSON ({error.msg}, column {error.colno}); "
-                    'expected one object a line, such as {"prompt": ..., "answer": ...}'
-                ) from error
-            yield _row(value, f"{name} line {number}", f"{name}:{number}")
-
-
-def _json(path: Path, name: str) -> Iterator[Row]:
-    try:
-        values = json.loads("".join(_lines(path)) or "[]")
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":  # one object a line, whatever the file is called
-            yield from _jsonl(path, name)
-            return
-        raise DataError(f"{name} line {error.lineno}: not JSON ({error.msg}, column {error.colno})") from error
-    if isinstance(values, dict):
-        lists = [value for value in cast(dict[str, Any], values).values() if isinstance(value, list)]
-        values = lists[0] if len(lists) == 1 else values
-    if not isinstance(values, list):
-        raise DataError(
-            f"{name}: expected a list of objects, or an object that holds one list; got {type(values).__name__}"
-        )
-    for number, value in enumerate(cast(list[Any], values), 1):
-        yield _row(value, f"{name} row {number}", f"{name}:{number}")
-
-
-def _parquet(path: Path, name: str) -> Iterator[Row]:
-    import pyarrow
-    import pyarrow.parquet
-
-    number = 0
-    try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
-            for value in batch.to_pylist():
-                number += 1
-                yield _row(value, f"{name} row {number}", f"{name}:{number}")
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"cannot read {name} as parquet: {_first_line(error)}; the file is damaged or not parquet"
-        ) from error
-
-
-def _row(value: Any, place: str, id: str) -> Row:
-    if not isinstance(value, dict):
-        raise DataError(f"{place}: expected an object with named fields; got {type(value).__name__}")
-    return Row(cast(dict[str, Any], value), place, id)
-
-
-def _hub(source: str, split: str) -> Iterator[Row]:
+def _saved(path: Path, split: str | None) -> Iterator[Row]:
+    """What `save_to_disk` of the library `datasets` has written: one data set, or several splits."""
     import datasets
 
-    name, _, config = source.partition(":")
     try:
-        rows = cast(Any, datasets.load_dataset(name, config or None, split=split))
+        loaded = cast(Any, datasets.load_from_disk(str(path)))
+    except Exception as error:  # the loaders raise some twenty kinds
+        raise DataError(
+            f"cannot read '{path}' as saved by datasets: {first_line(error)}; save it again with save_to_disk"
+        ) from error
+    name = path.name
+    if isinstance(loaded, Mapping):
+        splits = cast("dict[str, Any]", loaded)
+        wanted = split or ("train" if "train" in splits or len(splits) > 1 else next(iter(splits), "train"))
+        if wanted not in splits:
+            raise DataError(f"'{path}' has no split '{wanted}'; it has: {', '.join(splits)}; name one of their folders")
+        name, loaded = f"{name}/{wanted}", splits[wanted]
+    elif split is not None and split not in (str(loaded.split), "train") and not _names(path.name, split):
+        raise DataError(f"'{path}' is one data set, not divided into splits; got split '{split}'")
+    for number, value in enumerate(loaded.with_format(None), 1):
+        yield row_of(value, f"{name} row {number}", f"{name}:{number}")
+
+
+def _from_memory(source: str) -> Iterator[Row]:
+    if source not in _memory:
+        raise DataError(
+            f"'{source}' names rows that were in the memory of another process; write them to a file, or make the same "
+            "rows here with in_memory"
+        )
+    for number, value in enumerate(_memory[source], 1):
+        yield row_of(value, f"row {number} of {source}", f"{source}:{number}")
+
+
+def _hub(source: str, hub: re.Match[str], split: str) -> Iterator[Row]:
+    import datasets
+
+    name, config, revision = hub["name"], hub["config"], hub["revision"]
+    pinned = {"revision": revision} if revision else {}
+    try:
+        rows = cast(Any, datasets.load_dataset(name, config, split=split, **pinned))
     except Exception as error:  # the network, the hub and the loaders raise some twenty kinds
         hint = (
             f"name one: {name}:CONFIG" if "Config name is missing" in str(error) else "check the name and the network"
         )
         raise DataError(
-            f"cannot load '{source}' (split '{split}') from the hub: {_first_line(error)}; {hint}, or give a local "
-            f"file ({', '.join(_SUFFIXES)})"
+            f"cannot load '{source}' (split '{split}') from the hub: {first_line(error)}; {hint}, or give a local "
+            f"file ({READABLE})"
         ) from error
     for number, value in enumerate(rows, 1):
-        yield _row(value, f"{source} {split} row {number}", f"{source}/{split}/{number}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        yield row_of(value, f"{source} {split} row {number}", f"{source}/{split}/{number}")

@@ -1,9 +1,11 @@
 """Tasks from any source: what to ask, and what a verifier needs to judge the answer."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from posttrain.data.gym import load_gym
+from posttrain.data.mixtures import mix
 from posttrain.data.order import seed_for
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
@@ -32,29 +34,30 @@ def load_tasks(
     `reward_model`.
 
     Args:
-        source: a file, folder, hub id (see `load_rows`) or `gym:` source (see `load_gym`).
+        source: a file, folder, hub id (see `load_rows`), `gym:` source (see `load_gym`), or a mixture of them (see
+            `mixtures`), for which a `gym:` source makes 1,000 tasks.
         split: which part; "train" unless said otherwise. Of a `gym:` source: "train" or "heldout".
         columns: new name -> name in the data.
         limit: the most tasks; of a `gym:` source the number to make.
         system: a system message, which takes the place of one in the data.
         prompt_template: text around each user message, which stands at `{prompt}`.
-        seed: which tasks a `gym:` source makes.
+        seed: which tasks a `gym:` source makes, and which rows of a mixture are repeated.
 
     Raises:
         DataError: as `load_rows`, or a row that is no task, by file, line and field.
         UserError: a template without `{prompt}`, or a wrong `gym:` source.
     """
-    if source.startswith("gym:"):
-        if columns:
-            raise UserError(f"'{source}' has no columns to map; leave out --columns")
+
+    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[Task]:
+        if not part.startswith("gym:"):
+            return tasks_of(read_rows(part, split=split, columns=columns, limit=limit))
+        if columns and part == source:
+            raise UserError(f"'{part}' has no columns to map; leave out --columns")
         size = _GYM_SIZE if limit is None else limit
-        tasks = load_gym(source, size=size, seed=seed, split="train" if split is None else split)
-    else:
-        tasks = tasks_of(read_rows(source, split=split, columns=columns, limit=limit))
-    return [
-        Task(dress(t.prompt, system, prompt_template), answer=t.answer, gold=t.gold, metadata=t.metadata, id=t.id)
-        for t in tasks
-    ]
+        return load_gym(part, size=size, seed=seed, split="train" if split is None else split)
+
+    tasks = mix(source, load, columns=columns, limit=limit, seed=seed)
+    return [replace(task, prompt=dress(task.prompt, system, prompt_template)) for task in tasks]
 
 
 def tasks_of(rows: Sequence[Row]) -> list[Task]:

@@ -2,21 +2,32 @@
 
 from collections.abc import Mapping
 
+from posttrain.data.mixtures import mix
 from posttrain.data.sources import read_rows
 
 
 def load_texts(
-    source: str, *, split: str | None = None, columns: Mapping[str, str] | None = None, limit: int | None = None
+    source: str,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
 ) -> list[str]:
     """The texts of a data set: the field `text` of each row.
 
     Args:
-        source: a file, folder or hub id (see `load_rows`).
+        source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`).
         split: which part; "train" unless said otherwise.
         columns: new name -> name in the data.
         limit: the most texts, from the first.
+        seed: which rows of a mixture are repeated.
 
     Raises:
         DataError: as `load_rows`, or a row without text, by file, line and field.
     """
-    return [row.text("text") for row in read_rows(source, split=split, columns=columns, limit=limit)]
+
+    def load(part: str, columns: Mapping[str, str] | None, limit: int | None) -> list[str]:
+        return [row.text("text") for row in read_rows(part, split=split, columns=columns, limit=limit)]
+
+    return mix(source, load, columns=columns, limit=limit, seed=seed)

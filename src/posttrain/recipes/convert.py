@@ -25,7 +25,7 @@ class Convert:
     """Write feedback in another layout."""
 
     dataset: str = ""
-    """What to read: a hub id, or a jsonl or parquet file or folder, in any layout that docs/data.md names."""
+    """What to read: a file, folder, glob or hub id, in any layout that docs/data.md names."""
     to: str = "pairs"
     """The layout to write: pairs, conversations, transcripts, judgements or demonstrations."""
     output: str = ""
@@ -72,7 +72,7 @@ class ConvertResult:
 def run(config: Convert) -> ConvertResult:
     """Read, convert and write; the file is there when all of it is, or not at all."""
     if not config.dataset:
-        raise UserError("say what to read with --dataset: a hub id, or a jsonl or parquet file or folder")
+        raise UserError("say what to read with --dataset: a file, folder, glob or hub id")
     if config.to not in TARGETS:
         raise unknown("layout", config.to, TARGETS)
     path = jsonl.new_file(config.output)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.data import disjoint, load_tasks, parse_columns, seed_for
+from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.environments import SingleTurn
 from posttrain.errors import DataError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
@@ -53,7 +53,7 @@ class Evaluate:
     """Measure how often a model solves held-out tasks."""
 
     dataset: str = ""
-    """Held-out tasks: a jsonl or parquet file or folder, a hub id, or gym:NAME?option=value (its held-out split)."""
+    """Held-out tasks: a file, folder, glob or hub id, or gym:NAME?option=value (its held-out split)."""
     model: str = "smollm2-135m-instruct"
     """A hub id, a folder, a run (its best checkpoint, or its latest), a checkpoint, an adapter, or a packaged model."""
     baseline: str = ""
@@ -253,7 +253,7 @@ def _tasks(config: Evaluate, environment: SingleTurn) -> tuple[list[Task], list[
     """The tasks, and what is to be said about them."""
     if not config.dataset:
         raise UserError("say what to evaluate on with --dataset: a file or folder, a hub id, or gym:NAME")
-    gym, file = config.dataset.startswith("gym:"), Path(config.dataset).expanduser().is_file()
+    gym, part = config.dataset.startswith("gym:"), split_for(config.dataset, "test")
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns) if config.columns else None,
         "system": config.system,
@@ -263,12 +263,12 @@ def _tasks(config: Evaluate, environment: SingleTurn) -> tuple[list[Task], list[
     try:
         tasks = load_tasks(
             config.dataset,
-            split=config.split or ("heldout" if gym else None if file else "test"),
+            split=config.split or ("heldout" if gym else part),
             limit=GYM_TASKS if gym and config.limit is None else config.limit,
             **words,
         )
     except DataError as error:
-        if config.split or gym or file:
+        if config.split or gym or part is None:
             raise
         raise DataError(f"{error}; evaluation reads the split 'test' unless --split names another") from error
     refuse_unreadable(environment, tasks, config.dataset)

@@ -84,7 +84,7 @@ class RL(OnlineOptions):
     critic_lr: float = 1e-4
     """Learning rate of what is the critic's own; constant. For --critic own of a larger model 2e-6 is usual."""
     pretraining_dataset: str = ""
-    """For an algorithm that learns text beside (ppo-ptx): a hub id, jsonl or parquet with a column `text`."""
+    """For an algorithm that learns text beside (ppo-ptx): a file, folder, glob or hub id with a column `text`."""
     pretraining_per_step: int = 16
     """Texts in each update; each is cut at --max-prompt-tokens."""
 
@@ -240,7 +240,9 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
     critic = _critic(config, setup.policy) if isinstance(algorithm, ActorCritic) else None
     pretraining: list[str] = []
     if algorithm.pretraining_weight:
-        pretraining = [text for text in load_texts(config.pretraining_dataset) if len(text.split()) > 1]
+        pretraining = [
+            text for text in load_texts(config.pretraining_dataset, seed=config.seed) if len(text.split()) > 1
+        ]
         if not pretraining:
             raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))

@@ -38,7 +38,7 @@ class ScoreCompletions:
     """Score given completions by any reward."""
 
     dataset: str = ""
-    """Completions: a jsonl or parquet file or folder, or a hub id, with the columns prompt or messages, completion,
+    """Completions: a file, folder, glob or hub id, with the columns prompt or messages, completion,
     answer and perhaps id; or a run, whose samples.jsonl is read."""
     reward: str = ""
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function."""

@@ -44,7 +44,7 @@ class SFT:
     """Fine-tune a model on demonstrations."""
 
     dataset: str = ""
-    """Demonstrations: a hub id, or a jsonl or parquet file or folder."""
+    """Demonstrations: a file, folder, glob or hub id, or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
     model: str = "smollm2-135m-instruct"
     """What to train: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     epochs: float = 1.0
@@ -246,12 +246,19 @@ def _check(config: SFT) -> None:
 def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation], tuple[str, ...]]:
     """What to learn, what to hold out, and what to tell the user of the rest."""
     if not config.dataset:
-        raise UserError("say what to train on with --dataset: a hub id, or a jsonl or parquet file or folder")
+        raise UserError("say what to train on with --dataset: a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
-    words = {"system": config.system, "prompt_template": config.prompt_template}
 
     def tasks(source: str, limit: int | None = None) -> list[Task]:
-        return [_task(c) for c in load_demonstrations(source, columns=columns, limit=limit, **words)]
+        found = load_demonstrations(
+            source,
+            columns=columns,
+            limit=limit,
+            system=config.system,
+            prompt_template=config.prompt_template,
+            seed=config.seed,
+        )
+        return [_task(conversation) for conversation in found]
 
     sides = divide(
         tasks(config.dataset, config.limit),

@@ -11,7 +11,8 @@ class SampledOptions:
     """What to ask a policy, how to sample its answers, and by what to judge them."""
 
     dataset: str = ""
-    """Where the prompts come from: a hub id, a jsonl or parquet file or folder, or gym:NAME?option=value."""
+    """Where the prompts come from: a file, folder, glob or hub id, gym:NAME?option=value, or a mixture
+    such as "a.jsonl=0.7 b.parquet=0.3"."""
     model: str = "smollm2-135m-instruct"
     """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     reward: str = ""

@@ -112,14 +112,14 @@ class Units(Generic[U]):
 def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
     """The feedback that the options name."""
     if not options.dataset:
-        raise UserError("say what to train on with --dataset: a hub id, or a jsonl or parquet file or folder")
+        raise UserError("say what to train on with --dataset: a file, folder, glob or hub id")
     columns = parse_columns(options.columns) if options.columns else None
 
     notes: list[str] = []
 
     def tasks(source: str, limit: int | None = None) -> list[Task]:
         words = {"system": options.system, "prompt_template": options.prompt_template}
-        found = kind.load(source, columns=columns, limit=limit, **words)
+        found = kind.load(source, columns=columns, limit=limit, seed=options.seed, **words)
         if found.left_out:
             first = "; ".join(found.left_out[:3]) + ("; and so on" if len(found.left_out) > 3 else "")
             notes.append(

@@ -14,7 +14,7 @@ class PairOptions:
     """What to learn from, how, and what to hold out."""
 
     dataset: str = ""
-    """Pairs: a hub id, or a jsonl or parquet file or folder with prompt, chosen and rejected (HH-RLHF's, too)."""
+    """Pairs: a file, folder, glob, hub id or mixture with prompt, chosen and rejected (HH-RLHF's, too)."""
     model: str = "smollm2-135m-instruct"
     """What to train: a hub id, a folder, a run (its best or latest checkpoint), or a packaged model."""
     epochs: float = 1.0

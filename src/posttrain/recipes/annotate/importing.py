@@ -53,7 +53,7 @@ class Import:
     project: str = ""
     """The project to add them to; it is made if it is not there."""
     dataset: str = ""
-    """Prompts, with completions unless --models samples them: a hub id, or a jsonl or parquet file or folder."""
+    """Prompts, with completions unless --models samples them: a file, folder, glob or hub id."""
     kind: str = "rank"
     """What people do in a project that is made: rank, compare, thumbs, score, steps, demonstrate, converse or
     red-team."""
@@ -123,7 +123,7 @@ def run(config: Import, *, quiet: bool = False) -> Imported:
     if not config.project:
         raise UserError("say which project with --project; it is made if it is not there")
     if not config.dataset:
-        raise UserError("say what to read with --dataset: a hub id, or a jsonl or parquet file or folder")
+        raise UserError("say what to read with --dataset: a file, folder, glob or hub id")
     check_choice(
         config.choose,
         ask=config.ask,

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns
+from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns, split_for
 from posttrain.data.packing import size_of
 from posttrain.data.preferences import ranked_of, together
 from posttrain.errors import UserError, unknown
@@ -42,7 +42,7 @@ class EvaluateReward:
     suite: str = "reward"
     """What is evaluated: reward."""
     dataset: str = ""
-    """Held-out pairs: a jsonl or parquet file or folder, or a hub id, in any layout that training reads."""
+    """Held-out pairs: a file, folder, glob or hub id, in any layout that training reads."""
     ties: str = ""
     """Pairs that people found equally good (rows with `tie`): a file as annotate export --to ties writes it."""
     model: str = ""
@@ -166,14 +166,14 @@ def _read(
 ) -> tuple[list[tuple[Preference, ...]], list[str]]:
     """The pairs by prompt, those that every model can hold, and what is to be said about them."""
     if not dataset:
-        raise UserError("say what to judge with --dataset: pairs in a jsonl or parquet file or folder, or a hub id")
+        raise UserError("say what to judge with --dataset: pairs in a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
     words: dict[str, Any] = {
         "system": config.system,
         "prompt_template": config.prompt_template,
     }
-    file = Path(dataset).expanduser().is_file()
-    split = None if file and ties else config.split or (None if file else "test")
+    part = split_for(dataset, "test")
+    split = None if part is None and ties else config.split or part
     if ties:
         loaded = load_preferences(dataset, split=split, ties=True, **words)
     else:

@@ -140,6 +140,6 @@ def _prepare(config: Attributes) -> Parts:
 def _check(config: Attributes) -> None:
     pair_options.check(config, zero_or_more=("gate_width",))
     if not config.ratings:
-        raise UserError("say what to learn with --ratings: a hub id, or a jsonl or parquet file or folder")
+        raise UserError("say what to learn with --ratings: a file, folder, glob or hub id")
     if config.eval_dataset and not config.dataset:
         raise UserError("--eval-dataset are held-out pairs; give those to learn from, too, with --dataset")

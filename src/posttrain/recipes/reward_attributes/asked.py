@@ -19,7 +19,7 @@ class Attributes(ScoreOptions):
     """Train a reward model on ratings of several attributes."""
 
     ratings: str = ""
-    """Rated responses: a hub id, or a jsonl or parquet file or folder with prompt, completion and ratings
+    """Rated responses: a file, folder, glob or hub id with prompt, completion and ratings
     (HelpSteer2's and UltraFeedback's, too)."""
     dataset: str = ""
     """Pairs, from which a gate learns what each attribute counts for after a prompt; without them --weights says it."""

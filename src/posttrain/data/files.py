@@ -1,0 +1,217 @@
+"""Rows of one file: jsonl, json, csv, tsv, parquet and arrow; text formats also compressed.
+
+`pyarrow` is imported when a parquet, arrow or zst file is read.
+"""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, cast
+
+from posttrain.data.rows import Row
+from posttrain.errors import DataError
+
+TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+TABLES = (".parquet", ".arrow")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+READABLE = f"{', '.join(TEXT + TABLES)} (text also with {', '.join(COMPRESSED)})"
+_LONGEST_CELL = 2**31 - 1  # characters of a csv cell
+
+
+def kind_of(name: str) -> str:
+    """The format that a file's name says, without its compression; "" for a name that cannot be read.
+
+    Example:
+        >>> kind_of("a.JSONL.gz"), kind_of("a.parquet"), kind_of("a.parquet.gz"), kind_of("a.txt")
+        ('.jsonl', '.parquet', '', '')
+    """
+    name, text_only = name.lower(), False
+    while name.endswith(COMPRESSED):
+        name, text_only = name.rpartition(".")[0], True
+    return next((kind for kind in (TEXT if text_only else TEXT + TABLES) if name.endswith(kind)), "")
+
+
+def read_file(path: Path, name: str) -> Iterator[Row]:
+    """The rows of one file; `name` is what errors and ids call it.
+
+    Raises:
+        DataError: a name that says no format, a damaged file, or a line that is no row; by file and line.
+    """
+    kind = kind_of(name)
+    if not kind:
+        raise DataError(f"cannot read '{path}'; expected a file that ends with {READABLE}")
+    return _READERS[kind](path, name)
+
+
+def row_of(value: Any, place: str, id: str) -> Row:
+    """A value that must be an object with named fields."""
+    if not isinstance(value, Mapping):
+        raise DataError(f"{place}: expected an object with named fields; got {type(value).__name__}")
+    return Row(cast(Mapping[str, Any], value), place, id)
+
+
+def first_line(error: Exception) -> str:
+    """What an error of another library says, without its explanations."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _zst(file: IO[bytes]) -> IO[bytes]:
+    import pyarrow
+
+    return cast(IO[bytes], pyarrow.CompressedInputStream(file, "zstd"))
+
+
+_OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _zst}
+
+
+def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+    """The lines of a text file, decompressed as often as its name says."""
+    try:
+        with path.open("rb") as raw:
+            opened: IO[bytes] = raw
+            name = path.name.lower()
+            while name.endswith(COMPRESSED):
+                name, _, suffix = name.rpartition(".")
+                opened = _OPENERS[f".{suffix}"](opened)
+            yield from io.TextIOWrapper(opened, encoding="utf-8-sig", newline=newline)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path.name} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(
+            f"cannot read {path.name}: {first_line(error)}; the file is damaged or incomplete, fetch it again"
+        ) from error
+
+
+def _jsonl(path: Path, name: str) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            try:
+                value = json.loads(line.strip())
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"{name} line {number}: not JSON ({error.msg}, column {error.colno}); "
+                    'expected one object a line, such as {"prompt": ..., "answer": ...}'
+                ) from error
+            yield row_of(value, f"{name} line {number}", f"{name}:{number}")
+
+
+def _json(path: Path, name: str) -> Iterator[Row]:
+    try:
+        values = json.loads("".join(_lines(path)) or "[]")
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":  # one object a line, whatever the file is called
+            yield from _jsonl(path, name)
+            return
+        raise DataError(f"{name} line {error.lineno}: not JSON ({error.msg}, column {error.colno})") from error
+    if isinstance(values, dict):
+        lists = [value for value in cast(dict[str, Any], values).values() if isinstance(value, list)]
+        values = lists[0] if len(lists) == 1 else values
+    if not isinstance(values, list):
+        raise DataError(
+            f"{name}: expected a list of objects, or an object that holds one list; got {type(values).__name__}"
+        )
+    for number, value in enumerate(cast(list[Any], values), 1):
+        yield row_of(value, f"{name} row {number}", f"{name}:{number}")
+
+
+def _csv(path: Path, name: str) -> Iterator[Row]:
+    """A table with a header. Cells are text; an empty one is no value; one that holds messages as JSON is a list."""
+    csv.field_size_limit(_LONGEST_CELL)
+    lines = _lines(path, newline="")
+    first = next(lines, "")
+    table = csv.reader(chain([first], lines), delimiter=_delimiter(first, name), strict=True)
+    try:
+        header = [cell.strip() or f"unnamed_{i}" for i, cell in enumerate(next(table, ()), 1)]
+        if twice := sorted({cell for cell in header if header.count(cell) > 1}):
+            raise DataError(f"{name} line 1: two columns are called '{twice[0]}'; rename one of them")
+        line = table.line_num + 1
+        for cells in table:
+            if cells and len(cells) != len(header):
+                raise DataError(
+                    f"{name} line {line}: {len(cells)} cells under a header of {len(header)} columns; put cells that "
+                    "hold the delimiter or a line break in quotes"
+                )
+            if cells:
+                yield Row(dict(zip(header, map(_cell, cells), strict=True)), f"{name} line {line}", f"{name}:{line}")
+            line = table.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{name} line {table.line_num}: not csv ({error}); save it again as csv") from error
+
+
+def _delimiter(header: str, name: str) -> str:
+    """A comma, or what the header has instead of one: spreadsheets with a decimal comma write semicolons."""
+    if kind_of(name) == ".tsv":
+        return "\t"
+    return next((mark for mark in ",;\t" if mark in header), ",")
+
+
+def _cell(text: str) -> Any:
+    """Conversations are lists; in a csv they stand as JSON. All other JSON stays the text that it is."""
+    if text.startswith("[") and ('"role"' in text or '"from"' in text):
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            return text
+        if isinstance(value, list) and all(
+            isinstance(one, dict) and ("role" in one or "from" in one) for one in cast(list[Any], value)
+        ):
+            return cast(list[Any], value)
+    return text or None
+
+
+def _parquet(path: Path, name: str) -> Iterator[Row]:
+    import pyarrow.parquet
+
+    return _batches(path, name, "parquet", lambda: pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024))
+
+
+def _arrow(path: Path, name: str) -> Iterator[Row]:
+    """Both of arrow's formats: the stream, as `datasets` writes it, and the file."""
+    import pyarrow
+    import pyarrow.ipc
+
+    def batches() -> Iterator[Any]:
+        with pyarrow.memory_map(str(path)) as source:
+            if source.read(6) == b"ARROW1":
+                reader = pyarrow.ipc.open_file(source)
+                yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+            else:
+                source.seek(0)
+                yield from pyarrow.ipc.open_stream(source)
+
+    return _batches(path, name, "arrow", batches)
+
+
+def _batches(path: Path, name: str, kind: str, batches: Callable[[], Iterator[Any]]) -> Iterator[Row]:
+    import pyarrow
+
+    number = 0
+    try:
+        for batch in batches():
+            for value in batch.to_pylist():
+                number += 1
+                yield row_of(value, f"{name} row {number}", f"{name}:{number}")
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(
+            f"cannot read {name} as {kind}: {first_line(error)}; the file is damaged or not {kind}"
+        ) from error
+
+
+_READERS: dict[str, Callable[[Path, str], Iterator[Row]]] = {
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+}

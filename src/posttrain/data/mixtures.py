@@ -1,0 +1,133 @@
+"""Weighted mixtures: several data sets read as one, in which each has its share.
+
+An epoch of a mixture is the shortest list that holds every item of every source and keeps the shares,
+
+    N = max_i n_i / p_i,   c_i = p_i N,   p_i = w_i / sum_j w_j,
+
+where source i has n_i items and weight w_i. Its c_i items are whole passes over the source, in its order, and of one
+more pass a sample without replacement that the seed draws. Sources are interleaved evenly, so that a beginning of the
+list, as `limit` takes it, has the shares, too. Nothing is dropped: a source smaller than its share is repeated.
+"""
+
+import math
+import random
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from posttrain.data.order import seed_for
+from posttrain.data.rows import UnknownColumn
+from posttrain.data.sources import has_splits
+from posttrain.errors import DataError, UserError
+
+T = TypeVar("T")
+Load = Callable[[str, Mapping[str, str] | None, int | None], Sequence[T]]
+"""Reads one source, with these columns and at most so many rows."""
+
+
+class Part(NamedTuple):
+    """One source of a mixture."""
+
+    source: str
+    share: Fraction  # the shares of all parts sum to 1
+
+
+def parts_of(source: str) -> tuple[Part, ...]:
+    """What a data set is mixed of: itself alone, or the parts of `a.jsonl=0.7 b.parquet=0.3`.
+
+    Raises:
+        UserError: a part without a weight, or a weight that is not a number above 0.
+
+    Example:
+        >>> [(part.source, str(part.share)) for part in parts_of("a.jsonl=3 'gym:chain_sum?max_terms=3=1'")]
+        [('a.jsonl', '3/4'), ('gym:chain_sum?max_terms=3', '1/4')]
+    """
+    if Path(source).expanduser().exists() or not (words := _words(source)):
+        return (Part(source, Fraction(1)),)
+    named = [word.rpartition("=")[::2] for word in words]
+    weights = [_weight(source, word, weight) for word, (_, weight) in zip(words, named, strict=True)]
+    return tuple(Part(name, weight / sum(weights)) for (name, _), weight in zip(named, weights, strict=True))
+
+
+def mix(source: str, load: Load[T], *, columns: Mapping[str, str] | None, limit: int | None, seed: int) -> list[T]:
+    """The items of a source, or one epoch of a mixture.
+
+    A column is mapped in those parts of a mixture that have it, of which there must be one.
+
+    Raises:
+        UserError: as `parts_of` and `load`.
+    """
+    parts = parts_of(source)
+    if len(parts) == 1:
+        return list(load(parts[0].source, columns, limit))
+    if limit is not None and limit < 1:
+        raise UserError(f"the limit of rows must be 1 or more; got {limit}")
+    found = [_load(part.source, load, columns or {}) for part in parts]
+    for field in columns or {}:
+        if all(field in problems for _, problems in found):
+            raise found[0][1][field]
+    return interleaved([items for items, _ in found], [part.share for part in parts], seed)[:limit]
+
+
+def _load(source: str, load: Load[T], columns: Mapping[str, str]) -> tuple[Sequence[T], Mapping[str, UnknownColumn]]:
+    """The items of one part, and of each column that it does not have the error which says so."""
+    wanted, problems = dict(columns), dict[str, UnknownColumn]()
+    while True:
+        try:
+            return load(source, wanted or None, None), problems
+        except UnknownColumn as problem:
+            problems[problem.field] = problem
+            del wanted[problem.field]
+        except DataError as error:
+            if not problems:
+                raise
+            raise DataError(f"{source}: {next(iter(problems.values()))}") from error
+
+
+def interleaved(lists: Sequence[Sequence[T]], shares: Sequence[Fraction], seed: int) -> list[T]:
+    """One epoch of lists that have these shares.
+
+    Example:
+        >>> "".join(interleaved(["abcdef", "xy"], [Fraction(2, 3), Fraction(1, 3)], seed=0))[:6]
+        'axbcyd'
+    """
+    total = max(Fraction(len(items)) / share for items, share in zip(lists, shares, strict=True))
+    placed: list[tuple[Fraction, int, T]] = []
+    for number, (items, share) in enumerate(zip(lists, shares, strict=True)):
+        count = max(len(items), round(share * total))
+        passes, rest = divmod(count, len(items))
+        more = sorted(random.Random(seed_for(seed, "mixture", number)).sample(range(len(items)), rest))
+        order = [*(list(range(len(items))) * passes), *more]
+        placed += [(Fraction(2 * i + 1, 2 * count), number, items[place]) for i, place in enumerate(order)]
+    return [item for _, _, item in sorted(placed, key=lambda one: one[:2])]
+
+
+def split_for(source: str, split: str) -> str | None:
+    """`split`, where a source or a part of the mixture may be divided into splits; else None, all of it."""
+    return split if any(has_splits(part.source) for part in parts_of(source)) else None
+
+
+def _words(source: str) -> list[str]:
+    """The parts of a mixture as they are typed; none for a single source."""
+    if not any(letter.isspace() for letter in source.strip()) or "=" not in source:
+        return []
+    try:
+        words = shlex.split(source)
+    except ValueError as error:
+        raise UserError(f"cannot read the mixture {source!r}: {error}; {_FORM}") from error
+    return words if len(words) > 1 else []
+
+
+_FORM = 'expected a weight for each source, such as "a.jsonl=0.7 b.parquet=0.3"'
+
+
+def _weight(source: str, word: str, text: str) -> Fraction:
+    try:
+        weight = float(text)
+    except ValueError:
+        raise UserError(f"the part '{word}' of the mixture '{source}' has no weight; {_FORM}") from None
+    if not 0 < weight < math.inf:
+        raise UserError(f"the part '{word}' of the mixture '{source}' needs a weight above 0; {_FORM}")
+    return Fraction(text.strip().replace("_", ""))
