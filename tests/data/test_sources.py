@@ -76,7 +76,15 @@ def test_cells_are_divided_by_what_the_header_has(tmp_path, name, text):
 
 def test_conversations_in_a_csv_are_lists_and_other_json_is_text(tmp_path):
     messages = [{"role": "user", "content": "a, b"}, {"role": "assistant", "content": "c"}]
-    rows = [{"messages": json.dumps(messages), "x": '[{"id": 1}]', "y": '{"role": 1}', "z": '["role"', "n": '[{"id": {"role": 1}}]'}]
+    rows = [
+        {
+            "messages": json.dumps(messages),
+            "x": '[{"id": 1}]',
+            "y": '{"role": 1}',
+            "z": '["role"',
+            "n": '[{"id": {"role": 1}}]',
+        }
+    ]
     with open(tmp_path / "a.csv", "w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]))
         table.writeheader()
