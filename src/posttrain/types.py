@@ -5,6 +5,7 @@ A policy answers a `Task` in one or several `Turn`s, which make a `Trajectory`. 
 were sampled: nothing in posttrain decodes them and encodes them again.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -42,6 +43,7 @@ class Task:
     gold: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     id: str = ""
+    conversational: bool = False  # whether the data's prompt is a list of messages: what TRL's functions go by
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class Episode:
     task: Task
     messages: tuple[Message, ...]  # the task's prompt, then everything said since
     stop_reason: StopReason = StopReason.STOP
+    # All tokens after the prompt, stop token included; None where the completion was not sampled here.
+    completion_ids: tuple[int, ...] | None = None
 
     @property
     def completion(self) -> str:
@@ -114,12 +118,21 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A reward's answer. `unparsed` says that no answer was found, which is not the same as a wrong answer."""
+    """A reward's answer. `unparsed` says that no answer was found, which is not the same as a wrong answer.
+
+    A score that is not `applicable` says nothing of the episode and leaves the weighted sum; its value is NaN.
+    """
 
     value: float
     parsed: str | None = None
     explanation: str = ""
     unparsed: bool = False
+    applicable: bool = True
+
+    @classmethod
+    def not_applicable(cls, explanation: str = "") -> "Score":
+        """The score of an episode that a reward cannot judge."""
+        return cls(math.nan, explanation=explanation, applicable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +194,20 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """G trajectories of one task with what they earned: `rewards[i]` is the total of `scores[i]`."""
+    """G trajectories of one task with what they earned: `rewards[i]` is the total of `scores[i]`.
+
+    It is NaN where no optimised reward applies to the episode: that one is lost.
+    """
 
     task: Task
     trajectories: tuple[Trajectory, ...]
     rewards: tuple[float, ...]
     scores: tuple[Mapping[str, Score], ...]  # by the reward's name
+
+    @property
+    def lost(self) -> bool:
+        """Whether one of its episodes is lost, so that the others have nothing to be compared with."""
+        return any(map(math.isnan, self.rewards))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from posttrain.errors import UserError
+from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import evaluate, summarize
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.statistics import mean_interval, wilson_interval
@@ -41,6 +41,15 @@ def test_by_hand():
     assert found.mean_tokens == pytest.approx((8 * 4 + 2 + 2 + 2 + 14) / 12)
     assert found.ci95 == mean_interval([0.5, 0.0, 0.75])  # over tasks: samples of one task are not independent
     assert found.groups == tuple(groups)
+
+
+def test_tasks_that_the_outcome_does_not_apply_to_are_in_no_denominator():
+    none = Score.not_applicable()
+    lost = Group(Task(()), (completion(9), completion(9)), (1.0, 1.0), ({"right": Score(1.0)}, {"right": none}))
+    found = summarize([group(1, 0), lost, group(1, 1)], "right", greedy=False)
+    assert (found.n, found.rates, found.mean_tokens) == (2, (0.5, 1.0), 4)
+    with pytest.raises(RewardError, match="'right' applies to the answers of none of the 1 tasks"):
+        summarize([lost], "right", greedy=False)
 
 
 def test_one_answer_per_task_has_the_interval_of_a_rate():

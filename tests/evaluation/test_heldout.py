@@ -1,8 +1,12 @@
 """Which checkpoint is the best, and when a run has stopped getting better."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 
-from posttrain.evaluation.heldout import goodness, past_best, past_budget
+from posttrain.evaluation.heldout import goodness, heldout_metrics, past_best, past_budget, weighed
+from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
 
 
 def rows(*gold: float) -> list[dict[str, float]]:
@@ -47,3 +51,26 @@ def test_what_is_past_the_budget_is_not_good_however_high_its_reward(row, budget
     assert past_budget(row, budget) is past
     found = goodness(row | {"evaluation/reward": 9.0}, budget)
     assert found is None if past else found == 9.0
+
+
+def test_tasks_with_an_answer_that_no_reward_applies_to_are_left_out_and_counted():
+    none = Score.not_applicable()
+    ended = Trajectory((Turn((1,), (2,), (-1.0,), StopReason.STOP, ""),))
+
+    def group(rewards, mine, gold):
+        scores = tuple({"mine": m, "gold": g} for m, g in zip(mine, gold, strict=True))
+        return Group(Task(()), (ended, ended), rewards, scores)
+
+    groups = [
+        group((1.0, 0.0), (Score(1.0), Score(0.0)), (Score(3.0), Score(1.0))),
+        group((1.0, math.nan), (Score(1.0), none), (none, Score(9.0))),
+        group((0.0, 0.0), (Score(0.0),) * 2, (Score(4.0),) * 2),
+    ]
+    setup = SimpleNamespace(judge=SimpleNamespace(outcome=""), gold={"gold": 1.0})
+    found = heldout_metrics(setup, groups)  # type: ignore[arg-type]
+    assert found["evaluation/reward"] == 0.25 and found["evaluation/gold"] == 3.0
+    assert found["evaluation/lost"] == pytest.approx(1 / 3) and found["evaluation/reward_se"] == pytest.approx(0.25)
+    assert weighed({"a": Score(2.0), "b": none}, {"a": 0.5, "b": 4.0}) == 1.0 and math.isnan(
+        weighed({"b": none}, {"b": 1})
+    )
+    assert not {"evaluation/reward"} & heldout_metrics(setup, groups[1:2]).keys()  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from posttrain.cli import main
 from posttrain.data import ChatFormat, load_preferences
 from posttrain.data.demonstrations import load_demonstrations
-from posttrain.errors import UserError
+from posttrain.errors import RewardError, UserError
 from posttrain.recipes import best_of_n as recipe
 from posttrain.recipes.best_of_n import BestOfN, run
 from posttrain.rollouts import setup
@@ -92,6 +92,19 @@ def test_several_are_kept_if_they_say_something_else_and_earned_enough(config):
     assert kept(good) == {"1?": [("ab", 1.0)], "3?": [("a", 1.0)]}
     assert (found.kept, found.without) == (2, 1)
     assert "2 answers to 2 of 3 prompts" in found.lines()[-1] and "1 answers were cut off" in found.lines()[-1]
+
+
+def test_prompts_with_an_answer_that_no_reward_applies_to_are_left_out_and_counted(config, tmp_path):
+    (tmp_path / "some.py").write_text(
+        "def known(prompts, completions): return [None if p == '2?' else 1 for p in prompts]\n"
+    )
+    found = run(replace(config, reward=f"{tmp_path}/some.py:known"), quiet=True)
+    assert set(kept(config)) == {"1?", "3?"}
+    assert (found.prompts, found.kept) == (3, 2)
+    assert found.notes[-1] == "1 of 3 prompts were left out: no reward applies to one of their answers"
+    (tmp_path / "none.py").write_text("def never(completions): return [None] * len(completions)\n")
+    with pytest.raises(RewardError, match="no reward applies to all answers of any of the 3 prompts"):
+        run(replace(config, reward=f"{tmp_path}/none.py:never", output=str(tmp_path / "n.jsonl")), quiet=True)
 
 
 def test_what_the_best_of_fewer_earns_is_told_with_gold_beside(config, tmp_path):

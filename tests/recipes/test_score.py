@@ -167,3 +167,24 @@ def test_mistakes_are_one_line(changes, what, data, tmp_path, monkeypatch):
     (tmp_path / "run" / "config.toml").write_text("")
     with pytest.raises(UserError, match=what):
         run(ScoreCompletions(**{"dataset": data, "reward": "numbers"} | changes), quiet=True)
+
+
+def test_where_a_reward_does_not_apply(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "def even(completions, level):\n    return [None if one % 2 else one / 2 for one in level]\n"
+        "def never(completions):\n    return [None] * len(completions)\n"
+    )
+    rows = write(tmp_path / "rows.jsonl", [{"prompt": "a", "completion": "b", "level": level} for level in (2, 1, 4)])
+    typed = f"{tmp_path}/mine.py:even=1 {tmp_path}/mine.py:never=1"
+    output = tmp_path / "out.jsonl"
+    assert main(["score", "--dataset", rows, "--reward", typed, "--output", str(output), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["scores"] for row in found["rows"]] == [{"even": even, "never": None} for even in (1, None, 2)]
+    assert (found["mean"], found["not_applicable"]) == ({"even": 1.5, "never": None}, {"even": 1, "never": 3})
+    assert [json.loads(line)["reward"] for line in output.read_text().splitlines()] == [1.0, None, 2.0]
+    assert main(["score", "--dataset", rows, "--reward", typed]) == 0
+    shown = capsys.readouterr().out
+    assert "mean of the weighted sum 1.500, without 1 that no reward with a weight applies to" in shown
+    assert shown.count("not applicable") == 4
+    assert main(["score", "--dataset", rows, "--reward", f"{tmp_path}/mine.py:never"]) == 0
+    assert "no reward with a weight applies to any" in capsys.readouterr().out

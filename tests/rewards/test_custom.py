@@ -141,7 +141,7 @@ def test_a_single_value_that_is_not_a_finite_number_names_the_task(returned):
         ([1.0] * 3, "3 values for 2"),
         (1.0, "got float"),
         (None, "got NoneType"),
-        ([1.0, None], "None on task '1'"),
+        ([1.0, "1"], "'1' on task '1'"),
         ([1.0, math.nan], "nan on task '1'"),
         ({"a": 1, "b": 2}, "'a' on task '0'"),
     ],

@@ -62,6 +62,7 @@ def test_what_was_sampled_is_kept_as_it_was_and_appended_to():
     mine = len(letters("20")) + 1
     assert found.trajectory.sampled == (*[False] * len(first), *[True] * mine, *[False] * len(between), *[True] * mine)
     assert [m.content for m in found.episode.messages] == ["2+2?", "20", "More 0", "20"]
+    assert found.episode.completion_ids == (*letters("20"), STOP, *between, *letters("20"), STOP)
 
 
 def test_a_turn_cut_by_its_length_gets_the_stop_token_shown_not_sampled():

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from posttrain.rollouts.measures import rollout_metrics
@@ -58,3 +60,17 @@ def test_an_answer_that_is_wrong_was_found():
 def test_repetition_is_within_a_completion_and_not_of_what_it_was_shown():
     same = group([1.0], [{"right": Score(1.0)}], Trajectory((turn([1, 2, 3, 4, 5]),)))
     assert rollout_metrics([same, same], "right")["repetition"] == 0
+
+
+def test_what_is_lost_or_does_not_apply_is_in_no_mean():
+    none = Score.not_applicable()
+    one = group(
+        [1.0, math.nan, 0.5],
+        [{"right": Score(1.0), "tags": none}, {"right": none, "tags": none}, {"right": Score(0.0), "tags": Score(0.5)}],
+        *(Trajectory((turn(range(length)),)) for length in (1, 2, 3)),
+    )
+    found = rollout_metrics([one], "right")
+    assert found == found | {"reward/mean": 0.75, "lost": pytest.approx(1 / 3), "reward/right": 0.5, "reward/tags": 0.5}
+    assert found["accuracy"] == 0.5 and found["tokens"] == 6 and "reward/length_correlation" not in found
+    nothing = rollout_metrics([group([math.nan], [{"right": none}], Trajectory((turn([1, 2]),)))], "right")
+    assert nothing["lost"] == 1 and not {"reward/mean", "reward/right", "accuracy", "unparsed"} & nothing.keys()

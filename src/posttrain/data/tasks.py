@@ -186,6 +186,7 @@ def _task(row: Row) -> Task:
         gold=row.text("gold") if "gold" in row else None,
         metadata=_metadata(row, _OWN_FIELDS),
         id=str(row.fields["id"]) if "id" in row else row.id,
+        conversational=not isinstance(row.fields["prompt"], str),
     )
 
 

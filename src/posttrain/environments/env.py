@@ -49,7 +49,7 @@ class Environment(Protocol):
         ...
 
     def total(self, scores: Mapping[str, Score]) -> float:
-        """What the scores of one episode amount to: the reward that is optimised."""
+        """What the scores of one episode amount to: the reward that is optimised; NaN: the episode is lost."""
         ...
 
 

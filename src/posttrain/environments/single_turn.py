@@ -55,5 +55,5 @@ class SingleTurn:
         return await self.reward.unreadable(tasks)
 
     def total(self, scores: Mapping[str, Score]) -> float:
-        """The weighted sum of one episode's scores."""
+        """The weighted sum of one episode's applicable scores; NaN where none that is optimised applies."""
         return self.reward.total(scores)

@@ -150,9 +150,9 @@ async def _check_scores(environment: Environment, episodes: Sequence[Episode]) -
         failures += [
             f"score '{name}' {where} is {score.value}"
             for name, score in scores.items()
-            if not math.isfinite(score.value)
+            if score.applicable and not math.isfinite(score.value)
         ]
-        if not math.isfinite(environment.total(scores)):
+        if not math.isfinite(environment.total(scores)) and all(score.applicable for score in scores.values()):
             failures.append(f"the total {where} is not finite")
         (alone,) = await environment.score([episode])
         if _values(alone) != _values(scores):
@@ -161,7 +161,7 @@ async def _check_scores(environment: Environment, episodes: Sequence[Episode]) -
 
 
 def _values(scores: Mapping[str, Score]) -> dict[str, float]:
-    return {name: score.value for name, score in scores.items()}
+    return {name: score.value for name, score in scores.items() if score.applicable}
 
 
 async def _check_outcome(environment: Environment, tasks: Sequence[Task]) -> list[str]:

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from posttrain.data.chat import ChatFormat
 from posttrain.environments.env import Environment
-from posttrain.errors import UserError
+from posttrain.errors import RewardError, UserError
 from posttrain.rollouts.drive import OnTokens, sample_groups
 from posttrain.rollouts.measures import SOLVED
 from posttrain.statistics import mean_interval, pass_at_k, wilson_interval
@@ -68,8 +68,17 @@ def evaluate(
 
 
 def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accuracy:
-    """Count what was solved in scored groups of equal size."""
-    size = len(groups[0].trajectories)
+    """Count what was solved in scored groups of equal size.
+
+    Tasks with an answer that the outcome does not apply to are left out.
+
+    Raises:
+        RewardError: that is all of them.
+    """
+    size, every = len(groups[0].trajectories), len(groups)
+    groups = [group for group in groups if all(scores[outcome].applicable for scores in group.scores)]
+    if not groups:
+        raise RewardError(f"reward '{outcome}' applies to the answers of none of the {every} tasks; name another one")
     judged = [[scores[outcome] for scores in group.scores] for group in groups]
     solved = [sum(score.value >= SOLVED for score in scores) for scores in judged]
     rates = [count / size for count in solved]

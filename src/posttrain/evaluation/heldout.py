@@ -54,7 +54,8 @@ def heldout_groups(setup: Setup, options: OnlineOptions, on_tokens: OnTokens | N
 def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
     """What is logged of them: accuracy where a reward says what is solved; rewards and gold, with standard errors.
 
-    The task is the unit of intervals and errors: samples of one task are not independent of each other.
+    The task is the unit of intervals and errors: samples of one task are not independent of each other. `lost` is the
+    share of tasks with an answer to which no optimised reward applies, where there are any; they are left out.
     """
     found: dict[str, float] = {}
     if setup.judge.outcome:
@@ -62,6 +63,8 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
         low, high = solved.ci95
         found |= {"accuracy": solved.accuracy, "accuracy_low": low, "accuracy_high": high}
     found |= _mean("reward", [group.rewards for group in groups])
+    if lost := sum(group.lost for group in groups):
+        found["lost"] = lost / len(groups)
     if setup.gold:
         found |= _mean(
             GOLD,
@@ -72,12 +75,16 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
 
 
 def weighed(scores: Mapping[str, Score], weights: Mapping[str, float]) -> float:
-    """The weighted sum of some of an answer's scores, by name."""
-    return sum(weight * scores[name].value for name, weight in weights.items())
+    """The weighted sum of those of an answer's scores, by name, that apply; NaN where none does."""
+    found = [weight * scores[name].value for name, weight in weights.items() if scores[name].applicable]
+    return sum(found) if found else math.nan
 
 
 def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
-    by_task = [fmean(each) for each in values]
+    """The mean over tasks, without those with an answer to which no reward applies."""
+    by_task = [fmean(each) for each in values if not any(map(math.isnan, each))]
+    if not by_task:
+        return {}
     error = {f"{name}_se": stdev(by_task) / math.sqrt(len(by_task))} if len(by_task) > 1 else {}
     return {name: fmean(by_task)} | error
 

@@ -1,5 +1,6 @@
 """Scored groups as the samples that a run shows."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from posttrain.monitoring.run import Sample
@@ -15,8 +16,8 @@ def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: 
             yield Sample(
                 prompt=prompt,
                 completion=trajectory.text,
-                rewards={name: score.value for name, score in scores.items()},
-                reward=reward,
+                rewards={name: score.value for name, score in scores.items() if score.applicable},
+                reward=None if math.isnan(reward) else reward,
                 answer="" if group.task.answer is None else str(group.task.answer),
                 stop_reason=str(trajectory.stop_reason),
                 model=model,

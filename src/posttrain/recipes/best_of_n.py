@@ -31,7 +31,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.data.order import seed_for
-from posttrain.errors import UserError
+from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.heldout import weighed
 from posttrain.monitoring import Progress, jsonl
 from posttrain.monitoring.overoptimization import best_of_n, best_of_n_kl
@@ -121,6 +121,7 @@ class _Seen:
     golds: list[Sequence[float]] = field(default_factory=list[Sequence[float]])  # empty where there is no gold
     whole: list[Sequence[bool]] = field(default_factory=list[Sequence[bool]])  # which answers were not cut off
     without: int = 0
+    lost: int = 0  # prompts with an answer to which no reward applies
     cut_off: int = 0
     fooled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     to_people: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -164,15 +165,19 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     seen = _Seen()
     for part in parts.done:
         seen.add(_Seen(**part))
-    done, every = len(seen.rewards), len(setup.tasks)
+    done, every = len(seen.rewards) + seen.lost, len(setup.tasks)
     notes = [*saved.notes(), *setup.notes, *([f"{done} of {every} prompts were done before"] if done else [])]
     with Progress("best-of-n", every, start=done, quiet=quiet) as progress:
         for start in range(done, every, TOGETHER):
             part = _sampled(config, setup, start, progress)
             parts.add(asdict(part))
             seen.add(part)
-            best = (max(zip(*told, strict=True))[1] for told in zip(seen.whole, seen.rewards, strict=True))
-            progress.step(min(start + TOGETHER, every), best=fmean(best))
+            best = [max(zip(*told, strict=True))[1] for told in zip(seen.whole, seen.rewards, strict=True)]
+            progress.step(min(start + TOGETHER, every), **({"best": fmean(best)} if seen.rewards else {}))
+    if not seen.rewards:
+        raise RewardError(f"no reward applies to all answers of any of the {every} prompts; name another one")
+    if seen.lost:
+        notes.append(f"{seen.lost} of {every} prompts were left out: no reward applies to one of their answers")
     written = jsonl.write(path, seen.rows)
     fooled = jsonl.write(Path(config.fooled).expanduser(), iter(seen.fooled)) if config.fooled else None
     asked = jsonl.write(Path(config.to_people).expanduser(), iter(seen.to_people)) if config.to_people else None
@@ -221,11 +226,14 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
             seed=seed_for(config.seed, "best-of-n", start),
             on_tokens=progress.tokens,
         )
-    for group in groups:
+    seen.lost = sum(group.lost for group in groups)
+    for group in (group for group in groups if not group.lost):
         places = chosen(group, config.keep, config.at_least)
         seen.rewards.append(group.rewards)
         seen.whole.append([t.stop_reason is StopReason.STOP for t in group.trajectories])
         golds = [weighed(scores, setup.gold) for scores in group.scores] if setup.gold else []
+        if any(map(math.isnan, golds)):
+            raise RewardError(f"no gold reward applies to an answer to task {group.task.id!r}; leave such tasks out")
         if golds:
             seen.golds.append(golds)
             seen.fooled += adversarial.fooled(group, golds)
@@ -252,5 +260,5 @@ def _row(group: Group, place: int) -> dict[str, Any]:
         "messages": [{"role": m.role, "content": m.content} for m in (*group.task.prompt, said)],
         "id": group.task.id,
         "reward": group.rewards[place],
-        "scores": {name: score.value for name, score in group.scores[place].items()},
+        "scores": {name: score.value for name, score in group.scores[place].items() if score.applicable},
     }

@@ -299,7 +299,9 @@ def _report(result: EvaluateResult) -> None:
     read = read_run(result.run)
     first = {(row["task"], row["model"] == result.model.model): row for row in reversed(read.samples)}
     ours = [row for (_, is_model), row in reversed(first.items()) if is_model]
-    right, wrong = ([r for r in ours if (r["reward"] >= SOLVED) == solved] for solved in (True, False))
+    right, wrong = (
+        [r for r in ours if r["reward"] is not None and (r["reward"] >= SOLVED) == solved] for solved in (True, False)
+    )
     shown = [*right[: SHOWN // 2], *wrong[: SHOWN // 2]]
     page = replace(read, metrics=[], samples=shown)
     write_report(page, tables=[_table(result)], findings=[*_differences(result), *_findings(result)])

@@ -181,7 +181,9 @@ def run(
                         )
                     algorithm = algorithm if batch.kl is None else algorithm.adapted(batch.kl)
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr}
-            metrics |= {"groups/thrown_away": rolled.thrown_away}
+            metrics |= {"groups/thrown_away": rolled.thrown_away} | (
+                {"groups/lost": rolled.lost} if rolled.lost else {}
+            )
             metrics |= rollout_cost(began, sampled, rollout.tokens)
             step += 1
             last = step == config.steps

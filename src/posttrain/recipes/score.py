@@ -8,7 +8,8 @@ Rows have `prompt` or `messages`, `completion`, `answer` and perhaps `id`; a run
 row earns does not depend on the others, except under a reward that compares the completions of a batch.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -64,7 +65,7 @@ class ScoreCompletions:
 
 @dataclass(frozen=True)
 class Scored:
-    """One completion and its scores by name; `total` is their weighted sum."""
+    """One completion and its scores by name; `total` is their weighted sum (NaN: none that has a weight applies)."""
 
     id: str
     total: float
@@ -74,7 +75,7 @@ class Scored:
         """As a line of `--json`."""
         return {
             "id": self.id,
-            "scores": {name: score.value for name, score in self.scores.items()},
+            "scores": {name: score.value if score.applicable else None for name, score in self.scores.items()},
             "unparsed": {name: score.unparsed for name, score in self.scores.items()},
             "parsed": {name: score.parsed for name, score in self.scores.items()},
         }
@@ -89,34 +90,48 @@ class ScoreResult:
     output: Path | None
 
     @property
-    def mean(self) -> dict[str, float]:
-        """The mean score by reward."""
-        return {name: fmean(row.scores[name].value for row in self.rows) for name in self.weights}
+    def mean(self) -> dict[str, float | None]:
+        """The mean score by reward over the completions that it applies to; None where there are none."""
+        return {name: _mean(score.value for score in self._of(name)) for name in self.weights}
 
     @property
-    def unparsed(self) -> dict[str, float]:
-        """The share of completions by reward in which no answer was found."""
-        return {name: fmean(row.scores[name].unparsed for row in self.rows) for name in self.weights}
+    def unparsed(self) -> dict[str, float | None]:
+        """The share of the completions that a reward applies to, in which no answer was found."""
+        return {name: _mean(score.unparsed for score in self._of(name)) for name in self.weights}
+
+    @property
+    def not_applicable(self) -> dict[str, int]:
+        """By reward, how many completions it does not apply to."""
+        return {name: len(self.rows) - len(self._of(name)) for name in self.weights}
+
+    def _of(self, name: str) -> list[Score]:
+        return [row.scores[name] for row in self.rows if row.scores[name].applicable]
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
         about = {"n": len(self.rows), "mean": self.mean, "unparsed": self.unparsed}
+        about |= {"not_applicable": self.not_applicable} if any(self.not_applicable.values()) else {}
         return about | {"rows": [row.row() for row in self.rows]}
 
     def tables(self) -> list[Table]:
         """Each reward's numbers, and the first rows. What a model wrote is cut and made harmless to a terminal."""
         weighed = [
-            (name, f"{weight:g}", Estimate(self.mean[name]), f"{100 * self.unparsed[name]:.0f}%")
-            for name, weight in self.weights.items()
+            (name, f"{weight:g}", None if mean is None else Estimate(mean), None if mean is None else f"{share:.0%}")
+            for (name, weight), mean, share in zip(
+                self.weights.items(), self.mean.values(), self.unparsed.values(), strict=True
+            )
         ]
-        total = fmean(row.total for row in self.rows)
-        note = f"{len(self.rows):,} completions; mean of the weighted sum {total:.3f}"
+        totals = [row.total for row in self.rows if not math.isnan(row.total)]
+        note = f"{len(self.rows):,} completions; "
+        note += f"mean of the weighted sum {fmean(totals):.3f}" if totals else "no reward with a weight applies to any"
+        if totals and len(totals) < len(self.rows):
+            note += f", without {len(self.rows) - len(totals):,} that no reward with a weight applies to"
         more = len(self.rows) - SHOWN
         rest = (
             f"and {more:,} more{'' if self.output else '; --output FILE.jsonl writes all of them'}" if more > 0 else ""
         )
         told = [
-            (_cell(row.id), name, f"{score.value:.3f}", _read(score), _cell(score.explanation))
+            (_cell(row.id), name, _value(score), _read(score), _cell(score.explanation))
             for row in self.rows[:SHOWN]
             for name, score in row.scores.items()
         ]
@@ -136,7 +151,8 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
             some = episodes[len(rows) : len(rows) + AT_A_TIME]
             scores = finish(environment.score(some))
             rows += [Scored(e.task.id, environment.total(s), s) for e, s in zip(some, scores, strict=True)]
-            progress.step(len(rows), reward=fmean(row.total for row in rows))
+            mean = _mean(row.total for row in rows if not math.isnan(row.total))
+            progress.step(len(rows), **({} if mean is None else {"reward": mean}))
     if path:
         jsonl.write(path, map(_written, episodes, rows))
     return ScoreResult(tuple(rows), environment.reward.weights, path)
@@ -191,12 +207,21 @@ def _written(episode: Episode, scored: Scored) -> dict[str, Any]:
     answer = episode.task.answer
     return {
         **scored.row(),
-        "reward": scored.total,
+        "reward": None if math.isnan(scored.total) else scored.total,
         "explanation": {name: score.explanation for name, score in scored.scores.items()},
         "prompt": [{"role": m.role, "content": m.content} for m in episode.task.prompt],
         "completion": episode.completion,
         "answer": answer if isinstance(answer, str | int | float | list | None) else str(answer),
     }
+
+
+def _value(score: Score) -> str:
+    return f"{score.value:.3f}" if score.applicable else "not applicable"
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return fmean(found) if found else None
 
 
 def _read(score: Score) -> str:

@@ -24,9 +24,9 @@ async def check_reward(
     """What `reward` does wrong on `episodes`, one line each; an empty list means that it conforms.
 
     It is asked for nothing, for all episodes, for all of them again in reverse order, and for each alone. Checked: one
-    finite score per episode; the same score for an episode whatever its place and company (left out where
-    `deterministic` is off, for judges and for rewards that compare); values within its `bounds`, if it states them; an
-    unparsed answer never earns; and tasks are left as they were.
+    score per episode, finite where it applies; the same score for an episode whatever its place and company (left out
+    where `deterministic` is off, for judges and for rewards that compare); values within its `bounds`, if it states
+    them; an unparsed answer never earns; and tasks are left as they were.
     """
     if not episodes:
         return ["check_reward needs at least one episode"]
@@ -46,7 +46,7 @@ async def check_reward(
     bounds = cast("tuple[float, float] | None", getattr(reward, "bounds", None))
     for i, score in enumerate(together):
         where = f"on task {episodes[i].task.id!r}"
-        if bounds and not bounds[0] <= score.value <= bounds[1]:
+        if score.applicable and bounds and not bounds[0] <= score.value <= bounds[1]:
             failures.append(f"it gave {score.value} {where}; it states {bounds[0]} to {bounds[1]}")
         if score.unparsed and score.value > 0:
             failures.append(f"it gave {score.value} {where} for an unparsed answer; expected 0 or less")
@@ -112,4 +112,6 @@ def gold_episode(task: Task) -> Episode:
 
 
 def _same(a: Score, b: Score) -> bool:
+    if not (a.applicable and b.applicable):
+        return a.applicable == b.applicable
     return math.isclose(a.value, b.value, rel_tol=1e-6, abs_tol=1e-9) and a.unparsed == b.unparsed

@@ -50,7 +50,7 @@ DEFAULT_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Weighted:
-    """Rewards and their weights: total = sum of weight x value.
+    """Rewards and their weights: total = sum of weight x value, over the rewards that apply to the episode.
 
     Args:
         parts: (reward, weight), with names that are all different. Weight 0 only logs.
@@ -120,12 +120,16 @@ class Weighted:
         return [next((why for why in row if why), "") for row in zip(*columns, strict=True)]
 
     def total(self, parts: Mapping[str, Score]) -> float:
-        """sum_i w_i s_i over the scores of one episode.
+        """sum_i w_i s_i over the applicable scores of one episode; the other weights are not raised for it.
+
+        NaN where none of the rewards that have a weight applies: the episode is lost, which is not a total of 0.
 
         Raises:
             KeyError: a part is missing.
         """
-        return sum(weight * parts[name].value for name, weight in self.weights.items())
+        scores = [(weight, parts[name]) for name, weight in self.weights.items() if weight]
+        found = [weight * score.value for weight, score in scores if score.applicable]
+        return sum(found) if found or not scores else math.nan
 
 
 def parse_rewards(spec: str | Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Weighted:

@@ -9,13 +9,20 @@ one completion at a time
 
 a batch of completions, as TRL's reward functions do
 
-    def reward(prompts, completions, answers, **columns): ...  every argument a list, columns the metadata's keys
+    def reward(prompts, completions, answers, **columns): ...  every argument a list, columns the data's other columns
     def reward(completions, answer, level): ...                a column's list may have the column's own name
+    def reward(completion_ids, **kwargs): ...                  token ids after the prompt, the stop token included
 
-Parameters may be left out, in any order. `prompt` is the text of the last user message; who needs the conversation
-takes `episode` (or `episodes`). A parameter that is none of these words is a key of the task's metadata; `**columns`
-gets the keys that every task of the batch has. The function returns a number, a bool or a Score, or a list of them for
-a batch. It may be `async`. One that is not runs in a thread, so that a hang hits the time limit.
+In a batch `prompts` and `completions` are what TRL's trainers pass: text where the data's prompt is text, and lists of
+{role, content} where it is such a list. One at a time they are text: `prompt` is the last user message, `completion`
+the last thing that the assistant said. A function that needs the conversation takes `episode` (or `episodes`).
+
+Parameters may be left out, in any order. One that is none of these words is a column of the data; `**columns` gets
+those that every task of the batch has. The function returns a number, a bool or a Score, or a list of them for a batch,
+in which None says that the reward does not apply to a completion. It may be `async`. A function that is not runs in a
+thread, so that a hang hits the time limit.
+
+TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_state` and `environments` do not exist.
 """
 
 import hashlib
@@ -35,7 +42,7 @@ from typing import Any, Literal, cast
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import scoring
-from posttrain.types import Episode, Score
+from posttrain.types import Episode, Message, Score
 
 _PLURALS = {
     "completion": "completions",
@@ -44,6 +51,7 @@ _PLURALS = {
     "task": "tasks",
     "episode": "episodes",
 }
+_TRAINER = ("trainer_state", "environments")  # what TRL's trainers pass, and only they have
 _SIGNATURES = (
     "(completion, task), (prompt, completion, answer, **metadata) or (prompts, completions, answers, **columns)"
 )
@@ -82,6 +90,7 @@ class CustomReward:
             return self._score(episode, returned)
 
     async def _call(self, arguments: Mapping[str, Any]) -> object:
+        arguments = {**arguments, **{name: _log_nothing for name in _LOGS if name in self.parameters}}
         if inspect.iscoroutinefunction(self.function):
             return await self.function(**arguments)
         returned = await in_thread(self.function, **arguments)
@@ -89,19 +98,29 @@ class CustomReward:
 
     def _columns(self, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
         """What the function is given, each as a list over `episodes`."""
+        batch = self.mode == "batch"
         ours: dict[str, list[Any]] = {
-            "completion": [episode.completion for episode in episodes],
-            "prompt": [_question(episode) for episode in episodes],
+            "completion": [_said(episode) if batch else episode.completion for episode in episodes],
+            "prompt": [_asked(episode) if batch else _question(episode) for episode in episodes],
             "answer": [episode.task.answer for episode in episodes],
             "task": [episode.task for episode in episodes],
             "episode": list(episodes),
+            "gold": [episode.task.gold for episode in episodes],
+            "id": [episode.task.id for episode in episodes],
         }
-        if self.mode == "batch":
+        if batch:
             ours |= {plural: ours[singular] for singular, plural in _PLURALS.items()}
+        if all(episode.completion_ids is not None for episode in episodes):
+            ours["completion_ids"] = [list(episode.completion_ids or ()) for episode in episodes]
+        elif "completion_ids" in self.parameters:
+            raise UserError(
+                f"reward '{self.name}' needs completion_ids, the tokens of completions, which completions that are "
+                "read from a file do not have; use it in rl, evaluate or best-of-n"
+            )
         shared = {key for key in episodes[0].task.metadata if all(key in e.task.metadata for e in episodes)}
         for name in self.parameters:
             for episode in episodes:
-                if name not in ours and name not in episode.task.metadata:
+                if name not in ours and name not in episode.task.metadata and name not in _LOGS:
                     raise RewardError(_no_such_key(self.name, name, episode))
         wanted = {*self.parameters, *self.optional, *(shared if self.rest else ())}
         metadata = {key: [episode.task.metadata[key] for episode in episodes] for key in wanted & shared}
@@ -122,16 +141,20 @@ class CustomReward:
                 f"reward '{self.name}' returned {len(values)} values for {len(episodes)} episodes; expected one each "
                 f"(first task {episodes[0].task.id!r})"
             )
-        return [self._score(episode, value) for episode, value in zip(episodes, values, strict=True)]
+        return [
+            Score.not_applicable() if value is None else self._score(episode, value)
+            for episode, value in zip(episodes, values, strict=True)
+        ]
 
     def _score(self, episode: Episode, value: object) -> Score:
         score = value if isinstance(value, Score) else None
         if score is None and hasattr(value, "__float__"):  # numbers, and what numpy and torch have for them
             score = Score(float(cast("Any", value)))
-        if score is None or not math.isfinite(score.value):
+        if score is None or (score.applicable and not math.isfinite(score.value)):
+            hint = "; where it does not apply, return Score.not_applicable()" if value is None else ""
             raise RewardError(
                 f"reward '{self.name}' returned {value!r} on task {episode.task.id!r}; expected a finite number, a "
-                "bool or a Score"
+                f"bool or a Score{hint}"
             )
         return score
 
@@ -183,6 +206,12 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
     nameless = [str(p) for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
     single = names & {"completion", "episode"}
     batch = names & {"completions", "episodes"}
+    if not single:
+        batch |= names & {"completion_ids"}
+    if wanted := [p.name for p in named if p.name in _TRAINER and p.default is p.empty]:
+        raise UserError(
+            f"reward '{name}' needs '{wanted[0]}', which only TRL's trainers have; give it a default of None"
+        )
     if nameless or bool(single) == bool(batch):
         given = f"({', '.join(str(p) for p in parameters)})"
         raise UserError(f"cannot understand the parameters {given} of reward '{name}'; expected {_SIGNATURES}")
@@ -198,7 +227,31 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
 
 def _usual(mode: Literal["single", "batch"]) -> set[str]:
     """What `**metadata` is given besides metadata: TRL's functions find prompts there that they do not name."""
-    return {"prompts", "completions", "answers"} if mode == "batch" else {"prompt", "completion", "answer"}
+    if mode == "single":
+        return {"prompt", "completion", "answer"}
+    return {"prompts", "completions", "answers", "answer", "completion_ids"}
+
+
+def _said(episode: Episode) -> Any:
+    """The completion as TRL passes it: in the form that the data's prompt has."""
+    if not episode.task.conversational:
+        return episode.completion
+    return _as_dicts(episode.messages[len(episode.task.prompt) :])
+
+
+def _asked(episode: Episode) -> Any:
+    return _as_dicts(episode.task.prompt) if episode.task.conversational else _question(episode)
+
+
+def _as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def _log_nothing(name: str, value: object) -> None:
+    """Stands in for TRL's `log_extra` and `log_metric`."""
+
+
+_LOGS = ("log_extra", "log_metric")
 
 
 def _question(episode: Episode) -> str:

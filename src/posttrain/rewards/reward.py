@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 from posttrain.errors import RewardError, UserError
@@ -57,7 +57,7 @@ class Named:
 
 
 async def score_all(reward: Reward, episodes: Sequence[Episode], *, timeout_s: float) -> list[Score]:
-    """Ask `reward` for its scores and let nothing but one finite `Score` per episode through.
+    """Ask `reward` for its scores and let nothing but one `Score` per episode through, finite where it applies.
 
     The reward runs in a thread of its own, so that a hang hits the time limit even if it blocks. (Only compiled code
     that never releases the interpreter's lock cannot be timed out inside a process; the verifiers that call such code
@@ -151,11 +151,15 @@ def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[S
                 f"reward '{name}' returned {_kind(value)} on {_tasks([episode])}; expected a posttrain.types.Score"
             )
         number: Any = value.value
+        if not value.applicable:
+            continue
         if not isinstance(number, int | float) or not math.isfinite(number):
             raise RewardError(
                 f"reward '{name}' returned a Score of value {number!r} on {_tasks([episode])}; expected a finite number"
             )
-    return list(cast(Sequence[Score], values))
+    scores = cast(Sequence[Score], values)
+    # Of one that does not apply no value may be counted by mistake.
+    return [score if score.applicable else replace(score, value=math.nan) for score in scores]
 
 
 def _tasks(episodes: Sequence[Episode]) -> str:

@@ -1,10 +1,12 @@
 """What the states of a completion are worth, found by continuing it from each of them."""
 
+import math
 from collections.abc import Sequence
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.environments.env import Environment
+from posttrain.errors import RewardError
 from posttrain.rollouts.drive import OnTokens, play, score
 from posttrain.types import Engine, Group, Sampling, States, StateValues, Trajectory
 
@@ -26,7 +28,8 @@ def state_values(
 
         V(s) = 1/K sum_j r(continuation j of s)
 
-    States of one task with the same tokens are continued once. Of a trajectory of several turns the first is cut.
+    K are the continuations to which a reward applies. States of one task with the same tokens are continued once. Of a
+    trajectory of several turns the first is cut.
     """
     begun = [[step_starts(t, states, chat) for t in group.trajectories] for group in groups]
     wanted: dict[tuple[int, tuple[int, ...]], float] = {}
@@ -52,7 +55,13 @@ def state_values(
         for group in score(environment, tasks[i : i + most], by_state[i : i + most])
     ]
     for state, group in zip(wanted, scored, strict=True):
-        wanted[state] = sum(group.rewards) / states.samples
+        earned = [reward for reward in group.rewards if not math.isnan(reward)]
+        if not earned:
+            raise RewardError(
+                f"no reward applies to any continuation of task {group.task.id!r}, so that its states have no value; "
+                "leave such tasks out, or use another --algorithm"
+            )
+        wanted[state] = sum(earned) / len(earned)
     found: list[StateValues] = []
     for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
         for trajectory, begins in zip(group.trajectories, starts, strict=True):

@@ -150,7 +150,10 @@ async def _play_all(
             raise ValueError(
                 f"{type(environment).__name__} ended an episode without asking its seat '{environment.seats[0]}'"
             )
-        return Played(replace(episode, stop_reason=turns[-1].stop_reason), Trajectory(turns))
+        trajectory = Trajectory(turns)
+        completion_ids = (*opening, *trajectory.token_ids[len(turns[0].context_ids) :])
+        done = replace(episode, stop_reason=turns[-1].stop_reason, completion_ids=completion_ids)
+        return Played(done, trajectory)
 
     running = [asyncio.ensure_future(play_one(*each)) for each in zip(tasks, seeds, openings, strict=True)]
     try:  # not a TaskGroup: it would wrap the one cause in a group of exceptions

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.env import Environment
+from posttrain.errors import RewardError
 from posttrain.rollouts.continuations import state_values
 from posttrain.rollouts.drive import OnTokens, sample_groups
 from posttrain.types import Engine, Group, Sampling, States, StateValues, Task
@@ -19,12 +20,14 @@ class Rolled:
         groups: those to learn from; none, where none was accepted.
         sampled: all of them, thrown away or not.
         thrown_away: how many were not accepted.
+        lost: how many have an episode to which no optimised reward applies.
         draws: how often a batch of prompts was drawn.
     """
 
     groups: list[Group]
     sampled: list[Group]
     thrown_away: int
+    lost: int
     draws: int
 
 
@@ -57,22 +60,35 @@ class Sampler:
             accepts: whether to learn from a group with these rewards.
             shaped: a group with the rewards that are learned from; the groups `sampled` keep what they earned.
             max_refills: how often to draw again.
+
+        Raises:
+            RewardError: in the first draw of a run no optimised reward applies to any group.
         """
         groups: list[Group] = []
         sampled: list[Group] = []
-        drawn = 0
+        drawn = lost = 0
         while len(groups) < self.prompts and drawn <= max_refills:
             chosen = batch_indices(len(self.tasks), self.prompts, draw + drawn, self.seed)
             found = self._sample([self.tasks[i] for i in chosen], self.sampling, self.completions, draw + drawn)
             sampled += found
-            groups += [group for group in map(shaped, found) if accepts(group.rewards)]
+            whole = [group for group in found if not group.lost]
+            if not whole and draw + drawn == 0:
+                raise RewardError(_never(found))
+            lost += len(found) - len(whole)
+            groups += [group for group in map(shaped, whole) if accepts(group.rewards)]
             drawn += 1
-        return Rolled(groups[: self.prompts], sampled, len(sampled) - len(groups), drawn)
+        return Rolled(groups[: self.prompts], sampled, len(sampled) - len(groups) - lost, lost, drawn)
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[float]:
         """What the most likely completion of each group's prompt earns."""
         greedy = Sampling(self.sampling.max_new_tokens, 0.0)
-        return [group.rewards[0] for group in self._sample([group.task for group in groups], greedy, 1, 0)]
+        found = self._sample([group.task for group in groups], greedy, 1, 0)
+        if lost := [group for group in found if group.lost]:
+            raise RewardError(
+                f"no reward applies to the most likely completion of task {lost[0].task.id!r}, to which the algorithm "
+                "compares the others; leave such tasks out, or use another --algorithm"
+            )
+        return [group.rewards[0] for group in found]
 
     def state_values(self, groups: Sequence[Group], states: States, draw: int) -> list[StateValues]:
         """What the states of each completion are worth, by continuing it from them; `draw` decides by what chance."""
@@ -98,3 +114,11 @@ class Sampler:
             seed=seed_for(self.seed, "rollout", draw),
             on_tokens=self.on_tokens,
         )
+
+
+def _never(groups: Sequence[Group]) -> str:
+    names = ", ".join(f"'{name}'" for name in groups[0].scores[0])
+    return (
+        f"no reward ({names}) applies to all completions of any of the first {len(groups)} prompts, so that there is "
+        "nothing to learn from; see what they score with posttrain score, or add a reward that always applies"
+    )

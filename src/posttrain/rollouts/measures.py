@@ -1,5 +1,6 @@
 """What a batch of rollouts looks like in numbers: for the metrics of a run."""
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
@@ -16,15 +17,17 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     `accuracy` is the share of completions whose `outcome` is 1, `unparsed` the share in which no answer was found;
     neither is there without an outcome. `length/truncated` is the share of completions cut off before a stop token,
     `reward/length_correlation` Pearson's correlation of reward and length within groups. Lengths are in tokens.
+    Each reward is measured over the completions that it applies to; `lost` is the share of those that no optimised one
+    applies to, where there are any.
     """
-    rewards = [reward for group in groups for reward in group.rewards]
+    rewards = [reward for group in groups for reward in group.rewards if not math.isnan(reward)]
     scores = [part for group in groups for part in group.scores]
     trajectories = [t for group in groups for t in group.trajectories]
     lengths = [len(t.logprobs) for t in trajectories]
     return {
-        "reward/mean": fmean(rewards),
-        "reward/std": pstdev(rewards),
-        **{f"reward/{name}": fmean(part[name].value for part in scores) for name in scores[0]},
+        **({"reward/mean": fmean(rewards), "reward/std": pstdev(rewards)} if rewards else {}),
+        **({"lost": 1 - len(rewards) / len(scores)} if len(rewards) < len(scores) else {}),
+        **{f"reward/{name}": fmean(values) for name in scores[0] if (values := _values(scores, name))},
         **(_solved(scores, outcome) if outcome else {}),
         "length/mean": fmean(lengths),
         "length/max": max(lengths),
@@ -36,10 +39,17 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
 
 
 def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, float]:
+    judged = [part[outcome] for part in scores if part[outcome].applicable]
+    if not judged:
+        return {}
     return {
-        "accuracy": fmean(part[outcome].value >= SOLVED for part in scores),
-        "unparsed": fmean(part[outcome].unparsed for part in scores),
+        "accuracy": fmean(score.value >= SOLVED for score in judged),
+        "unparsed": fmean(score.unparsed for score in judged),
     }
+
+
+def _values(scores: Sequence[Mapping[str, Score]], name: str) -> list[float]:
+    return [part[name].value for part in scores if part[name].applicable]
 
 
 def _repetition(token_ids: Sequence[int], n: int = 4) -> float:

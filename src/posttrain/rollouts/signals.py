@@ -34,7 +34,7 @@ def signals(groups: Sequence[Group]) -> dict[str, float]:
         "formatting": fmean(bool(_MARKUP.search(text)) for text in said),
         "refusals": fmean(bool(_REFUSAL.search(text[:BEGINNING].replace("\u2019", "'"))) for text in said),
     }
-    correlation = _length_correlation(groups)
+    correlation = _length_correlation([group for group in groups if not group.lost])
     return found if correlation is None else found | {"reward/length_correlation": correlation}
 
 

@@ -1,0 +1,73 @@
+"""Groups to which no reward applies are learned from no more than others, and are counted."""
+
+import math
+
+import pytest
+
+from posttrain.environments import SingleTurn
+from posttrain.errors import RewardError
+from posttrain.rewards import Weighted, from_function
+from posttrain.rollouts.continuations import state_values
+from posttrain.rollouts.dynamic import Sampler
+from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.types import Message, Sampling, States, Task
+from tests.rollouts.conversations import chat_format
+
+CHAT = chat_format()
+(STOP,) = CHAT.tokenizer.encode("<|im_end|>", add_special_tokens=False)
+LETTERS = [CHAT.tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "abcd"]
+
+
+def sampler(reward, prompts=2):
+    tasks = [Task((Message("user", name),), id=name, metadata={"kind": name}) for name in ("math", "prose")]
+    engine = ScriptedEngine(lambda request: (LETTERS[request.seed % 4], STOP), CHAT.stop_ids)
+    environment = SingleTurn(Weighted(((from_function(reward, "mine"), 1.0),)))
+    return Sampler(environment, tasks, engine, CHAT, Sampling(4), prompts, 4, seed=0)
+
+
+def only_math(completions, kind):
+    return [1.0 if k == "math" else None for k in kind]
+
+
+def test_a_group_without_a_reward_is_left_out_and_another_drawn():
+    rolled = sampler(only_math).roll_out(0)
+    assert [group.task.id for group in rolled.groups] == ["math"] and len(rolled.sampled) == 2
+    assert (rolled.lost, rolled.thrown_away, rolled.draws) == (1, 0, 1)
+    again = sampler(only_math).roll_out(0, max_refills=3)
+    assert [group.task.id for group in again.groups] == ["math"] * 2
+    assert (again.lost, again.thrown_away, again.draws) == (2, 0, 2)
+    choosy = sampler(only_math).roll_out(0, lambda rewards: False)
+    assert (choosy.groups, choosy.lost, choosy.thrown_away) == ([], 1, 1)
+
+
+def test_a_group_with_one_lost_completion_is_left_out():
+    rolled = sampler(lambda completions: [None, *[1.0] * (len(completions) - 1)]).roll_out(0)
+    assert rolled.lost == 1 and len(rolled.groups) == 1
+    lost = next(group for group in rolled.sampled if group.lost)
+    assert math.isnan(lost.rewards[0]) and lost.rewards[1:] == (1.0,) * 3
+
+
+def test_a_reward_that_never_applies_ends_the_run_before_its_first_update():
+    with pytest.raises(RewardError, match=r"no reward \('mine'\) applies to all completions of any of the first 2 pro"):
+        sampler(lambda completions: [None] * len(completions)).roll_out(0)
+    later = sampler(lambda completions: [None] * len(completions)).roll_out(1)  # by chance, or after a change: skipped
+    assert (later.groups, later.lost) == ([], 2)
+
+
+def test_what_others_are_compared_with_must_have_a_reward():
+    ready = sampler(only_math)
+    groups = ready.roll_out(0).groups
+    assert ready.greedy_rewards(groups) == [1.0]
+    never = sampler(lambda completions: [None] * len(completions))
+    with pytest.raises(RewardError, match="no reward applies to the most likely completion of task 'math'"):
+        never.greedy_rewards(groups)
+    with pytest.raises(RewardError, match="no reward applies to any continuation of task 'math'"):
+        never.state_values(groups, States(2, 1, 3), 0)
+
+
+def test_a_state_is_worth_what_the_continuations_that_are_judged_earn():
+    ready = sampler(only_math)
+    groups = ready.roll_out(0).groups
+    halves = sampler(lambda completions: [None if i % 2 else 3.0 for i in range(len(completions))])
+    found = state_values(groups, States(2, 0, 1), halves.environment, halves.engine, CHAT, Sampling(4), seed=0)
+    assert {value for one in found for value in one.values} == {3.0}
