@@ -217,6 +217,11 @@ COMMANDS: dict[str, Command] = {
         ("quiet", "json"),
         show=_show_scores,
     ),
+    "data show": Command(
+        "show a data set as a model sees it: tokens, loss mask, lengths, what is left out",
+        _recipe("data_show", "DataShow"),
+        ("json",),
+    ),
     "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),
     "export merge": Command(
         "merge an adapter into its base: a whole model with its card, checked by logprobs",

@@ -131,7 +131,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("data/tasks.py", old, new, "data/test_tasks.py")
+        Mutation("data/tasks.py", old, new, "data/test_tasks.py data/test_mixtures.py rewards/test_trl.py")
         for old, new in [
             ('rpartition("####")[2]', 'partition("####")[0]'),
             ('if "####" not in gold or not answer:', "if not answer:"),
@@ -149,7 +149,9 @@ MUTATIONS = [
             ('count("{prompt}") != 1', 'count("{prompt}") < 1'),
             ('if prompt[-1].role not in ("user", "tool"):', "if False:"),
             ('split="train" if split is None else split', 'split="train"'),
-            ("seed=seed", "seed=0"),
+            ("size=size, seed=seed", "size=size, seed=0"),
+            ("limit=limit, seed=seed", "limit=limit, seed=0"),
+            ("conversational=not isinstance", "conversational=isinstance"),
         ]
     ),
     *(

@@ -23,7 +23,7 @@ MUTATIONS = [
             ("unparsed=scores[outcome].unparsed", "unparsed=False"),
             ("tokens=len(trajectory.logprobs)", "tokens=len(trajectory.token_ids)"),
             ('"heldout" if gym else', '"train" if gym else'),
-            ('None if file else "test"', "None"),
+            ("else part)", "else None)"),
             ("if not config.exclude:", "if True:"),
             ("kept = fitting(kept, saved.where,", "kept = fitting(tasks, saved.where,"),
             ("if low > 0 else", "if low < 0 else"),

@@ -6,6 +6,11 @@ MUTATIONS = [
     Mutation("evaluation/accuracy.py", old, new, "evaluation/test_accuracy.py")
     for old, new in [
         (">= SOLVED", "> 0"),
+        (
+            "[group for group in groups if all(scores[outcome].applicable",
+            "[group for group in groups if any(scores[outcome].applicable",
+        ),
+        ("    if not groups:\n", "    if False:\n"),
         ("rates = [count / size for count in solved]", "rates = [float(count > 0) for count in solved]"),
         ("scores[outcome] for scores", "next(iter(scores.values())) for scores"),
         ("if size == 1 else mean_interval(rates)", "if True else mean_interval(rates)"),
@@ -20,5 +25,14 @@ MUTATIONS = [
         ("        seed=seed,\n", "        seed=0,\n"),
         ("if temperature == 0 and samples_per_task != 1:", "if False:"),
         ("    if not tasks:\n", "    if False:\n"),
+    ]
+] + [
+    Mutation("evaluation/heldout.py", old, new, "evaluation/test_heldout.py")
+    for old, new in [
+        ("if not any(map(math.isnan, each))", "if True"),
+        ("if not by_task:", "if False:"),
+        ("if scores[name].applicable]", "]"),
+        ("return sum(found) if found else math.nan", "return sum(found)"),
+        ("lost / len(groups)", "lost"),
     ]
 ]

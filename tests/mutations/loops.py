@@ -50,7 +50,7 @@ MUTATIONS = [
             ("importance_cap=config.importance_cap", "importance_cap=0.0", WEIGHED),
             ("pretraining=_texts(config, parts, step)", "pretraining=()", BESIDE),
             ("(False, *[True] * (len(ids) - 1))", "(True,) * len(ids)", BESIDE),
-            ("if len(text.split()) > 1]", "]", "test_text_that_cannot_be_learned_is_refused"),
+            ("if len(text.split()) > 1\n        ]", "]", "test_text_that_cannot_be_learned_is_refused"),
             ("    enough(algorithm, config.completions_per_prompt)\n", "", ALONE),
             ("if not 0 < config.critic_lr < math.inf:", "if False:", REFUSED),
             ("if config.critic not in CRITICS:", "if False:", REFUSED),

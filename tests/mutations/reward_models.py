@@ -411,9 +411,12 @@ MUTATIONS = [
     *(
         Mutation("data/preferences.py", old, new, "annotation/test_lessons.py")
         for old, new in [
-            ('if ties and row.fields.get("tie") is not True:', "if False:"),
-            ('if row.fields.get("tie") is True and not ties:', "if False:"),
-            ('        if row.fields.get("tie") is True:\n            raise', "        if False:\n            raise"),
+            ('if ties and typed(row.fields.get("tie")) is not True:', "if False:"),
+            ('if typed(row.fields.get("tie")) is True and not ties:', "if False:"),
+            (
+                '        if typed(row.fields.get("tie")) is True:\n            raise',
+                "        if False:\n            raise",
+            ),
         ]
     ),
     *(
@@ -461,8 +464,8 @@ MUTATIONS = [
     ),
     Mutation(
         "evaluation/heldout.py",
-        "sum(weight * scores[name].value for",
-        "sum(scores[name].value for",
+        "[weight * scores[name].value for",
+        "[scores[name].value for",
         "recipes/test_rl_reward_model.py",
     ),
     *(

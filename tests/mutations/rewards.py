@@ -65,9 +65,9 @@ MUTATIONS = [
     *(
         Mutation("rewards/combine.py", old, new, "rewards/test_combine.py")
         for old, new in [
-            ("weight * parts[name].value", "weight + parts[name].value"),
-            ("weight * parts[name].value", "parts[name].value"),
-            ("parts[name].value for", "abs(parts[name].value) for"),
+            ("weight * score.value", "weight + score.value"),
+            ("weight * score.value", "score.value"),
+            ("score.value for", "abs(score.value) for"),
             ("other.cancel()", "pass"),
             ("if names.count(name) > 1", "if names.count(name) > 2"),
             ('("mean", "std", "length_correlation")', '("mean",)'),
@@ -83,9 +83,19 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rewards/custom.py", old, new, "rewards/test_custom.py")
+        Mutation("rewards/custom.py", old, new, "rewards/test_custom.py rewards/test_trl.py")
         for old, new in [
-            ("or not math.isfinite(score.value)", ""),
+            ("or (score.applicable and not math.isfinite(score.value))", ""),
+            ("_said(episode) if batch else episode.completion", "episode.completion"),
+            ("_asked(episode) if batch else _question(episode)", "_question(episode)"),
+            ("episode.messages[len(episode.task.prompt) :]", "episode.messages[-1:]"),
+            ("_as_dicts(episode.task.prompt)", "_as_dicts(episode.messages)"),
+            ("list(episode.completion_ids or ())", "list(episode.completion_ids or ())[:-1]"),
+            ("Score.not_applicable() if value is None else", ""),
+            ("and name not in _LOGS:", ":"),
+            ('"answers", "answer", "completion_ids"}', '"answers"}'),
+            ('elif "completion_ids" in self.parameters:', "elif False:"),
+            ("if p.name in _TRAINER and p.default is p.empty", "if False"),
             ("if len(values) != len(episodes):", "if len(values) > len(episodes):"),
             ("metadata | given", "given | metadata"),
             ("all(key in e.task.metadata", "any(key in e.task.metadata"),
@@ -376,6 +386,15 @@ MUTATIONS = [
             ("map(re.escape, longest_first)", "longest_first"),
             (", re.IGNORECASE", ""),
             ("if self.cap < 1", "if self.cap < 0"),
+        ]
+    ),
+    *(
+        Mutation("rewards/combine.py", old, new, "rewards/test_trl.py")
+        for old, new in [
+            ("if score.applicable]", "]"),
+            ("self.weights.items() if weight]", "self.weights.items()]"),
+            ("if found or not scores else math.nan", "if True else math.nan"),
+            ("if found or not scores else math.nan", "if found else math.nan"),
         ]
     ),
 ]

@@ -35,8 +35,8 @@ MUTATIONS = [
     *(
         Mutation("rollouts/continuations.py", old, new, "rollouts/test_continuations.py")
         for old, new in [
-            ("sum(group.rewards) / states.samples", "sum(group.rewards)"),
-            ("sum(group.rewards) / states.samples", "max(group.rewards)"),
+            ("sum(earned) / len(earned)", "sum(earned)"),
+            ("sum(earned) / len(earned)", "max(earned)"),
             ('seed_for(seed, "continuation", n, k)', 'seed_for(seed, "continuation", n)'),
             ('seed_for(seed, "continuation", n, k)', 'seed_for(seed, "continuation", k)'),
             ("sum(start <= n for start in begins) - 1", "sum(start < n for start in begins)"),
@@ -94,7 +94,7 @@ MUTATIONS = [
             ("pstdev(rewards)", "stdev(rewards)"),
             ("import fmean, pstdev", "import fmean, stdev as pstdev"),
             (">= SOLVED", "> 0"),
-            ("part[outcome].unparsed", "part[outcome].value == 0"),
+            ("score.unparsed for", "(score.value == 0) for"),
             ("lengths = [len(t.logprobs)", "lengths = [len(t.token_ids)"),
             ("is not StopReason.STOP", "is StopReason.LENGTH"),
             (
@@ -169,5 +169,47 @@ MUTATIONS = [
                 "            del self._prompts[prompt_ids]\n",
             ),
         ]
+    ),
+    *(
+        Mutation("rollouts/dynamic.py", old, new, "rollouts/test_dynamic.py")
+        for old, new in [
+            ("[group for group in found if not group.lost]", "found"),
+            ("if not whole and draw + drawn == 0:", "if False:"),
+            ("if not whole and draw + drawn == 0:", "if not whole:"),
+            ("len(sampled) - len(groups) - lost", "len(sampled) - len(groups)"),
+            ("lost += len(found) - len(whole)", "pass"),
+            ("if lost := [group for group in found if group.lost]:", "if lost := []:"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/continuations.py", old, new, "rollouts/test_dynamic.py")
+        for old, new in [
+            ("if not math.isnan(reward)]", "]"),
+            ("len(earned)", "states.samples"),
+            ("if not earned:", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/measures.py", old, new, "rollouts/test_measures.py")
+        for old, new in [
+            ("for reward in group.rewards if not math.isnan(reward)]", "for reward in group.rewards]"),
+            ("1 - len(rewards) / len(scores)", "len(rewards) / len(scores)"),
+            ("if part[outcome].applicable]", "]"),
+            ("if part[name].applicable]", "]"),
+        ]
+    ),
+    Mutation("rollouts/signals.py", "if not group.lost]", "]", "rollouts/test_measures.py"),
+    Mutation(
+        "rollouts/drive.py",
+        "(*opening, *trajectory",
+        "(*trajectory",
+        "rollouts/test_drive.py rollouts/test_continuations.py",
+    ),
+    Mutation("rollouts/drive.py", "len(turns[0].context_ids) :]", "0:]", "rollouts/test_drive.py"),
+    Mutation(
+        "types.py",
+        "any(map(math.isnan, self.rewards))",
+        "all(map(math.isnan, self.rewards))",
+        "rollouts/test_dynamic.py",
     ),
 ]

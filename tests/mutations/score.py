@@ -25,7 +25,9 @@ MUTATIONS = [
             ("(_cell(row.id), name", "(row.id, name"),
             ("[len(rows) : len(rows) + AT_A_TIME]", "[:AT_A_TIME]"),
             ("environment.total(s)", "sum(one.value for one in s.values())"),
-            ("fmean(row.scores[name].unparsed for", "sum(row.scores[name].unparsed for"),
+            ("_mean(score.unparsed for", "_mean(not score.unparsed for"),
+            ("if row.scores[name].applicable]", "]"),
+            ("score.value if score.applicable else None", "score.value"),
             ("    check_reward_models(config.reward_model,", "    (config.reward_model,"),
             ("        refuse_unreadable(SingleTurn(rewards)", "        (SingleTurn(rewards)"),
         ]

@@ -1,0 +1,206 @@
+"""A data set as a model sees it: rendered rows with their loss mask, lengths, and what is left out and why.
+
+    posttrain data show --dataset train.jsonl --model OWNER/NAME
+    posttrain data show --dataset pairs.jsonl --eval-dataset test.jsonl --rows 5 --tokens
+    posttrain data show --dataset "a.jsonl=0.7 b.csv=0.3" --json
+
+Rows are read by the loaders of `sft`, `preference` and `rl`, and rendered by the same chat format: what is shown
+is what is trained on. Nothing is ever truncated: what is over --max-tokens is left out. No weights are read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.data import (
+    ChatFormat,
+    hold_out,
+    load_demonstrations,
+    load_tasks,
+    load_tokenizer,
+    parse_columns,
+    question_of,
+    read_rows,
+)
+from posttrain.data.mixtures import parts_of
+from posttrain.data.rows import UnknownColumn
+from posttrain.errors import TemplateError, UserError, unknown
+from posttrain.models.footprint import read_shape
+from posttrain.models.load import locate
+from posttrain.recipes.data_show.items import Item, columns_say, demonstration_item, feedback_item, task_item
+from posttrain.recipes.data_show.result import DataShowResult, Dropped, HeldOutRows, Shown, too_long
+from posttrain.training.feedback import JUDGEMENTS, PAIRS, Feedback
+from posttrain.training.saved import saved_model
+from posttrain.training.settings import at_least
+from posttrain.types import Task
+
+LAYOUTS = ("sft", "preference", "judgements", "rl")
+NAMED = 3  # rows that are named for each reason why some are left out
+
+
+@dataclass(frozen=True)
+class DataShow:
+    """Show a data set as a model sees it: tokens, loss mask, lengths, and what is left out."""
+
+    dataset: str = ""
+    """A file, folder, glob, hub id or gym:NAME, or a mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
+    model: str = "smollm2-135m-instruct"
+    """Whose tokenizer and chat template: a hub id, a folder, a run, or a packaged model."""
+    layout: str = "auto"
+    """How rows are read: sft, preference, judgements (kto), rl, or auto: by the columns of the first row."""
+    rows: int = 3
+    """Rows to show in full; 0: only the summary."""
+    first: int = 1
+    """The number of the first row to show."""
+    tokens: bool = False
+    """List the tokens of the rows that are shown, one a line, with their ids."""
+    max_tokens: int = 1024
+    """The longest example (of rl the longest prompt); longer ones are left out, as training leaves them out."""
+    train_on: str = "all"
+    """Of sft: which of the assistant's turns are learned, all or the last of each conversation."""
+    columns: str = ""
+    """Which columns to read, such as "prompt=question completion=response"."""
+    split: str = ""
+    """Which part of a folder or hub data set; "train" unless given."""
+    limit: int | None = None
+    """The maximum number of rows, from the beginning; all by default."""
+    system: str | None = None
+    """A system message, in place of the data's own."""
+    prompt_template: str = "{prompt}"
+    """Text around each of the user's messages."""
+    eval_dataset: str = ""
+    """Held-out rows, to count those whose prompt is also in the data set."""
+    eval_share: float = 0.0
+    """Or the share of the rows that training would hold out."""
+    seed: int = 0
+    """Which rows of a mixture are repeated, and which are held out."""
+
+
+def run(config: DataShow) -> DataShowResult:
+    """Read, render and count; nothing is written."""
+    _check(config)
+    where = saved_model(config.model).where
+    chat, context = ChatFormat(load_tokenizer(locate(where))), read_shape(where).context
+    layout = layout_in(config) if config.layout == "auto" else config.layout
+    items, left_out = _read(config, layout, config.dataset, config.limit)
+    most = min(config.max_tokens, context - (layout == "rl"))
+    wanted = range(config.first, config.first + config.rows)
+    shown, lengths, over = list[Shown](), list[int](), list[str]()
+    sums, kept = [0, 0], 0
+    for number, item in enumerate(items, 1):
+        try:
+            sequences = item.sequences(chat)
+        except TemplateError as error:
+            raise TemplateError(f"row {number}: {error}") from error
+        sizes = [len(one.token_ids) for one in sequences]
+        lengths += sizes
+        # An example of sft is left out alone; the responses of a row are kept or left out together.
+        fits = [size <= most if layout == "sft" else max(sizes) <= most for size in sizes]
+        for one, fit in zip(sequences, fits, strict=True):
+            sums[0] += len(one.token_ids) * fit
+            sums[1] += sum(one.learned) * fit
+        over += [f"row {number}"] * (fits.count(False) if layout == "sft" else not all(fits))
+        kept += any(fits)
+        if number in wanted:
+            shown.append(Shown(number, item.answer, tuple(fits), tuple(sequences)))
+    dropped = _dropped(left_out)
+    if over:
+        dropped.append(Dropped(too_long(most), len(over), tuple(dict.fromkeys(over))[:NAMED]))
+    return DataShowResult(
+        dataset=config.dataset,
+        model=config.model,
+        layout=layout,
+        max_tokens=most,
+        rows=len(items),
+        kept=kept,
+        dropped=tuple(dropped),
+        duplicates=len(items) - len({item.says for item in items}),
+        repeated_prompts=len(items) - len({question_of(item.prompt) for item in items}),
+        lengths=tuple(lengths),
+        learned=sums[1],
+        total=sums[0],
+        heldout=_heldout(config, layout, items),
+        shown=tuple(shown),
+        chat=chat,
+        tokens=config.tokens,
+    )
+
+
+def _check(config: DataShow) -> None:
+    if not config.dataset:
+        raise UserError("say what to show with --dataset: a file, folder, glob or hub id, gym:NAME, or a mixture")
+    if config.layout not in ("auto", *LAYOUTS):
+        raise unknown("--layout", config.layout, ("auto", *LAYOUTS))
+    if config.train_on not in ("all", "last"):
+        raise unknown("--train-on", config.train_on, ("all", "last"))
+    at_least("rows", config.rows, 0)
+    at_least("first", config.first, 1)
+    at_least("max_tokens", config.max_tokens, 1)
+    if not 0 <= config.eval_share < 1 or (config.eval_share and config.eval_dataset):
+        raise UserError("--eval-share must be from 0 to below 1, and not beside --eval-dataset")
+
+
+def layout_in(config: DataShow) -> str:
+    """What the columns of the first row say that a data set is for.
+
+    Raises:
+        UserError: they say nothing.
+    """
+    source = parts_of(config.dataset)[0].source
+    if source.startswith("gym:"):
+        return "rl"
+    columns = parse_columns(config.columns) if config.columns else None
+    try:
+        (row,) = read_rows(source, split=config.split or None, columns=columns, limit=1)
+    except UnknownColumn:
+        (row,) = read_rows(source, split=config.split or None, limit=1)
+    if not (found := columns_say(row)):
+        raise row.fail(
+            f"cannot tell what this row is for; it has: {', '.join(row.fields) or 'no fields'}; map its columns with "
+            f"--columns, or name the --layout: {', '.join(LAYOUTS)}"
+        )
+    return found
+
+
+def _read(config: DataShow, layout: str, source: str, limit: int | None = None) -> tuple[list[Item], Sequence[str]]:
+    """The rows of a source, and those that are left out because nothing can be learned from them."""
+    words: dict[str, Any] = {
+        "split": config.split or None,
+        "columns": parse_columns(config.columns) if config.columns else None,
+        "limit": limit,
+        "system": config.system,
+        "prompt_template": config.prompt_template,
+        "seed": config.seed,
+    }
+    if layout == "rl":
+        return [task_item(task) for task in load_tasks(source, **words)], ()
+    if layout == "sft":
+        return [demonstration_item(one, config.train_on) for one in load_demonstrations(source, **words)], ()
+    kind: Feedback[Any, Any] = PAIRS if layout == "preference" else JUDGEMENTS
+    found = kind.load(source, **words)
+    return [feedback_item(kind, one) for one in found.items], found.left_out
+
+
+def _heldout(config: DataShow, layout: str, items: Sequence[Item]) -> HeldOutRows | None:
+    if config.eval_share:
+        tasks = [Task(item.prompt) for item in items]
+        learned, held = (
+            [question_of(task.prompt) for task in side] for side in hold_out(tasks, config.eval_share, config.seed)
+        )
+    elif config.eval_dataset:
+        learned = [question_of(item.prompt) for item in items]
+        held = [question_of(item.prompt) for item in _read(config, layout, config.eval_dataset)[0]]
+    else:
+        return None
+    met = set(learned)
+    return HeldOutRows(len(held), sum(one in met for one in held), len(held) - len(set(held)))
+
+
+def _dropped(left_out: Sequence[str]) -> list[Dropped]:
+    """By reason, the most frequent first. A line is `place: reason`."""
+    places: dict[str, list[str]] = {}
+    for line in left_out:
+        place, _, reason = line.partition(": ")
+        places.setdefault(reason, []).append(place)
+    found = [Dropped(reason, len(found), tuple(found[:NAMED])) for reason, found in places.items()]
+    return sorted(found, key=lambda one: -one.n)

@@ -1,0 +1,179 @@
+"""A data set is shown as it is trained on: the same tokens, the same mask, the same rows left out."""
+
+import doctest
+import json
+import re
+
+import pytest
+
+from posttrain.cli import main
+from posttrain.data import ChatFormat, in_memory, load_demonstrations, load_tokenizer
+from posttrain.errors import UserError
+from posttrain.monitoring import masked_text
+from posttrain.monitoring.masked_text import masked_lines
+from posttrain.recipes.data_show import DataShow, result, run
+from posttrain.recipes.sft import SFT
+from posttrain.recipes.sft import run as train
+from posttrain.training.pair_options import PairOptions
+from tests.recipes.folders import model_folder
+
+CHAT = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+LONGER = [*CHAT, {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4" * 40}]
+ROWS = [{"messages": CHAT}, {"prompt": "3+3?", "completion": "6"}, {"messages": CHAT}, {"messages": LONGER}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(model_folder(tmp_path_factory.mktemp("show") / "model"))
+
+
+def text(found, number=0):
+    return found.summary()["shown"][number]["text"]
+
+
+def test_doctests():
+    assert doctest.testmod(masked_text).failed == doctest.testmod(result).failed == 0
+
+
+def test_demonstrations_by_hand(model):
+    # The tokenizer is one of bytes; <|im_start|> and <|im_end|> are one token each.
+    found = run(DataShow(in_memory(ROWS), model, rows=9))
+    answer = found.summary()
+    assert (answer["layout"], answer["rows"], answer["kept"], answer["dropped"]) == ("sft", 4, 4, [])
+    assert (answer["duplicates"], answer["repeated_prompts"], answer["heldout"]) == (1, 2, None)
+    rendered = "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>"
+    one = answer["shown"][0]
+    assert one["text"].endswith(rendered) and one["learned"].count(True) == 2 and one["learned"][-2:] == [True, True]
+    chat = ChatFormat(load_tokenizer(model))
+    for shown, conversation in zip(answer["shown"], load_demonstrations(in_memory(ROWS)), strict=True):
+        assert (shown["token_ids"], shown["learned"]) == tuple(chat.training_ids(conversation))
+    assert answer["tokens"]["learned"] == 2 + 2 + 2 + 2 + 41
+    assert answer["tokens"]["total"] == sum(len(one["token_ids"]) for one in answer["shown"]) == sum(found.lengths)
+    assert sum(one["n"] for one in answer["histogram"]) == 4
+
+
+def test_what_is_left_out_is_what_sft_leaves_out(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sizes = run(DataShow(in_memory(ROWS), model)).lengths
+    found = run(DataShow(in_memory(ROWS), model, max_tokens=max(sizes) - 1, rows=1, first=4))
+    assert found.dropped == ((f"over {max(sizes) - 1} tokens", 1, ("row 4",)),)
+    assert (found.kept, found.learned, found.lengths) == (3, 6, sizes)
+    assert found.lines()[0] == f"row 4: {max(sizes)} tokens, 43 learned, left out: over {max(sizes) - 1} tokens"
+    config = SFT(in_memory(ROWS), model, steps=1, examples_per_step=3, max_tokens=max(sizes) - 1, precision="float32")
+    trained = train(config, quiet=True)
+    assert (trained.examples, trained.dropped) == (3, 1)
+    assert SFT.max_tokens == PairOptions.max_tokens == DataShow.max_tokens
+
+
+def test_the_context_of_the_model_counts_too(model):
+    long = [{"prompt": "a" * 300, "completion": "b"}, ROWS[1]]
+    assert [one.reason for one in run(DataShow(in_memory(long), model)).dropped] == ["over 256 tokens"]
+    asked = [{"prompt": "a" * 300}, {"prompt": "b"}]
+    assert [one.reason for one in run(DataShow(in_memory(asked), model)).dropped] == ["over 255 tokens"]
+
+
+def test_pairs_tasks_and_judgements(model):
+    pairs = [
+        {"prompt": "1+1?", "chosen": "2", "rejected": "three"},
+        {"prompt": "1+1?", "chosen": "2", "rejected": "2"},
+        {"prompt": "1+1?", "chosen": "", "rejected": "2"},
+        {"prompt": "2+2?", "chosen": "5", "rejected": "5"},
+    ]
+    source = in_memory(pairs)
+    found = run(DataShow(source, model))
+    assert (found.layout, found.rows) == ("preference", 1)
+    assert found.dropped == (
+        ("'chosen' and 'rejected' are the same", 2, (f"row 2 of {source}", f"row 4 of {source}")),
+        ("'chosen' says nothing", 1, (f"row 3 of {source}",)),
+    )
+    assert [(one["part"], sum(one["learned"])) for one in found.summary()["shown"]] == [("chosen", 2), ("rejected", 6)]
+    tasks = run(DataShow(in_memory([{"prompt": "1+1?", "answer": "2\x1b[2J"}]), model))
+    assert tasks.layout == "rl" and tasks.learned == 0 and text(tasks).endswith("<|im_start|>assistant\n")
+    assert "  answer: 2\\x1b[2J" in tasks.lines()
+    thumbs = run(DataShow(in_memory([{"prompt": "1+1?", "completion": "2", "label": "1"}]), model))
+    assert thumbs.layout == "judgements" and thumbs.summary()["shown"][0]["part"] == "good"
+    assert run(DataShow("gym:chain_sum", model, limit=3)).rows == 3
+
+
+@pytest.mark.parametrize(
+    "row, layout",
+    [
+        ({"question": "a", "answer": "b"}, "sft"),
+        ({"question": "a", "answer": "b #### 1"}, "rl"),
+        ({"instruction": "a", "output": "b"}, "sft"),
+        ({"prompt": "a", "responses": ["b", "c"], "scores": [1, 2]}, "preference"),
+        ({"prompt": "a", "response": "b", "helpfulness": 1}, "preference"),
+    ],
+)
+def test_the_layout_is_told_by_the_columns(model, row, layout):
+    other = row | {"response": "c", "helpfulness": 4}
+    rows = [row, other] if "response" in row else [row]
+    assert run(DataShow(in_memory(rows), model)).layout == layout
+
+
+def test_held_out_rows_that_are_no_test(model):
+    heldout = [{"prompt": "1+1?", "completion": "x"}, *[{"prompt": "new?", "completion": "y"}] * 2]
+    found = run(DataShow(in_memory(ROWS), model, eval_dataset=in_memory(heldout)))
+    assert found.heldout == (3, 1, 1)
+    assert "held out: 3 rows; the prompts of 1 are also in the data set, of 1 stood before among them" in found.lines()
+    many = [{"prompt": f"{i}?", "completion": "y"} for i in range(40)]
+    shared = run(DataShow(in_memory(many), model, eval_share=0.3)).heldout
+    assert shared.overlap == 0 and 4 <= shared.n <= 20
+
+
+def test_what_the_data_say_is_not_obeyed_by_the_terminal(model, capsys, monkeypatch):
+    bad = [{"prompt": "a\n  > b", "completion": "\x1b[2J\u202e\rc"}]
+    assert main(["data", "show", "--dataset", in_memory(bad), "--model", model]) == 0
+    out = capsys.readouterr().out
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", out)
+    assert "      > b<|im_end|>\u21b5" in out and "  > \\x1b[2J\\u202e\\rc<|im_end|>" in out.splitlines()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    coloured = run(DataShow(in_memory(bad), model)).lines()
+    assert any(line.startswith("  > \x1b[1;32m\\x1b[2J") for line in coloured)
+    assert [re.sub("\x1b\\[[0-9;]*m", "", line) for line in coloured] == out.splitlines()
+
+
+def test_tokens_are_listed_with_their_ids(model):
+    lines = run(DataShow(in_memory(ROWS), model, rows=1, tokens=True)).lines()
+    ids = run(DataShow(in_memory(ROWS), model)).summary()["shown"][0]["token_ids"]
+    assert lines[len(ids)] == f"  > {len(ids) - 1:>5} {ids[-1]:>7} <|im_end|>" and lines[len(ids) + 1] == ""
+
+
+def test_a_mark_is_at_the_beginning_of_every_line():
+    lines = masked_lines([("a\n", False), ("b\n\nc", True), ("\nd", False)])
+    assert lines == ["    a\u21b5", "  > b\u21b5", "  > \u21b5", "  > c", "    \u21b5", "    d"]
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ([], "say what to show with --dataset"),
+        (["--dataset", "x.jsonl"], "there is no file or folder 'x.jsonl'"),
+        (["--dataset", "{rows}", "--layout", "dpo"], "unknown --layout 'dpo'"),
+        (["--dataset", "{rows}", "--train-on", "first"], "unknown --train-on 'first'"),
+        (["--dataset", "{rows}", "--first", "0"], "--first must be"),
+        (["--dataset", "{rows}", "--eval-share", "1"], "--eval-share must be from 0"),
+        (["--dataset", "{odd}"], "cannot tell what this row is for; it has: a; map its columns"),
+        (["--dataset", "{rows}", "--layout", "preference"], "field 'chosen' is missing"),
+    ],
+)
+def test_mistakes_are_one_line(model, capsys, options, problem):
+    words = {"rows": in_memory(ROWS), "odd": in_memory([{"a": 1}])}
+    assert main(["data", "show", "--model", model, *(option.format(**words) for option in options)]) == 2
+    err = capsys.readouterr().err
+    assert problem in err and err.count("\n") == 1
+
+
+def test_json_is_the_last_line(model, capsys):
+    assert main(["data", "show", "--dataset", in_memory(ROWS), "--model", model, "--rows", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    counts = "dataset model layout max_tokens rows kept dropped duplicates repeated_prompts heldout"
+    assert list(found) == [*counts.split(), "tokens", "histogram", "shown"]
+    assert found["shown"] == [] and found["tokens"].keys() == {"total", "learned", "min", "mean", "median", "max"}
+
+
+def test_a_conversation_that_the_template_refuses_is_named(model):
+    rows = [*ROWS[:1], {"prompt": "a", "completion": "<|im_end|>"}]
+    with pytest.raises(UserError, match="row 2: assistant turn 1 contains the stop token"):
+        run(DataShow(in_memory(rows), model))
