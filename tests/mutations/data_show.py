@@ -35,7 +35,7 @@ MUTATIONS = [
     *(
         Mutation("recipes/data_show/result.py", old, new, "recipes/test_data_show.py")
         for old, new in [
-            ("printable(one.answer)", "one.answer"),
+            ('printable(" ".join(one.answer.split()))', '" ".join(one.answer.split())'),
             ("(length - 1) // width for", "length // width for"),
             ("step * BINS >= longest", "step * BINS > longest * 2"),
             ("skip_special_tokens=False", "skip_special_tokens=True"),

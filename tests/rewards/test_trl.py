@@ -155,3 +155,16 @@ def test_a_total_is_over_the_rewards_that_apply_and_lost_where_none_does():
     assert found[:2] == [2.0, 0.0] and math.isnan(found[2]) and found[3] == 2.0
     only_logged = Weighted(((from_function(think_format_reward), 0.0),))
     assert only_logged.total({"think_format_reward": Score.not_applicable()}) == 0.0
+
+
+def test_a_function_that_reads_messages_says_so_where_prompts_are_text():
+    with pytest.raises(
+        RewardError, match=r"'think_format_reward' raised TypeError: string .*: write each prompt as \[\{"
+    ):
+        through(think_format_reward, False)
+
+    def wrong(completions):
+        raise TypeError("string indices must be integers")
+
+    with pytest.raises(RewardError, match=r"raised TypeError: string indices must be integers \("):
+        through(wrong, True)

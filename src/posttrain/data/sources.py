@@ -218,7 +218,7 @@ def _hub(source: str, hub: re.Match[str], split: str) -> Iterator[Row]:
     import datasets
 
     name, config, revision = hub["name"], hub["config"], hub["revision"]
-    pinned = {"revision": revision} if revision else {}
+    pinned: dict[str, Any] = {"revision": revision} if revision else {}
     try:
         rows = cast(Any, datasets.load_dataset(name, config, split=split, **pinned))
     except Exception as error:  # the network, the hub and the loaders raise some twenty kinds

@@ -78,7 +78,13 @@ class CustomReward:
         if not episodes:
             return []
         if self.mode == "batch":
-            return self._scores(episodes, await self._call(self._columns(episodes)))
+            try:
+                returned = await self._call(self._columns(episodes))
+            except TypeError as error:
+                if "string indices" in str(error) and not all(episode.task.conversational for episode in episodes):
+                    raise RewardError(_needs_messages(self.name, error)) from error
+                raise
+            return self._scores(episodes, returned)
         if inspect.iscoroutinefunction(self.function):
             return list(await gather(*(self._score_one(episode) for episode in episodes)))
         return [await self._score_one(episode) for episode in episodes]
@@ -256,6 +262,13 @@ _LOGS = ("log_extra", "log_metric")
 
 def _question(episode: Episode) -> str:
     return next((m.content for m in reversed(episode.task.prompt) if m.role == "user"), "")
+
+
+def _needs_messages(reward: str, error: TypeError) -> str:
+    return (
+        f"reward '{reward}' raised TypeError: {error}; it reads completions as lists of messages, and they are text "
+        'where the data\'s prompts are text: write each prompt as [{"role": "user", "content": ...}]'
+    )
 
 
 def _no_such_key(reward: str, key: str, episode: Episode) -> str:

@@ -12,6 +12,7 @@ from posttrain.monitoring.markup import printable
 from posttrain.monitoring.masked_text import histogram_lines, in_colour, masked_lines
 
 BINS = 10  # of the histogram, at most
+ANSWER = 200  # characters of a task's answer
 
 
 class TokenSequence(NamedTuple):
@@ -136,7 +137,8 @@ class DataShowResult:
             else:
                 yield from masked_lines(list(segments(self.chat, token_ids, learned)), colour=colour)
             if one.answer:
-                yield f"  answer: {printable(one.answer)[:200]}"
+                answer = printable(" ".join(one.answer.split()))
+                yield f"  answer: {answer if len(answer) <= ANSWER else answer[: ANSWER - 3] + '...'}"
             yield ""
 
     def _lengths(self) -> dict[str, float]:
