@@ -104,6 +104,10 @@ def test_both_formats_of_arrow(tmp_path):
     for name in ("stream.arrow", "file.arrow"):
         assert load_rows(str(tmp_path / name)) == ROWS
     assert read_rows(str(tmp_path / "file.arrow"))[2].place == "file.arrow row 3"
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    for name in ("stream.arrow", "file.arrow", "a.parquet"):
+        (tmp_path / f"{name}.xz").write_bytes(lzma.compress((tmp_path / name).read_bytes()))
+        assert load_rows(str(tmp_path / f"{name}.xz")) == ROWS
 
 
 def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path):
@@ -151,7 +155,9 @@ def test_columns_are_mapped(tmp_path):
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 999)[:-20], "cannot read a.jsonl.gz"),
         ("a.parquet", b"not parquet", "cannot read a.parquet as parquet"),
         ("a.xlsx", b"PK", r"cannot read '.*a.xlsx'; expected a file that ends with .jsonl, .ndjson, .json, .csv"),
-        ("a.parquet.gz", b"", r"cannot read '.*a.parquet.gz'; expected"),
+        ("a.parquet.gz", b"not gzip", "cannot read a.parquet.gz: Not a gzipped file"),
+        ("a.parquet.gz", gzip.compress(b"not parquet"), "cannot read a.parquet.gz as parquet"),
+        ("a.parquet", b"", "cannot read a.parquet as parquet"),
         ("a.csv", b"", "has no rows"),
         ("a.csv", b"a,b\n", "has no rows"),
         ("a.csv", b"a,b\n1\n", "a.csv line 2: 1 cells under a header of 2 columns; put cells"),

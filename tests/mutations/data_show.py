@@ -27,7 +27,7 @@ MUTATIONS = [
             ),
             ('("chosen", "rejected") if', '("rejected", "chosen") if'),
             ('"good" if one.good', '"bad" if one.good'),
-            ('"####" not in str(row.fields["answer"])', "True"),
+            ('"####" not in answer', "True"),
             ("or layout_of(row) is not None", ""),
             ("or helpsteer", ""),
         ]

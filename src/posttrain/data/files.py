@@ -1,4 +1,4 @@
-"""Rows of one file: jsonl, json, csv, tsv, parquet and arrow; text formats also compressed.
+"""Rows of one file: jsonl, json, csv, tsv, parquet and arrow, also compressed.
 
 `pyarrow` is imported when a parquet, arrow or zst file is read.
 """
@@ -10,7 +10,8 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
@@ -21,7 +22,7 @@ from posttrain.errors import DataError
 TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 TABLES = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-READABLE = f"{', '.join(TEXT + TABLES)} (text also with {', '.join(COMPRESSED)})"
+READABLE = f"{', '.join(TEXT + TABLES)} (also with {', '.join(COMPRESSED)})"
 _LONGEST_CELL = 2**31 - 1  # characters of a csv cell
 
 
@@ -29,13 +30,13 @@ def kind_of(name: str) -> str:
     """The format that a file's name says, without its compression; "" for a name that cannot be read.
 
     Example:
-        >>> kind_of("a.JSONL.gz"), kind_of("a.parquet"), kind_of("a.parquet.gz"), kind_of("a.txt")
-        ('.jsonl', '.parquet', '', '')
+        >>> kind_of("a.JSONL.gz"), kind_of("a.parquet"), kind_of("a.txt.gz")
+        ('.jsonl', '.parquet', '')
     """
-    name, text_only = name.lower(), False
+    name = name.lower()
     while name.endswith(COMPRESSED):
-        name, text_only = name.rpartition(".")[0], True
-    return next((kind for kind in (TEXT if text_only else TEXT + TABLES) if name.endswith(kind)), "")
+        name = name.rpartition(".")[0]
+    return next((kind for kind in TEXT + TABLES if name.endswith(kind)), "")
 
 
 def read_file(path: Path, name: str) -> Iterator[Row]:
@@ -71,8 +72,9 @@ def _zst(file: IO[bytes]) -> IO[bytes]:
 _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _zst}
 
 
-def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
-    """The lines of a text file, decompressed as often as its name says."""
+@contextmanager
+def _opened(path: Path) -> Generator[IO[bytes], None, None]:
+    """A file, decompressed as often as its name says."""
     try:
         with path.open("rb") as raw:
             opened: IO[bytes] = raw
@@ -80,14 +82,20 @@ def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
             while name.endswith(COMPRESSED):
                 name, _, suffix = name.rpartition(".")
                 opened = _OPENERS[f".{suffix}"](opened)
+            yield opened
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(
+            f"cannot read {path.name}: {first_line(error)}; the file is damaged or incomplete, fetch it again"
+        ) from error
+
+
+def _lines(path: Path, newline: str | None = None) -> Iterator[str]:
+    try:
+        with _opened(path) as opened:
             yield from io.TextIOWrapper(opened, encoding="utf-8-sig", newline=newline)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path.name} is not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
-        ) from error
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(
-            f"cannot read {path.name}: {first_line(error)}; the file is damaged or incomplete, fetch it again"
         ) from error
 
 
@@ -171,7 +179,7 @@ def _cell(text: str) -> Any:
 def _parquet(path: Path, name: str) -> Iterator[Row]:
     import pyarrow.parquet
 
-    return _batches(path, name, "parquet", lambda: pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024))
+    return _batches(name, "parquet", lambda: pyarrow.parquet.ParquetFile(_table(path)).iter_batches(batch_size=1024))
 
 
 def _arrow(path: Path, name: str) -> Iterator[Row]:
@@ -180,7 +188,7 @@ def _arrow(path: Path, name: str) -> Iterator[Row]:
     import pyarrow.ipc
 
     def batches() -> Iterator[Any]:
-        with pyarrow.memory_map(str(path)) as source:
+        with _table(path) as source:
             if source.read(6) == b"ARROW1":
                 reader = pyarrow.ipc.open_file(source)
                 yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
@@ -188,10 +196,20 @@ def _arrow(path: Path, name: str) -> Iterator[Row]:
                 source.seek(0)
                 yield from pyarrow.ipc.open_stream(source)
 
-    return _batches(path, name, "arrow", batches)
+    return _batches(name, "arrow", batches)
 
 
-def _batches(path: Path, name: str, kind: str, batches: Callable[[], Iterator[Any]]) -> Iterator[Row]:
+def _table(path: Path) -> Any:
+    """A table's bytes, in which there is something to be jumped to: mapped, or decompressed into memory."""
+    import pyarrow
+
+    if not path.name.lower().endswith(COMPRESSED):
+        return pyarrow.memory_map(str(path))
+    with _opened(path) as opened:
+        return pyarrow.BufferReader(opened.read())
+
+
+def _batches(name: str, kind: str, batches: Callable[[], Iterator[Any]]) -> Iterator[Row]:
     import pyarrow
 
     number = 0

@@ -27,7 +27,8 @@ def columns_say(row: Row) -> str:
         return "preference"
     if "completion" in row and "label" in row:
         return "judgements"
-    answers = "question" in row and "answer" in row and "####" not in str(row.fields["answer"])
+    answer = row.fields.get("answer")
+    answers = "question" in row and isinstance(answer, str) and "####" not in answer  # which GSM8K's are read as tasks
     if answers or any(name in row for name in ("messages", "conversations", "completion", "instruction")):
         return "sft"
     return "rl" if "prompt" in row or "question" in row else ""
