@@ -21,5 +21,6 @@ def test_files_folders_mixtures_and_globs_have_a_digest_each_and_names_of_hubs_n
     assert digests({"dataset": "name with space.jsonl"}) == of("name with space.jsonl")
     assert digests({"dataset": "a.jsonl=0.7 folder=0.3"}) == of("a.jsonl", "folder/c.parquet")
     assert digests({"ratings": "*.jsonl"}) == of("a.jsonl", "b.jsonl", "name with space.jsonl")
+    assert digests({"dataset": "**/*.parquet"}) == of("folder/c.parquet")
     assert digests({"dataset": "OWNER/NAME", "eval_dataset": "gym:chain_sum", "ratings": "", "limit": None}) == {}
     assert digests({"dataset": "it's an open quote"}) == {}

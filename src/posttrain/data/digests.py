@@ -39,7 +39,7 @@ def _sources(text: object) -> list[str]:
 
 def _files(source: str) -> list[Path]:
     path = Path(source).expanduser()
-    roots = [path] if path.exists() else [Path(one) for one in sorted(glob.glob(str(path)))]
+    roots = [path] if path.exists() else [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
     return [file for root in roots for file in (sorted(root.rglob("*")) if root.is_dir() else [root]) if file.is_file()]
 
 
