@@ -33,8 +33,6 @@ CITIES = ["London", "Paris", "Rome", "Bern"]
         "Option B",
         "The answer is B.",
         "the correct answer is (B)",
-        "B) Paris, of course",
-        "B. Paris",
         "The answer is B, I think",
         "I choose... The answer is **B**!",
     ],
@@ -102,6 +100,40 @@ def test_the_letter_with_its_choice_is_read_and_with_another_it_is_not(text):
 
 def test_white_space_is_one_space():
     assert read_letter("The answer is\n\nB)  New\n York", ["Rome", "New York"]) == "B"
+
+
+LISTED = "What is the capital of France?\nA) London\nB) Paris\n(C) Rome"
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "letter"),
+    [
+        ("B) Paris", "London (A) or Paris (B)?", "B"),
+        ("B) Rome", "London (A) or Paris (B)?", None),  # nothing says what B is
+        ("B nope", LISTED, None),
+        ("B is out", LISTED, None),
+        ("B who knows", LISTED, None),
+        ("B) Paris is the capital of France.", LISTED, "B"),
+        ("B) Paris is a joke", LISTED, None),
+        ("B) Rome", LISTED, None),
+        ("The answer is Paris (B).", LISTED, "B"),
+        ("London (B)", LISTED, None),
+        ("paris", LISTED, "B"),
+        ("!B", LISTED, None),
+        ("-B", LISTED, None),
+        ("! option B", LISTED, None),
+        ("B'", LISTED, None),
+        ("'B'", LISTED, "B"),
+        ("is it B", LISTED, None),
+        ("one of B", LISTED, None),
+        ("A\u202eB", LISTED, None),
+        ("\uff22\u200b", LISTED, "B"),
+        ("b) paris", LISTED, "B"),
+    ],
+)
+def test_what_stands_with_a_letter_is_its_own_choice_or_words_of_the_question(text, question, letter):
+    got = asyncio.run(ChoiceVerifier().score([episode(f"<answer>{text}</answer>", "B", question=question)]))[0]
+    assert (got.parsed if not got.unparsed else None) == letter
 
 
 def test_the_word_i_is_no_letter():

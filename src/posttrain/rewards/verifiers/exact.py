@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
+from unicodedata import normalize
 
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import score_each
+from posttrain.rewards.verifiers.characters import INVISIBLE
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.types import Episode, Score
 
@@ -14,7 +16,8 @@ from posttrain.types import Episode, Score
 class ExactVerifier:
     """1 if the answer is `task.answer`, or one of them where it is a list; else 0.
 
-    Runs of white space count as one space. Nothing else is forgiven, except case with `ignore_case`.
+    Runs of white space count as one space, invisible characters at the ends as nothing, and a letter with an accent as
+    the same in one code point or two (NFC). Nothing else is forgiven, except case with `ignore_case`.
 
     Raises (while scoring):
         RewardError: the task has no answer.
@@ -42,5 +45,5 @@ class ExactVerifier:
         return Score(float(equal), answer, "" if equal else f"expected {' or '.join(expected)}")
 
     def _normal(self, text: str) -> str:
-        text = " ".join(text.split())
+        text = " ".join(normalize("NFC", text.strip().strip(INVISIBLE)).split())
         return text.casefold() if self.ignore_case else text

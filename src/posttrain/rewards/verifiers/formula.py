@@ -7,7 +7,7 @@ answer whose parts the right answer does not explain is not paid, whatever value
 import re
 from collections.abc import Iterable
 
-from posttrain.rewards.verifiers.numbers import UNITS
+from posttrain.rewards.verifiers.units import UNITS
 
 MAX_CHARACTERS = 1000
 MAX_DIGITS = 50  # of one number; more are refused, unless the answer is that number and nothing else

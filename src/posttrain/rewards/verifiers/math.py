@@ -15,7 +15,8 @@ from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import score_each
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.formula import too_large, unexplained
-from posttrain.rewards.verifiers.numbers import parse_number, same_number
+from posttrain.rewards.verifiers.number_grammar import parse_number
+from posttrain.rewards.verifiers.numbers import same_number
 from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
 from posttrain.types import Episode, Score, Task
 

@@ -1,0 +1,22 @@
+"""Characters that are not seen, or that look like others, in what a model wrote."""
+
+import re
+
+INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069]")  # what is seen has another order than what is read
+_FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
+
+
+def plain_characters(text: str) -> str | None:
+    r"""`text` with full-width forms as ASCII and without invisible characters at its ends.
+
+    None where a character changes the direction of writing. An invisible character inside stays where it is: no
+    grammar knows it.
+
+    Example:
+        >>> plain_characters("\uff14\uff12\u200b"), plain_characters("24\u202e")
+        ('42', None)
+    """
+    if _DIRECTION.search(text):
+        return None
+    return text.translate(_FULL_WIDTH).strip(INVISIBLE + " \t\r\n")

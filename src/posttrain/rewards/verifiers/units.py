@@ -1,0 +1,115 @@
+"""Units after a number: which words are one, and which change what the number says."""
+
+import re
+
+_MONEY = ({"dollar", "dollars", "usd", "bucks", "$"}, {"cent", "cents"}, {"euro", "euros", "eur", "€"}, {"gbp", "£"})
+_TIME = (
+    {"second", "seconds", "sec", "s"},
+    {"minute", "minutes", "min"},
+    {"hour", "hours", "h", "hr", "hrs"},
+    {"day", "days", "daily"},
+    {"week", "weeks", "weekly"},
+    {"month", "months", "monthly"},
+    {"year", "years", "yearly"},
+)
+_LENGTH = (
+    {"mm", "millimeters", "millimetres"},
+    {"cm", "centimeter", "centimeters", "centimetre", "centimetres"},
+    {"m", "meter", "meters", "metre", "metres"},
+    {"km", "kilometer", "kilometers", "kilometre", "kilometres"},
+    {"inch", "inches"},
+    {"foot", "feet", "ft"},
+    {"yard", "yards"},
+    {"mile", "miles", "mi"},
+)
+_MASS = (
+    {"mg"},
+    {"g", "gram", "grams"},
+    {"kg", "kilogram", "kilograms"},
+    {"ounce", "ounces", "oz"},
+    {"lb", "lbs", "pound", "pounds"},
+    {"ton", "tons", "tonne", "tonnes"},
+)
+_VOLUME = ({"ml"}, {"l", "liter", "liters", "litre", "litres"}, {"gallon", "gallons"}, {"cup", "cups"})
+_COMPOUND = (
+    *("m2", "m3", "cm2", "cm3", "km2", "ft2", "m²", "m³", "cm²", "cm³", "km²", "ft²", "m^2", "m^3", "cm^2", "cm^3"),
+    *("km^2", "ft^2", "km/h", "m/s", "mi/h", "kmh", "mph", "acres", "square", "cubic", "degrees", "degree", "°"),
+    *("°c", "°f", "celsius", "old", "am", "pm", "units", "unit", "points", "point", "items", "people", "times", "¥"),
+    "₹",
+)
+_DIMENSIONS = (_MONEY, _TIME, _LENGTH, _MASS, _VOLUME)
+UNITS = frozenset(_COMPOUND).union(*(unit for dimension in _DIMENSIONS for unit in dimension)) - {"$"}
+_CONNECTORS = frozenset(("per", "a", "an", "each", "every", "of", "in", "total", "altogether"))
+_CAPITALS = frozenset(("M", "MM", "G", "T", "B", "K"))  # million, giga, tera, billion, thousand
+CHANGES = frozenset(
+    (
+        *("not", "no", "never", "nor", "neither", "isn't", "isn\u2019t", "wrong", "incorrect", "false", "except"),
+        *("or", "and", "but", "maybe", "perhaps", "possibly", "either", "between", "to", "plus", "minus", "negative"),
+        *("times", "x", "less", "more", "fewer", "greater", "than", "over", "under", "above", "below", "about"),
+        *("approximately", "around", "roughly", "nearly", "almost", "least", "most", "up", "under", "unlike", "versus"),
+        *("half", "halves", "third", "thirds", "quarter", "quarters", "fourth", "fourths", "fifth", "fifths", "tenth"),
+        *("tenths", "hundredth", "hundredths", "thousandth", "thousandths", "twice", "thrice", "double", "triple"),
+        *("squared", "cubed", "root", "factorial", "power", "divided", "multiplied", "reciprocal", "inverse"),
+        *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "zero"),
+        *("ten", "tens", "dozen", "dozens", "score", "scores", "gross", "hundred", "hundreds", "thousand", "thousands"),
+        *("k", "m", "mil", "million", "millions", "mn", "mln", "b", "bn", "billion", "billions", "trillion", "lakh"),
+        *("crore", "percent", "percentage", "permille", "pair", "pairs", "couple", "mod", "modulo", "base", "log"),
+        *("opposite", "unknown", "if", "unless", "instead", "off", "short", "remaining", "excluding", "without"),
+    )
+)
+"""Words that change what a number says. None of them is a unit, even where the question has it."""
+
+_WORDS = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?|[$€£]")
+_OPEN = re.compile(r"^(?:\\text\{|[*_`$(])+|[*_`$.})]+$")
+
+
+def is_unit(text: str, question: str) -> bool:
+    """Whether `text`, which follows a number, is nothing, or a unit of at most four words.
+
+    Of the units of a dimension (minutes and hours, cents and dollars) only one that the question names will do, where
+    it names any.
+
+    Example:
+        >>> is_unit(" cents", "How many dollars?"), is_unit(" eggs", "How many eggs?"), is_unit(" million", "")
+        (False, True, False)
+    """
+    raw = [_OPEN.sub("", word) for word in text.split()]
+    words = [word.casefold() for word in raw if word]
+    if not words:
+        return not text.strip() or _OPEN.sub("", text.strip()) == ""
+    if len(words) > 4 or not re.match(r"[ *_`$\\a-zA-Z°€£¥₹]", text) or _CAPITALS & set(raw):
+        return False
+    asked = _WORDS.findall(question.casefold())
+    known = {stem(word) for word in asked if len(word) > 2}
+    return all(is_word_of_unit(word, known) for word in words) and not _other_scale(words, set(asked))
+
+
+def other_currency(sign: str, question: str) -> bool:
+    """Whether the question names money, and none of this currency."""
+    asked = set(_WORDS.findall(question.casefold()))
+    return _other_scale([sign.casefold()], asked)
+
+
+def is_word_of_unit(word: str, known: set[str]) -> bool:
+    """Whether `word`, in lower case, is a common unit, a word between units, or a stem of `known`."""
+    if word in UNITS and word != "times":
+        return True
+    if word in CHANGES:
+        return False
+    return word in _CONNECTORS or (word.isalpha() and stem(word) in known)
+
+
+def _other_scale(words: list[str], asked: set[str]) -> bool:
+    for dimension in _DIMENSIONS:
+        named = [unit for unit in dimension if unit & asked]
+        if named and any(word in unit and unit not in named for word in words for unit in dimension):
+            return True
+    return False
+
+
+def stem(word: str) -> str:
+    """Without the ending of a plural, so that "apple" in a question knows "apples"."""
+    for ending in ("es", "s"):
+        if len(word) > len(ending) + 2 and word.endswith(ending):
+            return word.removesuffix(ending)
+    return word.removesuffix("e") if len(word) > 3 else word
