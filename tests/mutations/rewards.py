@@ -149,24 +149,68 @@ MUTATIONS = [
             ("if percent == plain and 0 < abs(plain) < 1:", "if False:"),
             ("return plain in (percent, percent / 100)", "return plain == percent"),
             ("return plain in (percent, percent / 100)", "return plain == percent / 100"),
-            ("final_number(outside_reasoning(episode.completion))", "final_number(episode.completion)"),
-            ("if match is None or not _is_unit(", "if match is None or False and not _is_unit("),
+            (
+                "final_number(outside_reasoning(episode.completion), question)",
+                "final_number(episode.completion, question)",
+            ),
+            ('.rpartition("####")[2]', ""),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/number_grammar.py", old, new, "rewards/verifiers/test_numbers.py")
+        for old, new in [
+            ("if match is None or not is_unit(", "if match is None or False and not is_unit("),
             ("Number(-number.value, number.percent) if negated", "number if negated"),
-            ("} & _AROUND:", "} & set():"),
-            ('(match["sign"] and glued.isdigit())', "False"),
             ('.replace("\\u2212", "-")', ""),
             ('.replace("{,}", ",")', ""),
-            ("    if word in _CHANGES:\n", "    if False:\n"),
-            ("(word.isalpha() and _stem(word) in known)", "word.isalpha()"),
             ("> MAX_EXPONENT", "> 10 * MAX_EXPONENT * 100"),
             ("sign = -1 if", "sign = 1 if"),
-            ('.rpartition("####")[2]', ""),
+            ("all(equals(side, number.value) for side in sides)", "any(equals(side, number.value) for side in sides)"),
+            ("if below == 0 or (whole and above >= below):", "if below == 0:"),
+            ("+ sum(whole)", ""),
+            ("[1-9][0-9]{{0,2}}(?:{mark}", "[0-9]{{1,3}}(?:{mark}"),
+            ('if match["currency"] and other_scale', "if False and other_scale"),
+            ("subject.casefold() not in _SUBJECTS and", "False and"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/units.py", old, new, "rewards/verifiers/test_numbers.py")
+        for old, new in [
+            ("    if word in CHANGES:\n", "    if False:\n"),
+            ("(word.isalpha() and stem(word) in known)", "word.isalpha()"),
+            ("or CAPITALS & set(raw):", ":"),
+            ("and not other_scale(words, question)", ""),
+            ("word in unit and unit not in named", "word in unit"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/prose.py", old, new, "rewards/verifiers/test_numbers.py")
+        for old, new in [
+            ('number is None or _TURNS.search(sentence + " " + rest)', "number is None or _TURNS.search(sentence)"),
+            ('number is None or _TURNS.search(sentence + " " + rest)', "number is None or _TURNS.search(rest)"),
+            ("or _numbers_in_words(rest)", ""),
+            ("plain is None or _NOT_MEANT.search(plain)", "plain is None"),
+            ("if any(said not in (None, number) for said in declared):", "if False:"),
+            ("    return alone and parse_number(previous)", "    return False and parse_number(previous)"),
+            ("if number is None or not _sides_hold(before, number):", "if number is None:"),
+            ('if re.search(r"[,;] *[a-z] *=", between):', "if False:"),
+            ('_JOINS.sub(" ", between)', "between"),
+            ("not in _LABELS and", "!= 0 and"),
+            ("Number(-number.value, number.percent) if negated", "number if negated"),
+            ("if bare != before and bare[-1:].isalnum():", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/cardinals.py", old, new, "rewards/verifiers/test_numbers.py")
+        for old, new in [
+            ("if number < 10**9 and _said(number) == words else None", "if number < 10**9 else None"),
+            ("group *= 100", "group += 100"),
         ]
     ),
     *(
         Mutation("rewards/verifiers/choice.py", old, new, "rewards/verifiers/test_choice.py")
         for old, new in [
-            ("if not _is_lead(before)", "if False"),
+            ("or not _is_lead(before)", "or False"),
             ('letter[1] == "I" and', "False and"),
             ("or _TURNS.search(after)", ""),
             ("if _other_letters(after, letter[1]) or", "if"),
@@ -176,8 +220,12 @@ MUTATIONS = [
             ("0 <= answer <", "0 <= answer <="),
             ("0 <= answer <", "answer <"),
             ("and not isinstance(answer, bool)", ""),
-            ('" ".join(text.split())', "text"),
-            ("alone[1].upper()", "alone[1]"),
+            ('" ".join(plain.split())', "plain"),
+            ("else alone[1].upper()", "else alone[1]"),
+            ("return None if _denied(text, text.index", "return None if False and _denied(text, text.index"),
+            ("if plain is None or _DENIED_WHOLE.match(plain):", "if plain is None:"),
+            ("return not choices and bool(shown) and shown in", "return not choices and bool(shown) or shown in"),
+            ("<= known\n", "!= known\n"),
             ('"not one letter", unparsed=True', '"not one letter"'),
         ]
     ),
@@ -185,7 +233,9 @@ MUTATIONS = [
         Mutation("rewards/verifiers/exact.py", old, new, "rewards/verifiers/test_exact.py")
         for old, new in [
             ("if self.ignore_case", "if not self.ignore_case"),
-            ('" ".join(text.split())', "text"),
+            ('" ".join(normalize("NFC", text.strip().strip(INVISIBLE)).split())', "text"),
+            ('normalize("NFC", text.strip().strip(INVISIBLE))', "text.strip().strip(INVISIBLE)"),
+            (".strip(INVISIBLE)", ""),
             ("unparsed=True", "unparsed=False"),
             ("or not any(expected)", ""),
             ("in map(self._normal, expected)", "== self._normal(expected[0])"),
@@ -216,11 +266,12 @@ MUTATIONS = [
             ('after {self.timeout_s:g} s", unparsed=True)', 'after {self.timeout_s:g} s")'),
             ("verify(_rational(right), _rational(given),", "verify(_rational(given), _rational(given),"),
             ("_rational(right), _rational(given)", "right, given"),
-            ("if exact := _as_numbers(answer, golds):", "if exact := None:"),
+            ("if exact := _as_numbers(answer, golds, question):", "if exact := None:"),
             ("if large := too_large(answer):", "if large := None:"),
-            ("doubt = None if in_prose else unexplained(answer, gold)", "doubt = None"),
-            ("None if in_prose else unexplained", "unexplained"),
-            ("parse_number(_decimal_comma(answer))", "parse_number(answer)"),
+            ("doubt = unexplained(answer, gold, asked)", "doubt = None"),
+            ("return final_formula(plain, question)", "return plain"),
+            ("parse_number(_decimal_comma(answer), ", "parse_number(answer, "),
+            ('" ".join([question, *golds])', "question"),
             ('text = text.replace(r"\\$", "")', "pass"),
             ("if _is_formula(text) else text", "if True else text"),
             ("if _is_formula(text) else text", "if False else text"),
@@ -241,15 +292,21 @@ MUTATIONS = [
             ("if _BINOMIAL.search(text):", "if False:"),
             ('_FACTORIAL = re.compile(r"(?:[0-9]{4,}|', '_FACTORIAL = re.compile(r"(?:[0-9]{1,}|'),
             ("MAX_EXPONENT = 9999", "MAX_EXPONENT = 99"),
-            ("_surplus(_RELATION.findall(told), _RELATION.findall(gold))", "_surplus([], [])"),
+            ("_surplus(_relations(told), _relations(gold))", "_surplus([], [])"),
             ('_LABEL.sub("", part)', "part"),
-            ("gold_words | UNITS |", "gold_words |"),
-            ("if _answers(answer) > _answers(gold):", "if False:"),
+            ("if word in CAPITALS or not", "if not"),
+            ("if sign := _stray(answer, gold):", "if sign := None:"),
+            ("if _answers(answer) > max(", "if _answers(answer) > 9 + max("),
+            ("and _brackets(answer) != _brackets(gold):", "and False:"),
+            ("character not in _SIGNS and", "False and"),
+            ("for power in _SUPERSCRIPT.finditer(answer):", "for power in ():"),
+            ("if other_scale(unit,", "if False and other_scale(unit,"),
             ("* 2**signs", ""),
             ('if "$" in answer or', "if"),
             ("if command not in _KNOWN_COMMANDS and", "if False and"),
             ('if re.search(r"[0-9]\\s*_", answer)', "if False"),
-            ("if (stray := _STRAY.search(answer)) and", "if (stray := None) and"),
+            ("for match in _STRAY.finditer(answer):", "for match in ():"),
+            ("if (dangling := _DANGLING.search(answer))", "if (dangling := None)"),
         ]
     ),
     *(
@@ -262,14 +319,18 @@ MUTATIONS = [
             ('_plain(text) == _plain(str(entry["answer"]))', "True"),
             ("if family in _CHECKS:", "if False:"),
             ('re.sub(r"\\s*,\\s*", ",", " ".join(text.split()))', "text"),
-            ("<= Fraction(1, 10_000)", "<= 1"),
+            ("<= min(Fraction(1, 10_000), right / 200)", "<= 1"),
             ("[float(number) for number in said] ==", "len(said) * [0.0] !="),
             (", text) in (shape,", ", text)[:1] in (shape[:1],"),
-            ("or not _ARITHMETIC.fullmatch(text)", "or not _ARITHMETIC.match(text)"),
             ('sorted(map(int, re.findall(r"\\d+", text))) != given', "False"),
-            ('_value(ast.parse(text, mode="eval").body) == 24', 'int(_value(ast.parse(text, mode="eval").body)) == 24'),
-            ("return -_value(operand)", "return _value(operand)"),
-            ("_value(left) / _value(right)", "_value(left) // _value(right)"),
+            ("return arithmetic(text) == 24", "return arithmetic(text) is not None"),
+            ("abs(right) / 10**10", "1"),
+            ('f"{said:.2e}" ==', '"" !='),
+            ("None not in said and", ""),
+            ("len(said) == len(right.split(", "len(said) >= len(right.split("),
+            ('Decimal("0.0051")', "1"),
+            ("sorted(key for key, _ in pairs) ==", "pairs !="),
+            ("_decimal(text) == Decimal(str(entry", "abs(_decimal(text)) == Decimal(str(entry"),
         ]
     ),
     *(
@@ -286,12 +347,31 @@ MUTATIONS = [
             ("Score(0.0, answer, raw, unparsed=True)", "Score(0.0, answer, raw)"),
             ('s", unparsed=True)', 's")'),
             ("if key not in task.metadata", "if False"),
+            ("if family in REFUSED:", "if False:"),
+            ("    import sympy.physics.units", "    import sympy  "),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/arithmetic.py", old, new, "rewards/verifiers/test_gym.py")
+        for old, new in [
+            ("return -_value(operand)", "return _value(operand)"),
+            ("_value(left) / _value(right)", "_value(left) // _value(right)"),
+            ("or not _ARITHMETIC.fullmatch(text)", "or not _ARITHMETIC.match(text)"),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/gym_notation.py", old, new, "rewards/verifiers/test_gym.py")
+        for old, new in [
+            ("given == gold and not given.percent", "given == gold"),
+            ("return right if same", "return answer if same"),
+            ('parse_number(answer, str(entry.get("question")))', "parse_number(answer)"),
         ]
     ),
     *(
         Mutation("rewards/verifiers/untrusted.py", old, new, "rewards/verifiers/test_untrusted.py")
         for old, new in [
             (" and node.func.id in _ELEMENTARY", ""),
+            ('if "#" in text:', "if False:"),
             ("plain = isinstance(node.value, int | float)", "plain = True"),
             ("plain = isinstance(node, _PLAIN_NODES)", "plain = True"),
             ("plain = variable or", "plain = True or"),

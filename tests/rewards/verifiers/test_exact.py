@@ -13,6 +13,13 @@ def test_white_space_is_forgiven_and_nothing_else():
         assert (got.value, got.unparsed, got.explanation) == (0.0, False, "expected New York")
 
 
+def test_what_is_not_seen_is_forgiven():
+    exact = ExactVerifier()
+    assert value(exact, "<answer>\u200bcafe\u0301\ufeff</answer>", "caf\u00e9") == 1.0
+    assert value(exact, "<answer>ca\u200bf\u00e9</answer>", "caf\u00e9") == 0.0
+    assert value(exact, "<answer>\u0440aris</answer>", "paris") == 0.0  # a Cyrillic letter
+
+
 def test_case_is_forgiven_when_asked():
     assert value(ExactVerifier(ignore_case=True), "<answer>STRASSE</answer>", "straße") == 1.0
 

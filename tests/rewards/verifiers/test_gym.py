@@ -56,7 +56,9 @@ def test_gold_scores_1_and_an_attack_is_never_run(name, tmp_path):
         assert not mark.exists(), f"{name} ran {attack}"
 
 
-@pytest.mark.parametrize("answer", ["nan", "NaN", "nan + nanj", "nan+1j", "inf", "-Infinity", "5 + nan*i", "[nan]"])
+@pytest.mark.parametrize(
+    "answer", ["nan", "NaN", "nan + nanj", "nan+1j", "inf", "-Infinity", "5 + nan*i", "[nan]", "-15 + nani"]
+)
 @pytest.mark.parametrize("name", ["complex_arithmetic", "chain_sum", "simple_equations"])
 def test_what_is_not_finite_is_unparsed_and_earns_nothing(name, answer):
     row = entry(name)
@@ -137,6 +139,47 @@ def test_what_a_scorer_pays_without_looking_earns_nothing(name, row, answer):
 )
 def test_other_ways_to_write_a_right_answer_are_paid(name, row, answer):
     assert judged(answer, name=name, row=row).value == 1.0
+
+
+def test_a_right_answer_is_paid_where_sympy_loads_a_module_of_its_own():
+    """Its units parse their own names when they are imported, which the guard before the parser refused."""
+    row = {"question": "", "answer": "", "metadata": {"variable": "x", "integrand": "-(5*x - 5)**4"}}
+    right = "-125*x**5 + 625*x**4 - 1250*x**3 + 1250*x**2 - 625*x + C"
+    assert judged(right, name="intermediate_integration", row=row).value == 1.0
+    assert judged(right + " # not", name="intermediate_integration", row=row).value == 0.0
+
+
+DECIMAL = {"question": "", "answer": "8.27243551523", "metadata": {}}
+FORMAT = {"question": "", "answer": "290758408.439", "metadata": {"solution": 290758408.439}}
+ROOTS = {"question": "", "answer": "-0.433, 0.433", "metadata": {}}
+NO_ROOTS = {"question": "", "answer": "", "metadata": {}}
+POWER = {"question": "", "answer": "-0.0013674811612376526", "metadata": {}}
+GSM = {"question": "", "answer": "91000", "metadata": {}}
+COLORS = {"vertices": [0, 1], "edges": [(0, 1)], "color_options": [1, 2]}
+COLORING = {"question": "", "answer": None, "metadata": {"puzzle": COLORS}}
+LEGS = {"question": "How many legs?", "answer": "292", "metadata": {}}
+DAY = {"question": "", "answer": "Yes", "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "right", "wrong"),
+    [
+        ("decimal_arithmetic", DECIMAL, ["8.27243551523"], ["8.2724", "8.28"]),
+        ("number_format", FORMAT, ["290758408.439", "290758408.4390"], ["290758408.440", "290758408.43"]),
+        ("polynomial_equations", ROOTS, ["-0.433, 0.433"], ["-0.433, 0.433 -0.433, 0.433", "-0.433, 0.433, banana"]),
+        ("polynomial_equations", NO_ROOTS, ["No real solutions."], ["banana", "0"]),
+        ("power_function", POWER, ["-1.37e-3", "-0.00137"], ["1.37e-3", "-1.38e-3"]),
+        ("gsm_symbolic", GSM, ["91000", "91,000", "**91000**"], ["-91000", "91000%", "91000 or 5"]),
+        ("graph_color", COLORING, ['{"0": 1, "1": 2}'], ['{"0": 1, "1": 1, "1": 2}', '{"0": 1, "1": 1}']),
+        ("leg_counting", LEGS, ["292 legs", "x = 292", "It is 292."], ["292 dozen legs", "292%", "292 or 3"]),
+        ("syllogism", DAY, ["yes", "**Yes.**"], ["yes or no", "not yes"]),
+    ],
+)
+def test_notations_are_read_and_near_misses_are_not_paid(name, row, right, wrong):
+    for text in right:
+        assert judged(text, name=name, row=row).value == 1.0, text
+    for text in wrong:
+        assert judged(text, name=name, row=row).value == 0.0, text
 
 
 def test_a_right_answer_that_says_infinity_is_judged():

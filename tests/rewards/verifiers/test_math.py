@@ -63,7 +63,7 @@ def test_other_answers_are_wrong_and_not_unparsed(boxed, answer):
 NO_ANSWER = [
     *("41 = 42", r"\neq 42", "41, 42", r"42 \text{ million}", r"\approx 42", "42_8", "x=y=42", "$41$ $42$", "42 43"),
     *(r"\text{not }42", r"42\pm 0", r"41 \text{ or } 42", r"x\ne42", "42?", "42!", "42;42", r"\lnot 42", "42..."),
-    *(r"6\cdot7=42", "not 42", "42 dozen", r"42\%\%", r"\sim 42", "<42", r"\{41,42\}", r"\underline{42}", "42/0"),
+    *(r"6\cdot7=43", "not 42", "42 dozen", r"42\%\%", r"\sim 42", "<42", r"\{41,42\}", r"\underline{42}", "42/0"),
     *(
         "x=42,x=41",
         r"42\lor 43",
@@ -134,6 +134,91 @@ def test_more_ways_to_write_it_are_right(boxed, answer):
 )
 def test_what_is_near_is_not_equal(boxed, answer):
     assert value(VERIFIER, rf"\boxed{{{boxed}}}", answer) == 0.0
+
+
+@pytest.mark.parametrize(
+    "gold, text",
+    [
+        *(("42", text) for text in (
+            r"\not= 42", r"42\text{k}", r"42\text{M}", "42'", r"42 \mid x", "42\u202e", "42\u548c43", "42\u222a43",
+            "42\u00b2",
+            "42\u2030", "42\u219243", "\u7ea6 42", "c. 42", "42+", "42^*", r"42^{\text{nd}}", "42^{[1]}", "42^T",
+            r"42\\43",
+            "42&43", r"42 \cup\{43\}", r"42\setminus 43", r"42\text{ (43)}", "43. 42", "1) 43 2) 42", "43 | 42", "--42",
+            r"42\right|", "42\u0338", "[43, 42]",
+        )),
+        (r"\frac{1}{2}", "1:2"), (r"\frac{1}{2}", "\\frac12\n\\frac13"), ("(2,3)", r"\{2,3\}"), (r"\{1,2\}", "(1,2)"),
+        ("-2", "-2-"),
+        (r"\pi", r"\pi'"), (r"42 \text{ cm}", r"42 \text{ mm}"),
+    ],
+)  # fmt: skip
+def test_a_sign_that_algebra_passes_over_is_not_paid(gold, text):
+    got = score(VERIFIER, rf"\boxed{{{text}}}", gold)
+    assert got.value == 0.0
+
+
+@pytest.mark.parametrize(
+    "gold, text",
+    [
+        ("42", r"6\cdot7=42"), ("42", r"\text{The answer is } 42"), ("42", r"42\mathrm{~cm}^2"), ("42", "f(3) = 42"),
+        ("42", "\uff14\uff12"), (r"\pi", "pi"), (r"3\sqrt{2}", "3\u221a2"), ("3+4i", r"3+4\mathrm{i}"),
+        ("(2,3)", "(x,y) = (2,3)"),
+        (r"\{1,2\}", "1, 2"), (r"\{1,2\}", r"x = 1 \text{ or } x = 2"), ("x>3", "3 < x"), ("x>3", r"x \in (3,\infty)"),
+        ("[0,1)", r"x \in [0,1)"), (r"\frac{1}{2}", r"{1 \over 2}"),
+    ],
+)  # fmt: skip
+def test_what_people_write_around_a_formula_is_read(gold, text):
+    assert value(VERIFIER, rf"\boxed{{{text}}}", gold) == 1.0
+
+
+PROSE = [
+    *(
+        "The answer is not {}.",
+        "{} or $43$",
+        "$43$ or {}",
+        "$43$, {}",
+        "The answer is $43$. The answer is {}.",
+        "{} million",
+    ),
+    *(
+        "about {}",
+        "at most {}",
+        "half of {}",
+        "-{}",
+        "minus {}",
+        "{} is wrong",
+        "Is it {}?",
+        "x = $43$, y = {}",
+        "f({})",
+    ),
+    *(
+        "{}. Just kidding.",
+        "{}ish",
+        "\u2248 {}",
+        "10^{}",
+        "0.{}",
+        "step {}",
+        "one of $43$, {}",
+        r"\boxed{{43}} \boxed{{42}}",
+    ),
+    *("{} plus 1", "unlike {}", "\u221a{}", "{}\u00b2", "{} if it rains", "anything but {}", "$43$; {}", "2{}", "1,{}"),
+]
+
+
+@pytest.mark.parametrize("where", ["text", "outside_think", "after_think"])
+def test_prose_that_hedges_is_never_paid(where):
+    verifier = MathVerifier(answer_in=where)
+    texts = [text.format(gold) for text in PROSE for gold in ("$42$", r"\(42\)", r"\boxed{42}", "42")]
+    got = scores(verifier, [episode("<think>hm</think>" * (where == "after_think") + text, "42") for text in texts])
+    assert [text for text, one in zip(texts, got, strict=True) if one.value > 0] == []
+
+
+def test_prose_that_ends_on_one_formula_is_paid():
+    texts = ["So $6 \\cdot 7 = 42$. The answer is {}.", "{}", "Janet sells {} eggs.", "Thus,\n\n{}", "The answer: {}"]
+    verifier = MathVerifier(answer_in="text")
+    for text in (text.format(gold) for text in texts for gold in ("$42$", r"\[42\]", r"$\boxed{42}$", "**42**")):
+        assert value(verifier, text, "42") == 1.0, text
+    assert value(verifier, r"Adding both, we get $x = \frac{1}{2}$.", "0.5") == 1.0
 
 
 @pytest.mark.parametrize(

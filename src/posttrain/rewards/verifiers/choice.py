@@ -66,9 +66,10 @@ class ChoiceVerifier:
     """1 if the completion gives the letter of the right choice, else 0.
 
     `task.answer` is the letter, or the index of the choice counted from 0, or the text of one. The choices are the list
-    under "choices" in the task's metadata, or else the lines "A) ...", "B) ..." of its prompt. An answer is read as a letter if it is the letter alone, "(B)", "the answer is B",
-    "B) Paris" or "B, because ...", or exactly the text of a choice. Anything else is `unparsed`: an answer that names
-    two letters, that denies or hedges ("B is wrong", "possibly B"), or whose letter and text belong to two choices.
+    under "choices" in the task's metadata, or else the lines "A) ...", "B) ..." of its prompt. An answer is read as a
+    letter if it is the letter alone, "(B)", "the answer is B", "B) Paris" or "B, because ...", or the text of a choice.
+    Anything else is `unparsed`: an answer that names two letters, that denies or hedges ("B is wrong", "possibly B"), or
+    whose letter and text belong to two choices.
 
     Raises (while scoring):
         RewardError: `task.answer` names no choice.
@@ -133,7 +134,8 @@ def _denied(text: str, letter: int) -> bool:
 
 
 _THE_ANSWER = re.compile(
-    r"(?:(?:so|thus|therefore|hence),? )?(?:the |my )?(?:final |correct |right |best )?(?:answer|option|choice)(?: is)?[ :*_]+",
+    r"(?:(?:so|thus|therefore|hence),? )?(?:the |my )?(?:final |correct |right |best )?(?:answer|option|choice)"
+    r"(?: is)?[ :*_]+",
     re.IGNORECASE,
 )
 _LETTER_BESIDE = re.compile(r"(?P<text>.+?)[ ,]+[(\[]?(?P<letter>[A-Z])[)\]]?")
@@ -156,7 +158,12 @@ def _gives(text: str, letter: re.Match[str], choices: Sequence[str], question: s
     before, after = text[: letter.start()], text[letter.end() :]
     if letter[1] == "I" and re.match(r" [a-z]", after):  # the word
         return False
-    if _denied(text, letter.start()) or _ASKS.match(before) or not _is_lead(before) or (choices and ascii_uppercase.index(letter[1]) >= len(choices)):
+    if (
+        _denied(text, letter.start())
+        or _ASKS.match(before)
+        or not _is_lead(before)
+        or (choices and ascii_uppercase.index(letter[1]) >= len(choices))
+    ):
         return False
     if not after.strip(_MARKS) or (_is_lead(after) and not _other_letters(after, letter[1])):
         return True
@@ -194,9 +201,11 @@ def _repeats(text: str, choice: str, question: str) -> bool:
     """Whether `text` is the choice and then no more than words of the question: "Paris is the capital of France"."""
     said = re.match(rf"{re.escape(' '.join(choice.split()))}(?!\w)", text, re.IGNORECASE)
     known = {*re.findall(r"\w+", question.casefold()), "is", "are", "was", "the", "a", "an", "of", "it"}
-    return said is not None and not re.search(r"[^\w\s.,!*]", text[said.end() :]) and set(
-        re.findall(r"\w+", text[said.end() :].casefold())
-    ) <= known
+    return (
+        said is not None
+        and not re.search(r"[^\w\s.,!*]", text[said.end() :])
+        and set(re.findall(r"\w+", text[said.end() :].casefold())) <= known
+    )
 
 
 def _same(choice: str, text: str) -> bool:

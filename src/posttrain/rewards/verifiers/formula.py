@@ -7,7 +7,7 @@ answer whose parts the right answer does not explain is not paid, whatever value
 import re
 from collections.abc import Iterable
 
-from posttrain.rewards.verifiers.units import UNITS
+from posttrain.rewards.verifiers.units import CAPITALS, UNITS, is_word_of_unit, other_scale, stem
 
 MAX_CHARACTERS = 1000
 MAX_DIGITS = 50  # of one number; more are refused, unless the answer is that number and nothing else
@@ -18,6 +18,7 @@ _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorn
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[a-zA-Z*]+\}")
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['\u2019][^\W\d_]+)?")
+_WORD_OF_TEXT = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 _KNOWN_COMMANDS = frozenset(
     (
         *("frac", "dfrac", "tfrac", "cfrac", "sqrt", "cdot", "times", "div", "left", "right", "big", "Big", "bigl"),
@@ -39,7 +40,7 @@ _KNOWN_COMMANDS = frozenset(
         *("exp", "binom", "dbinom", "tbinom", "circ", "degree", "alpha", "beta", "gamma", "delta", "epsilon", "theta"),
         *("lambda", "mu", "nu", "rho", "sigma", "tau", "phi", "varphi", "omega", "psi", "boxed", "quad", "qquad", "%"),
         *("$", ",", ";", ":", "!", " ", "{", "}", "\\", "overline", "lfloor", "rfloor", "lceil", "rceil", "langle"),
-        *("rangle", "vec", "mathbf", "lvert", "rvert", "prime", "bmod", "pmod", "mod", "in", "to", "colon", "mid"),
+        *("rangle", "vec", "mathbf", "lvert", "rvert", "over", "in", "to"),
     )
 )
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "log", "ln", "exp"))
@@ -47,14 +48,34 @@ _RELATION = re.compile(
     r"\\(?:neq?|not|approx|sim|simeq|cong|equiv|leq?|geq?|leqslant|geqslant|lt|gt|ll|gg|in|notin|propto|to|implies)\b"
     r"|[=<>≠≈≤≥~]|\\iff"
 )
-_LABEL = re.compile(r"^\s*(?:[A-Za-z](?:_?\{?[0-9A-Za-z]\}?)?(?:\([A-Za-z]\))?|\\[a-z]+)\s*=(?!=)")
+_LABEL = re.compile(
+    r"^\s*(?:(?:[A-Za-z](?:_?\{?[0-9A-Za-z]\}?)?(?:\([A-Za-z0-9]\))?|\([a-z](?:, ?[a-z])*\)"
+    r"|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|sigma|rho|tau))\s*=(?!=)|[A-Za-z]\s*\\in(?![a-z]))"
+)
+_SAME_RELATION = {
+    **{r"\gt": "<", r"\lt": "<", ">": "<"},
+    **dict.fromkeys((r"\le", r"\leq", r"\leqslant", r"\ge", r"\geq", r"\geqslant", "\u2264", "\u2265"), r"\leq"),
+}  # computer algebra tells x > 3 from 3 > x
+_LEAD = re.compile(
+    r"^\s*\\(?:text|textbf|mathrm)\s*\{\s*(?:the )?(?:final |correct )?answer(?: is)?:?\s*\}", re.IGNORECASE
+)
 _SEPARATOR = re.compile(r"[,;]|\\(?:lor|vee|land|wedge)\b|\b(?:or|and)\b")
 _POWER = re.compile(r"\^\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _TOWER = re.compile(
     r"[0-9)}]\s*\^\s*\{?[^{}^]{0,20}[0-9)}]\s*\^|[0-9)}\]]\s*\*\*[^*]{0,20}[0-9)}\]]\s*(?:\*\*|\^)|\^\s*\{?\s*[-+]?[0-9.(]+\s*!"
 )
 _FACTORIAL = re.compile(r"(?:[0-9]{4,}|[)}\]!])\s*!")
-_STRAY = re.compile(r"[?@#\u2026\u00ac]|\.\.|\\[cl]?dots")
+_STRAY = re.compile(
+    r"[?@#\u2026\u00ac]|\.\.|\\[cl]?dots|(?<!\\):|['\u2019\u2032]"
+    r"|(?<![A-Za-z])[A-Za-z]\.(?![0-9])|(?<=[0-9])\.\s+(?=[0-9])"
+)
+_DANGLING = re.compile(r"[-+*/^&|]\s*$|^\s*[*/^&]|^\s*-\s*[-+]|^\s*\+\s*[-+]")
+_SIGNS = frozenset(
+    "\u03c0\u221e\u00b0\u20ac\u00a3\u00d7\u00b7\u221a\u2264\u2265\u00bc\u00bd\u00be\u00a0\u2009\u202f\u03b1\u03b2\u03b8"
+)
+_SUPERSCRIPT = re.compile(r"\^\s*\{?\s*(?:[*\[]|\\(?:text|mathrm|prime|dagger|ast|top)|([A-Z]|c(?![a-z])))")
+_OF_SETS = (r"\cup", r"\cap", r"\setminus", r"\langle", r"\oplus")
+_THOUSANDS = re.compile(r"(?<![0-9])[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+(?![0-9])")
 _LOOPS = re.compile(r"\\(?:sum|prod|int|iint|oint|lim|bigcup|bigcap)\b")
 _BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*[0-9]{4,}")
 
@@ -86,8 +107,10 @@ def too_large(text: str) -> str | None:
     return None
 
 
-def unexplained(answer: str, gold: str) -> str | None:
+def unexplained(answer: str, gold: str, question: str = "") -> str | None:
     r"""What in `answer` the right answer `gold` does not explain; None where there is nothing.
+
+    Words that end the answer may be of the `question`, as units are.
 
     Example:
         >>> unexplained("41 = 42", "42"), unexplained("x = 42", "42")
@@ -95,26 +118,32 @@ def unexplained(answer: str, gold: str) -> str | None:
         >>> unexplained(r"42 \text{ million}", "42"), unexplained(r"42 \text{ cm}", "42")
         ("words: 'million'", None)
     """
-    if (stray := _STRAY.search(answer)) and stray[0] not in gold:
-        return f"a sign: {stray[0]!r}"
-    answer, gold = _bare(answer), _bare(gold)
+    if ".." in answer and ".." not in gold:
+        return "a sign: '..'"
+    answer, gold = _bare(_LEAD.sub("", _bare(answer))), _bare(gold)
+    if sign := _stray(answer, gold):
+        return f"a sign: {sign!r}"
     if "$" in answer or r"\boxed" in answer:
         return "several formulas"
-    told = ",".join(_LABEL.sub("", part) for part in answer.split(","))
-    if extra := _surplus(_RELATION.findall(told), _RELATION.findall(gold)):
+    told = ",".join(
+        _LABEL.sub("", part) for part in re.split(r",(?![^(]*\)\s*=)|\\text\s*\{\s*(?:and|or)\s*\}", answer)
+    )
+    if extra := _surplus(_relations(told), _relations(gold)):
         return f"a relation: {extra!r}"
-    texts = " ".join(_TEXT.findall(answer))
+    if word := _unexplained_word(answer, gold, question):
+        return f"words: {word!r}"
     formula = _ENVIRONMENT.sub(" ", _TEXT.sub(" ", answer))
-    gold_words = {word.casefold() for word in _WORD.findall(gold)}
-    words = _WORD.findall(texts) + [w for w in _WORD.findall(_COMMAND.sub(" ", formula)) if w not in _FUNCTIONS]
-    for word in words:
-        if word.casefold() not in gold_words | UNITS | {"per", "and", "or"}:
-            return f"words: {word!r}"
-    if _answers(answer) > _answers(gold):
+    if _answers(answer) > max(_answers(gold), _elements(gold) if _brackets(answer) == "" else 0):
+        return "several answers"
+    if _brackets(answer) and _brackets(gold) and _brackets(answer) != _brackets(gold):
+        return "other brackets"
+    if ("," in _THOUSANDS.sub("0", answer)) and not ("," in gold or _RELATION.search(gold) or r"\pm" in gold):
         return "several answers"
     for command in _COMMAND.findall(formula):
         if command not in _KNOWN_COMMANDS and "\\" + command not in gold and not _RELATION.match("\\" + command):
             return f"a command: '\\{command}'"
+    if any(operation in answer and operation not in gold for operation in _OF_SETS):
+        return "an operation on sets"
     if _LOOPS.search(answer) and not _LOOPS.search(gold):
         return "a sum, product, integral or limit"
     if re.search(r"[0-9]\s*_", answer) and not re.search(r"[0-9]\s*_", gold):
@@ -124,9 +153,69 @@ def unexplained(answer: str, gold: str) -> str | None:
     return None
 
 
+def _stray(answer: str, gold: str) -> str | None:
+    """A sign that algebra passes over, and that the right answer does not have."""
+    for match in _STRAY.finditer(answer):
+        if match[0] not in gold:
+            return match[0]
+    if (dangling := _DANGLING.search(answer)) and not _DANGLING.search(gold):
+        return dangling[0]
+    plain = answer.replace(r"\{", "").replace(r"\}", "")
+    brackets = [sum(map(plain.count, marks)) for marks in ("([", ")]", "|")]
+    if (brackets[0] != brackets[1] or brackets[2] % 2) and r"\left" not in plain and "|" not in gold:
+        return "a bracket alone"
+    for character in answer:
+        if not character.isascii() and character not in _SIGNS and character not in gold:
+            return character
+    if answer.count(r"\left") != answer.count(r"\right") and gold.count(r"\left") == gold.count(r"\right"):
+        return r"\left or \right alone"
+    if not _ENVIRONMENT.search(answer) and (line := re.search(r"\n|\\\\|&", answer)) and line[0] not in gold:
+        return line[0]
+    for power in _SUPERSCRIPT.finditer(answer):
+        if power[0] not in gold and not (power[1] and power[1] in re.findall(r"(?<!\\)\b[a-zA-Z]\b", gold)):
+            return power[0]
+    return None
+
+
+def _relations(text: str) -> list[str]:
+    return [_SAME_RELATION.get(relation, relation) for relation in _RELATION.findall(text)]
+
+
+def _unexplained_word(answer: str, gold: str, question: str) -> str | None:
+    """A word of the answer that is no unit, and that neither the right answer nor the end of a question has."""
+    texts = " ".join(_TEXT.findall(answer))
+    formula = _ENVIRONMENT.sub(" ", _TEXT.sub(" ", answer))
+    told = {word.casefold() for word in re.findall(r"[^\W\d_]+", gold)}
+    known = {stem(word) for word in re.findall(r"[^\W\d_]{3,}", question.casefold())}
+    last = re.search(r"[0-9}]\s*(?:\\[ ,;])?\s*\\(?:text|mathrm)\s*\{([^{}]*)\}[\s.]*$", answer)
+    unit = set(re.findall(r"[^\W\d_]+", last[1].casefold())) if last and len(last[1].split()) < 4 else set[str]()
+    if number := re.search(r"[0-9][^ ]*", re.sub(r"\b(?:k|c|m)?m[23]\b", "", texts)):
+        return None if number[0] in " ".join(_TEXT.findall(gold)) else number[0]
+    for word in _WORD_OF_TEXT.findall(texts) + _WORD.findall(_COMMAND.sub(" ", formula)):
+        said = word.casefold()
+        if said in _FUNCTIONS or said in told | {"per", "and", "or"}:
+            continue
+        if word in CAPITALS or not (said in UNITS or (said in unit and is_word_of_unit(said, known))):
+            return word
+    return next(iter(unit), None) if other_scale(unit, f"{question} {gold}") else None
+
+
+def _brackets(text: str) -> str:
+    """Which brackets enclose all of a list: "(" or "{"; "" where none do, or an interval's."""
+    text = text.replace(r"\left", "").replace(r"\right", "").replace(r"\{", "\ue000").replace(r"\}", "\ue001").strip()
+    if len(text) < 2 or "," not in text or any(text[1:-1].count(mark) for mark in "()\ue000\ue001"):
+        return ""
+    return {"()": "(", "\ue000\ue001": "{"}.get(text[0] + text[-1], "")
+
+
+def _elements(gold: str) -> int:
+    """How many elements a set has that the right answer is."""
+    return gold.count(",") + 1 if _brackets(gold) == "{" else 0
+
+
 def _bare(text: str) -> str:
     """Without what encloses all of it, and without a currency sign."""
-    text = text.replace(r"\$", " ").strip().removesuffix(".").strip()
+    text = text.replace(r"\$", " ").replace("{~", "{").replace(r"~\text", r" \text").strip().removesuffix(".").strip()
     for start, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
         if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
             return _bare(text[len(start) : -len(end)])
@@ -155,7 +244,7 @@ def _depth(text: str) -> int:
 def _answers(text: str) -> int:
     """How many answers stand side by side; commas inside brackets belong to one, and two signs make two."""
     text = re.sub(r"\\[,;:! ]|\{,\}", " ", text)
-    text = re.sub(r"(?<![0-9])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])", "0", text)
+    text = _THOUSANDS.sub("0", text)
     signs = len(re.findall(r"\\pm|\\mp|\u00b1", text))
     while (inner := re.sub(r"[(\[{][^()\[\]{}]*[)\]}]", " ", text)) != text:
         text = inner

@@ -15,12 +15,13 @@ from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import score_each
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
-from posttrain.rewards.verifiers.gym_forms import misread
+from posttrain.rewards.verifiers.gym_forms import REFUSED, misread
+from posttrain.rewards.verifiers.gym_notation import as_the_task_writes_it
 from posttrain.rewards.verifiers.untrusted import literal, plain_expression
 from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
-from posttrain.types import Episode, Score
+from posttrain.types import Episode, Score, Task
 
-_NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)j?(?![a-z])", re.IGNORECASE)
+_NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)[ij]?(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,12 @@ class GymVerifier:
 
     An answer on which the scorer raises or takes longer than `timeout_s` seconds is `unparsed`, value 0. So is one that
     says nan or infinity where the task does not: every comparison with nan is false, which some scorers take for right.
-    And so is a full score for more, less or other than one answer in the family's form (`gym_forms`).
+    And so is a full score for more, less or other than one answer in the family's form (`gym_forms`). Where the answer
+    is one number or one word, other ways to write it are read (`gym_notation`).
 
     Raises (while scoring):
-        RewardError: the metadata lacks those keys, the data set is unknown, or the scorer fails on the task's own
-            answer too.
+        RewardError: the metadata lacks those keys, the family is one that cannot be judged, the data set is unknown, or
+            the scorer fails on the task's own answer too.
     """
 
     answer_in: AnswerIn = "answer"
@@ -53,21 +55,34 @@ class GymVerifier:
         """One score per episode; the scorers take turns in the worker process."""
         return await in_thread(score_each, self.name, episodes, self._score_one)
 
-    def _score_one(self, episode: Episode) -> Score:
-        task = episode.task
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+        """Of each task, why it cannot be judged; "" where it can."""
+        return [self._refusal(task) for task in tasks]
+
+    def _refusal(self, task: Task) -> str:
         missing = [key for key in ("dataset", "entry") if key not in task.metadata]
         if missing:
-            raise RewardError(
+            return (
                 f"reward '{self.name}' needs the keys 'dataset' and 'entry' in task.metadata; task {task.id!r} lacks "
                 f"{' and '.join(map(repr, missing))}. It judges tasks of gym:NAME; for others take another verifier"
             )
+        family = task.metadata["dataset"]
+        if family in REFUSED:
+            return f"reward '{self.name}' cannot judge {family}: {REFUSED[family]}"
+        return ""
+
+    def _score_one(self, episode: Episode) -> Score:
+        task = episode.task
+        if refusal := self._refusal(task):
+            raise RewardError(refusal)
         answer = extract(episode.completion, self.answer_in)
         if answer is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
         entry = task.metadata["entry"]
         if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(f"{entry.get('question')} {entry.get('answer')}"):
             return Score(0.0, answer, "not a finite number", unparsed=True)
-        question = (task.metadata["dataset"], entry, task.metadata.get("options"), answer)
+        said = as_the_task_writes_it(task.metadata["dataset"], answer, entry)
+        question = (task.metadata["dataset"], entry, task.metadata.get("options"), said)
         try:
             raw = worker_for(f"{__name__}:score_answer").ask(question, self.timeout_s)
         except WorkerTimeout:
@@ -76,7 +91,7 @@ class GymVerifier:
             raise RewardError(f"reward '{self.name}' failed on task {task.id!r}: {error}") from error
         if isinstance(raw, str):
             return Score(0.0, answer, raw, unparsed=True)
-        if raw >= 1.0 and (why := misread(task.metadata["dataset"], answer, entry)) is not None:
+        if raw >= 1.0 and (why := misread(task.metadata["dataset"], said, entry)) is not None:
             return Score(0.0, answer, why, unparsed=True)
         value = min(max(float(raw), 0.0), 1.0)
         if not self.partial_credit:
@@ -121,6 +136,7 @@ def _scorer(name: str, options: Mapping[str, Any]) -> Scorer:
 def _guard_evaluation() -> None:
     """Put the guard before sympy's `parse_expr`, which ends in `eval`, before reasoning-gym imports it."""
     import sympy.parsing.sympy_parser  # pyright: ignore[reportMissingTypeStubs]
+    import sympy.physics.units  # pyright: ignore[reportMissingTypeStubs]  # parses names of its own as it is imported
 
     parser: Any = sympy.parsing.sympy_parser
     original: Callable[..., Any] = parser.parse_expr

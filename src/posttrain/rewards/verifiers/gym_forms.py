@@ -2,29 +2,42 @@
 
 Some scorers search the answer for what they know and ignore the rest, so that a right answer next to a wrong one, or
 after "not", is paid in full; some pay a prefix or what is nearly right; `game_of_life_halting` pays anything. An answer
-with a full score must also match, as a whole, its family's form here.
+with a full score must also match, as a whole, its family's form here. Two families cannot be guarded so.
 """
 
-import ast
 import json
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from posttrain.rewards.verifiers.arithmetic import arithmetic
+
+REFUSED = {
+    "boxnet": "its scorer passes over moves that are impossible, so that one long list of moves solves every task",
+    "propositional_logic": "its scorer pays a premise that is only weakened, such as (P ∨ Q) for the premise P",
+}
+"""Families whose full score does not mean that the task was solved, and why."""
+
 _NUMBER = r"[+-]?\d{1,50}(?:\.\d{1,50})?(?:e[+-]?\d{1,3}|/\d{1,50})?"
-_ARITHMETIC = re.compile(r"(?:[-+()\d\s]|\*(?!\*)|/(?!/))+", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?\d{1,50}(?:\.\d{0,50})?(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
+_CONSTANT = r"[^C#]*(?:C(?!\w)[^C#]*)?"
+_RATIO = r"-?(?:\\[dt]?frac\{-?\d+\}\{-?\d+\}|\(?-?\d+\)?\s*/\s*\(?-?\d+\)?)"
 _FORMS = {
-    "advanced_geometry": rf"\(?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*\)?|{_NUMBER}\s*°?",
-    "fraction_simplification": r"\$?\s*-?(?:\\[dt]?frac\{-?\d+\}\{-?\d+\}|\(?-?\d+\)?\s*/\s*\(?-?\d+\)?)\s*\$?",
-    "gsm_symbolic": r"-?\d+(?:\.\d+)?",
-    "intermediate_integration": r"[^C]*C?[^C]*",
+    "advanced_geometry": rf"\(\s*{_NUMBER}\s*,\s*{_NUMBER}\s*\)|{_NUMBER}\s*,\s*{_NUMBER}|{_NUMBER}\s*°?",
+    "fraction_simplification": rf"\$\s*{_RATIO}\s*\$|{_RATIO}",
+    "intermediate_integration": _CONSTANT,
     "kakurasu": r"[\d\s]+",
     "knights_knaves": r"(?:[A-Z]\w* is an? \w+(?:, and |, | and |\.?\s*$))+",
+    "polynomial_multiplication": r"[^#]*",
     "quantum_lock": r"[A-Ca-c](?:\s*(?:→|->|,)?\s*[A-Ca-c])*",
-    "simple_integration": r"[^C]*C?[^C]*",
+    "rubiks_cube": r"(?:[UDLRFBMESxyzudlrfb]w?['\u2019]?2?\s*)+",
+    "rush_hour": r"(?:[A-Z][+-]\d{1,2}[\s,]*)+",
+    "simple_integration": _CONSTANT,
     "sokoban": r"[UDLR\s]+",
     "survo": r"[\d\s]+",
+    "tower_of_hanoi": r"(?:Move disk \d+ from Peg \d+ to Peg \d+\.?\s*)+",
 }
 _EQUAL = {"game_of_life_halting", "letter_jumble", "spell_backward", "word_sorting"}
 
@@ -51,11 +64,56 @@ def _plain(text: str) -> str:
     return re.sub(r"\s*,\s*", ",", " ".join(text.split())).casefold()
 
 
+def _decimal(text: str) -> Decimal | None:
+    return Decimal(text) if _DECIMAL.fullmatch(text) else None
+
+
+def _equal_number(text: str, entry: Mapping[str, Any]) -> bool:
+    """`gsm_symbolic`'s scorer reads the first number without its sign, `number_format`'s lets it be off by 0.01."""
+    return _decimal(text) is not None and _decimal(text) == Decimal(str(entry["answer"]))
+
+
+def _twelve_digits(text: str, entry: Mapping[str, Any]) -> bool:
+    """The question asks for 12 significant digits; its scorer lets the number be off in the first decimals."""
+    said, right = _decimal(text), Decimal(str(entry["answer"]))
+    return said is not None and abs(said - right) <= abs(right) / 10**10
+
+
+def _three_digits(text: str, entry: Mapping[str, Any]) -> bool:
+    said = _decimal(text)
+    return said is not None and f"{said:.2e}" == f"{Decimal(str(entry['answer'])):.2e}"
+
+
 def _coin_flip(text: str, entry: Mapping[str, Any]) -> bool:
     """Its scorer pays a prefix in full: 0 for 0.109375. The form comes first: Fraction("1e-9999999") takes seconds."""
-    return re.fullmatch(_NUMBER, text, re.ASCII) is not None and abs(
-        Fraction(text) - Fraction(entry["answer"])
-    ) <= Fraction(1, 10_000)
+    if re.fullmatch(_NUMBER, text, re.ASCII) is None or re.search(r"/0+$", text):
+        return False
+    right = Fraction(entry["answer"])
+    return abs(Fraction(text) - right) <= min(Fraction(1, 10_000), right / 200)
+
+
+def _pool_matrix(text: str, entry: Mapping[str, Any]) -> bool:
+    """Two decimals are asked for; its scorer lets every number be off by more."""
+    said, right = ([_decimal(word) for word in written.split()] for written in (text, str(entry["answer"])))
+    return len(said) == len(right) and all(
+        one is not None and other is not None and abs(one - other) <= Decimal("0.0051")
+        for one, other in zip(said, right, strict=True)
+    )
+
+
+def _polynomial_equations(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer reads what it can and pays, where there is no solution, whatever it cannot read."""
+    right = str(entry["answer"]).strip()
+    if not right:
+        return _plain(text).strip(".") in ("none", "no real solutions", "no real solution", "no solution", "[]", "{}")
+    said = [_decimal(part.strip()) for part in text.split(",")]
+    return None not in said and len(said) == len(right.split(","))
+
+
+def _graph_color(text: str, entry: Mapping[str, Any]) -> bool:
+    """Its scorer takes the last of several colors of a vertex."""
+    pairs: list[tuple[str, object]] = json.loads(text, object_pairs_hook=list)
+    return sorted(key for key, _ in pairs) == sorted(str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"])
 
 
 def _number_sorting(text: str, entry: Mapping[str, Any]) -> bool:
@@ -73,35 +131,21 @@ def _time_intervals(text: str, entry: Mapping[str, Any]) -> bool:
 def _puzzle24(text: str, entry: Mapping[str, Any]) -> bool:
     """Its scorer rounds towards zero and takes any four numbers."""
     given = sorted(int(number) for number in entry["metadata"]["numbers"])
-    if len(text) > 200 or not _ARITHMETIC.fullmatch(text) or sorted(map(int, re.findall(r"\d+", text))) != given:
+    if "." in text or len(text) > 200 or sorted(map(int, re.findall(r"\d+", text))) != given:
         return False
-    try:
-        return _value(ast.parse(text, mode="eval").body) == 24
-    except (SyntaxError, ZeroDivisionError, ValueError):
-        return False
-
-
-def _value(node: ast.expr) -> Fraction:
-    match node:
-        case ast.Constant(int() as number):
-            return Fraction(number)
-        case ast.UnaryOp(ast.USub(), operand):
-            return -_value(operand)
-        case ast.BinOp(left, ast.Add(), right):
-            return _value(left) + _value(right)
-        case ast.BinOp(left, ast.Sub(), right):
-            return _value(left) - _value(right)
-        case ast.BinOp(left, ast.Mult(), right):
-            return _value(left) * _value(right)
-        case ast.BinOp(left, ast.Div(), right):
-            return _value(left) / _value(right)
-        case _:
-            raise ValueError("not arithmetic")
+    return arithmetic(text) == 24
 
 
 _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "coin_flip": _coin_flip,
+    "decimal_arithmetic": _twelve_digits,
+    "graph_color": _graph_color,
+    "gsm_symbolic": _equal_number,
+    "number_format": _equal_number,
     "number_sorting": _number_sorting,
+    "polynomial_equations": _polynomial_equations,
+    "pool_matrix": _pool_matrix,
+    "power_function": _three_digits,
     "puzzle24": _puzzle24,
     "time_intervals": _time_intervals,
 }

@@ -13,10 +13,12 @@ from typing import Any, ClassVar, cast
 from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import score_each
+from posttrain.rewards.verifiers.characters import plain_characters
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.formula import too_large, unexplained
 from posttrain.rewards.verifiers.number_grammar import parse_number
 from posttrain.rewards.verifiers.numbers import same_number
+from posttrain.rewards.verifiers.prose import final_formula
 from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
 from posttrain.types import Episode, Score, Task
 
@@ -63,7 +65,7 @@ class MathVerifier:
         if large := too_large(gold):
             return f"reward '{self.name}' finds {gold!r} too large to be compared: {large}"
         try:
-            worker_for(f"{__name__}:compare").ask(([gold], gold, self._in_prose), self.timeout_s)
+            worker_for(f"{__name__}:compare").ask(([gold], gold, ""), self.timeout_s)
         except WorkerError as error:
             return f"reward '{self.name}' failed: {error}"
         except WorkerTimeout:  # it can be read, and another form of it may be compared sooner
@@ -71,18 +73,22 @@ class MathVerifier:
         return ""
 
     def _score_one(self, episode: Episode) -> Score:
-        answer = extract(episode.completion, self.answer_in)
-        if answer is None:
+        found = extract(episode.completion, self.answer_in)
+        if found is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
+        question = " ".join(m.content for m in episode.task.prompt if m.role == "user")
+        answer = self._formula(found, question)
         golds = _golds(episode.task)
         if not golds:
             raise RewardError(f"reward '{self.name}' needs task.answer; task {episode.task.id!r} has none")
-        if exact := _as_numbers(answer, golds):
+        if answer is None:
+            return Score(0.0, found, "not one formula that it ends on, without doubt", unparsed=True)
+        if exact := _as_numbers(answer, golds, question):
             return Score(float(exact == "equal"), answer, "" if exact == "equal" else _expected(golds))
         if large := too_large(answer):
             return Score(0.0, answer, f"too large to be compared: {large}", unparsed=True)
         try:
-            verdict = worker_for(f"{__name__}:compare").ask((golds, answer, self._in_prose), self.timeout_s)
+            verdict = worker_for(f"{__name__}:compare").ask((golds, answer, question), self.timeout_s)
         except WorkerTimeout:
             return Score(0.0, answer, f"{TIMED_OUT} after {self.timeout_s:g} s", unparsed=True)
         except WorkerError as error:
@@ -93,10 +99,21 @@ class MathVerifier:
             return Score(0.0, answer, _expected(golds))
         return Score(0.0, answer, verdict, unparsed=True)
 
-    @property
-    def _in_prose(self) -> bool:
-        """Whether the answer stands in a text, so that words around it are to be expected."""
-        return self.answer_in in ("text", "outside_think", "after_think")
+    def _formula(self, text: str, question: str) -> str | None:
+        """The answer in `text`: all of it or, where a text in prose is looked at, the formula that it ends on."""
+        plain = plain_characters(text)
+        if plain is None:
+            return None
+        plain = _LOOK_ALIKES.sub(lambda match: _LOOKS_LIKE[match[0]], plain)
+        plain = re.sub(r"\u221a\s*(\([^()]*\)|[0-9]+|[a-z])", r"\\sqrt{\1}", plain)
+        in_prose = self.answer_in in ("text", "outside_think", "after_think")
+        if not in_prose or (len(plain) < 200 and (parse_number(plain) or _is_formula(plain))):
+            return plain
+        return final_formula(plain, question)
+
+
+_LOOKS_LIKE = {"\u2212": "-", r"\mathrm{i}": "i", r"\mathrm{e}": "e", "pi": r"\pi"}
+_LOOK_ALIKES = re.compile(r"\u2212|\\mathrm\{[ie]\}|(?<![\\A-Za-z])pi(?![A-Za-z])")
 
 
 def _golds(task: Task) -> list[str]:
@@ -111,9 +128,10 @@ def _expected(golds: Sequence[str]) -> str:
     return f"expected {golds[0]}" + (f" or {', '.join(golds[1:])}" if golds[1:] else "")
 
 
-def _as_numbers(answer: str, golds: Sequence[str]) -> str:
+def _as_numbers(answer: str, golds: Sequence[str], question: str = "") -> str:
     """Where the answer and all of the right ones are plain numbers, "equal" or "different"; else nothing."""
-    given, rights = parse_number(_decimal_comma(answer)), [parse_number(gold) for gold in golds]
+    given = parse_number(_decimal_comma(answer), " ".join([question, *golds]))
+    rights = [parse_number(gold) for gold in golds]
     if given is None or None in rights:
         return ""
     return "equal" if any(right and same_number(given, right) for right in rights) else "different"
@@ -124,7 +142,7 @@ def _decimal_comma(text: str) -> str:
     return re.sub(r"^([\s$*-]*(?:0|[1-9][0-9]*)),([0-9]{1,2}|[0-9]{4,})(?=[\s$*%.]*$)", r"\1.\2", text)
 
 
-def compare(question: tuple[list[str], str, bool] | None) -> str:
+def compare(question: tuple[list[str], str, str] | None) -> str:
     """In the worker process: "equal", "different", or why the answer could not be compared. None only imports.
 
     Raises:
@@ -134,7 +152,7 @@ def compare(question: tuple[list[str], str, bool] | None) -> str:
 
     if question is None:
         return "ready"
-    golds, answer, in_prose = question
+    golds, answer, asked = question
     verify = cast("Any", math_verify.verify)
     read = _parse(answer)
     if not read:
@@ -147,7 +165,7 @@ def compare(question: tuple[list[str], str, bool] | None) -> str:
             try:
                 exact = {"float_rounding": ROUNDING, "numeric_precision": ROUNDING + 10}
                 if verify(_rational(right), _rational(given), timeout_seconds=None, raise_on_error=True, **exact):
-                    doubt = None if in_prose else unexplained(answer, gold)
+                    doubt = unexplained(answer, gold, asked)
                     if doubt is None:
                         return "equal"
                     doubts.append(f"it says more than its value, {doubt}")

@@ -11,7 +11,7 @@ from fractions import Fraction
 from posttrain.rewards.verifiers.arithmetic import arithmetic
 from posttrain.rewards.verifiers.cardinals import leading_cardinal
 from posttrain.rewards.verifiers.characters import plain_characters
-from posttrain.rewards.verifiers.units import is_unit, other_currency
+from posttrain.rewards.verifiers.units import is_unit, other_scale
 
 MAX_CHARACTERS = 400  # of an answer that is read; a number needs fewer
 MAX_EXPONENT = 400
@@ -43,7 +43,15 @@ _VULGAR = "\u00bc-\u00be\u2150-\u215e"
 _TEN = r"10 ?\^ ?(?:\{([-+]?[0-9]{1,3})\}|([-+]?[0-9]{1,3}))(?![0-9^]|\.[0-9])"
 _TEN_TO = re.compile(rf"(?<![\w.^*/)}}]){_TEN}")
 _TIMES_TEN_TO = re.compile(rf"([0-9]) ?(?:\u00d7|\\times|\\cdot|\*|x) ?{_TEN}")
-_OPERATORS = (("\u2013", "-"), ("\u00d7", "*"), ("\\times", "*"), ("\\cdot", "*"), ("\u00b7", "*"), ("\u00f7", "/"), ("\\div", "/"))
+_OPERATORS = (
+    ("\u2013", "-"),
+    ("\u00d7", "*"),
+    ("\\times", "*"),
+    ("\\cdot", "*"),
+    ("\u00b7", "*"),
+    ("\u00f7", "/"),
+    ("\\div", "/"),
+)
 _SUBJECTS = frozenset(("he", "she", "it", "they", "we", "there", "i", "that", "this"))
 _SIGN_WORD = re.compile(r"(?:minus|negative) (?=[$€£¥₹]?[0-9.\\])", re.IGNORECASE)
 _WRAPPERS = tuple(
@@ -91,9 +99,9 @@ def parse_number(text: str, question: str = "") -> Number | None:
     plain = plain_characters(text) if len(text) <= MAX_CHARACTERS else None
     if plain is None or ".." in plain or "\u2026" in plain:
         return None
-    plain = _without_lead(_unwrapped(one_notation(plain)), question)
+    plain = _without_lead(unwrapped(one_notation(plain)), question)
     *sides, said = plain.split("=")
-    number = _said(_unwrapped(said), question)
+    number = _said(unwrapped(said), question)
     return number if number is not None and all(equals(side, number.value) for side in sides) else None
 
 
@@ -102,7 +110,7 @@ def _without_lead(text: str, question: str) -> str:
     subject = lead and lead["subject"]
     if subject and subject.casefold() not in _SUBJECTS and subject not in re.findall(r"\b[A-Z][a-z]+\b", question):
         return text
-    return _unwrapped(text[lead.end() :]) if lead else text
+    return unwrapped(text[lead.end() :]) if lead else text
 
 
 def _said(text: str, question: str) -> Number | None:
@@ -110,7 +118,7 @@ def _said(text: str, question: str) -> Number | None:
     match = _NUMBER.match(text)
     if match is None or not is_unit(text[match.end() :], question):
         return None
-    if match["currency"] and other_currency(match["currency"], question):
+    if match["currency"] and other_scale([match["currency"].casefold()], question):
         return None
     number = read_number(match)
     if number is None or (negated and (match["sign"] or match["inner"])):
@@ -152,7 +160,7 @@ def _vulgar(sign: str) -> str:
     return unicodedata.normalize("NFKC", sign).replace("\u2044", "/")
 
 
-def _unwrapped(text: str) -> str:
+def unwrapped(text: str) -> str:
     """`text` without a final full stop and without marks that enclose all of it: bold, quotes, formulas."""
     while True:
         before = text

@@ -19,10 +19,11 @@ from posttrain.types import Episode, Score
 class NumberVerifier:
     """1 if the number in the answer equals `task.answer` exactly, else 0.
 
-    Read are integers, decimals, `1e3`, fractions such as 3/4, commas or spaces between groups of three, currency signs,
-    a percent sign, "minus 5", and a unit: a common one, or words of the question. Numbers are compared exactly, so 0.10
-    equals .1. 50% equals 50 and 0.5 alike. An answer that says anything else beside its number is `unparsed`: what is
-    meant is not the verifier's to guess.
+    Read are integers, decimals, `1e3` and 10^3, fractions such as 3/4 and 2 1/2, groups of three, currency signs, a
+    percent sign, "minus 5", "forty-two", an equation that holds, and a unit: a common one, or words of the question; of
+    the units of time, money, length, mass and volume only those that the question names, where it names any. Numbers
+    are compared exactly, so 0.10 equals .1. 50% equals 50 and 0.5 alike. An answer that says anything else is
+    `unparsed`.
 
     Args:
         answer_in: where the answer is.
@@ -44,18 +45,19 @@ class NumberVerifier:
         return score_each(self.name, episodes, self._score_one)
 
     def _score_one(self, episode: Episode) -> Score:
-        right = parse_number(str(episode.task.answer).rpartition("####")[2])
+        gold = str(episode.task.answer).rpartition("####")[2]
+        right = parse_number(gold)
         if right is None:
             raise RewardError(
                 f"reward '{self.name}' needs a number as task.answer; task {episode.task.id!r} has "
                 f"{str(episode.task.answer)[:80]!r}"
             )
         answer = extract(episode.completion, self.answer_in)
+        question = " ".join([*(m.content for m in episode.task.prompt if m.role == "user"), gold])
         if answer is not None:
-            question = " ".join(m.content for m in episode.task.prompt if m.role == "user")
             number, why = parse_number(answer, question), f"not one number: {answer[:80]!r}"
         else:
-            number = final_number(outside_reasoning(episode.completion)) if self.last_number else None
+            number = final_number(outside_reasoning(episode.completion), question) if self.last_number else None
             why = not_found(self.answer_in)
         equal = number is not None and same_number(number, right)
         if number is None or equal is None:

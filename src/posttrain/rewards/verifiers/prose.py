@@ -1,30 +1,44 @@
-r"""The number that a text in prose ends on, where no place was agreed for the answer.
+r"""The number, or the formula, that a text in prose ends on, where no place was agreed for the answer.
 
 Prose has no grammar, so doubts decide: a word that denies, hedges or compares, several candidates, a label such as
-"step 3", or an equation that is false, and there is no number.
+"step 3", or an equation that is false, and there is no answer.
 """
 
 import re
+from itertools import pairwise
 
+from posttrain.rewards.verifiers.cardinals import leading_cardinal
 from posttrain.rewards.verifiers.characters import plain_characters
+from posttrain.rewards.verifiers.extraction import extract
 from posttrain.rewards.verifiers.number_grammar import NUMBER, Number, equals, one_notation, parse_number, read_number
-from posttrain.rewards.verifiers.units import CHANGES
+from posttrain.rewards.verifiers.units import CHANGES, other_scale
 
 MAX_CHARACTERS = 2000  # of the end of a text that are read
 
 _INSIDE = re.compile(rf"(?<![\w.^])(?<![0-9],)(?:{NUMBER})(?![\w^!/]|\*\w|[,.:'][0-9])")
 _UNIT_WITH_DIGIT = re.compile(r"\b(?:mm|cm|m|km|ft|in)\^?[23]\b")  # the 2 of "m2" is no number
-_MARKUP = re.compile(r"</?answer>|<<[^<>]*>>|\\[()\[\]]|\\(?:boxed|text|textbf|mathbf|mathrm)(?= ?\{)|#+(?= )")
-_BRACED = re.compile(r"(?<![\w^_}\\])\{([^{}]*)\}")
-_SENTENCE = re.compile(r"\n+|(?<!\bno)(?<!\bnot)(?<!\bca)(?<!\bapprox)(?<!\bvs)(?<!\bfig)(?<!\bst)[.!?;][*_)\"']*\s+", re.I)
+_MARKUP = re.compile(r"</?answer>|<<[^<>]*>>|#+(?= )")
+_COMMAND = re.compile(r"\\(?:boxed|text|textbf|mathbf|mathrm) ?\{([^{}]*)\}")
+_SENTENCE = re.compile(
+    r"\n+|(?<!\bno)(?<!\bnot)(?<!\bca)(?<!\bapprox)(?<!\bvs)(?<!\bfig)(?<!\bst)(?<!\be\.g)[.!?;][*_)\"']*\s+", re.I
+)
 # Words that turn what a sentence says, or leave it open. With one of them prose says nothing for certain.
 _TURNS = re.compile(
     r"(?i:\b(?:not?|none|never|nor|neither|nobody|cannot|\w+n['\u2019]t|wait|actually|instead|rather|however|or|possibly"
     r"|maybe|perhaps|probably|might|could|either|between|except|unless|wrong|incorrect\w*|false|falsely|invalid|untrue"
-    r"|opposite|unsure|uncertain|sure|confident|certain|guess\w*|doubt\w*|hardly|scarcely|alternatively|otherwise"
-    r"|correction|sorry|hmm|thought|mistak\w*|errors?|unknown|options?|candidates?|choices?|whether|impossible"
-    r"|denies|denied|reject\w*|refut\w*|contradict\w*|avoid|forget|ignore|typo|nope|nah)\b)"
-    r"|\bmay\b|\?|~~|\u00ac|\u2260|\u2026|\.\."
+    r"|opposite|unsure|uncertain|sure|confident|certain|doubt\w*|hardly|scarcely|alternatively|otherwise|else|unlikely"
+    r"|correction|sorry|hmm|thought|mistak\w*|errors?|unknown|options?|candidates?|choices?|whether|impossible|anything"
+    r"|denie[sd]|reject\w*|refut\w*|contradict\w*|exclud\w*|rul(?:ed?|ing) out|fails?|avoid|forget|ignore|typo|nope|nah"
+    r"|says?|said|claim\w*|mention\w*|hop(?:e|es|efully)|citation|too (?:high|low|big|large|small|much|many|few)|near"
+    r"|close to|exceeds?|such as|e\.g|for example|ish)\b)"
+    r"|\bmay\b|\?|~~|\u00ac|\u2260|\u2026|\.\.|<!--|<(?:del|s|strike)>"
+    # denials, "or" and "about" in other languages
+    r"|(?i:\b(?:pas|nicht|kein\w*|nein|oder|ou|environ|etwa|ungef\u00e4hr|casi|circa|n\u00e3o|nunca|jamais|\u043d\u0435\u0442?"
+    r"|\u0438\u043b\u0438|\u043e\u043a\u043e\u043b\u043e)\b)|[\u4e0d\u6ca1\u975e\u6216\u7ea6\u7d04]|\u306a\u3044|\u307e\u305f\u306f"
+)
+# Anywhere in the text, these say that the answer is not meant.
+_NOT_MEANT = re.compile(
+    r"(?i)\b(?:no idea|not sure|(?:don['\u2019]t|do not) know|guess\w*|random\w*|kidding|joke|lie|lol)\b"
 )
 _LABELS = frozenset(
     (
@@ -33,11 +47,16 @@ _LABELS = frozenset(
     )
 )
 _NEAR = CHANGES - {"and", "but", "to", "m", "b", "x", "plus"}  # in prose these join sentences as well
+_BEFORE = _NEAR | {"after", "before", "square", "cube", "like", "but", "approx", "ca"}
+_JOINS = re.compile(r"(?i)\b(?:to|and|or|through|until|vs|versus|then|first|und|\u0438|et|y)\b")
 _DECLARED = re.compile(r"\banswer(?: is|:| =|\*\*:|:\*\*)[ *_$:(]*(" + re.sub(r"\?P<\w+>", "?:", NUMBER) + ")", re.I)
 _SIGN = re.compile(r"(?:^|[a-z:=,] )(?:minus|negative) $", re.IGNORECASE)
+_BULLET = re.compile(r"(?:[-*\u2022]|\(?[0-9]{1,2}[.)]|\(?[a-z][.)]) [ *_$]*$", re.IGNORECASE)
+_FOLLOWS = ".,:;)\"'`}\u00b0\u20ac\u00a3(\u2705\u2713\u2714"
+_FORMULA = re.compile(r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
 
 
-def final_number(text: str) -> Number | None:
+def final_number(text: str, question: str = "") -> Number | None:
     """The number that the last sentence with a number says; None if there is none, or where it is in doubt.
 
     Example:
@@ -45,45 +64,92 @@ def final_number(text: str) -> Number | None:
         ['19', '0.5', 'None', 'None', 'None']
     """
     plain = plain_characters(text[-MAX_CHARACTERS:])
-    if plain is None:
+    if plain is None or _NOT_MEANT.search(plain):
         return None
-    plain = _BRACED.sub(r"\1", _MARKUP.sub(" ", plain))
-    sentence, rest = _last_sentence_with_digit(plain)
-    number = parse_number(sentence) or _inside(one_notation(sentence))
-    if number is None or _TURNS.search(sentence + " " + rest):
+    plain = re.sub(r"\\[()\[\]]", "$", _COMMAND.sub(r"\1", _MARKUP.sub(" ", plain)))
+    before, sentence, rest = _last_sentence_with_digit(plain)
+    number = parse_number(sentence, question) or _inside(one_notation(sentence), question)
+    if number is None or _TURNS.search(sentence + " " + rest) or _numbers_in_words(rest):
         return None
-    before = one_notation(plain)[: -len(one_notation(sentence + rest)) or None]
-    declared = [parse_number(match[1]) for match in _DECLARED.finditer(before)]
-    return number if all(said in (None, number) for said in declared) else None
+    return None if _another_stands(before, sentence, number) else number
 
 
-def _last_sentence_with_digit(text: str) -> tuple[str, str]:
-    """The last sentence that has a digit, with the mark that ends it, and what follows."""
+def final_formula(text: str, question: str = "") -> str | None:
+    r"""What stands in the last box, in the last formula, or else the last number; None where it is in doubt.
+
+    Example:
+        >>> final_formula(r"So $x^2 = 4$. The answer is $2$."), final_formula(r"The answer is $2$ or $-2$.")
+        ('2', None)
+    """
+    text = text[-MAX_CHARACTERS:]
+    boxes = [box for box in (extract(part, "boxed") for part in _parts(text)) if box]
+    if boxes:
+        text = _FORMULA.sub(lambda match: match[0] if r"\boxed" not in match[0] else _unmarked(match[0]), text)
+        for box in boxes:
+            text = re.sub(r"\\(?:boxed|fbox)\s*\{" + re.escape(box) + r"\}", lambda _, box=box: f"${box}$", text)
+    formulas = [next(part for part in match.groups() if part is not None).strip() for match in _FORMULA.finditer(text)]
+    if not formulas:
+        number = final_number(text, question)
+        return None if number is None else str(number)
+    if len(set(boxes)) > 1 or (boxes and boxes[-1].strip() != formulas[-1]):
+        return None
+    # The rules for numbers hold for formulas: each one is told by a number that the text has not.
+    first = next(number for number in range(7_000_001, 8_000_000, 7) if str(number)[:4] not in text)
+    names = {formula: first + index for index, formula in enumerate(dict.fromkeys(formulas))}
+    told = _FORMULA.sub(lambda match: str(names[next(p for p in match.groups() if p is not None).strip()]), text)
+    number = final_number(told, question)
+    return formulas[-1] if number is not None and number.value == names[formulas[-1]] and not number.percent else None
+
+
+def _unmarked(formula: str) -> str:
+    return re.sub(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$", " ", formula)
+
+
+def _parts(text: str) -> list[str]:
+    """`text` cut before each box, so that each part has one."""
+    starts = [match.start() for match in re.finditer(r"\\(?:boxed|fbox)\s*\{", text)]
+    return [text[start:end] for start, end in pairwise([*starts, len(text)])]
+
+
+def _last_sentence_with_digit(text: str) -> tuple[str, str, str]:
+    """What comes before the last sentence that has a digit, that sentence with its mark, and what follows."""
     digit = max(map(text.rfind, "0123456789\u00bc\u00bd\u00be"))
     ends = [match.end() for match in _SENTENCE.finditer(text)]
     start = max((end for end in ends if end <= digit), default=0)
     end = min((end for end in ends if end > digit), default=len(text))
-    return text[start:end], text[end:]
+    return text[:start], text[start:end], text[end:]
 
 
-def _inside(sentence: str) -> Number | None:
+def _another_stands(before: str, sentence: str, number: Number) -> bool:
+    """Whether the text gave another answer, or is a list of numbers, of which this is the last."""
+    declared = [parse_number(match[1]) for match in _DECLARED.finditer(one_notation(before + sentence))]
+    if any(said not in (None, number) for said in declared):
+        return True
+    line = before.rpartition("\n")[2]
+    alone = parse_number(sentence) is not None
+    if alone and _BULLET.fullmatch(line.lstrip() + re.split(r"[0-9]", sentence)[0]):
+        return True
+    before = re.sub(r"(?:^|\n)\s*\(?[0-9a-z]{1,2}[.)]\s*$", "", before, flags=re.IGNORECASE)  # the number of a line
+    previous = re.split(r"(?<=[.!?;])\s+|\n+", before.strip())[-1].rstrip("!?;.\u2026 ")
+    alone = alone and "answer" not in sentence.casefold()
+    return alone and parse_number(previous) not in (None, number)
+
+
+def _numbers_in_words(text: str) -> bool:
+    words = re.findall(r"[a-z]+(?:-[a-z]+)?", text.casefold())
+    return any(word != "one" and leading_cardinal(word) is not None for word in words)
+
+
+def _inside(sentence: str, question: str) -> Number | None:
     """The last number in a sentence of one notation, where nothing beside it changes what it says."""
     text = _UNIT_WITH_DIGIT.sub(" ", sentence)
     digit = max(map(text.rfind, "0123456789"))
-    numbers = list(_INSIDE.finditer(text))
-    match = next((match for match in numbers if match.start() <= digit < match.end()), None)
+    match = next((match for match in _INSIDE.finditer(text) if match.start() <= digit < match.end()), None)
     if match is None:
         return None
     before, after = text[: match.start()], text[match.end() :]
-    near = [*before[-40:].split()[-2:], *re.sub(r"^ times(?= *[.!)]*$)", "", after)[:40].split()[:1]]
-    words = [word.strip(".,;:!?*_()").casefold() for word in near]
     negated = _SIGN.search(before) is not None and not match["sign"]
-    if set(words) & (_NEAR - {"minus", "negative"} if negated else _NEAR):
-        return None
-    if re.search(r"(?i)\bif\b", after):
-        return None
-    label = "".join(before.split()[-1:]).strip("(*_").casefold() in _LABELS
-    if label or not _free(before, after, match):
+    if not _words_fit(before, after, negated, question) or not _signs_fit(before, after, match):
         return None
     number = read_number(match)
     if number is None or not _sides_hold(before, number):
@@ -91,20 +157,39 @@ def _inside(sentence: str) -> Number | None:
     return Number(-number.value, number.percent) if negated else number
 
 
-def _free(before: str, after: str, match: re.Match[str]) -> bool:
+def _words_fit(before: str, after: str, negated: bool, question: str) -> bool:
+    """Whether no word beside the number changes what it says."""
+    said = [word.strip(".,;:!?*_()$").casefold() for word in before[-40:].split()[-2:]]
+    follow = re.sub(r"^ times(?= *[.!)]*$)", "", after.lstrip("*_$`\"')"))[:40].split()[:3]
+    follow = follow[: next((i + 1 for i, word in enumerate(follow) if word[-1] in ".,:;"), 3)]
+    follow = [word.strip(".,;:!?*_()$").casefold() for word in follow]
+    if set(said) & (_BEFORE - {"minus", "negative"} if negated else _BEFORE) or set(follow[:1]) & (_NEAR | {"plus"}):
+        return False
+    if {"half", "change", "third", "quarter"} & set(follow) or re.search(r"(?i)\bif\b", after):
+        return False
+    if any(_numbers_in_words(word) for word in [*said[-1:], *follow[:1]]):
+        return False
+    return "".join(said[-1:]) not in _LABELS and not other_scale(follow[:1], question)
+
+
+def _signs_fit(before: str, after: str, match: re.Match[str]) -> bool:
     """Whether no sign, and no other number, stands directly at the number."""
-    glued, follows = before.rstrip(" *_$(")[-1:], after.lstrip(" *_$)")[:1]
-    if glued and not (glued.isalpha() or glued.isdigit() or glued in ".,:;=)\"'!\u2019"):
+    glued, follows = before.rstrip(" *_$(`")[-1:], after.lstrip(" *_$)`")[:1]
+    if glued and not (glued.isalpha() or glued in "0123456789.,:;=)\"'!\u2019"):
         return False
-    if match["sign"] and glued.isdigit():
+    bare = before.rstrip("*_$`")
+    if bare != before and bare[-1:].isalnum():  # x**72**
         return False
-    if follows and not (follows.isalpha() or follows in ".,:;)\"'`}\u00b0\u20ac\u00a3(" or not follows.isascii()):
+    if re.match(r"[*_$`]+[^\W_]", after) or (follows and not (follows.isalpha() or follows in _FOLLOWS)):
         return False
-    if before.rstrip(" *_$")[-1:] == "(" and re.search(r"\w\($", before.rstrip(" *_$")):  # f(72)
+    if (match["sign"] and glued.isdigit()) or re.search(r"\w\([ *_$]*$", before):  # 3 -5, f(72)
         return False
     between = re.split(r"[0-9]", before)[-1]  # what stands between this number and the one before it
-    joined = re.sub(r"(?i)\b(?:to|and|or|through|until|vs)\b", " ", between)
-    return not re.search(r"[0-9]", before) or "=" in between or re.search(r"[^\W\d_]{2}", joined) is not None
+    if not re.search(r"[0-9]", before):
+        return True
+    if re.search(r"[,;] *[a-z] *=", between):  # x = 3, y = 4
+        return False
+    return "=" in between or re.search(r"[^\W\d_]{2}", _JOINS.sub(" ", between)) is not None
 
 
 def _sides_hold(before: str, number: Number) -> bool:

@@ -1,6 +1,7 @@
 """Units after a number: which words are one, and which change what the number says."""
 
 import re
+from collections.abc import Iterable
 
 _MONEY = ({"dollar", "dollars", "usd", "bucks", "$"}, {"cent", "cents"}, {"euro", "euros", "eur", "€"}, {"gbp", "£"})
 _TIME = (
@@ -40,7 +41,7 @@ _COMPOUND = (
 _DIMENSIONS = (_MONEY, _TIME, _LENGTH, _MASS, _VOLUME)
 UNITS = frozenset(_COMPOUND).union(*(unit for dimension in _DIMENSIONS for unit in dimension)) - {"$"}
 _CONNECTORS = frozenset(("per", "a", "an", "each", "every", "of", "in", "total", "altogether"))
-_CAPITALS = frozenset(("M", "MM", "G", "T", "B", "K"))  # million, giga, tera, billion, thousand
+CAPITALS = frozenset(("M", "MM", "G", "T", "B", "K"))  # million, giga, tera, billion, thousand
 CHANGES = frozenset(
     (
         *("not", "no", "never", "nor", "neither", "isn't", "isn\u2019t", "wrong", "incorrect", "false", "except"),
@@ -77,17 +78,11 @@ def is_unit(text: str, question: str) -> bool:
     words = [word.casefold() for word in raw if word]
     if not words:
         return not text.strip() or _OPEN.sub("", text.strip()) == ""
-    if len(words) > 4 or not re.match(r"[ *_`$\\a-zA-Z°€£¥₹]", text) or _CAPITALS & set(raw):
+    if len(words) > 4 or not re.match(r"[ *_`$\\a-zA-Z°€£¥₹]", text) or CAPITALS & set(raw):
         return False
     asked = _WORDS.findall(question.casefold())
     known = {stem(word) for word in asked if len(word) > 2}
-    return all(is_word_of_unit(word, known) for word in words) and not _other_scale(words, set(asked))
-
-
-def other_currency(sign: str, question: str) -> bool:
-    """Whether the question names money, and none of this currency."""
-    asked = set(_WORDS.findall(question.casefold()))
-    return _other_scale([sign.casefold()], asked)
+    return all(is_word_of_unit(word, known) for word in words) and not other_scale(words, question)
 
 
 def is_word_of_unit(word: str, known: set[str]) -> bool:
@@ -99,7 +94,9 @@ def is_word_of_unit(word: str, known: set[str]) -> bool:
     return word in _CONNECTORS or (word.isalpha() and stem(word) in known)
 
 
-def _other_scale(words: list[str], asked: set[str]) -> bool:
+def other_scale(words: Iterable[str], question: str) -> bool:
+    """Whether one of the `words` is a unit of a dimension of which the `question` names only others."""
+    asked = set(_WORDS.findall(question.casefold()))
     for dimension in _DIMENSIONS:
         named = [unit for unit in dimension if unit & asked]
         if named and any(word in unit and unit not in named for word in words for unit in dimension):

@@ -41,7 +41,7 @@ def plain_expression(text: str) -> str:
         ...
         ValueError: not a plain expression: Call
     """
-    for node in ast.walk(ast.parse(text.strip(), mode="eval")):
+    for node in ast.walk(_parsed(text)):
         if isinstance(node, ast.Call):
             plain = isinstance(node.func, ast.Name) and node.func.id in _ELEMENTARY
         elif isinstance(node, ast.Name):
@@ -66,7 +66,13 @@ def literal(text: str, *_: object) -> Any:
         >>> literal("[[0x10 - 2, 'Q'], []]")
         [[14, 'Q'], []]
     """
-    return _value(ast.parse(text.strip(), mode="eval").body)
+    return _value(_parsed(text).body)
+
+
+def _parsed(text: str) -> ast.Expression:
+    if "#" in text:
+        raise ValueError("not a plain expression: it has a comment")
+    return ast.parse(text.strip(), mode="eval")
 
 
 def _value(node: ast.expr) -> Any:
