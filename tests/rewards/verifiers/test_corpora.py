@@ -81,7 +81,7 @@ def test_no_wrong_answer_of_the_corpus_is_paid_and_the_counts_are_those_of_the_p
 def test_right_answers_are_mostly_accepted():
     for name in VERIFIERS.keys() - {"exact"}:
         counts, _ = counted(name)
-        assert counts["accepted"] >= (0.8 if name == "gym" else 0.9) * counts["right"], name
+        assert counts["accepted"] >= (0.75 if name == "gym" else 0.9) * counts["right"], name
 
 
 if __name__ == "__main__":

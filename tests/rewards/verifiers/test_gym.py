@@ -72,7 +72,7 @@ HEDGES = (
     "{gold}\n{other}",
     "{other} {gold}",
     "not {gold}",
-    "The answer is {gold}",
+    "I doubt {gold}",
 )
 SEARCHING = (
     "advanced_geometry",

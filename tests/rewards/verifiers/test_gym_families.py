@@ -63,6 +63,8 @@ def answers(family: str, entry: dict[str, Any], others: list[str]) -> dict[str, 
     }
     if f"-{right}" in (wrong, "-0") or right.startswith("-"):
         del said["sign"]
+    if family == "rush_hour":  # moves after the one that solves it, or before, are moves
+        del said["lines"], said["beside"]
     return {name: text for name, text in said.items() if name == "right" or not same(family, text, right, entry)}
 
 

@@ -68,7 +68,7 @@ class ChoiceVerifier:
     `task.answer` is the letter, or the index of the choice counted from 0, or the text of one. The choices are the list
     under "choices" in the task's metadata, or else the lines "A) ...", "B) ..." of its prompt. An answer is read as a
     letter if it is the letter alone, "(B)", "the answer is B", "B) Paris" or "B, because ...", or the text of a choice.
-    Anything else is `unparsed`: an answer that names two letters, that denies or hedges ("B is wrong", "possibly B"), or
+    Anything else is `unparsed`: an answer with two letters, a denial or a hedge ("B is wrong", "possibly B"), or
     whose letter and text belong to two choices.
 
     Raises (while scoring):
