@@ -81,7 +81,7 @@ def test_no_gold_at_all_is_a_failure_and_not_a_pass():
 
 def test_a_task_whose_answer_is_not_an_answer_raises():
     with pytest.raises(RewardError, match="'broken'"):
-        asyncio.run(check_gold(NumberVerifier(), [task("#### 4", "four", "broken")]))
+        asyncio.run(check_gold(NumberVerifier(), [task("#### 4", "many", "broken")]))
 
 
 READABLE = {
@@ -93,7 +93,7 @@ READABLE = {
 }
 UNREADABLE = {
     "numbers": [("three quarters", "needs a number"), (None, "needs a number")],
-    "last_number": [("forty", "needs a number")],
+    "last_number": [("many", "needs a number")],
     "exact": [(None, "has none"), ("", "has none")],
     "choice": [("42", "needs a letter"), (26, "needs a letter")],
     "math": [
@@ -123,5 +123,5 @@ def test_rewards_that_need_no_answer_are_not_asked():
         pytest.fail("asked")
 
     rewards = Weighted(((from_function(asked), 1.0), *parse_rewards("tags numbers").parts))
-    tasks = [task(None, "4", "a"), task(None, "four", "b")]
+    tasks = [task(None, "4", "a"), task(None, "many", "b")]
     assert [bool(why) for why in asyncio.run(rewards.unreadable(tasks))] == [False, True]

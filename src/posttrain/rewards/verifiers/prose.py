@@ -98,7 +98,9 @@ def final_formula(text: str, question: str = "") -> str | None:
     names = {formula: first + index for index, formula in enumerate(dict.fromkeys(formulas))}
     told = _FORMULA.sub(lambda match: str(names[next(p for p in match.groups() if p is not None).strip()]), text)
     number = final_number(told, question)
-    return formulas[-1] if number is not None and number.value == names[formulas[-1]] and not number.percent else None
+    if number is None or number.value == names[formulas[-1]]:
+        return None if number is None or number.percent else formulas[-1]
+    return None if number.value in names.values() else str(number)
 
 
 def _unmarked(formula: str) -> str:
