@@ -38,19 +38,6 @@ def test_the_example_by_hand():
     assert "no consensus" in found["H1"].evidence and found["H3"].evidence.startswith("with the others in 0.00 (0.00")
 
 
-@given(said=rankings(most_items=4))
-def test_of_a_method_that_looks_at_one_item_only_an_annotator_s_own_are_asked_again(said):
-    agreed, asked = agree(said, majority.beliefs(said)), []
-
-    def counted(some):
-        asked.extend(some)
-        return majority.beliefs(some)
-
-    assert annotators(said, agreed, counted, item_by_item=True) == annotators(said, agreed, majority.beliefs)
-    sizes = [len(one) for one in by_item(said).values()]
-    assert len(asked) == sum(size * (size - 1) for size in sizes)  # each by everybody else who judged it
-
-
 @given(said=rankings())
 def test_alpha_is_that_of_another_reading(said):
     units = {}

@@ -204,7 +204,8 @@ MUTATIONS = [
     *(
         Mutation("annotation/agreement.py", old, new, AGREEMENT)
         for old, new in [
-            ("axis=0) >= 2]", "axis=0) >= 1]"),
+            ("in units.items() if len(ranks) > 1}", "in units.items()}"),
+            ("np.repeat(counts, list(shared.values()), axis=0)", "counts"),
             ('level_of_measurement="ordinal"', 'level_of_measurement="nominal"'),
             ('level_of_measurement="ordinal"', 'level_of_measurement="interval"'),
             ("len(ranks) < 2 or any", "len(ranks) < 1 or any"),

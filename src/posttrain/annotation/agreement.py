@@ -1,7 +1,7 @@
 """How far people agree: with each other, and each of them with what the others say together."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from types import MappingProxyType
@@ -10,6 +10,7 @@ import krippendorff
 import numpy as np
 
 from posttrain.annotation.consensus import Agreed, Belief, agree, settle
+from posttrain.annotation.item_shares import ItemShares, verdict_shares
 from posttrain.annotation.rankings import by_item, midranks, votes_of
 from posttrain.statistics import mean_interval
 from posttrain.types import Ranking
@@ -24,16 +25,27 @@ def alpha(rankings: Sequence[Ranking]) -> float | None:
     completion of an item, its value the rank that an annotator gave it (midranks where some are tied). None where no
     completion has two ranks, or all ranks are the same.
     """
-    units = {key: i for i, key in enumerate(dict.fromkeys((r.item, one) for r in rankings for one in midranks(r)))}
-    people = {name: i for i, name in enumerate(dict.fromkeys(r.annotator for r in rankings))}
-    table = np.full((len(people), len(units)), np.nan)
+    return ordinal_alpha(Counter(unit for said in by_item(rankings).values() for unit in unit_ranks(said)))
+
+
+def unit_ranks(rankings: Sequence[Ranking]) -> list[tuple[float, ...]]:
+    """Of each completion of one item, the ranks that its annotators gave it, in ascending order."""
+    found: defaultdict[int, list[float]] = defaultdict(list)
     for ranking in rankings:
-        for one, rank in midranks(ranking).items():
-            table[people[ranking.annotator], units[ranking.item, one]] = rank
-    shared = table[:, (~np.isnan(table)).sum(axis=0) >= 2]
-    if not shared.size or len(np.unique(shared[~np.isnan(shared)])) < 2:
+        for completion, rank in midranks(ranking).items():
+            found[completion].append(rank)
+    return [tuple(sorted(ranks)) for ranks in found.values()]
+
+
+def ordinal_alpha(units: Mapping[tuple[float, ...], int]) -> float | None:
+    """`alpha` of units that are counted: the ranks that a unit was given, and how many units were given these."""
+    shared = {ranks: times for ranks, times in units.items() if len(ranks) > 1}
+    every = sorted({rank for ranks in shared for rank in ranks})
+    if len(every) < 2:
         return None
-    return float(krippendorff.alpha(reliability_data=shared, level_of_measurement="ordinal"))
+    counts = np.array([[ranks.count(rank) for rank in every] for ranks in shared], dtype=float)
+    rows = np.repeat(counts, list(shared.values()), axis=0)
+    return float(krippendorff.alpha(value_counts=rows, value_domain=every, level_of_measurement="ordinal"))
 
 
 def nominal_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
@@ -109,8 +121,6 @@ def annotators(
     agreed: Sequence[Agreed],
     method: Callable[[Sequence[Ranking]], Mapping[str | int, Belief]],
     decided: Mapping[str, Ranking] = MappingProxyType({}),
-    *,
-    item_by_item: bool = False,
 ) -> list[Annotator]:
     """Everybody, in the order in which they first appear.
 
@@ -119,29 +129,50 @@ def annotators(
         agreed: the consensus on it.
         method: how it was found; it is asked once more for each annotator, without what they said.
         decided: what holds in place of the consensus, by item, also of the others.
-        item_by_item: the method finds an item's consensus from that item alone, as majority does; then it is asked for
-            each annotator's own items only.
     """
     mine: dict[str | int, list[Ranking]] = {}
     for ranking in rankings:
         mine.setdefault(ranking.annotator, []).append(ranking)
-    everybody, of_item = list(mine), by_item(rankings)
-    apart: dict[str | int, list[float]] = {}
-    for who in everybody:
-        near = [one for item in by_item(mine[who]) for one in of_item[item]] if item_by_item else rankings
-        others = [ranking for ranking in near if ranking.annotator != who]
-        found = shares(mine[who], settle(agree(others, method(others)), decided))
-        apart[who] = [fmean(share) for share in found.values()]
-    means = {who: fmean(rates) for who, rates in apart.items() if rates}
+    with_all: dict[str | int, list[float]] = {}
+    with_others: dict[str | int, list[float]] = {}
+    for who, said in mine.items():
+        others = [ranking for ranking in rankings if ranking.annotator != who]
+        found = shares(said, settle(agree(others, method(others)), decided))
+        with_others[who] = [fmean(share) for share in found.values()]
+        with_all[who] = [share for found in shares(said, agreed).values() for share in found]
+    return _annotators({who: len(said) for who, said in mine.items()}, with_all, with_others, name_noisy=True)
+
+
+def annotators_by_item(items: Iterable[ItemShares], *, name_noisy: bool = True) -> list[Annotator]:
+    """The same as `annotators`, from the shares of each item, for a consensus that depends on one item only."""
+    judged: Counter[str | int] = Counter()
+    with_all: defaultdict[str | int, list[float]] = defaultdict(list)
+    with_others: defaultdict[str | int, list[float]] = defaultdict(list)
+    for item in items:
+        judged.update(item.with_all.keys())
+        for who, found in item.with_all.items():
+            with_all[who] += found
+        for who, share in item.with_others.items():
+            with_others[who].append(share)
+    return _annotators(judged, with_all, with_others, name_noisy=name_noisy)
+
+
+def _annotators(
+    judged: Mapping[str | int, int],
+    with_all: Mapping[str | int, Sequence[float]],
+    with_others: Mapping[str | int, Sequence[float]],
+    *,
+    name_noisy: bool,
+) -> list[Annotator]:
+    means = {who: fmean(with_others[who]) for who in judged if with_others.get(who)}
     level = median(means.values()) if means else 0.5
     rows: list[Annotator] = []
-    for who in everybody:
-        with_all = [share for found in shares(mine[who], agreed).values() for share in found]
-        interval = mean_interval(apart[who]) if apart[who] else None
+    for who, items in judged.items():
+        mine = with_all.get(who, ())
+        interval = mean_interval(with_others[who]) if who in means else None
         # where there is no consensus at all, nobody can be told from anybody
-        noisy = interval is not None and level > 0.5 and interval[1] < (0.5 + level) / 2
-        agreement = fmean(with_all) if with_all else None
-        rows.append(Annotator(who, len(mine[who]), len(with_all), agreement, means.get(who), interval, noisy))
+        noisy = name_noisy and interval is not None and level > 0.5 and interval[1] < (0.5 + level) / 2
+        rows.append(Annotator(who, items, len(mine), fmean(mine) if mine else None, means.get(who), interval, noisy))
     return rows
 
 
@@ -153,34 +184,11 @@ def by_verdicts(
     What was decided of an item is compared with in place of that. Others must have judged it, too.
     Nobody is called noisy: what chance would agree on depends on how many verdicts an item allows.
     """
-    values: defaultdict[str, dict[str, Hashable]] = defaultdict(dict)
+    values: defaultdict[str, dict[str | int, Hashable]] = defaultdict(dict)
     for item, who, value in said:
         values[item][who] = value
-    rows: list[Annotator] = []
-    for who in dict.fromkeys(who for _, who, _ in said):
-        mine = {item: found[who] for item, found in values.items() if who in found}
-        with_all = _matches(mine, values, decided)
-        others = {item: {name: value for name, value in values[item].items() if name != who} for item in mine}
-        apart = _matches(mine, others, decided)
-        mean, interval = (fmean(apart), mean_interval(apart)) if apart else (None, None)
-        agreement = fmean(with_all) if with_all else None
-        rows.append(Annotator(who, len(mine), len(with_all), agreement, mean, interval, noisy=False))
-    return rows
-
-
-def _matches(
-    mine: Mapping[str, Hashable], said: Mapping[str, Mapping[str, Hashable]], decided: Mapping[str, Hashable]
-) -> list[float]:
-    """Of each item on which one verdict was decided or has the most votes, 1 where it is mine, else 0."""
-    found: list[float] = []
-    for item, value in mine.items():
-        if item in decided and said[item]:
-            found.append(float(decided[item] == value))
-            continue
-        (first, *others) = Counter(said[item].values()).most_common(2) or [(None, 0)]
-        if first[1] and not (others and others[0][1] == first[1]):
-            found.append(float(first[0] == value))
-    return found
+    found = [verdict_shares(mine, *([decided[item]] if item in decided else [])) for item, mine in values.items()]
+    return annotators_by_item(found, name_noisy=False)
 
 
 def shares(rankings: Sequence[Ranking], agreed: Sequence[Agreed]) -> dict[str | int, list[float]]:

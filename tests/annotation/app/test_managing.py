@@ -1,12 +1,15 @@
 """What managers see, and what they make."""
 
+import contextlib
 import re
 
 import pytest
+from sqlalchemy import event
 from starlette.requests import Request
 
 from posttrain.annotation.app import create_app, managing
 from posttrain.annotation.store import exports, projects
+from posttrain.annotation.store.tables import Assignment
 from tests.annotation.app.browsing import JSON, Browser, office
 from tests.annotation.worlds import PASSWORD, add_project, add_user, item
 from tests.references.annotation import ordinal_alpha
@@ -169,3 +172,57 @@ def test_the_people_of_every_kind_are_listed(store):
     page = boss.get("/manage/1").text
     assert re.search(r"<tr><td>ann<td>1<td>0<td>7<td>–", page) and "Krippendorff" not in page
     assert boss.get("/manage/1/items/1").status_code == 404
+
+
+def judge_all(browser, order="[[0],[1],[2]]"):
+    """Give every item that is left this order."""
+    while (path := browser.get("/projects/1").url.path).startswith("/work/"):
+        browser.post(path, JSON, **browser.fields(path) | {"answer": f'{{"ranking": {order}}}'})
+
+
+@contextlib.contextmanager
+def counted(target, name):
+    """How often an event comes."""
+    seen = []
+
+    def listener(*_):
+        seen.append(1)
+
+    event.listen(target, name, listener)
+    yield seen
+    event.remove(target, name, listener)
+
+
+def test_the_projects_page_asks_the_store_as_often_however_much_was_judged(store):
+    add_project(store, items=2, annotators_per_item=2)
+    boss = manager(store)
+    _, people = office(store, "ann", "ben")
+    asked = []
+    for more in (0, 10):
+        with store.write() as connection:
+            new = [item(f"more {n}") for n in range(more)]
+            projects.add_items(connection, projects.find(connection, "helpful"), new)
+        judge_all(people[0])
+        judge_all(people[1], "[[2],[1],[0]]")
+        boss.get("/manage/1")
+        with counted(store.engine, "after_cursor_execute") as statements:
+            page = boss.get("/manage/1").text
+        assert page.count("<td>0.00<td></tr>") == 2 + more  # W of each item
+        asked.append(len(statements))
+    assert asked[0] == asked[1]
+
+
+def test_an_items_page_and_its_decision_read_no_other_items_judgements(store):
+    add_project(store, items=6, annotators_per_item=2)
+    boss = manager(store)
+    _, people = office(store, "ann", "ben")
+    for browser in people:
+        judge_all(browser)
+    place = "/manage/1/items/1"
+    with counted(Assignment, "load") as loaded:
+        assert boss.get(place).text.count("A &gt; B &gt; C") == 2
+    assert len(loaded) == 2
+    form = boss.fields(place) | {"answer": '{"ranking": [[1],[0],[2]]}'}
+    with counted(Assignment, "load") as loaded:
+        assert boss.post(place, JSON, **form).status_code == 200
+    assert len(loaded) <= 2

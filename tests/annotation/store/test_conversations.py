@@ -7,6 +7,7 @@ from posttrain.annotation.kinds import NoAnswer
 from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import conversations, exports, projects, work
 from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.projects import NewItem
 from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Turn, User
 from tests.annotation.worlds import add_project, add_user
@@ -370,17 +371,17 @@ def test_the_time_of_a_conversation_is_that_of_all_its_choices(store):
     with store.read() as connection:
         project = projects.find(connection, "talk")
         (row,) = exports.rows(connection, project)
-        assert row["seconds"] == 2.0 and exports.work_of(connection, project)["ann"].seconds == 2.0
+        assert row["seconds"] == 2.0 and statistics_of(connection, project).work["ann"].seconds == 2.0
         assert [one["seconds"] for one in exports.rows(connection, project, history=True)] == [1.0, 1.0]
 
 
 def test_unended_conversations_are_counted_as_done_and_not_as_skipped(store):
     talk = Talk(store)
     with store.read() as connection:
-        assert exports.work_of(connection, projects.find(connection, "talk")) == {}
+        assert statistics_of(connection, projects.find(connection, "talk")).work == {}
     talk.exchange(0)
     with store.write() as connection:
         connection.get_one(Assignment, talk.number).state = "lapsed"
     with store.read() as connection:
-        mine = exports.work_of(connection, projects.find(connection, "talk"))["ann"]
+        mine = statistics_of(connection, projects.find(connection, "talk")).work["ann"]
     assert (mine.done, mine.skipped) == (1, 0)

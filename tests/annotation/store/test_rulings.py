@@ -7,6 +7,7 @@ from posttrain.annotation.kinds import KINDS, NoAnswer
 from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import exports, projects, rulings, work
 from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Event, Item, User
 from tests.annotation.worlds import add_project, add_user, item
 
@@ -45,7 +46,8 @@ def disputed(store):
     rows = seen(
         store,
         lambda connection, project: [
-            (d.item.name, d.agreement, d.decided) for d in rulings.disputed(connection, project)
+            (d.item.name, d.agreement, d.decided)
+            for d in rulings.disputed(connection, statistics_of(connection, project).disputes)
         ],
     )
     return [(name, pytest.approx(share), decided) for name, share, decided in rows]
@@ -79,9 +81,9 @@ def test_a_decision_is_what_they_say_together(store):
 
 def test_annotators_are_measured_by_it_and_rows_tell_it(store):
     boss = judged(store, {"ann": [UP], "ben": [DOWN]})
-    assert [one.agreement for one in seen(store, rulings.agreed).annotators] == [None, None]
+    assert [one.agreement for one in seen(store, statistics_of).annotators] == [None, None]
     rule(store, boss, 1, UP)
-    assert [one.agreement for one in seen(store, rulings.agreed).annotators] == [1.0, 0.0]
+    assert [one.agreement for one in seen(store, statistics_of).annotators] == [1.0, 0.0]
     rows = seen(store, lambda connection, project: list(exports.rows(connection, project)))
     assert [row["ruling"]["ranking"] for row in rows] == [[[0], [1], [2]]] * 2
 
@@ -116,7 +118,7 @@ def test_steps_that_are_disputed(store):
     first = next(row for row in lessons(store, "steps", "steps") if row["item"] == "q0")
     assert (first["steps"], first["labels"]) == (["one", "two", "three"], [True, True, False])
     assert (first["agree"], first["annotators"]) == (0, 3)
-    together = seen(store, rulings.agreed)
+    together = seen(store, statistics_of)
     assert together.kendall_w is None and together.alpha is not None
     assert [one.annotator for one in together.annotators] == ["ann", "ben", "cat"]
 
@@ -193,7 +195,7 @@ def test_scores_are_disputed_by_how_far_they_are_apart(store):
 
 
 def with_others(store):
-    return {one.annotator: one.with_others for one in seen(store, rulings.agreed).annotators}
+    return {one.annotator: one.with_others for one in seen(store, statistics_of).annotators}
 
 
 def test_others_are_judged_by_the_decision_too(store):

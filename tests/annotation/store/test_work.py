@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from posttrain.annotation.kinds import NoAnswer
 from posttrain.annotation.store import exports, projects, work
 from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Member, User
 from tests.annotation.worlds import add_project, add_user, item
 
@@ -188,7 +189,7 @@ def test_items_come_a_second_time_later_and_count_once(store):
         project = projects.find(connection, "helpful")
         assert projects.progress(connection, project).judged == 20
         assert len(exports.rankings(connection, project)) == 20
-        assert exports.work_of(connection, project)["ann"].repeats == (0, 5)
+        assert statistics_of(connection, project).work["ann"].repeats == (0, 5)
         assert len(list(exports.rows(connection, project, history=True))) == 25
 
 
@@ -212,7 +213,7 @@ def test_known_answers_come_to_everybody_among_the_others_and_teach_nothing(stor
     assert met(cat, 0) is None  # nobody is asked what is known where there is nothing else to do
     with store.read() as connection:
         project = projects.find(connection, "helpful")
-        done = exports.work_of(connection, project)
+        done = statistics_of(connection, project).work
         assert done["ann"].checks == (2, 2) and done["ben"].checks == (0, 0) and "cat" not in done
         assert {one.item for one in exports.rankings(connection, project)} == {"q0", "q1", "q2", "q3"}
         assert {name for name, *_ in exports.told(connection, project).answers} == {"q0", "q1", "q2", "q3"}
@@ -241,7 +242,7 @@ def test_careful_people_answer_about_the_same(store, kind, known, same, other):
     for answer in (same, other):
         say(store, give(store, ann), answer)
     with store.read() as connection:
-        assert exports.work_of(connection, projects.find(connection, "helpful"))["ann"].checks == (1, 2)
+        assert statistics_of(connection, projects.find(connection, "helpful")).work["ann"].checks == (1, 2)
 
 
 def test_known_answers_show_who_pays_attention(store):
@@ -254,7 +255,7 @@ def test_known_answers_show_who_pays_attention(store):
         right = right and not good
         say(store, assignment, {"ranking": [[2], [1, 0]] if good else [[0], [1], [2]]})
     with store.read() as connection:
-        found = exports.work_of(connection, projects.find(connection, "helpful"))["ann"]
+        found = statistics_of(connection, projects.find(connection, "helpful")).work["ann"]
         assert found.checks == (1, 3) and found.done == 3 and found.seconds == 2.5
 
 

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from fastapi import FastAPI
@@ -23,6 +24,7 @@ from posttrain.annotation.app.visitor import Desk, LoggedOut
 from posttrain.annotation.kinds import NoAnswer
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.project_statistics import StatisticsCache
 from posttrain.annotation.store.work import Changed
 
 HERE = Path(str(files("posttrain.annotation.app")))
@@ -41,10 +43,13 @@ def create_app(
     """
     partner = Partner(store, speak, say) if speak else None
 
+    statistics = StatisticsCache()
+
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if partner:
             partner.start()
+        Thread(target=statistics.warm, args=(store,), daemon=True).start()
         yield
         if partner:
             await asyncio.to_thread(partner.close)
@@ -53,7 +58,9 @@ def create_app(
     templates = Jinja2Templates(directory=HERE / "templates")
     templates.env.filters["markdown"] = rendered
     failures, writes = Limit(20, 60), Limit(300, 60)
-    app.state.desk = Desk(store, templates, https=https, failures=failures, writes=writes, partner=partner)
+    app.state.desk = Desk(
+        store, templates, https=https, failures=failures, writes=writes, statistics=statistics, partner=partner
+    )
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
     for part in (entrance, judging, talking, managing):
         app.include_router(part.router)

@@ -64,18 +64,16 @@ def project_page(request: Request, desk: Asked, visitor: Manager, number: Number
 def _page(request: Request, desk: Desk, visitor: Manager, number: int, link: str = "") -> Response:
     with desk.store.read() as connection:
         project = _project(connection, number)
-        together = rulings.agreed(connection, project)
+        found = desk.statistics.read(connection, project)
         return desk.page(
             request,
             "project.html",
             visitor=visitor,
             project=project,
             progress=projects.progress(connection, project),
-            alpha=together.alpha,
-            kendall_w=together.kendall_w,
-            agreement={str(one.annotator): one for one in together.annotators},
-            work=exports.work_of(connection, project),
-            disputed=rulings.disputed(connection, project)[:SHOWN],
+            found=found,
+            agreement={str(one.annotator): one for one in found.annotators},
+            disputed=rulings.disputed(connection, found.disputes[:SHOWN]),
             link=link,
         )
 

@@ -14,6 +14,7 @@ from posttrain.annotation.app.partner import Partner
 from posttrain.annotation.kinds import Answer, NoAnswer, storable
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import Store
+from posttrain.annotation.store.project_statistics import StatisticsCache
 from posttrain.annotation.store.tables import User
 
 COOKIE = "posttrain_session"
@@ -34,6 +35,8 @@ class Desk:
     """Wrong passwords and unknown invitations, by address."""
     writes: Limit
     """By user."""
+    statistics: StatisticsCache
+    """Of every project, for managers."""
     partner: Partner | None = None
     """Who replies in conversations."""
 

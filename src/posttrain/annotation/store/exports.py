@@ -1,8 +1,7 @@
-"""What was said, taken out of the store: as rankings, as rows of a file, and as counts."""
+"""What was said, taken out of the store: as rankings, and as rows of a file."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from statistics import median
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
@@ -11,13 +10,14 @@ from posttrain.annotation.kinds import KINDS, Answer
 from posttrain.annotation.lessons import Choice, Told
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.projects import rules_of
-from posttrain.annotation.store.tables import Assignment, Item, Project, Ruling, User
+from posttrain.annotation.store.tables import Assignment, Item, Project, Ruling
 from posttrain.types import Ranking
 
 
-def done(connection: Connection, project: Project) -> Sequence[Assignment]:
-    """All that has been answered; of a conversation, as far as it has come."""
+def done(connection: Connection, project: Project, item: Item | None = None) -> Sequence[Assignment]:
+    """All that has been answered, or all of one item; of a conversation, as far as it has come."""
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
+    query = query if item is None else query.where(Item.id == item.id)
     query = query.where(Item.project_id == project.id, Assignment.judgements.any()).order_by(Assignment.id)
     return connection.scalars(query).all()
 
@@ -43,14 +43,6 @@ def rankings(connection: Connection, project: Project) -> list[Ranking]:
         Ranking(one.item.name, one.user.name, *ranking(last.answer), source=f"assignment {one.id}", time=last.said)
         for one, last in said
     ]
-
-
-def verdicts(connection: Connection, project: Project) -> list[tuple[str, str, Hashable]]:
-    """Item, annotator and what they say, as `rankings`, where the project's kind has a verdict and no order."""
-    verdict = KINDS[project.kind].verdict
-    if verdict is None:
-        return []
-    return [(one.item.name, one.user.name, verdict(one.judgements[-1].answer)) for one in first(connection, project)]
 
 
 def items(connection: Connection, project: Project) -> Sequence[Item]:
@@ -141,46 +133,6 @@ def _choices(assignment: Assignment) -> Iterator[Choice]:
         models = {number: reply["model"] for number, reply in replies.items()}
         name = f"{assignment.item.name}, {assignment.user.name}, turn {turn.number + 1}"
         yield Choice(name, assignment.user.name, read, texts, choice, models)
-
-
-class Work(NamedTuple):
-    """What one annotator has done."""
-
-    done: int
-    skipped: int
-    seconds: float | None  # of an item, in the middle
-    checks: tuple[int, int]  # items whose answer is known: how many were answered so, of how many
-    repeats: tuple[int, int]  # items that came a second time: how many were answered alike, of how many
-
-
-def work_of(connection: Connection, project: Project) -> dict[str, Work]:
-    """By the annotators' names."""
-    query = (
-        select(Assignment, User.name)
-        .join(Item, Item.id == Assignment.item_id)
-        .join(User, User.id == Assignment.user_id)
-    )
-    query = query.where(Item.project_id == project.id).order_by(Assignment.id)
-    mine: dict[str, list[Assignment]] = {}
-    for assignment, name in connection.execute(query).unique():
-        mine.setdefault(name, []).append(assignment)
-    same = KINDS[project.kind].same
-    found = {name: _work(assignments, same) for name, assignments in mine.items()}
-    return {name: work for name, work in found.items() if work.done or work.skipped}
-
-
-def _work(assignments: Sequence[Assignment], same: Callable[[Answer, Answer], bool]) -> Work:
-    done = [one for one in assignments if one.judgements]
-    before = {one.item_id: one.judgements[-1].answer for one in done if not one.repeat}
-    again = [one for one in done if one.repeat and one.item_id in before]
-    checks = [one for one in done if one.item.expected is not None and not one.repeat]
-    return Work(
-        len(done),
-        sum(one.state == "skipped" and not one.judgements for one in assignments),
-        median(map(_seconds, done)) if done else None,
-        (sum(same(one.judgements[-1].answer, one.item.expected or {}) for one in checks), len(checks)),
-        (sum(same(one.judgements[-1].answer, before[one.item_id]) for one in again), len(again)),
-    )
 
 
 def _seconds(assignment: Assignment) -> float:

@@ -1,19 +1,16 @@
 """Where annotators do not agree, and what a manager decides there; the decision is then what they say together."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation import agreement
-from posttrain.annotation.aggregation import majority
-from posttrain.annotation.consensus import agree, settle
-from posttrain.annotation.kinds import KINDS, Answer
-from posttrain.annotation.rankings import by_item
+from posttrain.annotation.kinds import KINDS
 from posttrain.annotation.store import exports
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
+from posttrain.annotation.store.project_statistics import Dispute
 from posttrain.annotation.store.tables import Item, Project, Ruling, User
 from posttrain.annotation.store.work import Changed, asked
 
@@ -53,7 +50,7 @@ def rule(
         if KINDS[project.kind].check(sent, asked(project, item)) != known.answer:
             raise Changed("another decision was kept for this page; load it again to see and change that one")
         return known
-    if item.name not in {judged.item.name for judged in exports.done(connection, project)}:
+    if not exports.done(connection, project, item):
         raise Refused("nobody has judged this yet")
     answer = KINDS[project.kind].check(sent, asked(project, item))
     if version != len(item.rulings):
@@ -73,59 +70,11 @@ class Disputed(NamedTuple):
     decided: str  # by whom; "" while nobody has
 
 
-def disputed(connection: Connection, project: Project) -> list[Disputed]:
-    """What annotators do not agree on: what nobody has decided first, and then where they agree least."""
-    alike = KINDS[project.kind].alike
-    found: dict[str, float] = {}
-    if alike is not None:
-        answers: dict[str, list[Answer]] = {}
-        for one in exports.first(connection, project):
-            answers.setdefault(one.item.name, []).append(one.judgements[-1].answer)
-        found = {item: alike(mine) for item, mine in answers.items()}
-    else:
-        for item, mine in by_item(exports.rankings(connection, project)).items():
-            found |= {str(item): w for w in [agreement.kendall_w(mine)] if w is not None}
-    items = {item.name: item for item in exports.items(connection, project)}
-    rows = [
-        Disputed(items[name], share, items[name].rulings[-1].user.name if items[name].rulings else "")
-        for name, share in found.items()
-        if share < 1
-    ]
-    return sorted(rows, key=lambda row: (bool(row.decided), row.agreement))
-
-
-class Agreement(NamedTuple):
-    """How far the annotators of a project agree."""
-
-    alpha: float | None
-    kendall_w: float | None
-    annotators: list[agreement.Annotator]
-
-
-def agreed(connection: Connection, project: Project) -> Agreement:
-    """Measure it, on orders where the project's kind says one, else on verdicts; nothing for kinds that say neither.
-
-    What was decided is what an annotator is compared with, also in place of what the others say.
-    """
-    kind = KINDS[project.kind]
-    if kind.ranking is None:
-        said = exports.verdicts(connection, project)
-        decided = {
-            name: kind.verdict(answer) for name, answer in exports.rulings(connection, project).items() if kind.verdict
-        }
-        alpha = agreement.nominal_alpha(list(_by_item(said).values()))
-        return Agreement(alpha, None, agreement.by_verdicts(said, decided))
-    rankings, decisions = exports.rankings(connection, project), exports.decided(connection, project)
-    together = settle(agree(rankings, majority.beliefs(rankings)), decisions)
-    people = agreement.annotators(rankings, together, majority.beliefs, decisions, item_by_item=True)
-    return Agreement(agreement.alpha(rankings), agreement.mean_kendall_w(rankings), people)
-
-
-def _by_item(said: Sequence[tuple[str, str, Hashable]]) -> dict[str, list[Hashable]]:
-    found: dict[str, list[Hashable]] = {}
-    for item, _, value in said:
-        found.setdefault(item, []).append(value)
-    return found
+def disputed(connection: Connection, disputes: Sequence[Dispute]) -> list[Disputed]:
+    """The items that these are about."""
+    items = connection.scalars(select(Item).where(Item.id.in_([one.item for one in disputes])))
+    of = {item.id: item for item in items}
+    return [Disputed(of[one.item], one.agreement, one.decided) for one in disputes]
 
 
 def said_of(connection: Connection, project: Project, item: Item) -> list[tuple[str, str]]:
@@ -133,6 +82,6 @@ def said_of(connection: Connection, project: Project, item: Item) -> list[tuple[
     words = KINDS[project.kind].words
     if words is None:
         return []
-    said = [one for one in exports.done(connection, project) if one.item_id == item.id and not one.repeat]
+    said = [one for one in exports.done(connection, project, item) if not one.repeat]
     found = [(one.user.name, words(one.judgements[-1].answer)) for one in said]
     return [*found, *((f"{one.user.name}, who decides", words(one.answer)) for one in item.rulings[-1:])]

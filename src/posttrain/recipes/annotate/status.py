@@ -7,8 +7,9 @@ posttrain annotate status --project helpful --json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from posttrain.annotation.store import projects, rulings
+from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
+from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.recipes.annotate.serve import FILE
 
 
@@ -66,7 +67,7 @@ def run(config: Status) -> StatusResult:
         chosen = [projects.find(connection, config.project)] if config.project else projects.everything(connection)
         found: list[ProjectStatus] = []
         for project in chosen:
-            together = rulings.agreed(connection, project)
+            together = statistics_of(connection, project)
             counts = projects.progress(connection, project)._asdict()
             found.append(
                 ProjectStatus(
@@ -75,7 +76,7 @@ def run(config: Status) -> StatusResult:
                     **counts,
                     alpha=together.alpha,
                     kendall_w=together.kendall_w,
-                    disputed=sum(not one.decided for one in rulings.disputed(connection, project)),
+                    disputed=sum(not one.decided for one in together.disputes),
                 )
             )
     return StatusResult(found)

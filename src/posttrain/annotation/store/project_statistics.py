@@ -1,0 +1,243 @@
+"""Agreement and each annotator's counts of a project, kept up to date from what is new since the last reading.
+
+Judgements and rulings are only ever added, and within a project one by one (`one_by_one`), so that their ids rise in
+the order in which they are committed: the rows above the highest id that was read are all that is new. A new row
+changes the numbers of its own item; what is left for each reading are means over items.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row, and_, case, func, select
+from sqlalchemy.orm import Session as Connection
+
+from posttrain.annotation import agreement
+from posttrain.annotation.item_shares import ItemShares, majority_shares, verdict_shares
+from posttrain.annotation.kinds import KINDS, Answer, Kind
+from posttrain.annotation.store.database import Store
+from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
+from posttrain.types import Ranking
+
+
+class Work(NamedTuple):
+    """What one annotator has done."""
+
+    done: int
+    skipped: int
+    seconds: float | None  # of an item, the median
+    checks: tuple[int, int]  # items whose answer is known: how many were answered so, of how many
+    repeats: tuple[int, int]  # items that came a second time: how many were answered alike, of how many
+
+
+class Dispute(NamedTuple):
+    """An item on which annotators do not agree."""
+
+    item: int  # its id
+    agreement: float  # Kendall's W, or the share of those who say what most say
+    decided: str  # by whom; "" while nobody has
+
+
+class Statistics(NamedTuple):
+    """What a manager sees of a project."""
+
+    alpha: float | None
+    kendall_w: float | None
+    annotators: list[agreement.Annotator]
+    work: dict[str, Work]  # by annotator
+    disputes: list[Dispute]  # what nobody has decided first, and then where they agree least
+
+
+@dataclass
+class _Said:
+    """What an annotator says now of an item."""
+
+    assignment: int
+    answer: Answer
+    seconds: float
+
+
+@dataclass
+class _ItemState:
+    """An item that somebody has judged, and what follows from that."""
+
+    name: str
+    expected: Answer | None
+    began: int  # the lowest id of its assignments that have been answered
+    first: dict[str, _Said] = field(default_factory=dict[str, _Said])  # by annotator, when they met it first
+    again: dict[str, _Said] = field(default_factory=dict[str, _Said])  # when it came a second time
+    shares: ItemShares | None = None
+    kendall_w: float | None = None
+    units: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
+    agreement: float | None = None  # how far they agree, where that can be told
+
+
+class ProjectStatistics:
+    """The statistics of one project in this process."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._lock = threading.Lock()
+        self._items: dict[int, _ItemState] = {}
+        self._rulings: dict[int, tuple[Answer, str]] = {}  # by item: what was decided last, and by whom
+        self._judgement = self._ruling = 0  # the highest ids that were read
+
+    def read(self, connection: Connection, project: Project) -> Statistics:
+        """The statistics as they are now. Of several that read at once one updates, and the others wait for it."""
+        with self._lock:
+            kind = KINDS[project.kind]
+            for number in self._new(connection):
+                if number in self._items:
+                    _measure(self._items[number], kind, self._rulings.get(number))
+            judged = sorted(self._items.items(), key=lambda pair: pair[1].began)
+            compared = [state for _, state in judged if state.shares is not None]
+            ws = [state.kendall_w for state in compared if state.kendall_w is not None]
+            disputes = [
+                Dispute(number, state.agreement, self._rulings[number][1] if number in self._rulings else "")
+                for number, state in judged
+                if state.agreement is not None and state.agreement < 1
+            ]
+            shares = [state.shares for state in compared if state.shares is not None]
+            return Statistics(
+                _alpha(compared, kind),
+                fmean(ws) if ws else None,
+                agreement.annotators_by_item(shares, name_noisy=kind.ranking is not None),
+                self._work(connection, kind),
+                sorted(disputes, key=lambda one: (bool(one.decided), one.agreement)),
+            )
+
+    def _new(self, connection: Connection) -> set[int]:
+        """Take in what is new, and return the items that it is about."""
+        changed: set[int] = set()
+        for row in connection.execute(self._judgements()):
+            state = self._items.setdefault(row.item_id, _ItemState(row.name, row.expected, row.assignment_id))
+            state.began = min(state.began, row.assignment_id)
+            _take_in(state.again if row.repeat else state.first, row)
+            self._judgement = row.id
+            changed.add(row.item_id)
+        query = select(Ruling.id, Ruling.item_id, Ruling.answer, User.name).join(User, User.id == Ruling.user_id)
+        query = query.join(Item, Item.id == Ruling.item_id).where(Item.project_id == self.number)
+        for row in connection.execute(query.where(Ruling.id > self._ruling).order_by(Ruling.id)):
+            self._rulings[row.item_id] = row.answer, row.name
+            self._ruling = row.id
+            changed.add(row.item_id)
+        return changed
+
+    def _judgements(self) -> Any:
+        query = (
+            select(
+                Judgement.id,
+                Judgement.answer,
+                Judgement.seconds,
+                Judgement.assignment_id,
+                Assignment.item_id,
+                Assignment.repeat,
+                Item.name,
+                Item.expected,
+                User.name.label("annotator"),
+            )
+            .join(Assignment, Assignment.id == Judgement.assignment_id)
+            .join(Item, Item.id == Assignment.item_id)
+            .join(User, User.id == Assignment.user_id)
+        )
+        # + 0: SQLite is not to look for the project's items first, but at the last few judgements
+        here = Item.project_id + 0 == self.number
+        return query.where(Judgement.id > self._judgement, here).order_by(Judgement.id)
+
+    def _work(self, connection: Connection, kind: Kind) -> dict[str, Work]:
+        """By the annotators' names, in the order in which they began."""
+        seconds: dict[str, list[float]] = {}
+        checks: Counter[tuple[str, bool]] = Counter()
+        repeats: Counter[tuple[str, bool]] = Counter()
+        for state in self._items.values():
+            for met in (state.first, state.again):
+                for name, said in met.items():
+                    seconds.setdefault(name, []).append(said.seconds)
+            if state.expected is not None:
+                checks.update((name, kind.same(said.answer, state.expected)) for name, said in state.first.items())
+            for name, said in state.again.items():
+                if name in state.first:
+                    repeats[name, kind.same(said.answer, state.first[name].answer)] += 1
+        return {
+            name: Work(
+                len(mine),
+                skipped,
+                median(mine) if mine else None,
+                (checks[name, True], checks[name, True] + checks[name, False]),
+                (repeats[name, True], repeats[name, True] + repeats[name, False]),
+            )
+            for name, skipped in self._skipped(connection).items()
+            if (mine := seconds.get(name, [])) or skipped
+        }
+
+    def _skipped(self, connection: Connection) -> dict[str, int]:
+        """How many items each annotator has skipped without a judgement, of all who were given one."""
+        unsaid = and_(Assignment.state == "skipped", ~Assignment.judgements.any())
+        query = select(User.name, func.sum(case((unsaid, 1), else_=0)))
+        query = query.join(Assignment, Assignment.user_id == User.id).join(Item, Item.id == Assignment.item_id)
+        query = query.where(Item.project_id == self.number).group_by(User.id, User.name)
+        return {name: int(count) for name, count in connection.execute(query.order_by(func.min(Assignment.id)))}
+
+
+class StatisticsCache:
+    """The statistics of every project of a store, kept in memory from one page to the next."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._projects: dict[int, ProjectStatistics] = {}
+
+    def read(self, connection: Connection, project: Project) -> Statistics:
+        """The statistics of a project as they are now."""
+        with self._lock:
+            kept = self._projects.setdefault(project.id, ProjectStatistics(project.id))
+        return kept.read(connection, project)
+
+    def warm(self, store: Store) -> None:
+        """Read all projects once, so that the first page does not wait for it."""
+        with store.read() as connection:
+            for project in connection.scalars(select(Project).order_by(Project.id)).all():
+                self.read(connection, project)
+
+
+def statistics_of(connection: Connection, project: Project) -> Statistics:
+    """The statistics of a project, read once."""
+    return ProjectStatistics(project.id).read(connection, project)
+
+
+def _take_in(said: dict[str, _Said], row: Row[Any]) -> None:
+    """Put a judgement in place of the one before; a conversation takes the time of all its choices."""
+    before = said.get(row.annotator)
+    spent = before.seconds if before and "choices" in row.answer else 0.0
+    said[row.annotator] = _Said(row.assignment_id, row.answer, spent + row.seconds)
+
+
+def _measure(state: _ItemState, kind: Kind, ruling: tuple[Answer, str] | None) -> None:
+    """Find out how far the annotators of an item agree. One whose answer is known is not there for that."""
+    if state.expected is not None or not state.first:
+        return
+    said = sorted(state.first.items(), key=lambda pair: pair[1].assignment)
+    if kind.alike is not None:
+        state.agreement = kind.alike([one.answer for _, one in said])
+    if kind.ranking is not None:
+        rankings = [Ranking(state.name, name, *kind.ranking(one.answer)) for name, one in said]
+        decided = Ranking(state.name, "", *kind.ranking(ruling[0])) if ruling else None
+        state.shares = majority_shares(rankings, decided)
+        state.kendall_w = agreement.kendall_w(rankings)
+        state.units = agreement.unit_ranks(rankings)
+        if kind.alike is None:
+            state.agreement = state.kendall_w
+    elif kind.verdict is not None:
+        verdicts: Mapping[str | int, Any] = {name: kind.verdict(one.answer) for name, one in said}
+        state.shares = verdict_shares(verdicts, *([kind.verdict(ruling[0])] if ruling else []))
+
+
+def _alpha(states: Iterable[_ItemState], kind: Kind) -> float | None:
+    if kind.ranking is not None:
+        return agreement.ordinal_alpha(Counter(unit for state in states for unit in state.units))
+    if kind.verdict is None:
+        return None
+    verdict = kind.verdict
+    return agreement.nominal_alpha([[verdict(said.answer) for said in state.first.values()] for state in states])
