@@ -168,6 +168,10 @@ def test_users_are_listed_invited_and_locked_out(asked, capsys):
         (["import", "--project", "p"], "say what to read"),
         (["import", "--project", "p", "--dataset", "none.jsonl"], "there is no file"),
         (["serve", "--port", "0"], "--port must be 1 to 65535"),
+        (["serve", "--url", "feedback.example"], "--url must be http or https and a host"),
+        (["serve", "--url", "https://feedback.example/pages"], "--url must have no path"),
+        (["serve", "--url", "https://feedback.example:x"], "--url must be http or https and a host"),
+        (["serve", "--url", "https://feedback.example?a=b"], "--url must be http or https and a host"),
     ],
 )
 def test_what_people_type_wrong_in_the_store(asked, words, message, capsys, monkeypatch, tmp_path):

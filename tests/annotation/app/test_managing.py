@@ -5,9 +5,8 @@ import re
 
 import pytest
 from sqlalchemy import event
-from starlette.requests import Request
 
-from posttrain.annotation.app import create_app, managing
+from posttrain.annotation.app import create_app
 from posttrain.annotation.store import exports, projects
 from posttrain.annotation.store.tables import Assignment
 from tests.annotation.app.browsing import JSON, Browser, office
@@ -31,7 +30,7 @@ def test_from_nothing_to_an_annotator(store):
         project = projects.find(connection, "kind <b>")
         assert (project.annotators_per_item, project.repeat_share, project.instructions) == (2, 0.1, "Be *kind*.")
     page = boss.post("/manage/1/invite", csrf=boss.csrf, role="annotator", uses="1", days="1").text
-    link = re.search(r'id="link" value="http://testserver(/invite/[\w-]+)"', page)[1]
+    link = re.search(r'id="link" value="http://localhost:8400(/invite/[\w-]+)"', page)[1]
     ann = Browser(boss.client.app)
     assert "Welcome to kind &lt;b&gt;" in ann.get(link).text
     inside = ann.post(link, name="ann", password=PASSWORD)
@@ -54,13 +53,28 @@ def test_who_is_a_user_already_joins_and_becomes_what_the_invitation_says(store)
     assert ann.post(f"{link}/join", csrf=ann.csrf).status_code == 404  # it was for one
 
 
-@pytest.mark.parametrize(("https", "scheme"), [(False, "http"), (True, "https")])
-def test_links_begin_as_browsers_find_the_pages(store, https, scheme):
-    """A proxy that speaks TLS asks without."""
-    headers = [(b"host", b"feedback.example")]
-    request = Request({"type": "http", "scheme": "http", "path": "/manage/1", "headers": headers, "query_string": b""})
-    desk = create_app(store, https=https).state.desk
-    assert str(managing.base_of(request, desk)) == f"{scheme}://feedback.example/"
+def test_an_invitation_begins_with_the_configured_address_whatever_the_request_says(store):
+    add_project(store)
+    add_user(store, "boss", role="manager")
+    boss = Browser(create_app(store, url="https://feedback.example"), "boss")
+    forged = {"host": "evil.example", "x-forwarded-host": "evil.example", "forwarded": "host=evil.example"}
+    page = boss.post("/manage/1/invite", forged, csrf=boss.csrf).text
+    assert re.search(r'id="link" value="https://feedback.example/invite/[\w-]+"', page) and "evil" not in page
+    assert boss.get("/manage/", headers=forged, follow_redirects=False).status_code == 404  # no redirect by Host
+
+
+NUMBERS = ["9" * 400, "9" * 5000, "-" + "9" * 400, "1e400", "0x10", "-1", "1.5"]
+
+
+@pytest.mark.parametrize("field", ["annotators", "repeats", "uses", "days"])
+def test_a_number_that_is_none_or_too_long_is_refused_in_one_line(store, field):
+    boss = manager(store)
+    boss.post("/manage", csrf=boss.csrf, name="a")
+    path = "/manage" if field in ("annotators", "repeats") else "/manage/1/invite"
+    for number in NUMBERS:
+        found = boss.post(path, csrf=boss.csrf, name="b", **{field: number})
+        said = re.search(r'role="alert">([^<]*)<', found.text)[1]
+        assert found.status_code == 400 and said == f"{field} must be a whole number of at most 9 digits", number
 
 
 def test_a_wrong_form_says_what_is_wrong_and_keeps_the_invitation(store):

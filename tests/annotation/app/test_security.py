@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from posttrain.annotation.app import create_app, guard
 from posttrain.annotation.app.guard import Limit
 from posttrain.annotation.app.visitor import COOKIE
+from posttrain.annotation.store import people
 from posttrain.annotation.store.tables import Judgement, Project
 from tests.annotation.app.browsing import JSON, Browser, office
 from tests.annotation.worlds import PASSWORD, add_project, add_user, item
@@ -123,7 +124,7 @@ def test_a_body_that_is_too_large_is_refused_unread(desk, store):
         ).status_code
         == 413
     )
-    for length in ("-1", "many", "1" * 30):
+    for length in ("-1", "many", "1" * 30, "1" * 5000):
         assert ann.client.post(path, headers={"content-length": length}).status_code == 413
     assert judged(store) == 0
 
@@ -215,6 +216,74 @@ def test_addresses_that_never_come_back_are_forgotten(monkeypatch):
         limit.count(f"address {n}")
         assert len(limit._seen) <= 10
         assert all(limit.full(f"address {now}") for now in range(max(0, n - 5), n + 1))  # who came just now is known
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400, "9" * 5000])
+def test_a_number_of_many_digits_in_an_answer_is_a_refusal(desk, store, number):
+    _, ann, _, path, form = desk
+    for changed in ({"version": number}, {"answer": f'{{"ranking": [[{number}], [0], [1]]}}'}):
+        found = ann.post(path, JSON, **form | changed)
+        assert 400 <= found.status_code < 500 and len(found.json()["error"]) < 200
+    assert judged(store) == 0
+    assert ann.post(path, JSON, **form | {"seconds": number}).status_code in (200, 422)
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("feedback.example", 303),
+        ("FEEDBACK.example:443", 303),
+        ("feedback.example.", 303),
+        ("localhost:8400", 303),
+        ("127.0.0.1", 303),
+        ("[::1]:8400", 303),
+        ("192.168.1.5:8400", 303),
+        ("evil.example", 421),
+        ("feedback.example.evil.example", 421),
+        ("feedback.example@evil.example", 421),
+        ("[bad", 421),
+        ("", 421),
+    ],
+)
+def test_other_names_than_ours_are_not_served(store, host, code):
+    """Another site's name that leads to this server (DNS rebinding), or that a proxy passes on."""
+    client = Browser(create_app(store, hosts={"feedback.example"})).client
+    found = client.get("/", headers={"host": host}, follow_redirects=False)
+    assert found.status_code == code and ("--url" in found.text) == (code == 421) and "evil" not in found.text
+    assert found.headers["x-frame-options"] == "DENY"
+
+
+def test_a_form_from_the_configured_address_is_ours_even_where_a_proxy_does_not_pass_the_host(store):
+    add_user(store, "ann")
+    client = Browser(create_app(store, url="https://feedback.example", hosts={"feedback.example"})).client
+    form = {"name": "ann", "password": PASSWORD}
+    for origin, code in (("https://feedback.example", 303), ("http://feedback.example", 403)):
+        headers = {"host": "127.0.0.1:8400", "origin": origin}
+        assert client.post("/login", data=form, headers=headers, follow_redirects=False).status_code == code
+
+
+def test_a_session_ends_when_its_browser_logs_in_again_or_takes_an_invitation(store):
+    """Whoever has an old cookie is logged out, too."""
+    add_project(store)
+    app, (ann,) = office(store, "ann")
+
+    def stolen():
+        other = Browser(app)
+        other.client.cookies.set(COOKIE, ann.client.cookies[COOKIE])
+        assert other.get("/").url.path == "/"
+        return other
+
+    first = stolen()
+    ann.post("/login", name="ann", password=PASSWORD)
+    assert first.get("/").url.path == "/login" and ann.get("/").url.path == "/"
+    with store.write() as connection:
+        promoted, new = people.invite(connection, "manager"), people.invite(connection, "annotator")
+    second = stolen()
+    ann.post(f"/invite/{promoted}/join", csrf=ann.csrf)
+    assert second.get("/manage").url.path == "/login" and ann.get("/manage").status_code == 200
+    third = stolen()
+    ann.post(f"/invite/{new}", name="anna", password=PASSWORD)
+    assert third.get("/").url.path == "/login" and "anna" in ann.get("/").text
 
 
 @pytest.mark.parametrize("path", ["/", "/projects/1", "/projects/1/mine", "/work/1", "/manage", "/manage/1"])

@@ -1,6 +1,9 @@
 """The database is what the tables say, keeps what is committed, and gives out one lock at a time."""
 
+import contextlib
+import os
 import sqlite3
+import stat
 import threading
 
 import pytest
@@ -112,3 +115,49 @@ def test_reading_does_not_wait_for_a_writer(store, tmp_path):
             return  # there writers wait for each other's rows alone
         with pytest.raises(sqlite3.OperationalError):
             sqlite3.connect(tmp_path / "annotation.db", timeout=0.05).execute("DELETE FROM audit")
+
+
+@contextlib.contextmanager
+def umask(mask):
+    before = os.umask(mask)
+    yield
+    os.umask(before)
+
+
+def modes(path):
+    return {one.name.removeprefix(path.name): stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()}
+
+
+def test_a_new_database_and_its_log_are_for_their_owner_only(tmp_path):
+    path = tmp_path / "new.db"
+    with umask(0o022):
+        store = open_store(str(path))
+        add_project(store)
+        assert modes(path) == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+        store.close()
+    again = open_store(f"sqlite:///{path}")
+    assert modes(path)[""] == 0o600
+    again.close()
+
+
+def test_one_that_others_could_read_is_closed_to_them_when_it_is_opened(tmp_path):
+    path = tmp_path / "old.db"
+    with umask(0o022):
+        first = open_store(str(path))
+        add_project(first)
+        for one in tmp_path.iterdir():
+            one.chmod(0o644)
+        second = open_store(str(path))  # while the first one has it, so that the log is there
+        assert modes(path) == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+        add_project(second, "another")
+        second.close()
+        first.close()
+
+
+def test_a_file_that_is_no_database_keeps_its_mode(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("something else " * 100)
+    path.chmod(0o644)
+    with pytest.raises(UserError, match="cannot open the database"):
+        open_store(str(path))
+    assert modes(path) == {"": 0o644}

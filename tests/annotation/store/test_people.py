@@ -158,3 +158,50 @@ def test_names_in_other_letters_are_found_whatever_their_case(store):
     with store.write() as connection:
         assert people.known(connection, "émile þÓR", PASSWORD) is not None
         people.lock(connection, "ÉMILE ÞÓR", True)
+
+
+def test_an_invitation_for_the_first_manager_ends_when_there_is_one_and_each_start_ends_the_one_before(store):
+    with store.write() as connection:
+        old = people.bootstrap_invitation(connection)
+        named = people.invite(connection, "manager")  # by an operator, for somebody else
+    with store.write() as connection:
+        first, second = people.bootstrap_invitation(connection), people.invite(connection, "annotator")
+        assert people.invitation(connection, old) is None and people.invitation(connection, first) is not None
+    with store.write() as connection:
+        people.accept(connection, named, "boss", KEPT)
+        assert people.invitation(connection, first) is None and people.invitation(connection, second) is not None
+        assert people.bootstrap_invitation(connection) == ""
+        ended = connection.scalars(select(Event.details).where(Event.action == "end invitations"))
+        assert [len(one["invites"]) for one in ended] == [1, 1]
+
+
+@pytest.mark.parametrize("way", ["join", "enable"])
+def test_it_ends_with_every_way_to_become_a_manager(store, way):
+    ann = add_user(store, "ann", role="manager" if way == "enable" else "annotator")
+    with store.write() as connection:
+        promoted = people.invite(connection, "manager")
+        if way == "enable":
+            people.lock(connection, "ann", True)
+        first = people.bootstrap_invitation(connection)
+        assert people.invitation(connection, first) is not None
+        if way == "enable":
+            people.lock(connection, "ann", False)
+        else:
+            people.join(connection, promoted, ann)
+        assert people.invitation(connection, first) is None
+
+
+def test_sessions_of_before_end_with_an_invitation_and_with_a_lock(store):
+    ann, ben = add_user(store, "ann"), add_user(store, "ben")
+    with store.write() as connection:
+        promoted, again = people.invite(connection, "manager"), people.invite(connection, "annotator")
+        old, others = people.enter(connection, ann), people.enter(connection, ben)
+        assert people.join(connection, promoted, ann)
+        assert people.session(connection, old.cookie) is None
+        new = people.enter(connection, ann)
+        assert not people.join(connection, again, ann)  # which has nothing for them
+        assert people.session(connection, new.cookie) is not None
+        people.lock(connection, "ann", True)
+        people.lock(connection, "ann", False)
+        assert people.session(connection, new.cookie) is None
+        assert people.session(connection, others.cookie) is not None

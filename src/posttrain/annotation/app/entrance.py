@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 from sqlalchemy import select
+from sqlalchemy.orm import Session as Connection
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -15,6 +16,12 @@ router = APIRouter()
 
 def _address(request: Request) -> str:
     return request.client.host if request.client else ""
+
+
+def _leave(connection: Connection, request: Request) -> None:
+    """End the session that a browser has, whose cookie is about to be replaced or removed."""
+    if cookie := request.cookies.get(COOKIE):
+        people.leave(connection, cookie)
 
 
 def _inside(desk: Desk, entry: Entry) -> Response:
@@ -55,6 +62,7 @@ def login(request: Request, desk: Asked, form: Form) -> Response:
         desk.failures.count(_address(request))
         return desk.page(request, "login.html", code=403, words="name or password is wrong", name=form.get("name", ""))
     with desk.store.write() as connection:
+        _leave(connection, request)
         entry = people.enter(connection, user)
     return _inside(desk, entry)
 
@@ -64,7 +72,7 @@ def logout(request: Request, desk: Asked, visitor: Somebody, form: Form) -> Resp
     """End the session."""
     allowed(desk, visitor, form)
     with desk.store.write() as connection:
-        people.leave(connection, request.cookies[COOKIE])
+        _leave(connection, request)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE, path="/")
     return response
@@ -104,6 +112,7 @@ def accept(request: Request, desk: Asked, secret: str, form: Form) -> Response:
         kept = people.sealed(form.get("password", ""))  # before the write, as when somebody logs in
         with desk.store.write() as connection:
             user = people.accept(connection, secret, form.get("name", ""), kept)
+            _leave(connection, request)
             entry = people.enter(connection, user)
     except Refused as problem:
         with desk.store.read() as connection:
@@ -121,5 +130,5 @@ def join(request: Request, desk: Asked, visitor: Somebody, secret: str, form: Fo
     desk.failures.check(_address(request))
     _invited(request, desk, secret)
     with desk.store.write() as connection:
-        people.join(connection, secret, visitor.user)
-    return RedirectResponse("/", 303)
+        entry = people.enter(connection, visitor.user) if people.join(connection, secret, visitor.user) else None
+    return _inside(desk, entry) if entry else RedirectResponse("/", 303)

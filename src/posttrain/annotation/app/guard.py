@@ -7,7 +7,8 @@ can read, and the browser says that it comes from here.
 import hmac
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from ipaddress import ip_address
 from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,10 +51,15 @@ class TooLarge(Exception):
 
 
 class Guard:
-    """An ASGI layer: refuses what is too large before it is read, and puts the headers on every answer."""
+    """An ASGI layer: refuses other hosts, bodies that are too large or too slow, and puts the headers on every answer.
 
-    def __init__(self, app: App) -> None:
-        self.app = app
+    Args:
+        app: what is asked of.
+        hosts: names by which browsers may ask for these pages, besides localhost and addresses; None for any.
+    """
+
+    def __init__(self, app: App, hosts: Collection[str] | None = None) -> None:
+        self.app, self.hosts = app, hosts
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """One request."""
@@ -80,8 +86,12 @@ class Guard:
                 raise TooLarge
             return message
 
+        if self.hosts is not None and not is_served(host_of(scope), self.hosts):
+            words = "these pages are not served by this name; start the server with --url and the address of the pages"
+            await PlainTextResponse(words, 421)(scope, receive, with_headers)
+            return
         length = dict(scope["headers"]).get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > LARGEST:
+        if not length.isdigit() or len(length) > 18 or int(length) > LARGEST:
             await PlainTextResponse("too large", 413)(scope, receive, with_headers)
             return
         try:
@@ -90,12 +100,36 @@ class Guard:
             await PlainTextResponse("too large", 413)(scope, receive, with_headers)
 
 
-def from_here(request: Request) -> None:
-    """Raise `Forbidden` where the browser says that another site made this request."""
+def host_of(scope: Message) -> str:
+    """The Host header of a request; "" unless there is exactly one."""
+    found = [value for name, value in scope["headers"] if name == b"host"]
+    return found[0].decode("latin-1") if len(found) == 1 else ""
+
+
+def is_served(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names localhost, an address, or one of `names`, with any port.
+
+    An address is safe: a page of another site reaches this server under its own name only (DNS rebinding).
+    """
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    if name in ("localhost", *names):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def from_here(request: Request, url: str) -> None:
+    """Raise `Forbidden` where the browser says that another site made this request; `url` is where ours are."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("this request comes from another site")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin not in (None, url) and urlsplit(origin).netloc != request.headers.get("host"):
         raise Forbidden("this request comes from another site")
 
 

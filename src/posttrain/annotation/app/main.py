@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
@@ -31,12 +31,20 @@ HERE = Path(str(files("posttrain.annotation.app")))
 
 
 def create_app(
-    store: Store, *, https: bool = False, speak: Speak | None = None, say: Callable[[str], None] = lambda words: None
+    store: Store,
+    *,
+    url: str = "http://localhost:8400",
+    hosts: Collection[str] | None = None,
+    https: bool = False,
+    speak: Speak | None = None,
+    say: Callable[[str], None] = lambda words: None,
 ) -> FastAPI:
     """The application over a store.
 
     Args:
         store: where everything is kept.
+        url: where browsers find the pages; invitations begin with it, whatever a request says.
+        hosts: names by which browsers may ask for them, besides localhost and addresses; None for any.
         https: browsers reach it by TLS, so that cookies go no other way.
         speak: who replies in conversations.
         say: is told what whoever serves should know.
@@ -54,12 +62,19 @@ def create_app(
         if partner:
             await asyncio.to_thread(partner.close)
 
-    app = FastAPI(lifespan=lifespan, title="posttrain annotate", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        lifespan=lifespan,
+        title="posttrain annotate",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
     templates = Jinja2Templates(directory=HERE / "templates")
     templates.env.filters["markdown"] = rendered
     failures, writes = Limit(20, 60), Limit(300, 60)
     app.state.desk = Desk(
-        store, templates, https=https, failures=failures, writes=writes, statistics=statistics, partner=partner
+        store, templates, url=url, https=https, failures=failures, writes=writes, statistics=statistics, partner=partner
     )
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
     for part in (entrance, judging, talking, managing):
@@ -77,7 +92,7 @@ def create_app(
         app.add_exception_handler(kind, _answer(code, words))
     app.add_exception_handler(LoggedOut, _to_login)
     app.add_exception_handler(HTTPException, _http)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, hosts=hosts)
     return app
 
 

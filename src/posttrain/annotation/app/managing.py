@@ -3,7 +3,6 @@
 import secrets
 
 from fastapi import APIRouter
-from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -49,10 +48,11 @@ def create(desk: Asked, visitor: Manager, form: Form) -> Response:
 
 
 def _number(form: dict[str, str], name: str, otherwise: int) -> int:
-    try:
-        return int(form.get(name) or otherwise)
-    except ValueError as problem:
-        raise Refused(f"{name} must be a whole number") from problem
+    """A number of at most nine digits: a longer one cannot be a float, and a message would repeat all of it."""
+    text = form.get(name, "").strip() or str(otherwise)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise Refused(f"{name} must be a whole number of at most 9 digits")
+    return int(text)
 
 
 @router.get("/{number}")
@@ -128,11 +128,6 @@ def _project(connection: exports.Connection, number: int) -> Project:
     return project
 
 
-def base_of(request: Request, desk: Desk) -> URL:
-    """Where a browser finds these pages; a proxy that speaks TLS asks us without."""
-    return request.base_url.replace(scheme="https") if desk.https else request.base_url
-
-
 @router.post("/{number}/invite")
 def invite(request: Request, desk: Asked, visitor: Manager, number: Number, form: Form) -> Response:
     """A link by which people join; it is shown once, since the store does not know it."""
@@ -144,4 +139,4 @@ def invite(request: Request, desk: Asked, visitor: Manager, number: Number, form
     with desk.store.write() as connection:
         project = _project(connection, number)
         secret = people.invite(connection, role, project=project.id, uses=uses, days=days, by=visitor.user.id)
-    return _page(request, desk, visitor, number, link=f"{base_of(request, desk)}invite/{secret}")
+    return _page(request, desk, visitor, number, link=f"{desk.url}/invite/{secret}")

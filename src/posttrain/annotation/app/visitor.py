@@ -30,6 +30,8 @@ class Desk:
 
     store: Store
     templates: Jinja2Templates
+    url: str
+    """Where browsers find these pages, without a slash at the end; invitations begin with it."""
     https: bool
     failures: Limit
     """Wrong passwords and unknown invitations, by address."""
@@ -88,7 +90,7 @@ def manager_of(request: Request) -> Visitor:
 
 async def form_of(request: Request) -> dict[str, str]:
     """The fields of a form from one of our own pages, each once; files are left out."""
-    from_here(request)
+    from_here(request, desk_of(request).url)
     async with request.form(max_files=0, max_fields=1000) as form:
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
     for value in fields.values():

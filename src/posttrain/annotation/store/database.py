@@ -1,7 +1,9 @@
 """A database by its URL: SQLite or PostgreSQL, brought up to date when it is opened."""
 
 import contextlib
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, create_engine, event, make_url, update
+from sqlalchemy import URL, Engine, create_engine, event, make_url, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session as Connection
 from sqlalchemy.orm import sessionmaker
@@ -18,6 +20,8 @@ from posttrain.annotation.store.tables import Event, Project
 from posttrain.errors import UserError
 
 PATIENCE = 30  # seconds that a write waits for another one
+PRIVATE = 0o600  # who can read the file has what people said, and passwords to guess at
+LOGS = ("-wal", "-shm")  # SQLite's files besides the database
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ def open_store(url: str) -> Store:
         raise UserError(f"cannot read the database URL: {problem}") from problem
     shown = parsed.difference_update_query(["password"]).render_as_string(hide_password=True)
     name = parsed.database if parsed.get_backend_name() == "sqlite" else shown
+    file = _file_of(parsed)
+    if file is not None and not file.exists():
+        with contextlib.suppress(OSError):  # SQLite says better what is wrong with the path
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
     try:
         engine = create_engine(
             parsed,
@@ -81,8 +89,24 @@ def open_store(url: str) -> Store:
         raise UserError(f"the database '{name}' needs its driver; type: pip install {problem.name}") from problem
     except DBAPIError as problem:
         raise UserError(f"cannot open the database '{name}': {problem.orig}") from problem
+    if file is not None:
+        _make_private(file)
     writer = engine.execution_options(begin="IMMEDIATE")
     return Store(name or url, engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False))
+
+
+def _file_of(url: URL) -> Path | None:
+    """The file of an SQLite database; None for one in memory, or on a server."""
+    named = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":memory:", "file:"))
+    return Path(str(url.database)) if named else None
+
+
+def _make_private(file: Path) -> None:
+    """Take the database and its log from all but their owner; SQLite makes new logs with the database's mode."""
+    for path in (file, *(file.with_name(file.name + end) for end in LOGS)):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # another's file is for them to close
+            if stat.S_IMODE(path.stat().st_mode) & 0o077:
+                path.chmod(PRIVATE)
 
 
 def _arguments(backend: str) -> dict[str, Any]:

@@ -51,8 +51,9 @@ def invite(
     uses: int = 1,
     days: float = 7,
     by: int | None = None,
+    bootstrap: bool = False,
 ) -> str:
-    """Make an invitation and return its secret, which is not kept."""
+    """Make an invitation and return its secret, which is not kept; `bootstrap` ends when there is a manager."""
     secret = secrets.token_urlsafe(32)
     connection.add(
         Invite(
@@ -61,11 +62,30 @@ def invite(
             project_id=project,
             uses_left=uses,
             created_by=by,
+            bootstrap=bootstrap,
             expires=_in(timedelta(days=days)),
         )
     )
     record(connection, by, "invite", role, project=project, uses=uses, days=days)
     return secret
+
+
+def bootstrap_invitation(connection: Connection) -> str:
+    """The secret of a new invitation for the first manager, good for a day; "" where there is a manager.
+
+    Those that were made before are ended, so that of several starts only the last one's is good.
+    """
+    _end_bootstrap(connection)
+    return "" if managers(connection) else invite(connection, "manager", days=1, bootstrap=True)
+
+
+def _end_bootstrap(connection: Connection) -> None:
+    """End all invitations for the first manager."""
+    good = (Invite.bootstrap, Invite.uses_left > 0)
+    ended = connection.scalars(select(Invite.id).where(*good)).all()
+    if ended:
+        connection.execute(update(Invite).where(*good).values(uses_left=0))
+        record(connection, None, "end invitations", "manager", invites=list(ended))
 
 
 def invitation(connection: Connection, secret: str, *, locked: bool = False) -> Invite | None:
@@ -97,6 +117,9 @@ def accept(connection: Connection, secret: str, name: str, kept: str) -> User:
     user = _add(connection, found.role, name, kept)
     found.uses_left -= 1
     record(connection, user.id, "accept", user.name, role=found.role)
+    if user.role == "manager":
+        connection.flush()
+        _end_bootstrap(connection)
     if found.project_id is not None:
         admit(connection, user, found.project_id)
     return user
@@ -108,8 +131,12 @@ def admit(connection: Connection, user: User, project: int) -> None:
     record(connection, user.id, "join", user.name, project=project)
 
 
-def join(connection: Connection, secret: str, user: User) -> None:
-    """Give somebody who is a user already what the invitation is for: its project, its role; never a lesser role."""
+def join(connection: Connection, secret: str, user: User) -> bool:
+    """Give somebody who is a user already what the invitation is for: its project, its role; never a lesser role.
+
+    Returns whether there was anything to give. If so, their sessions are ended: one that somebody else holds does not
+    become a manager's with them.
+    """
     found = invitation(connection, secret, locked=True)
     if found is None:
         raise Refused("this invitation is not good any more; ask for another one")
@@ -117,13 +144,17 @@ def join(connection: Connection, secret: str, user: User) -> None:
     role = max(found.role, user.role, key=ROLES.index)
     new = found.project_id is not None and connection.get(Member, (found.project_id, user.id)) is None
     if not new and role == user.role:
-        return
+        return False
     found.uses_left -= 1
     if role != user.role:
         user.role = role
         record(connection, user.id, "accept", user.name, role=role)
+        connection.flush()
+        _end_bootstrap(connection)
     if new and found.project_id is not None:
         admit(connection, user, found.project_id)
+    _end_sessions(connection, user)
+    return True
 
 
 def _add(connection: Connection, role: str, name: str, kept: str) -> User:
@@ -182,6 +213,12 @@ def leave(connection: Connection, cookie: str) -> None:
         record(connection, found.user_id, "leave", found.user.name)
 
 
+def _end_sessions(connection: Connection, user: User) -> None:
+    """End all sessions of a user."""
+    good = (Session.user_id == user.id, Session.expires > now())
+    connection.execute(update(Session).where(*good).values(expires=now()))
+
+
 def managers(connection: Connection) -> int:
     """How many there are that may come in."""
     query = select(func.count()).where(User.role == "manager", ~User.disabled)
@@ -201,4 +238,9 @@ def lock(connection: Connection, name: str, disabled: bool) -> None:
             f"there is no user '{name}'; there are: {', '.join(u.name for u in everybody(connection)) or 'none'}"
         )
     user.disabled = disabled
+    connection.flush()
+    if disabled:
+        _end_sessions(connection, user)  # or they would be good again when the user is let in
+    elif user.role == "manager":
+        _end_bootstrap(connection)
     record(connection, None, "lock" if disabled else "unlock", user.name)

@@ -56,6 +56,7 @@ class Invite(Base):
     role: Mapped[str] = mapped_column(String(20))
     project_id: Mapped[int | None] = mapped_column(ForeignKey("projects.id"))
     uses_left: Mapped[int]  # how many may still come by it
+    bootstrap: Mapped[bool] = mapped_column(default=False)  # for the first manager: it ends when there is one
     created_by: Mapped[int | None] = mapped_column(ForeignKey("users.id"))
     created: Mapped[str] = mapped_column(String(32), default=now)
     expires: Mapped[str] = mapped_column(String(32))

@@ -11,10 +11,12 @@ cookie then goes no other way. Without TLS, passwords cross the network as they 
 each.
 """
 
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -41,6 +43,9 @@ class Serve:
     """The address to listen at; 0.0.0.0 for all of this machine's."""
     port: int = 8400
     """The port to listen at."""
+    url: str = ""
+    """Where browsers find the pages, such as https://feedback.example: invitations begin with it, and its host is
+    served besides localhost, addresses and this machine's name. Default: http://localhost:PORT."""
     https: bool = False
     """A proxy in front speaks TLS with the browsers."""
     proxies: str = ""
@@ -92,20 +97,39 @@ def load_talkers(config: Serve) -> Speak:
     return speak
 
 
+def _url(config: Serve) -> str:
+    """Where browsers find the pages, without a slash at the end."""
+    if not config.url:
+        local = config.host in ("127.0.0.1", "0.0.0.0", "::", "::1")
+        name = "localhost" if local else f"[{config.host}]" if ":" in config.host else config.host
+        return f"{'https' if config.https else 'http'}://{name}:{config.port}"
+    try:
+        parts = urlsplit(config.url)
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or urlsplit(config.url)._replace(scheme="", netloc="", path="").geturl():
+        raise UserError(f"--url must be http or https and a host, such as https://feedback.example; got '{config.url}'")
+    if urlsplit(config.url).path.strip("/") or "@" in urlsplit(config.url).netloc:
+        raise UserError(f"--url must have no path and no user, since pages begin at /; got '{config.url}'")
+    return config.url.rstrip("/").lower()
+
+
 def run(config: Serve) -> Served:
     """Serve until interrupted."""
     if not 0 < config.port < 65536:
         raise UserError(f"--port must be 1 to 65535; got {config.port}")
+    url = _url(config)
     speak = load_talkers(config) if config.model else None
     store = open_store(config.store)
-    link = f"http://{'localhost' if config.host in ('127.0.0.1', '0.0.0.0') else config.host}:{config.port}"
     with store.write() as connection:
-        if not people.managers(connection):
-            secret = people.invite(connection, "manager", days=1)
-            print(f"the first manager comes in by {link}/invite/{secret}", file=sys.stderr)
-    print(f"serving {store.name} at {link}; Ctrl-C ends it", file=sys.stderr, flush=True)
+        if secret := people.bootstrap_invitation(connection):
+            print(f"the first manager comes in by {url}/invite/{secret}", file=sys.stderr)
+    print(f"serving {store.name} at {url}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    say = partial(print, file=sys.stderr, flush=True)
+    hosts = {socket.gethostname().lower(), config.host.lower(), urlsplit(url).hostname or ""}
     settings = uvicorn.Config(
-        create_app(store, https=config.https, speak=speak, say=partial(print, file=sys.stderr, flush=True)),
+        create_app(store, url=url, hosts=hosts, https=config.https, speak=speak, say=say),
         host=config.host,
         port=config.port,
         log_level="warning",
