@@ -77,7 +77,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "krippendorff": ("annotation/agreement.py",),
     "fastapi": ("annotation/app/", "export/serve.py"),
     "starlette": ("annotation/app/", "export/serve.py"),
-    "uvicorn": ("recipes/annotate/serve.py",),
+    "uvicorn": ("recipes/annotate/serve.py", "recipes/annotate/http_timeouts.py"),
     "sqlalchemy": ("annotation/store/", "annotation/app/"),
     "alembic": ("annotation/store/",),
     "markdown_it": ("annotation/app/markdown.py",),

@@ -4,6 +4,7 @@ Everything that says something is a POST from one of our own pages: the session'
 can read, and the browser says that it comes from here.
 """
 
+import asyncio
 import hmac
 import time
 from collections import defaultdict, deque
@@ -13,7 +14,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 
 Message = MutableMapping[str, Any]
@@ -22,6 +23,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LARGEST = 1024 * 1024  # bytes of a request's body
+BODY_SECONDS = 30.0  # within which all of it has to come
 
 HEADERS = {
     "content-security-policy": (
@@ -50,6 +52,10 @@ class TooLarge(Exception):
     """A body that goes on after it should have ended."""
 
 
+class TooSlow(Exception):
+    """A body that has not come in time."""
+
+
 class Guard:
     """An ASGI layer: refuses other hosts, bodies that are too large or too slow, and puts the headers on every answer.
 
@@ -76,11 +82,17 @@ class Guard:
                 ]
             await send(message)
 
-        read = 0
+        read, whole, until = 0, False, time.monotonic() + BODY_SECONDS
 
         async def limited() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, whole
+            if whole:  # what comes now is that the client has gone
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                raise TooSlow from None
+            whole = not message.get("more_body", False)
             read += len(message.get("body", b""))
             if read > LARGEST:
                 raise TooLarge
@@ -98,6 +110,11 @@ class Guard:
             await self.app(scope, limited, with_headers)
         except TooLarge:
             await PlainTextResponse("too large", 413)(scope, receive, with_headers)
+        except TooSlow:
+            late = PlainTextResponse("the request took too long", 408, {"connection": "close"})
+            await late(scope, receive, with_headers)
+        except ClientDisconnect:
+            return  # nobody is there to be answered
 
 
 def host_of(scope: Message) -> str:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -25,6 +26,7 @@ from posttrain.annotation.app.partner import Speak
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError
+from posttrain.recipes.annotate.http_timeouts import TimedProtocol
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.two_replies import Asked, Reply, Talker, TwoReplies
 from posttrain.training.saved import saved_model
@@ -115,6 +117,20 @@ def _url(config: Serve) -> str:
     return config.url.rstrip("/").lower()
 
 
+def server_settings(app: Any, config: Serve) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
+        http=TimedProtocol,
+        host=config.host,
+        port=config.port,
+        log_level="warning",
+        proxy_headers=bool(config.proxies),
+        forwarded_allow_ips=config.proxies,
+        server_header=False,
+    )
+
+
 def run(config: Serve) -> Served:
     """Serve until interrupted."""
     if not 0 < config.port < 65536:
@@ -128,17 +144,9 @@ def run(config: Serve) -> Served:
     print(f"serving {store.name} at {url}; Ctrl-C ends it", file=sys.stderr, flush=True)
     say = partial(print, file=sys.stderr, flush=True)
     hosts = {socket.gethostname().lower(), config.host.lower(), urlsplit(url).hostname or ""}
-    settings = uvicorn.Config(
-        create_app(store, url=url, hosts=hosts, https=config.https, speak=speak, say=say),
-        host=config.host,
-        port=config.port,
-        log_level="warning",
-        proxy_headers=bool(config.proxies),
-        forwarded_allow_ips=config.proxies,
-        server_header=False,
-    )
+    app = create_app(store, url=url, hosts=hosts, https=config.https, speak=speak, say=say)
     try:
-        uvicorn.Server(settings).run()
+        uvicorn.Server(server_settings(app, config)).run()
     finally:
         store.close()
     return Served(store.name)

@@ -1,0 +1,68 @@
+"""Timeouts of connections, which uvicorn has for idle ones only: a request's head, and an answer that is not read.
+
+A client that holds connections open by sending or reading very slowly (slowloris) would otherwise hold them for ever.
+The body's timeout is in `annotation.app.guard`.
+"""
+
+from asyncio import TimerHandle, Transport
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 20.0  # from the connection, or from a request's first byte, to the end of its head
+WRITE_SECONDS = 60.0  # for which the client reads nothing of an answer that fills the buffers
+
+LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class TimedProtocol(H11Protocol):
+    """uvicorn's protocol, with both timeouts."""
+
+    head_timer: TimerHandle | None = None
+    write_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self.head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of a head that has begun; no longer once there is a request to answer."""
+        super().data_received(data)
+        if self._answering():
+            self.head_timer = _cancel(self.head_timer)
+        elif self.head_timer is None:
+            self.head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _answering(self) -> bool:
+        cycle = self.cycle  # None before the first request
+        return bool(cycle) and not cycle.response_complete
+
+    def _late(self) -> None:
+        self.head_timer = None
+        if self.transport.is_closing() or self._answering():
+            return
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            self.transport.write(LATE)
+        self.transport.close()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        if self.write_timer is None:
+            self.write_timer = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self.write_timer = _cancel(self.write_timer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        self.head_timer, self.write_timer = _cancel(self.head_timer), _cancel(self.write_timer)
+        super().connection_lost(exc)
+
+
+def _cancel(timer: TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

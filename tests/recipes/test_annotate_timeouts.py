@@ -1,0 +1,159 @@
+"""Slow clients, with raw sockets on loopback: what they hold up is given back, and the log has no traceback."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra annotate")
+
+import uvicorn
+
+from posttrain.annotation.app import create_app, guard
+from posttrain.annotation.store.database import open_store
+from posttrain.recipes.annotate.serve import Serve, server_settings
+
+SHORT = 0.4  # seconds
+HEAD = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+
+
+@contextlib.contextmanager
+def serving(app, monkeypatch):
+    """The address of a server with the settings of `annotate serve`, but shorter times."""
+    settings = server_settings(app, Serve(port=1))
+    for name in ("HEAD_SECONDS", "WRITE_SECONDS"):
+        monkeypatch.setattr(f"posttrain.recipes.annotate.http_timeouts.{name}", SHORT, raising=False)
+    monkeypatch.setattr(guard, "BODY_SECONDS", SHORT, raising=False)
+    server = uvicorn.Server(settings)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield listener.getsockname(), server
+    server.should_exit = True
+    server.force_exit = True
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def address(tmp_path, monkeypatch, caplog):
+    store = open_store(str(tmp_path / "annotation.db"))
+    with caplog.at_level(logging.WARNING), serving(create_app(store), monkeypatch) as (where, _):
+        yield where
+    store.close()
+    told = [record for when in ("setup", "call", "teardown") for record in caplog.get_records(when)]
+    assert not [record.getMessage() for record in told if record.exc_info]
+
+
+def connect(address):
+    found = socket.create_connection(address, timeout=10)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found
+
+
+def rest(line):
+    """What comes until the server closes."""
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := line.recv(65536):
+            found += piece
+    return found
+
+
+def dribble(line, data):
+    """Send a byte now and then, as long as the server takes it; what it answers."""
+    line.settimeout(0.05)
+    found = b""
+    for byte in data:
+        try:
+            line.sendall(bytes([byte]))
+            if not (piece := line.recv(65536)):
+                return found
+            found += piece
+        except TimeoutError:
+            continue
+        except OSError:
+            return found
+    raise AssertionError("the server took it all")
+
+
+def test_a_connection_on_which_nothing_comes_is_closed(address):
+    began = time.monotonic()
+    assert rest(connect(address)) == b"" and time.monotonic() - began < 5
+
+
+def test_a_head_that_comes_byte_by_byte_is_a_timeout(address):
+    assert dribble(connect(address), HEAD + b"X: " + b"x" * 1000).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("sent", [b"", b"name="])
+def test_a_body_that_does_not_come_is_a_timeout(address, sent):
+    line = connect(address)
+    line.sendall(HEAD + b"Content-Length: 100\r\n\r\n" + sent)
+    head, _, body = rest(line).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ") and body == b"the request took too long"
+    assert b"x-frame-options: DENY" in head
+
+
+def test_a_body_that_comes_byte_by_byte_is_a_timeout(address):
+    line = connect(address)
+    line.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+    assert dribble(line, b"x" * 999).startswith(b"HTTP/1.1 408 ")
+
+
+def test_who_goes_in_the_middle_of_a_body_leaves_no_traceback(address):
+    for _ in range(3):
+        line = connect(address)
+        line.sendall(HEAD + b"Content-Length: 100\r\n\r\nname=")
+        time.sleep(0.05)
+        line.close()
+    time.sleep(0.2)  # the fixture reads the log
+
+
+def test_a_second_request_on_a_connection_has_to_come_in_time_too(address):
+    line = connect(address)
+    line.sendall(b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    line.settimeout(5)
+    assert line.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in dribble(line, HEAD + b"x" * 1000)
+
+
+def test_others_are_served_while_many_hang(address):
+    hanging = [connect(address) for _ in range(60)]
+    for n, line in enumerate(hanging):
+        line.sendall(HEAD if n % 2 else HEAD + b"Content-Length: 100\r\n\r\n")
+    line = connect(address)
+    line.sendall(b"GET /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert rest(line).startswith(b"HTTP/1.1 200 ")
+    assert all(rest(one).startswith(b"HTTP/1.1 408 ") for one in hanging)
+
+
+def test_work_that_takes_longer_than_a_head_may_is_not_cut_off_and_who_does_not_read_is(monkeypatch):
+    async def app(scope, receive, send):
+        if scope["type"] != "http":
+            return
+        await asyncio.sleep(3 * SHORT)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(64 if scope["path"] == "/large" else 1):
+            await send({"type": "http.response.body", "body": b"x" * 1024**2, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    with serving(app, monkeypatch) as (where, server):
+        line = connect(where)
+        line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert len(rest(line)) > 1024**2
+        idle = connect(where)
+        idle.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        until = time.monotonic() + 8
+        while not server.server_state.connections and time.monotonic() < until:
+            time.sleep(0.01)
+        while server.server_state.connections and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not server.server_state.connections
+        assert len(rest(idle)) < 64 * 1024**2
