@@ -98,7 +98,7 @@ MUTATIONS = [
             ("return user if user and right and", "return user if user and"),
             ("found.expires > now() and not found.user.disabled", "not found.user.disabled"),
             ("and not found.user.disabled", ""),
-            ("update(Session).where(Session.id == found.id).values(expires=now())", "update(Session).where(Session.id == found.id).values(csrf='')"),
+            ("Session.id == found.id).values(expires=now())", "Session.id == found.id).values(csrf='')"),
             ("digest=_digest(entry.cookie)", "digest=entry.cookie"),
             ("            digest=_digest(secret),", "            digest=secret,"),
             ("    found.uses_left -= 1\n    if role", "    if role"),
