@@ -243,6 +243,12 @@ COMMANDS: dict[str, Command] = {
     "annotate export": Command(
         "write what people said to a file", _recipe("annotate.export", "Export"), ("json",), extra="annotate"
     ),
+    "annotate backup": Command(
+        "copy the store to a file, also while people judge",
+        _recipe("annotate.backup", "Backup"),
+        ("json",),
+        extra="annotate",
+    ),
     "annotate status": Command(
         "how far each project is", _recipe("annotate.status", "Status"), ("json",), extra="annotate"
     ),

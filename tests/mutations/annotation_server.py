@@ -5,6 +5,7 @@ from tests.mutations import Mutation
 SECURITY = "annotation/app/test_security.py"
 PEOPLE = "annotation/store/test_people.py"
 TIMEOUTS = "recipes/test_annotate_timeouts.py"
+BACKUP = "annotation/store/test_backup.py"
 
 MUTATIONS = [
     *(
@@ -53,7 +54,7 @@ MUTATIONS = [
     *(
         Mutation("recipes/annotate/http_timeouts.py", old, new, TIMEOUTS)
         for old, new in [
-            ("        self.head_timer = self.loop.call_later(HEAD_SECONDS, self._late)\n\n", "        pass\n\n"),
+            ("(transport)\n        self.head_timer = self.loop.call_later(HEAD_SECONDS, self._late)\n", "(transport)\n"),
             ("return bool(cycle) and not cycle.response_complete", "return bool(cycle)"),
             ("self.transport.is_closing() or self._answering()", "self.transport.is_closing()"),
             ("            self.transport.write(LATE)\n", "            pass\n"),
@@ -64,6 +65,18 @@ MUTATIONS = [
         for old, new in [
             ("max(0.0, until - time.monotonic())", "BODY_SECONDS"),
             ("except ClientDisconnect:", "except ZeroDivisionError:"),
+        ]
+    ),
+    *(
+        Mutation("annotation/store/backup.py", old, new, BACKUP)
+        for old, new in [
+            ('        copy.execute("PRAGMA journal_mode = DELETE")', "        pass"),
+            ('.fetchone()[0]) != "ok":', '.fetchone()[0]) == "never":'),
+            ('if not {"alembic_version", "judgements"} <= tables:', "if not tables:"),
+            ("    if output.exists():\n", "    if False:\n"),
+            (", password=None)", ")"),
+            ("            Path(name + end).unlink(missing_ok=True)\n", "            pass\n"),
+            ("?mode=rw", "?immutable=1"),
         ]
     ),
 ]  # fmt: skip

@@ -181,6 +181,17 @@ def test_what_people_type_wrong_in_the_store(asked, words, message, capsys, monk
     assert not list(tmp_path.glob("out*"))
 
 
+def test_a_backup_is_named_by_the_time_or_as_told(asked, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["annotate", "backup", "--store", asked]) == 0
+    (made,) = tmp_path.glob("*-20*-*.db")
+    assert capsys.readouterr().out == f"2 judgements in {made.name}, integrity checked\n"
+    assert main(["annotate", "backup", "--store", asked, "--output", "one.db", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": "one.db", "judgements": 2}
+    assert main(["annotate", "backup", "--store", asked, "--output", "one.db"]) == 2
+    assert "one.db is there already" in capsys.readouterr().err
+
+
 @pytest.fixture
 def pool(folder, tmp_path):
     """Nine items to choose from, one of them a known one, and an ensemble whose members differ most on the last."""

@@ -56,18 +56,12 @@ def open_store(url: str) -> Store:
     Raises:
         UserError: it cannot be reached or opened, or is not one of posttrain's.
     """
-    if "://" not in url:
-        path = Path(url).expanduser()
-        if not path.parent.is_dir():
-            raise UserError(f"there is no folder {path.parent}; make it first, or name another file with --store")
-        url = f"sqlite:///{path}"
-    try:
-        parsed = make_url(url)
-    except ArgumentError as problem:
-        raise UserError(f"cannot read the database URL: {problem}") from problem
+    parsed = parsed_url(url)
+    if "://" not in url and not (folder := Path(str(parsed.database)).parent).is_dir():
+        raise UserError(f"there is no folder {folder}; make it first, or name another file with --store")
     shown = parsed.difference_update_query(["password"]).render_as_string(hide_password=True)
     name = parsed.database if parsed.get_backend_name() == "sqlite" else shown
-    file = _file_of(parsed)
+    file = sqlite_file(parsed)
     if file is not None and not file.exists():
         with contextlib.suppress(OSError):  # SQLite says better what is wrong with the path
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
@@ -95,7 +89,15 @@ def open_store(url: str) -> Store:
     return Store(name or url, engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False))
 
 
-def _file_of(url: URL) -> Path | None:
+def parsed_url(url: str) -> URL:
+    """A SQLAlchemy URL, or the path of an SQLite file, as a URL; raises `UserError` for what is neither."""
+    try:
+        return make_url(url if "://" in url else f"sqlite:///{Path(url).expanduser()}")
+    except ArgumentError as problem:
+        raise UserError(f"cannot read the database URL: {problem}") from problem
+
+
+def sqlite_file(url: URL) -> Path | None:
     """The file of an SQLite database; None for one in memory, or on a server."""
     named = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":memory:", "file:"))
     return Path(str(url.database)) if named else None
