@@ -54,7 +54,7 @@ MUTATIONS = [
     *(
         Mutation("recipes/annotate/http_timeouts.py", old, new, TIMEOUTS)
         for old, new in [
-            ("(transport)\n        self.head_timer = self.loop.call_later(HEAD_SECONDS, self._late)\n", "(transport)\n"),
+            ("(transport)\n        self.head_timer = self.loop.call_later(HEAD_SECONDS, self._late)", "(transport)"),
             ("return bool(cycle) and not cycle.response_complete", "return bool(cycle)"),
             ("self.transport.is_closing() or self._answering()", "self.transport.is_closing()"),
             ("            self.transport.write(LATE)\n", "            pass\n"),

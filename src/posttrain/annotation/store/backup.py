@@ -19,7 +19,7 @@ from posttrain.errors import UserError
 def back_up(url: str, output: Path) -> int:
     """Write a copy of the store at `url` to `output`, and return how many judgements it has.
 
-    It has everything that was acknowledged before this began, is one file, and is there whole and checked or not at all.
+    It has everything that was acknowledged before this began, is one file, and is there whole or not at all.
 
     Raises:
         UserError: the store is not an SQLite file of posttrain's, or `output` is there or cannot be written.
