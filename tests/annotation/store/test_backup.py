@@ -141,7 +141,11 @@ def test_what_cannot_be_backed_up_and_where_to(office, tmp_path):
         (str(path), tmp_path / "no" / "backup.db", "there is no folder"),
         (str(tmp_path / "none.db"), tmp_path / "a.db", "there is no database"),
         ("sqlite:///:memory:", tmp_path / "a.db", "is no file"),
-        ("postgresql+psycopg://ann:secret@host/name", tmp_path / "a.db", "pg_dump --format=custom --file="),
+        (
+            "postgresql+psycopg://ann:secret@host/name",
+            tmp_path / "a.db",
+            "pg_dump --format=custom --file=.* postgresql://ann@host/name$",
+        ),
         ("://", tmp_path / "a.db", "cannot read the database URL"),
     ):
         with pytest.raises(UserError, match=words) as found:

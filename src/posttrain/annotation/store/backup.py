@@ -46,8 +46,8 @@ def back_up(url: str, output: Path) -> int:
 def _source(url: str, output: Path) -> Path:
     parsed = parsed_url(url)
     if parsed.get_backend_name() != "sqlite":
-        shown = parsed.set(drivername=parsed.get_backend_name(), password=None).difference_update_query(["password"])
-        name = shown.render_as_string()
+        shown = parsed._replace(drivername=parsed.get_backend_name(), password=None)
+        name = shown.difference_update_query(["password"]).render_as_string()
         raise UserError(
             f"a backup of a database server is its own tool's: pg_dump --format=custom --file={output} {name}"
         )
