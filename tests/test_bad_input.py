@@ -5,6 +5,7 @@ Everything goes through `main`, with a model folder that takes no time.
 
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from posttrain.cli import main
 from posttrain.environments import SingleTurn
+from posttrain.monitoring import RunDirectory, events
 from posttrain.rewards.combine import parse_rewards
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.setup import read_tasks
@@ -266,6 +270,114 @@ def test_no_disk_space_at_a_checkpoint(fails, here, monkeypatch, command):
     assert checkpoints(here / "run") == ["step-000001"]
     assert main([command, "--resume", "run", "--quiet"]) == 0
     assert checkpoints(here / "run") == ["step-000002", "step-000003"]
+
+
+@pytest.fixture
+def not_finite(here: Path, saved: Path) -> str:
+    """A model of which one weight is NaN."""
+    shutil.copytree(saved, here / "torn")
+    tensors = load_file(here / "torn" / "model.safetensors")
+    tensors["model.layers.1.mlp.down_proj.weight"][3, 2] = math.nan
+    save_file(tensors, here / "torn" / "model.safetensors", metadata={"format": "pt"})
+    return "model.layers.1.mlp.down_proj.weight"
+
+
+PAIRED = "--dataset pairs.jsonl --model model --pairs-per-step 1 --precision float32"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        *map(words, DATA),
+        f"preference {PAIRED}".split(),
+        f"reward-model {PAIRED}".split(),
+        BEST_OF_N.split(),
+        ["generate", "--model", "model", "--prompt", "1", "--max-new-tokens", "3"],
+    ],
+    ids=lambda typed: typed[0],
+)
+def test_weights_that_are_not_finite_are_refused_before_anything_is_written(fails, here, not_finite, typed):
+    (here / "pairs.jsonl").write_text(json.dumps({"prompt": "1", "chosen": "1", "rejected": "2"}))
+    before = {path.name for path in here.iterdir()}
+    found = fails([*(word if word != "model" else "torn" for word in typed)])
+    assert found.startswith("'torn' has numbers that are not finite (NaN or infinity) in 1 of its weights: ")
+    assert not_finite in found and {path.name for path in here.iterdir()} == before
+
+
+class FullDisk:
+    """A file on a disk with room for so many bytes more; what no longer fits is torn, and closing it fails as well."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self.file, self.name, self.room = file, file.name, room
+
+    def write(self, data: bytes) -> int:
+        self.file.write(data[: self.room])
+        self.flush()
+        self.room -= len(data)
+        return self._or_full(len(data))
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+        self._or_full(0)
+
+    def _or_full(self, done: int) -> int:
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return done
+
+
+@pytest.mark.parametrize(
+    ("command", "which"),
+    [("sft", "metrics"), ("rl", "samples"), ("sft", "events")],
+)
+def test_no_disk_space_while_a_step_is_logged(fails, here, monkeypatch, command, which):
+    """One line that names the file; the torn row is dropped when the run goes on, and nothing else is missing."""
+    opened = RunDirectory._open
+
+    def full(self: RunDirectory, step: int) -> None:
+        opened(self, step)
+        name = f"_{which}"
+        if which != "events":
+            setattr(self, name, FullDisk(getattr(self, name), 600))
+
+    monkeypatch.setattr(RunDirectory, "_open", full)
+    if which == "events":
+        monkeypatch.setattr(events, "RecordWriter", lambda file: RecordWriter(FullDisk(file, 900)))
+    found = fails(words(command, "--steps 6 --save-every 1 --output run"), code=1)
+    assert found.startswith("no space left on the disk while run/") and which in found.split(" was ")[0]
+    assert found.endswith("make room there; what was saved before is whole, and --resume RUN goes on from it")
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert checkpoints(here / "run")
+    assert main([command, "--resume", "run", "--quiet"]) == 0
+    rows = [json.loads(line) for line in (here / "run" / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows] == list(range(1, 7))
+
+
+def test_no_disk_space_for_a_new_run_leaves_the_directory_as_it_was(fails, here, monkeypatch):
+    written = Path.write_text
+
+    def full(self: Path, *told: Any, **more: Any) -> int:
+        if "environment" in self.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(self, *told, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    found = fails(words("sft", "--output run"), code=1)
+    assert found.startswith("no space left on the disk while run was written; make room there")
+    monkeypatch.setattr(Path, "write_text", written)
+    assert main(words("sft", "--output run --quiet")) == 0
+
+
+def test_another_error_of_the_system_is_not_taken_for_a_full_disk(fails, monkeypatch):
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(RunDirectory, "create", fail)
+    assert fails(words("sft"), code=1).startswith("unexpected OSError: [Errno 5] ")
 
 
 @pytest.mark.parametrize("command", ["sft", "rl"])

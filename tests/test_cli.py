@@ -154,6 +154,30 @@ def test_help_imports_nothing_heavy():
     assert not {"torch", "transformers", "datasets", "reasoning_gym"} & set(done.stderr.split())
 
 
+def test_help_of_every_command_needs_no_package_of_an_extra():
+    """A Python in which those of `lora` and `annotate` are not found that nothing else here needs."""
+    extras = (
+        "peft fastapi starlette uvicorn multipart python_multipart sqlalchemy alembic nh3 crowdkit krippendorff scipy"
+    )
+    script = f"""
+import sys
+from importlib.machinery import PathFinder
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.split(".")[0] in {extras.split()!r} else PathFinder.find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+from posttrain.cli import main
+from posttrain.commands import COMMANDS
+codes = {{name: main([*name.split(), "--help"]) for name in COMMANDS}}
+print([name for name, code in codes.items() if code], main(["annotate", "serve"]), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
+    missing, codes = done.stderr.splitlines()[-2:]
+    assert codes == "[] 2"
+    assert missing == "posttrain: the package 'uvicorn' is not installed; type: pip install 'posttrain[annotate]'"
+
+
 def test_without_a_command_help_goes_to_standard_error(run):
     code, out, err = run()
     assert (code, out) == (2, "") and err.startswith("usage: posttrain COMMAND")
@@ -216,6 +240,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
             2,
             "the package 'x' is not installed; type: pip install x",
         ),
+        (ModuleNotFoundError("nothing"), 1, "unexpected ModuleNotFoundError: nothing; run again with --debug"),
         (
             ModuleNotFoundError("no", name="posttrain.x"),
             1,

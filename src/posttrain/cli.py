@@ -6,6 +6,7 @@ user's mistake. 130 and 143: stopped by Ctrl-C and SIGTERM, with everything save
 """
 
 import dataclasses
+import errno
 import json
 import os
 import shlex
@@ -51,24 +52,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # tyro has printed --help
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
-        command = COMMANDS.get(words[0]) if words else None
-        saved = "; what was saved before is whole, and --resume RUN goes on from it"
-        return _complain("interrupted" + (saved if command and "resume" in command.shared else ""), 130, words)
+        return _complain(f"interrupted{_saved(words)}", 130, words)
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0
     except PosttrainError as error:
         return _complain(str(error), error.exit_code, words)
     except ModuleNotFoundError as error:
-        if str(error.name).startswith("posttrain"):
+        if not error.name or error.name.startswith("posttrain"):
             return _unexpected(error, words)
         extra = next(
             (c.extra for name, c in COMMANDS.items() if c.extra and words[: len(name.split())] == name.split()), ""
         )
         what = f"'posttrain[{extra}]'" if extra else error.name
         return _complain(f"the package '{error.name}' is not installed; type: pip install {what}", 2, words)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return _unexpected(error, words)
+        where = f" while {error.filename} was written" if error.filename else ""
+        return _complain(f"no space left on the disk{where}; make room there{_saved(words)}", 1, words)
     except Exception as error:
         return _unexpected(error, words)
+
+
+def _saved(words: Sequence[str]) -> str:
+    """What is left of a run that ended early, for commands that can go on with one."""
+    command = COMMANDS.get(words[0]) if words else None
+    resumes = command is not None and "resume" in command.shared
+    return "; what was saved before is whole, and --resume RUN goes on from it" if resumes else ""
 
 
 def _unexpected(error: Exception, words: Sequence[str]) -> int:

@@ -71,6 +71,15 @@ def _recipe(module: str, form: str) -> Load:
     return load
 
 
+def _annotation(module: str, form: str) -> Load:
+    """A command of annotate: its packages, which are an extra, are needed to run it and not for --help."""
+
+    def run(*parts: Any, **passed: Any) -> Any:
+        return importlib.import_module(f"posttrain.recipes.annotate.{module}").run(*parts, **passed)
+
+    return lambda: (getattr(importlib.import_module("posttrain.recipes.annotate.forms"), form), run)
+
+
 def _knobs(family: str) -> Callable[[str], type]:
     def find(algorithm: str) -> type:
         from posttrain import algorithms
@@ -210,6 +219,7 @@ COMMANDS: dict[str, Command] = {
         _recipe("best_of_n", "BestOfN"),
         ("quiet", "json"),
         fetches=True,
+        code=lambda result: 0 if result.kept else 1,
     ),
     "score": Command(
         "score given completions by any reward: how to try one before a run",
@@ -231,33 +241,29 @@ COMMANDS: dict[str, Command] = {
     "export hf": Command(
         "write what was trained as a Hugging Face folder with a model card", _recipe("export", "ExportHF"), ("json",)
     ),
-    "annotate serve": Command(
-        "serve the pages on which people judge", _recipe("annotate.serve", "Serve"), extra="annotate"
-    ),
+    "annotate serve": Command("serve the pages on which people judge", _annotation("serve", "Serve"), extra="annotate"),
     "annotate import": Command(
         "put prompts and completions before people",
-        _recipe("annotate.importing", "Import"),
+        _annotation("importing", "Import"),
         ("quiet", "json"),
         extra="annotate",
     ),
     "annotate export": Command(
-        "write what people said to a file", _recipe("annotate.export", "Export"), ("json",), extra="annotate"
+        "write what people said to a file", _annotation("export", "Export"), ("json",), extra="annotate"
     ),
     "annotate backup": Command(
         "copy the store to a file, also while people judge",
-        _recipe("annotate.backup", "Backup"),
+        _annotation("backup", "Backup"),
         ("json",),
         extra="annotate",
     ),
-    "annotate status": Command(
-        "how far each project is", _recipe("annotate.status", "Status"), ("json",), extra="annotate"
-    ),
+    "annotate status": Command("how far each project is", _annotation("status", "Status"), ("json",), extra="annotate"),
     "annotate users": Command(
-        "who may come in: list, invite, lock out", _recipe("annotate.users", "Users"), ("json",), extra="annotate"
+        "who may come in: list, invite, lock out", _annotation("users", "Users"), ("json",), extra="annotate"
     ),
     "annotate consensus": Command(
         "what several annotators say together, and how far each agrees",
-        _recipe("annotate.consensus", "Consensus"),
+        _annotation("consensus", "Consensus"),
         ("json",),
         extra="annotate",
     ),

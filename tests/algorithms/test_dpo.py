@@ -35,10 +35,10 @@ def test_matches_the_paper_equation_written_with_floats(pairs, beta, smoothing):
     assert found.loss_B.mean().item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_policy_that_is_the_reference_pays_the_logarithm_of_two_and_is_right_about_nothing():
+def test_a_policy_that_is_the_reference_pays_the_logarithm_of_two_and_is_right_by_half():
     found, _, _ = loss(DPO(), [([(-1.0, -1.0)], [(-2.0, -2.0), (-3.0, -3.0)])])
     assert found.loss_B.tolist() == pytest.approx([math.log(2)])
-    assert found.metrics["accuracy"].tolist() == [0.0]
+    assert found.metrics["accuracy"].tolist() == [0.5]
 
 
 def test_the_gradient_raises_the_chosen_one_and_lowers_the_rejected_one_by_as_much():

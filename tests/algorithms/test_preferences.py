@@ -118,16 +118,16 @@ def test_kto_tells_gains_from_losses_by_the_reference_point():
     anchor = Responses(torch.zeros(5), torch.ones(5))
     good_B = torch.tensor([True, True, False, False, True])
     found = KTO(beta=0.5).loss_of_each(one, good_B, reference=anchor, divergence=2.0)
-    assert found.metrics["accuracy"].tolist() == [1, 0, 0, 1, 0]  # the last is the reference point itself
+    assert found.metrics["accuracy"].tolist() == [1, 0, 0, 1, 0.5]  # the last is the reference point itself
     assert found.metrics["reward/good"].tolist() == [1.5, 0.5, 1.0]
     assert found.metrics["reward/bad"].tolist() == [1.5, 0.5]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "orpo"])
-def test_a_policy_that_is_its_reference_prefers_nothing(name):
+def test_a_policy_that_is_its_reference_prefers_neither(name):
     same = {"tokens": [(-1.0, -1.0), (-0.5, -0.5)], "divergence": 0.0}
     found, _ = losses(CASES[name][0](), [(same, copy.deepcopy(same))])
-    assert found.metrics["margin"].tolist() == [0.0] and found.metrics["accuracy"].tolist() == [0.0]
+    assert found.metrics["margin"].tolist() == [0.0] and found.metrics["accuracy"].tolist() == [0.5]
     at_rest = {"ipo": 25.0, "ipo by length": 25.0, "sppo": 500_000.0, "simpo": math.log1p(math.e)}
     start = at_rest.get(name, math.log(2)) + (0.75 if name == "irpo" else 0)
     assert found.loss_B.tolist() == pytest.approx([start])

@@ -1,6 +1,7 @@
 """Finding and loading models: what is refused, and what is taken from a folder."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -47,6 +48,26 @@ def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path):
     with pytest.raises(ModelError, match="cannot load a causal language model from") as caught:
         load_model(str(tmp_path), dtype=torch.float32)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_an_adapter_or_a_reward_model_whose_weights_are_not_finite_is_refused(tmp_path, number):
+    pytest.importorskip("peft")
+    base = model_folder(tmp_path / "base")
+    adapted = add_lora(load_model(str(base), dtype=torch.float32), rank=2)
+    adapted.save(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    weights = load_file(file)
+    weights[next(iter(weights))][0, 0] = number
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"adapter' has numbers that are not finite \(NaN or infinity\) in 1 of"):
+        load_model(str(tmp_path / "adapter"), dtype=torch.float32)
+    assert load_reward_model(str(base), dtype=torch.float32).head.isfinite().all()
+    weights = load_file(base / "model.safetensors")
+    weights["model.norm.weight"][1] = number
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"base' has numbers that are not finite .*: model\.norm\.weight;"):
+        load_reward_model(str(base), dtype=torch.float32)
 
 
 def test_an_error_of_many_lines_is_told_in_its_first(tmp_path, monkeypatch):

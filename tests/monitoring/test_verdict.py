@@ -56,6 +56,14 @@ def test_a_short_run_is_not_judged_but_for_what_any_step_shows() -> None:
     assert verdict([])[0].title == "Too short to judge"
 
 
+def test_the_row_before_training_is_no_step() -> None:
+    before = {"step": 0, "evaluation/accuracy": 0.2}
+    for steps, said in ((1, "1 step; 8 would say more"), (2, "2 steps; 8 would say more")):
+        assert verdict([before, *healthy()[:steps]])[-1].evidence == said
+    assert verdict([before, *healthy(8)])[-1].evidence == "8 steps; no check found anything"
+    assert verdict([before, *healthy(7)])[-1].title == "Too short to judge"
+
+
 def test_a_note_alone_is_still_fine() -> None:
     rows = [row | {"accuracy": 0.99, "groups/zero_advantage": 0.95} for row in healthy()]
     found = verdict(rows)

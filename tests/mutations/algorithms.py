@@ -274,8 +274,8 @@ MUTATIONS = [
                 ("point = self.beta * divergence", "point = divergence"),
                 ("point = self.beta * divergence", "point = 0.0"),
                 ("good=self.good_weight, bad=self.bad_weight", "good=self.bad_weight, bad=self.good_weight"),
-                ("(seen_B > point) & good_B", "(seen_B >= point) & good_B"),
-                ("(seen_B < point) & ~good_B", "(seen_B < point) & good_B"),
+                ("torch.where(good_B, above_B, 1 - above_B)", "above_B"),
+                ("wins(seen_B, torch.full_like(seen_B, point))", "wins(seen_B, torch.zeros_like(seen_B))"),
                 ('"reward/bad": seen_B[~good_B]', '"reward/bad": seen_B[good_B]'),
                 ('("beta", "good_weight", "bad_weight")', '("beta", "good_weight")'),
             ],
@@ -286,7 +286,7 @@ MUTATIONS = [
     *(
         Mutation("algorithms/algorithm.py", old, new, "algorithms/test_preferences.py algorithms/test_dpo.py")
         for old, new in [
-            ("(chosen_B > rejected_B)", "(chosen_B >= rejected_B)"),
+            ("wins(chosen_B, rejected_B)", "wins(rejected_B, chosen_B)"),
             ('"margin": chosen_B - rejected_B', '"margin": rejected_B - chosen_B'),
             ("chosen_B, rejected_B = chosen_B.detach(), rejected_B.detach()\n", "pass\n"),
             ("math.isfinite(value) and ", ""),

@@ -283,6 +283,8 @@ MUTATIONS = [
             ("from_pretrained(where, dtype=dtype, output", "from_pretrained(where, dtype=torch.float32, output"),
             ("        if is_classifier(config):\n", "        if False:\n"),
             ("    if lacking:\n", "    if False:\n"),
+            ("not all(map(math.isfinite", "not any(map(math.isfinite"),
+            ("refuse_not_finite(name, adapted.trainable())", "pass"),
             ("if lora.is_adapter(where):", "if False:"),
             ("str(Path(where).resolve())", "where"),
             (".splitlines()[0]", ""),

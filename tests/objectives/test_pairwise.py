@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.objectives import pairwise
-from posttrain.objectives.pairwise import bradley_terry, implicit_reward, log_odds, prospect, squared_distance
+from posttrain.objectives.pairwise import bradley_terry, implicit_reward, log_odds, prospect, squared_distance, wins
 from tests.references import pairwise as reference
 
 REWARDS = st.lists(st.tuples(*[st.floats(-4, 4)] * 3), min_size=1, max_size=5)
@@ -23,6 +23,21 @@ def test_matches_the_equation_written_with_floats(rows, smoothing):
     expected = reference.bradley_terry(*zip(*rows, strict=True), smoothing)
     found = bradley_terry(chosen, rejected, margin_B=margin, label_smoothing=smoothing)
     assert found.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=1, max_size=6))
+def test_a_tie_is_half_a_win_whichever_of_the_two_is_called_first(rows):
+    one, other = columns(rows)
+    assert wins(one, other).tolist() == [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in rows]
+    assert (wins(one, other) + wins(other, one)).tolist() == [1.0] * len(rows)
+
+
+def test_wins_carry_no_gradient_know_infinity_and_ask_for_one_shape():
+    one = torch.tensor([math.inf, -math.inf, math.inf], requires_grad=True)
+    found = wins(one, torch.tensor([math.inf, 0.0, 0.0]))
+    assert found.tolist() == [0.5, 0.0, 1.0] and not found.requires_grad
+    with pytest.raises(ValueError, match="one_B"):
+        wins(torch.zeros(2), torch.zeros(1))
 
 
 def test_even_odds_cost_the_logarithm_of_two_and_far_apart_ones_stay_finite():

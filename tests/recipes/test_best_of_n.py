@@ -107,6 +107,29 @@ def test_prompts_with_an_answer_that_no_reward_applies_to_are_left_out_and_count
         run(replace(config, reward=f"{tmp_path}/none.py:never", output=str(tmp_path / "n.jsonl")), quiet=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"at_least": 2.0}, "note: no answer that ended earned --at-least 2; the most was 1"),
+        ({"max_new_tokens": 1}, "note: every answer was cut off at --max-new-tokens 1; type more"),
+    ],
+)
+def test_where_nothing_is_kept_no_file_is_written_and_the_reason_is_told(config, options, why):
+    found = run(replace(config, **options), quiet=True)
+    assert (found.kept, found.without) == (0, 3) and not Path(config.output).exists()
+    assert found.lines()[0] == why
+    assert found.lines()[-1].startswith(f"no answer to any of 3 prompts was kept, so {config.output} is not written")
+    assert not list(Path(config.output).parent.glob("*.part"))  # the same command begins anew
+
+
+def test_where_nothing_is_kept_the_exit_code_is_1(config, capsys):
+    words = ["--dataset", config.dataset, "--model", config.model, "--reward", config.reward, "--output", config.output]
+    small = ["--completions-per-prompt", "2", "--max-new-tokens", "20", "--precision", "float32", "--quiet", "--json"]
+    assert main(["best-of-n", *words, *small, "--at-least", "2"]) == 1
+    assert json.loads(capsys.readouterr().out)["kept"] == 0
+    assert main(["best-of-n", *words, *small]) == 0
+
+
 def test_what_the_best_of_fewer_earns_is_told_with_gold_beside(config, tmp_path):
     found = run(replace(config, gold=f"{tmp_path / 'gold.py'}:letters"), quiet=True)
     one, two, four = found.earned

@@ -112,7 +112,7 @@ def test_dpo_learns_the_pairs_and_leaves_the_reference_alone():
     loss_of = preference_loss(model, DPO(), anchor)
     optimizer = MasterAdamW(model.trainable())
     before = pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)
-    assert before["loss"] == pytest.approx(math.log(2), rel=1e-4) and before["accuracy"] == 0.0
+    assert before["loss"] == pytest.approx(math.log(2), rel=1e-4) and before["accuracy"] == 0.5
     for _ in range(30):
         pairwise_step(optimizer, PAIRS, loss_of, lr=3e-3, microbatch_tokens=100)
     after = pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)

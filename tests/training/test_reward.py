@@ -52,6 +52,15 @@ def test_the_loss_of_rankings_by_hand(members, microbatch_tokens):
     assert found["score/rejected"] == pytest.approx((sum(chosen) - sum(margins)) / 5, rel=1e-5)
 
 
+def test_scores_that_are_all_equal_are_right_by_half():
+    model = tiny_reward_model(dtype=torch.float64)
+    with torch.no_grad():
+        model.head.zero_()
+    units = [unit._replace(bag=()) for unit in UNITS]
+    found = reward_step(MasterAdamW(model.trainable()), model, units, RewardLoss(), lr=0.0, microbatch_tokens=100)
+    assert (found["margin"], found["accuracy"]) == (0.0, 0.5)
+
+
 PAIRS = [unit._replace(pairs=unit.pairs[:1], bag=(), examples=unit.examples[:2]) for unit in UNITS]
 ODIN = RewardLoss(length=0.7)
 

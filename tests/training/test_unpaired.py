@@ -95,7 +95,7 @@ def test_kto_learns_what_is_good_and_what_is_bad():
     for _ in range(40):
         unpaired_step(model, optimizer, KTO(), reference, BATCH, lr=3e-3, microbatch_tokens=100)
     after = unpaired_loss(model, KTO(), reference, UNITS, microbatch_tokens=100)
-    assert before["pair_accuracy"] == 0.0 and after["pair_accuracy"] == 1.0
+    assert before["pair_accuracy"] == 0.5 and after["pair_accuracy"] == 1.0
     assert after["reward/good"] > after["reward/bad"] + 0.5 and after["loss"] < 0.45
 
 

@@ -133,7 +133,8 @@ def _verifiable(compute: str, long: bool) -> Advice:
 
 
 def _scored(compute: str, long: bool) -> Advice:
-    reward = "--reward FILE.py:function"
+    reward = "--reward-model OWNER/NAME"
+    own = "--reward FILE.py:function in place of --reward-model, if what scores is a function of your own"
     if compute == "laptop":
         return Advice(
             "rloo",
@@ -145,6 +146,7 @@ def _scored(compute: str, long: bool) -> Advice:
             (
                 "posttrain preference --iterate 20 --algorithm dpo if only the order of scores can be trusted",
                 "ppo if single tokens have to be told apart, and several updates made of each batch",
+                own,
             ),
         )
     return Advice(
@@ -158,6 +160,7 @@ def _scored(compute: str, long: bool) -> Advice:
             "ppo-penalty to name the KL instead of its coefficient",
             "ppo-ptx if what the model knew must not be lost",
             "rloo, which is simpler, if rewards come at the end anyway" if not long else "vapo for long completions",
+            own,
         ),
     )
 

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from posttrain import errors
 from posttrain.objectives import kl
+from posttrain.objectives.pairwise import wins
 from posttrain.objectives.values import last_of_rows
 from posttrain.types import States
 
@@ -122,19 +123,21 @@ class PairLoss(NamedTuple):
 def compared(chosen_B: Float[Tensor, "B"], rejected_B: Float[Tensor, "B"]) -> dict[str, Float[Tensor, "B"]]:
     """The metrics of pairs by what an algorithm takes for the rewards of the two responses.
 
-    `reward/chosen` and `reward/rejected`, their `margin`, and `accuracy`: 1.0 where the chosen one's is larger.
+    `reward/chosen` and `reward/rejected`, their `margin`, and `accuracy`: 1 where the chosen one's is larger, 1/2 where
+    they are equal. Before training all implicit rewards are 0, so that accuracy begins at 1/2; TRL counts a tie as
+    wrong and begins at 0.
 
     Example:
         >>> import torch
-        >>> compared(torch.tensor([0.5]), torch.tensor([0.75]))["accuracy"]
-        tensor([0.])
+        >>> compared(torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.5]))["accuracy"]
+        tensor([0.0000, 0.5000])
     """
     chosen_B, rejected_B = chosen_B.detach(), rejected_B.detach()
     return {
         "reward/chosen": chosen_B,
         "reward/rejected": rejected_B,
         "margin": chosen_B - rejected_B,
-        "accuracy": (chosen_B > rejected_B).to(chosen_B.dtype),
+        "accuracy": wins(chosen_B, rejected_B),
     }
 
 

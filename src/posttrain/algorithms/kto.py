@@ -28,11 +28,12 @@ whole batch's, so that how a batch is cut changes nothing.
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from posttrain.algorithms.algorithm import PairLoss, Responses, positive
-from posttrain.objectives.pairwise import implicit_reward, prospect
+from posttrain.objectives.pairwise import implicit_reward, prospect, wins
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,14 @@ class KTO:
     ) -> PairLoss:
         """Gains and losses from the reference point; see `UnpairedAlgorithm.loss_of_each`.
 
-        Metrics: `reward/good` and `reward/bad` (implicit, in nats), and `accuracy`: 1.0 for a good response above the
-        reference point, and for a bad one below it.
+        Metrics: `reward/good` and `reward/bad` (implicit, in nats), and `accuracy`: 1 for a good response above the
+        reference point and for a bad one below it, 1/2 at the point itself.
         """
         reward_B = self.rewards(responses, reference)
         point = self.beta * divergence
         loss_B = prospect(reward_B, good_B, point, good=self.good_weight, bad=self.bad_weight)
         seen_B = reward_B.detach()
-        right_B = (seen_B > point) & good_B | (seen_B < point) & ~good_B
-        metrics = {"reward/good": seen_B[good_B], "reward/bad": seen_B[~good_B], "accuracy": right_B.to(seen_B.dtype)}
+        above_B = wins(seen_B, torch.full_like(seen_B, point))
+        right_B = torch.where(good_B, above_B, 1 - above_B)
+        metrics = {"reward/good": seen_B[good_B], "reward/bad": seen_B[~good_B], "accuracy": right_B}
         return PairLoss(loss_B, metrics)

@@ -19,7 +19,7 @@ from posttrain import fast_paths
 from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
-from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, without_report
+from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, refuse_not_finite, without_report
 from posttrain.models.lora_options import Lora
 from posttrain.models.support import refuse_no_classifier, refuse_unsupported
 from posttrain.models.wide import wide_dtype
@@ -197,7 +197,8 @@ def load_classifier(
     An adapter is one, merged into its base.
 
     Raises:
-        ModelError: there is no such model, it lacks weights, or posttrain cannot train its type.
+        ModelError: there is no such model, it lacks weights or has some that are not finite, or posttrain cannot train
+            its type.
     """
     where = locate(name)
     known = False
@@ -226,6 +227,7 @@ def load_classifier(
     refuse_missing(name, set(missing) - (set() if known else {"score.weight"}))
     if not known:
         fill(network.score.weight)
+    refuse_not_finite(name, network.named_parameters())
     # a row per token of the batch, which MasterAdamW can take
     network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
     return LanguageModel(ready(network.to(device)), config.get_text_config().max_position_embeddings, name)

@@ -1,5 +1,6 @@
 """Loading a model: a hub id, a local folder, an adapter's folder, or the name of a packaged model."""
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,20 @@ def refuse_missing(name: str, missing: Iterable[str]) -> None:
         raise ModelError(f"'{name}' lacks {len(lacking)} of the model's weights: {shown}; fetch or save it again")
 
 
+@torch.no_grad()
+def refuse_not_finite(name: str, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """A weight that is no finite number makes every number after it none; raises `ModelError`, which names some."""
+    wrong = [
+        weight for weight, values in parameters if values.numel() and not all(map(math.isfinite, torch.aminmax(values)))
+    ]
+    if wrong:
+        shown = ", ".join(wrong[:3]) + (", ..." if len(wrong) > 3 else "")
+        raise ModelError(
+            f"'{name}' has numbers that are not finite (NaN or infinity) in {len(wrong)} of its weights: {shown}; "
+            "it is damaged, or its training diverged: fetch it again, or name an earlier checkpoint"
+        )
+
+
 @contextmanager
 def without_report() -> Iterator[None]:
     """Keep transformers from printing which weights a folder lacks: that is looked at, and is an error or is meant."""
@@ -60,13 +75,16 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     """Load a causal language model in `dtype`, ready to run by plan.
 
     Raises:
-        ModelError: there is no such model, it lacks weights, it is a reward model, or posttrain cannot train its type.
+        ModelError: there is no such model, it lacks weights or has some that are not finite, it is a reward model, or
+            posttrain cannot train its type.
     """
     where = locate(name)
     if Path(where).is_dir():
         where = str(Path(where).resolve())  # an adapter keeps the name of its base, and is used from other folders
     if lora.is_adapter(where):
-        return lora.load_adapter(load_model(lora.base_of(where), dtype=dtype, device=device), where)
+        adapted = lora.load_adapter(load_model(lora.base_of(where), dtype=dtype, device=device), where)
+        refuse_not_finite(name, adapted.trainable())
+        return adapted
     try:
         config = AutoConfig.from_pretrained(where)
         if is_classifier(config):
@@ -80,4 +98,5 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
         raise ModelError(f"cannot load a causal language model from '{name}': {str(error).splitlines()[0]}") from error
     network, found = loaded
     refuse_missing(name, found["missing_keys"])
+    refuse_not_finite(name, network.named_parameters())
     return wrap(network.to(device), name=name, context=config.get_text_config().max_position_embeddings)

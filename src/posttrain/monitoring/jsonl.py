@@ -1,9 +1,10 @@
 """Files of one JSON object a line that survive `kill -9`: what was written is whole, but perhaps for the last line."""
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,8 +20,20 @@ def append(file: BinaryIO, row: Mapping[str, Any]) -> None:
     a model can emit) becomes its JSON escape and is read back as it was.
     """
     text = json.dumps(_finite(row), ensure_ascii=False, allow_nan=False)
-    file.write(text.encode("utf-8", errors="backslashreplace") + b"\n")
-    file.flush()
+    with naming(file.name):
+        file.write(text.encode("utf-8", errors="backslashreplace") + b"\n")
+        file.flush()
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Name the file in an error of the system's, such as a full disk: what fails while it is written names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:

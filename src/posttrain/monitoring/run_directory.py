@@ -14,6 +14,7 @@ A run that is killed loses nothing that was logged. Resumed from step n, its row
 so that its files equal those of a run that was never interrupted.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -75,10 +76,16 @@ class RunDirectory:
         """
         toml = f"# To repeat: posttrain {command} --config <this file>\n{config_file.dumps(config)}"
         path = _new_directory(path, command)
-        (path / CONFIG).write_text(toml, encoding="utf-8")
         about = {"command": command} | describe_environment(config) | dict(environment or {}) | {"resumed": []}
-        _write_environment(path, about)
-        return cls(path)
+        try:
+            with jsonl.naming(path):
+                (path / CONFIG).write_text(toml, encoding="utf-8")
+                _write_environment(path, about)
+                return cls(path)
+        except OSError:  # a full disk; the same command shall find the directory as it was
+            for written in path.iterdir():
+                written.unlink()
+            raise
 
     @classmethod
     def resume(
@@ -166,10 +173,10 @@ class RunDirectory:
 
     def close(self) -> None:
         """Write out what waits, and let another process resume the run."""
-        self._events.close()
-        for file in (self._metrics, self._samples, self._lock):
+        for file in (self._events, self._metrics, self._samples, self._lock):
             if file is not None:
-                file.close()
+                with contextlib.suppress(OSError):  # of a row that could not be written, which was said already
+                    file.close()
 
     def _open(self, step: int) -> None:
         """Open both files after their rows of `step`."""

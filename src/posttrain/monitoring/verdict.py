@@ -22,12 +22,19 @@ def verdict(rows: Rows, thresholds: Thresholds | None = None) -> list[Finding]:
         The run is dead: almost no group teaches anything
     """
     limits = thresholds or Thresholds()
-    run, steps = Curves(rows, limits), len(rows)
+    run = Curves(rows, limits)
+    steps = sum(row.get("step") != 0 for row in rows)  # the row of step 0 is of the policy before training
     short = steps < limits.min_steps
     found = [finding for check in CHECKS if (finding := check(run, limits)) is not None]
     if short:
-        found.append(Finding(Severity.NOTE, "Too short to judge", f"{steps} steps; {limits.min_steps} would say more"))
+        found.append(
+            Finding(Severity.NOTE, "Too short to judge", f"{_steps(steps)}; {limits.min_steps} would say more")
+        )
     elif all(finding.severity in (Severity.NOTE, Severity.GOOD) for finding in found):
-        found.append(Finding(Severity.GOOD, "Nothing looks wrong", f"{steps} steps; no check found anything"))
+        found.append(Finding(Severity.GOOD, "Nothing looks wrong", f"{_steps(steps)}; no check found anything"))
     order = list(Severity)
     return sorted(found, key=lambda finding: order.index(finding.severity))
+
+
+def _steps(number: int) -> str:
+    return f"{number} step" if number == 1 else f"{number} steps"

@@ -46,6 +46,24 @@ def bradley_terry(
     return -(1 - label_smoothing) * logsigmoid(h_B) - label_smoothing * logsigmoid(-h_B)
 
 
+@torch.no_grad()
+def wins(one_B: Float[Tensor, "..."], other_B: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """1 where `one_B` is larger than `other_B`, 1/2 where they are equal, and 0 where it is smaller.
+
+        w_b = [x_b > y_b] + 1/2 [x_b = y_b]
+
+    A tie counts half, as in the Mann-Whitney statistic: scores that tell nothing apart have a mean of 1/2, not 0.
+    Carries no gradient. Raises `ValueError` for unequal shapes.
+
+    Example:
+        >>> import torch
+        >>> wins(torch.tensor([2.0, 1.0, 0.0]), torch.tensor([1.0, 1.0, 1.0]))
+        tensor([1.0000, 0.5000, 0.0000])
+    """
+    require_one_shape("wins", one_B=one_B, other_B=other_B)
+    return (one_B > other_B).to(one_B.dtype) + 0.5 * (one_B == other_B)
+
+
 def implicit_reward(
     logprob_B: Float[Tensor, "..."], reference_B: Float[Tensor, "..."], beta: float
 ) -> Float[Tensor, "..."]:

@@ -105,6 +105,8 @@ class BestOfNResult:
         ]
         head = f"  {'n':>5}  {'KL <=':>6}  {'reward':>8}" + (f"  {'gold':>8}" if gold else "")
         kept = f"{self.kept:,} answers to {self.prompts - self.without:,} of {self.prompts:,} prompts in {self.path}"
+        if not self.kept:
+            kept = f"no answer to any of {self.prompts:,} prompts was kept, so {self.path} is not written"
         cut = f"; {self.cut_off:,} answers were cut off and left out" if self.cut_off else ""
         told = [] if self.fooled is None else [f"{self.fooled:,} pairs in which gold says otherwise than the reward"]
         told += [] if self.to_people is None else [f"{self.to_people:,} items for people to judge"]
@@ -178,14 +180,25 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
         raise RewardError(f"no reward applies to all answers of any of the {every} prompts; name another one")
     if seen.lost:
         notes.append(f"{seen.lost} of {every} prompts were left out: no reward applies to one of their answers")
-    written = jsonl.write(path, seen.rows)
+    written = jsonl.write(path, seen.rows) if seen.rows else 0
     fooled = jsonl.write(Path(config.fooled).expanduser(), iter(seen.fooled)) if config.fooled else None
     asked = jsonl.write(Path(config.to_people).expanduser(), iter(seen.to_people)) if config.to_people else None
     parts.remove()
     seconds = time.perf_counter() - began
+    if not written:
+        notes.append(_why_none(config, seen))
     return BestOfNResult(
         path, every, written, seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes), fooled, asked
     )
+
+
+def _why_none(config: BestOfN, seen: _Seen) -> str:
+    """Why no answer was kept, and what to type."""
+    if all(not any(whole) for whole in seen.whole):
+        return f"every answer was cut off at --max-new-tokens {config.max_new_tokens}; type more"
+    told = zip(seen.whole, seen.rewards, strict=True)
+    most = max(reward for each in told for whole, reward in zip(*each, strict=True) if whole)
+    return f"no answer that ended earned --at-least {config.at_least:g}; the most was {most:g}"
 
 
 def _check(config: BestOfN) -> Path:

@@ -38,7 +38,7 @@ class Generate:
     prompt: str = ""
     """What to ask; unless given, it is read from standard input."""
     prompts: str = ""
-    """A file of prompts instead: .txt with one a line, or what the other commands take as --dataset."""
+    """A file of prompts instead: .txt with one a line, or a data set as posttrain rl --dataset takes it."""
     n: int = 1
     """Completions of each prompt."""
     greedy: bool = False

@@ -25,10 +25,10 @@ class SampledOptions:
     disagreement_penalty: float = 0.5
     """For --reward-model-use uncertain: weight of the variance of the members' scores."""
     gold: str = ""
-    """Rewards that are read beside (by rl on held-out tasks) and that nothing is learned from or chosen by, to see when
-    the others are gamed."""
+    """Gold rewards: logged (by rl on held-out tasks) and never optimised, to see when the others are gamed. The best
+    checkpoint and --stop-after go by gold, where it is given."""
     gold_model: str = ""
-    """A reward model that is read beside in the same way: a larger one, or one of other data."""
+    """A reward model as gold reward, such as a larger one; with --gold their weighted sum counts."""
     completions_per_prompt: int = 8
     """Completions of each prompt: the group. A batch is prompts x completions."""
     max_new_tokens: int = 256

@@ -43,8 +43,9 @@ class Scorer:
             if len(prompt) + len(said) + len(self.tail) > self.most:
                 raise RewardError(
                     f"a conversation has {len(prompt) + len(said)} tokens for the reward model "
-                    f"'{self.model.body.name}', which takes {self.most}; type a smaller --max-new-tokens, or "
-                    "leave longer prompts out with --max-prompt-tokens"
+                    f"'{self.model.body.name}', which takes {self.most}, the smaller of its context "
+                    f"{self.model.body.context} and --microbatch-tokens {self.microbatch_tokens}; leave it out, or "
+                    "shorten it"
                 )
             examples.append(Example(tuple(prompt), tuple(said), (False,) * len(said)))
         return self.of(examples)

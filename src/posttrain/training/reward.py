@@ -14,7 +14,7 @@ from torch import Tensor
 from posttrain.data.packing import Example, PackedRow, Ranked, pack
 from posttrain.models.heads import RewardModel
 from posttrain.objectives.debias import centring, length_apart, overlap
-from posttrain.objectives.pairwise import bradley_terry
+from posttrain.objectives.pairwise import bradley_terry, wins
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
@@ -158,7 +158,7 @@ def _measures(scores_EH: Tensor, pairs: _Pairs) -> dict[str, Tensor]:
         "score/chosen": chosen_B,
         "score/rejected": rejected_B,
         "margin": chosen_B - rejected_B,
-        "accuracy": (chosen_B > rejected_B).to(chosen_B.dtype),
+        "accuracy": wins(chosen_B, rejected_B),
     }
 
 

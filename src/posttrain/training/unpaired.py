@@ -15,6 +15,7 @@ from posttrain.algorithms.algorithm import UnpairedAlgorithm
 from posttrain.data.packing import Example, Judged, PackedRow, pack
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import reduce
+from posttrain.objectives.pairwise import wins
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
@@ -57,7 +58,7 @@ def unpaired_loss(
     """The mean loss and metrics over responses, without training.
 
     Where a unit is a good response and a bad one to the same prompt, `pair_accuracy` is how often the good one's reward
-    is the higher.
+    is the higher; equal ones count half.
     """
     batch = list(chain.from_iterable(units))
     seen = Means()
@@ -69,7 +70,8 @@ def unpaired_loss(
         rewards |= zip(row.examples, found.reward_B.tolist(), strict=True)
     first = [0, *accumulate(map(len, units))]
     pairs = [at for at, unit in zip(first, units, strict=False) if [judged.good for judged in unit] == [True, False]]
-    right = {"pair_accuracy": fmean(rewards[at] > rewards[at + 1] for at in pairs)} if pairs else {}
+    better, worse = (torch.tensor([rewards[at + i] for at in pairs], dtype=torch.float64) for i in (0, 1))
+    right = {"pair_accuracy": wins(better, worse).mean().item()} if pairs else {}
     return {"divergence": divergence, **seen.summary(), **right}
 
 

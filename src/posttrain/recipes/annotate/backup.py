@@ -14,17 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.annotation.store.backup import back_up
-from posttrain.recipes.annotate.serve import FILE
-
-
-@dataclass(frozen=True)
-class Backup:
-    """Copy the store to a file, also while people judge."""
-
-    store: str = FILE
-    """Where what people say is kept: an SQLite file."""
-    output: str = ""
-    """The file to write. Default: the store's name with date and time, in this folder."""
+from posttrain.recipes.annotate.forms import Backup
 
 
 @dataclass(frozen=True)

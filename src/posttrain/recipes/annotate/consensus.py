@@ -11,26 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import tyro
-
 from posttrain.annotation import agreement
 from posttrain.annotation.aggregation import METHODS, method
 from posttrain.annotation.agreement import Annotator
 from posttrain.annotation.consensus import Agreed, agree
 from posttrain.annotation.rankings import load_rankings
 from posttrain.errors import UserError, unknown
+from posttrain.recipes.annotate.forms import Consensus
 
 SHOWN = 20  # items in the table for people
-
-
-@dataclass(frozen=True)
-class Consensus:
-    """Make one judgement of many: an order of each item's completions, and how far annotators agree."""
-
-    file: tyro.conf.Positional[str] = ""
-    """Judgements: a jsonl or parquet file with item, annotator, ranking, and failed where there are any."""
-    method: str = "majority"
-    """How: majority, dawid-skene, bradley-terry or plackett-luce; the last three weigh annotators."""
 
 
 @dataclass(frozen=True)

@@ -21,26 +21,7 @@ from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Project
 from posttrain.errors import UserError, unknown
 from posttrain.monitoring import jsonl
-from posttrain.recipes.annotate.serve import FILE
-
-
-@dataclass(frozen=True)
-class Export:
-    """Write what people said to a file."""
-
-    store: str = FILE
-    """Where what people say is kept."""
-    project: str = ""
-    """Whose judgements."""
-    output: str = ""
-    """The file to write; its name ends with .jsonl."""
-    to: str = "rows"
-    """What to write: rows, one for each judgement; to learn from: pairs, judgements, ratings, steps or
-    demonstrations; or ties, to evaluate with."""
-    method: str = "majority"
-    """How several judgements become one: majority, dawid-skene, bradley-terry or plackett-luce."""
-    history: bool = False
-    """Also what was corrected later, and items that came a second time."""
+from posttrain.recipes.annotate.forms import Export
 
 
 @dataclass(frozen=True)

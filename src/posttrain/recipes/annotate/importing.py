@@ -35,65 +35,13 @@ from posttrain.errors import UserError
 from posttrain.models.load import load_model
 from posttrain.monitoring import Progress
 from posttrain.recipes.annotate.choosing import MOVED, RANDOM, check_choice, scores
+from posttrain.recipes.annotate.forms import Import
 from posttrain.recipes.annotate.given import item_of
-from posttrain.recipes.annotate.serve import FILE
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.moved import kl_from, refuse_incomparable
 from posttrain.rollouts.policy import load_policy
 from posttrain.training.saved import SavedModel, saved_model
 from posttrain.types import Request, Sampling, Task
-
-
-@dataclass(frozen=True)
-class Import:
-    """Put items before people: prompts with completions, given or sampled."""
-
-    store: str = FILE
-    """Where what people say is kept."""
-    project: str = ""
-    """The project to add them to; it is made if it is not there."""
-    dataset: str = ""
-    """Prompts, with completions unless --models samples them: a file, folder, glob or hub id."""
-    kind: str = "rank"
-    """What people do in a project that is made: rank, compare, thumbs, score, steps, demonstrate, converse or
-    red-team."""
-    attributes: str = ""
-    """What is scored in a project of that kind that is made, with spaces between them."""
-    annotators_per_item: int = 3
-    """To how many people an item goes, in a project that is made."""
-    repeat_share: float = 0.0
-    """Share of an annotator's items that come a second time, in a project that is made."""
-    rules: str = ""
-    """A file with the rules, one a line, that people try to make the model break in a red-team project that is made."""
-    instructions: str = ""
-    """A file with the instructions, in Markdown, of a project that is made; unless given, posttrain's own."""
-    models: str = ""
-    """Models to sample completions from, with spaces between them: hub ids, folders, runs, packaged models."""
-    completions: int = 2
-    """Completions of each model."""
-    max_new_tokens: int = 256
-    """The longest completion."""
-    temperature: float = 1.0
-    """Of sampling."""
-    precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster."""
-    columns: str = ""
-    """Which columns to read, such as "prompt=question completions=answers"."""
-    limit: int | None = None
-    """Use only so many rows, from the first."""
-    ask: int = 0
-    """Add only so many items that are not there yet, those that teach most by --choose; 0: all. Items that are there to
-    see who pays attention are always added."""
-    choose: str = "random"
-    """How they are chosen: random; moved (where the model of --models has moved furthest, in nats); or, by an ensemble,
-    disagreement (the variance of how much better it finds one answer) or information (what the comparison is expected
-    to tell it, in nats; for calibrated ones)."""
-    reward_model: str = ""
-    """The ensemble, trained by reward-model --ensemble 5: a run or a folder."""
-    moved_from: str = ""
-    """For --choose moved: the one model whose answers people have judged before, named as in --models."""
-    seed: int = 0
-    """Decides what is sampled, and what is chosen by chance."""
 
 
 @dataclass(frozen=True)

@@ -26,44 +26,12 @@ from posttrain.annotation.app.partner import Speak
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError
+from posttrain.recipes.annotate.forms import Serve
 from posttrain.recipes.annotate.http_timeouts import TimedProtocol
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.two_replies import Asked, Reply, Talker, TwoReplies
 from posttrain.training.saved import saved_model
 from posttrain.types import Sampling
-
-FILE = "annotation.db"
-
-
-@dataclass(frozen=True)
-class Serve:
-    """Serve the pages on which people judge."""
-
-    store: str = FILE
-    """Where what they say is kept: an SQLite file, made if it is not there, or a database URL such as postgresql+psycopg://HOST/NAME."""
-    host: str = "127.0.0.1"
-    """The address to listen at; 0.0.0.0 for all of this machine's."""
-    port: int = 8400
-    """The port to listen at."""
-    url: str = ""
-    """Where browsers find the pages, such as https://feedback.example: invitations begin with it, and its host is
-    served besides localhost, addresses and this machine's name. Default: http://localhost:PORT."""
-    https: bool = False
-    """A proxy in front speaks TLS with the browsers."""
-    proxies: str = ""
-    """Addresses of proxies in front, with commas between them, whose X-Forwarded-For is taken for who asks; they have
-    to set it, for what a browser sends there is its own invention."""
-    model: str = ""
-    """Whom people talk with, in projects of the kinds converse and red-team: one model, from which both replies come,
-    or two with a space between them; hub ids, folders, runs, packaged models."""
-    max_new_tokens: int = 256
-    """The longest reply."""
-    temperature: float = 1.0
-    """Of sampling."""
-    precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster."""
-    cache_gb: float = 1.0
-    """Memory for keys and values while sampling, of each model."""
 
 
 @dataclass(frozen=True)

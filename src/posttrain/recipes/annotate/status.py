@@ -10,17 +10,7 @@ from typing import Any
 from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.project_statistics import statistics_of
-from posttrain.recipes.annotate.serve import FILE
-
-
-@dataclass(frozen=True)
-class Status:
-    """How far each project is, and how far people agree."""
-
-    store: str = FILE
-    """Where what people say is kept."""
-    project: str = ""
-    """Only this one."""
+from posttrain.recipes.annotate.forms import Status
 
 
 @dataclass(frozen=True)

@@ -11,29 +11,7 @@ from typing import Any
 from posttrain.annotation.store import people, projects
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError
-from posttrain.recipes.annotate.serve import FILE
-
-
-@dataclass(frozen=True)
-class Users:
-    """List users, invite some, or lock one out."""
-
-    store: str = FILE
-    """Where what people say is kept."""
-    invite: str = ""
-    """Make a link for an annotator or a manager."""
-    project: str = ""
-    """The project that those who come by the link join."""
-    uses: int = 1
-    """How many may come by the link."""
-    days: float = 7.0
-    """How long the link is good."""
-    url: str = "http://localhost:8400"
-    """Where the pages are, for the link."""
-    disable: str = ""
-    """Lock this user out; what they said stays."""
-    enable: str = ""
-    """Let this user in again."""
+from posttrain.recipes.annotate.forms import Users
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _findings(result: EvaluateRewardResult) -> list[Finding]:
         found.append(Finding(Severity.WARNING, "It is not as often right as it is sure", evidence, advice))
     if length is not None and abs(length) >= LENGTH_RULES:
         evidence = f"margins follow the difference in length with a correlation of {length:+.2f}"
-        advice = "A policy will learn the length: train with --length-debias 1, or watch it closely."
+        advice = "A policy will learn the length: train posttrain reward-model --length-debias 1, or watch it closely."
         found.append(Finding(Severity.WARNING, "It scores length", evidence, advice))
     return [*found, *(Finding(Severity.NOTE, "About these pairs", note) for note in result.notes)]
 

@@ -131,7 +131,7 @@ class PlanPreference(PairOptions):
 
 @dataclass(frozen=True)
 class PlanRewardModel(ScoreOptions):
-    """What a run of `reward-model` will take, one score from pairs; --length-debias takes about a third more time."""
+    """What a run of `posttrain reward-model` will take, one score from pairs; --length-debias takes a third more."""
 
     label_smoothing: float = 0.0
     """How often a choice is taken to be the wrong way round."""
