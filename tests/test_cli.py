@@ -341,6 +341,56 @@ def test_sft_resumed(run, sft, here):
     assert (code, err) == (2, "posttrain: a is a run of posttrain sft, not of posttrain rl\n")
 
 
+def test_a_run_begins_with_what_it_computes_on_and_keeps_it(run, sft, here):
+    _, _, err = run(*sft, "--output", "a")
+    kept = json.loads((here / "a" / "environment.json").read_text())
+    assert (kept["precision"], kept["precision_reason"]) == ("torch.float32", "--precision")
+    assert kept["threads"] >= 1 and kept["cpu_capability"] and isinstance(kept["cpu_features"], list)
+    first = err.splitlines()[0]
+    assert first.startswith(kept["cpu"]) and first.endswith(" float32 (--precision)") and " thread" in first
+    assert all(name in first for name in kept["cpu_features"])
+    _, _, err = run("sft", "--config", "a/config.toml", "--precision", "auto", "--output", "b")
+    assert "(matrix products in bfloat16 are " in err.splitlines()[0]
+
+
+def test_a_run_that_goes_on_for_longer_says_what_happens_to_its_learning_rate(run, sft, rl, here):
+    run(*sft, "--warmup-steps", "0", "--lr", "1", "--decay", "linear", "--steps", "2", "--output", "a", "--quiet")
+    _, _, err = run("sft", "--resume", "a", "--steps", "4")
+    assert "4 steps now, 2 when it began: the linear decay of the learning rate now ends after step 4, not 2" in err
+    assert "it was 0.5 at step 2 and is 0.5 at step 3" in err
+    _, _, err = run("sft", "--resume", "a", "--steps", "5")  # the run has four steps now
+    assert "5 steps now, 4 when it began" in err
+    run(*rl, "--output", "b", "--quiet")
+    assert "when it began" not in run("rl", "--resume", "b")[2]
+    assert (
+        "3 steps now, 2 when it began: the learning rate is constant" in run("rl", "--resume", "b", "--steps", "3")[2]
+    )
+
+
+def test_a_run_goes_on_from_the_model_that_it_began_with(run, sft, here):
+    """The name of a run means its best checkpoint, which is another one once more has been trained."""
+    pytest.importorskip("peft")
+    (here / "held.jsonl").write_text('{"prompt": "9", "completion": "10"}\n')
+    more = ["--eval-dataset", "held.jsonl", "--warmup-steps", "1", "--lr", "1e-3", "--keep-last", "9"]
+    run(*sft, *more, "--steps", "1", "--output", "first", "--quiet")
+    adapter = ["--model", "first", "--lora-rank", "2", "--warmup-steps", "1", "--steps", "1"]
+    run(*sft, *adapter, "--output", "second", "--quiet")
+    kept = json.loads((here / "second" / "environment.json").read_text())
+    assert kept["model"] == "first/checkpoints/step-000001"
+    run("sft", "--resume", "first", "--steps", "4", "--quiet")
+    best = json.loads((here / "first" / "checkpoints" / "best.json").read_text())
+    assert best["name"] == "step-000004"
+    code, _, err = run("sft", "--resume", "second", "--steps", "2", "--quiet")
+    about = json.loads((here / "second" / "checkpoints" / "step-000002" / "adapter_config.json").read_text())
+    assert code == 0 and about["base_model_name_or_path"].endswith("first/checkpoints/step-000001"), err
+    (here / "first" / "checkpoints" / "step-000001").rename(here / "elsewhere")
+    code, _, err = run("sft", "--resume", "second", "--steps", "3")
+    assert code == 2 and err.startswith(
+        "posttrain: second began from first/checkpoints/step-000001, which is gone, and first is "
+        "first/checkpoints/step-000004 now; put the first back, or start a new run from the second"
+    )
+
+
 def test_rl_says_what_it_leaves_out_and_what_it_takes_twice(run, rl, here):
     asked = [json.loads(line) for line in (here / "tasks.jsonl").open()]
     held = [asked[0], {"prompt": "9", "answer": "9"}]
@@ -399,7 +449,7 @@ def test_a_stopped_run_says_how_to_go_on(sft, here, sent, expected):
         [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, env=environment()
     )
     assert process.stderr is not None
-    seen = process.stderr.readline()  # the first step is done
+    seen = process.stderr.readline() + process.stderr.readline()  # what it computes on; the first step is done
     process.send_signal(sent)
     rest = process.communicate(timeout=300)[1]
     assert process.returncode == expected, seen + rest

@@ -2,13 +2,14 @@ import pytest
 import torch
 
 from posttrain.models import precision
+from tests.tiny import tiny_llama
 
 
 @pytest.fixture(autouse=True)
 def forget():
-    precision.fastest_dtype.cache_clear()
+    precision.fastest.cache_clear()
     yield
-    precision.fastest_dtype.cache_clear()
+    precision.fastest.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,13 @@ def test_the_measure_is_the_least_of_each_in_turn_after_a_warm_up(monkeypatch):
     monkeypatch.setattr(precision.torch, "mm", lambda a, b: products.append((a.shape, a.dtype)))
     assert precision.product_seconds(torch.float32, torch.bfloat16, size=16, repeats=3) == [2.0, 1.0]
     assert products == [((16, 16), torch.float32), ((16, 16), torch.bfloat16)] * 4
+
+
+def test_what_a_model_computes_with_says_why(monkeypatch):
+    monkeypatch.setattr(precision, "product_seconds", lambda *dtypes: [1.0, 2.5])
+    model = tiny_llama()
+    found = precision.compute_of(model, "auto")
+    assert (found["device"], found["precision"], found["threads"]) == ("cpu", "torch.float32", torch.get_num_threads())
+    assert found["precision_reason"] == "matrix products in bfloat16 are 0.4 times as fast as in float32 here"
+    assert found["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert precision.compute_of(model, "float32")["precision_reason"] == "--precision"

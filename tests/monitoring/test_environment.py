@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.monitoring import environment
-from posttrain.monitoring.environment import describe_environment
+from posttrain.monitoring.environment import cpu_features, describe_environment, machine_line
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -43,3 +43,35 @@ def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
 def test_a_machine_without_git_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert describe_environment({}, tmp_path)["git"] is None
+
+
+INTEL = "processor\t: 0\nflags\t\t: fpu avx avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd bf16\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "features"),
+    [
+        (INTEL, ("avx2", "avx512f", "avx512_bf16", "amx_bf16")),
+        ("flags\t: fpu avx avx2\nbugs\t: avx512f\n", ("avx2",)),
+        (ARM, ("asimd", "bf16")),
+        ("", ()),
+        (None, ()),
+    ],
+)
+def test_what_the_processor_has_for_matrix_products(
+    tmp_path: Path, cpuinfo: str | None, features: tuple[str, ...]
+) -> None:
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert cpu_features(tmp_path / "cpuinfo") == features
+
+
+def test_a_run_says_in_one_line_what_it_computes_on() -> None:
+    cpu = {"cpu": "AMD EPYC", "cpu_features": ["avx2"], "threads": 2, "precision": "torch.float32"}
+    assert (
+        machine_line(cpu | {"precision_reason": "--precision"}) == "AMD EPYC (avx2), 2 threads, float32 (--precision)"
+    )
+    assert machine_line(cpu | {"cpu_features": [], "threads": 1}) == "AMD EPYC, 1 thread, float32"
+    gpu = cpu | {"gpu": "NVIDIA H100", "precision": "torch.bfloat16", "precision_reason": "the GPU has bfloat16"}
+    assert machine_line(gpu) == "NVIDIA H100, bfloat16 (the GPU has bfloat16)"

@@ -116,3 +116,27 @@ def test_a_run_without_such_options_says_nothing_about_them(run, config):
         (run / "config.toml").write_text(config)
     assert spoken_otherwise(SavedModel("x", "a run", run), system="Think.", prompt_template="{prompt}") == []
     assert spoken_otherwise(SavedModel("x", "a model"), system="Think.", prompt_template="{prompt}") == []
+
+
+def test_a_run_that_does_not_say_what_it_began_from_takes_what_the_name_means_now(tmp_path):
+    (tmp_path / "model").mkdir()
+    name = str(tmp_path / "model")
+    assert began_from(name, None) == saved_model(name)
+    for kept in (None, "", "[]", "{}", '{"model": null}', '{"model": "OWNER/NAME"}'):
+        run = tmp_path / "run"
+        run.mkdir(exist_ok=True)
+        if kept is not None:
+            (run / "environment.json").write_text(kept)
+        asked = "OWNER/NAME" if kept and "OWNER" in kept else name
+        assert began_from(asked, run) == saved_model(asked)
+
+
+def test_a_folder_that_is_gone_is_missed_only_where_the_name_means_another_one(tmp_path):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "environment.json").write_text(json.dumps({"model": str(tmp_path / "old")}))
+    with pytest.raises(ModelError, match="which is gone, and .*new is .*new now"):
+        began_from(str(tmp_path / "new"), tmp_path / "run")
+    (tmp_path / "old").mkdir()
+    found = began_from(str(tmp_path / "new"), tmp_path / "run")
+    assert (found.where, found.title) == (str(tmp_path / "old"), str(tmp_path / "new"))

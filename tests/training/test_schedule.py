@@ -1,7 +1,7 @@
 import pytest
 
 from posttrain.errors import UserError
-from posttrain.training.schedule import learning_rate, unreached
+from posttrain.training.schedule import learning_rate, rescheduled, unreached
 
 
 def rates(steps, warmup, decay):
@@ -38,3 +38,21 @@ def test_a_warmup_longer_than_the_run_never_reaches_the_peak():
 def test_an_unknown_decay_is_named_with_the_nearest():
     with pytest.raises(UserError, match="did you mean 'cosine'"):
         learning_rate(0, steps=10, peak=1.0, warmup=3, decay="cosin")
+
+
+def test_a_run_of_another_length_says_what_happens_to_its_learning_rate():
+    knobs = {"peak": 2.0, "warmup": 0}
+    (line,) = rescheduled(4, 8, 4, **knobs, decay="linear")  # (8 - 4) / 8 of 2, where the last of four had 1/4 of it
+    assert line == (
+        "8 steps now, 4 when it began: the linear decay of the learning rate now ends after step 8, not 4; "
+        "it was 0.5 at step 4 and is 1 at step 5"
+    )
+    (line,) = rescheduled(8, 4, 2, **knobs, decay="cosine")
+    assert "the cosine decay" in line and line.endswith("it was 1.92 at step 2 and is 1 at step 3")
+    (line,) = rescheduled(4, 8, 4, **knobs, decay="constant")
+    assert line.startswith("8 steps now, 4 when it began: the learning rate is constant after its warmup")
+
+
+@pytest.mark.parametrize(("before", "steps", "done"), [(4, 4, 2), (None, 8, 4), (4, 8, 0), (8, 4, 4), (8, 4, 6)])
+def test_there_is_nothing_to_say_of_a_run_of_the_same_length_or_one_that_is_done(before, steps, done):
+    assert rescheduled(before, steps, done, peak=2.0, warmup=0, decay="linear") == []

@@ -3,6 +3,7 @@
 import math
 import time
 from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -41,10 +42,55 @@ def product_seconds(*dtypes: torch.dtype, size: int = 768, repeats: int = 7) -> 
     return least
 
 
+class Fastest(NamedTuple):
+    """The number format to compute in, and why."""
+
+    dtype: torch.dtype
+    reason: str
+
+
 @cache
-def fastest_dtype(device: str = "cpu") -> torch.dtype:
+def fastest(device: str = "cpu") -> Fastest:
     """bfloat16 where products in it are clearly faster than in float32, float32 elsewhere. Takes about 0.1 s."""
     if device != "cpu":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+        able = torch.cuda.is_bf16_supported()
+        return Fastest(torch.bfloat16 if able else torch.float32, f"the GPU {'has' if able else 'lacks'} bfloat16")
     wide, narrow = product_seconds(torch.float32, torch.bfloat16)
-    return torch.bfloat16 if wide / narrow > WORTH_IT else torch.float32
+    reason = f"matrix products in bfloat16 are {wide / narrow:.1f} times as fast as in float32 here"
+    return Fastest(torch.bfloat16 if wide / narrow > WORTH_IT else torch.float32, reason)
+
+
+def fastest_dtype(device: str = "cpu") -> torch.dtype:
+    """The number format that `auto` stands for on `device`."""
+    return fastest(device).dtype
+
+
+class Placed(Protocol):
+    """A model, as far as it matters here."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which number format."""
+        ...
+
+
+def compute_of(model: Placed, precision: str) -> dict[str, Any]:
+    """What a model computes with, for a run's `environment.json`: device, number format and why, threads.
+
+    `precision` is what was asked for: `float32`, `bfloat16` or `auto`. `cpu_capability` is the instruction set that
+    torch uses, which ATEN_CPU_CAPABILITY can lower.
+    """
+    device = str(model.device)
+    found: dict[str, Any] = {
+        "device": device,
+        "precision": str(model.dtype),
+        "precision_reason": "--precision" if precision != "auto" else fastest(device).reason,
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    return found if device == "cpu" else found | {"gpu": torch.cuda.get_device_name(model.device)}

@@ -1,7 +1,8 @@
 """Watching a run: its directory, progress on the terminal, verdicts in plain words, reports to look at."""
 
+from posttrain.monitoring.environment import machine_line
 from posttrain.monitoring.finding import Finding, Severity, Thresholds
-from posttrain.monitoring.progress import Progress
+from posttrain.monitoring.progress import Progress, announce
 from posttrain.monitoring.report import Estimate, Table, compare_report, write_report
 from posttrain.monitoring.run import Run, Sample, read_run
 from posttrain.monitoring.run_directory import RunDirectory
@@ -17,7 +18,9 @@ __all__ = [
     "Severity",
     "Table",
     "Thresholds",
+    "announce",
     "compare_report",
+    "machine_line",
     "read_run",
     "verdict",
     "write_report",

@@ -40,6 +40,7 @@ def describe_environment(config: Mapping[str, Any], folder: Path | None = None) 
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu(),
+        "cpu_features": list(cpu_features()),
         "cores": _cores(),
         "memory_gb": _memory_gb(),
         "git": _git(folder or Path.cwd()),
@@ -61,6 +62,41 @@ def _cpu() -> str:
     except OSError:  # not Linux
         pass
     return platform.processor() or platform.machine()
+
+
+FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "bf16", "sve")
+"""Of the instruction sets of x86 and ARM, as Linux names them, those that decide how fast matrix products are."""
+
+
+def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+    """Which of `FEATURES` the processor has; none where the system does not tell."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        return ()
+    flags = {
+        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.partition(":")[2].split()
+    }
+    return tuple(name for name in FEATURES if name in flags)
+
+
+def machine_line(environment: Mapping[str, Any]) -> str:
+    """What a run computes on, in one line: processor or GPU, what it has for matrix products, threads, number format.
+
+    Example:
+        >>> machine_line({"cpu": "EPYC", "cpu_features": ["avx2"], "threads": 2, "precision": "torch.float32"})
+        'EPYC (avx2), 2 threads, float32'
+    """
+    if gpu := environment.get("gpu"):
+        parts = [str(gpu)]
+    else:
+        features = ", ".join(environment.get("cpu_features", ()))
+        parts = [str(environment.get("cpu", "")) + (f" ({features})" if features else "")]
+        if threads := environment.get("threads"):
+            parts.append(f"{threads} thread{'s' if threads > 1 else ''}")
+    reason = environment.get("precision_reason")
+    precision = str(environment.get("precision", "")).removeprefix("torch.")
+    return ", ".join(filter(None, [*parts, f"{precision} ({reason})" if reason else precision]))
 
 
 def _cores() -> int | None:

@@ -28,6 +28,12 @@ class Phase:
     tokens: int = 0
 
 
+def announce(line: str, *, quiet: bool = False) -> None:
+    """Print a line before the work begins, such as what it computes on; nothing where it is to be quiet."""
+    if not quiet:
+        Console(file=sys.stderr, highlight=False, soft_wrap=True).print(Text(line))
+
+
 class Progress:
     """Progress of `total` steps. Use it as a context manager.
 

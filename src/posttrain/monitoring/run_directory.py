@@ -47,9 +47,13 @@ _LOCK = ".lock"
 class RunDirectory:
     """A run directory that is being written, by one process at a time; also a context manager that closes it."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the directory for writing; use `create` or `resume`."""
+    def __init__(self, path: Path, environment: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """Open the directory for writing; use `create` or `resume`.
+
+        `environment` is what was written of this start in environment.json, `before` what was of the last one.
+        """
         self.path = path
+        self.environment, self.before = environment, before or {}
         self._lock = _lock(path)
         self._open(sys.maxsize)  # all rows, but not a torn last line, which must not be written on to
         self._events = EventFile(path)
@@ -81,7 +85,7 @@ class RunDirectory:
             with jsonl.naming(path):
                 (path / CONFIG).write_text(toml, encoding="utf-8")
                 _write_environment(path, about)
-                return cls(path)
+                return cls(path, about)
         except OSError:  # a full disk; the same command shall find the directory as it was
             for written in path.iterdir():
                 written.unlink()
@@ -114,13 +118,14 @@ class RunDirectory:
                 f"{path} was started with another configuration: {'; '.join(changes)}; "
                 "resume with the options it was started with, or start a new run"
             )
-        directory = cls(path)
+        starts = run.environment.get("resumed", [])
+        about = describe_environment(config) | dict(environment or {})
+        directory = cls(path, about, before=(starts or [run.environment])[-1])
         if config_file.differences(run.config, config):
             _replace(
                 path / CONFIG, f"# To repeat: posttrain {run.command} --config <this file>\n{config_file.dumps(config)}"
             )
-        resumed = [*run.environment.get("resumed", []), describe_environment(config) | dict(environment or {})]
-        _write_environment(path, run.environment | {"resumed": resumed})
+        _write_environment(path, run.environment | {"resumed": [*starts, about]})
         return directory
 
     @property

@@ -20,6 +20,7 @@ from posttrain.errors import DataError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination, numbers, percent
 from posttrain.evaluation.intervals import pass_at_interval
+from posttrain.models.precision import compute_of
 from posttrain.monitoring import (
     Estimate,
     Finding,
@@ -29,6 +30,8 @@ from posttrain.monitoring import (
     Severity,
     Table,
     Thresholds,
+    announce,
+    machine_line,
     read_run,
     write_report,
 )
@@ -150,8 +153,9 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     models = [parts.model] + ([parts.baseline] if parts.baseline else [])
     answers = len(parts.tasks) * sum(count for count, _ in config.decodings().values())  # of one model
     policy = _load(config, parts.model)
-    about = {"device": str(policy.model.device), "precision": str(policy.model.dtype), "notes": list(parts.notes)}
+    about = compute_of(policy.model, config.precision) | {"model": parts.model.where, "notes": list(parts.notes)}
     directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
+    announce(machine_line(directory.environment), quiet=quiet)
     found: list[Examination] = []
     with directory, Progress("evaluate", answers * len(models), quiet=quiet) as progress:
         for saved in models:

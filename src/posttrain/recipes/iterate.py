@@ -19,8 +19,9 @@ from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.data.digests import digests
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import HeldOut, HeldOutReward, goodness, held_out, heldout_groups, heldout_metrics
+from posttrain.models.precision import compute_of
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
-from posttrain.monitoring import Progress, RunDirectory, read_run, write_report
+from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
@@ -33,8 +34,8 @@ from posttrain.training.learner import Learner, learner_for
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
-from posttrain.training.saved import saved_model
-from posttrain.training.schedule import learning_rate, unreached
+from posttrain.training.saved import began_from, saved_model
+from posttrain.training.schedule import learning_rate, rescheduled, unreached
 from posttrain.training.settings import check_settings
 from posttrain.training.state import REFERENCE, restore_latest, writer
 
@@ -81,9 +82,10 @@ def run(
     quiet: bool = False,
 ) -> IteratedResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, algorithm)
+    parts = _prepare(config, algorithm, resume)
     setup, policy, optimizer, reference = parts.setup, parts.setup.policy, parts.optimizer, parts.reference
     directory, step, notes = _open(config, algorithm, parts, output, resume)
+    announce(machine_line(directory.environment), quiet=quiet)
     with (
         directory,
         stop_requests() as stop,
@@ -156,6 +158,7 @@ class _Parts:
     optimizer: MasterAdamW
     reference: FrozenCopy | AdapterOff | FrozenAdapter | None
     learner: Learner
+    model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
 
 
@@ -169,7 +172,7 @@ def _examine(
         return heldout_metrics(setup, groups)
 
 
-def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> _Parts:
+def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     check_settings(
         config,
@@ -191,14 +194,14 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
             f"a pair needs two completions of a prompt; type --completions-per-prompt 2 or more, not "
             f"{config.completions_per_prompt}"
         )
-    saved = saved_model(config.model)
+    saved = began_from(config.model, resume)
     setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
     model = setup.policy.model
     optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
     reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
     learner = learner_for(algorithm, model, optimizer, reference, microbatch_tokens=config.microbatch_tokens)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.iterate))
-    return _Parts(setup, optimizer, reference, learner, notes)
+    return _Parts(setup, optimizer, reference, learner, saved.where, notes)
 
 
 def _open(
@@ -207,7 +210,8 @@ def _open(
     """The run directory, new or gone on with, the round to go on from, and what to tell the user."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     model = parts.setup.policy.model
-    about = {"device": str(model.device), "precision": str(model.dtype), "judges": parts.setup.judges}
+    about = compute_of(model, config.precision)
+    about |= {"model": parts.model, "steps": config.iterate, "judges": parts.setup.judges}
     about["data"] = digests(settings)
     if resume is None:
         return RunDirectory.create(output, "preference", settings, environment=about), 0, parts.notes
@@ -217,4 +221,7 @@ def _open(
     if parts.reference and config.renew_reference:
         parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))
     directory.rewind(found.step)
-    return directory, found.step, parts.notes + found.skipped
+    before = directory.before.get("steps")
+    knobs = {"peak": config.lr, "warmup": config.warmup_steps, "decay": config.decay}
+    changed = rescheduled(before, config.iterate, found.step, **knobs)
+    return directory, found.step, (*parts.notes, *found.skipped, *changed)

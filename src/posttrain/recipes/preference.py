@@ -22,8 +22,9 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import lora_of
+from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
-from posttrain.monitoring import Progress, RunDirectory, write_report
+from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, write_report
 from posttrain.monitoring.cost import step_cost
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training import checkpoint, feedback, pair_options
@@ -34,8 +35,8 @@ from posttrain.training.learner import Learner, feedback_for, learner_for, needs
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pair_options import PairOptions
 from posttrain.training.remembered import remember
-from posttrain.training.saved import saved_model
-from posttrain.training.schedule import learning_rate
+from posttrain.training.saved import began_from
+from posttrain.training.schedule import learning_rate, rescheduled
 from posttrain.training.state import restore_latest, writer
 
 
@@ -69,11 +70,12 @@ def run(
     quiet: bool = False,
 ) -> PreferencesResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, algorithm)
+    parts = _prepare(config, algorithm, resume)
     policy, optimizer, units = parts.policy, parts.optimizer, parts.units
     directory = _open(config, algorithm, parts, output, resume)
+    announce(machine_line(directory.environment), quiet=quiet)
     learner = _learner(config, algorithm, parts, quiet)
-    step, notes = (0, parts.notes) if resume is None else _restore(directory, parts)
+    step, notes = (0, parts.notes) if resume is None else _restore(config, directory, parts)
     with directory, stop_requests() as stop, Progress("preference", units.steps, start=step, quiet=quiet) as progress:
         for note in notes:
             progress.say(note)
@@ -115,21 +117,22 @@ class _Parts:
     units: Units[Any]
     policy: Policy
     optimizer: MasterAdamW
+    model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
 
 
-def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> _Parts:
+def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     pair_options.check(config)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
-    saved = saved_model(config.model)
+    saved = began_from(config.model, resume)
     policy = load_policy(saved.where, precision=config.precision, lora=lora_of(config), seed=config.seed)
     units = feedback.tokenize(config, kind, sides, policy.chat, policy.model.context)
     if config.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
     optimizer = optimizer_for(config, policy.model.trainable(), embedding=policy.model.embedding)
-    return _Parts(kind, units, policy, optimizer, (*saved.notes(), *units.notes))
+    return _Parts(kind, units, policy, optimizer, saved.where, (*saved.notes(), *units.notes))
 
 
 def _batch(config: Preferences, parts: _Parts, step: int) -> list[Any]:
@@ -176,18 +179,26 @@ def _open(
 ) -> RunDirectory:
     """The run directory, new or gone on with."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
-    model = parts.policy.model
-    about = {"device": str(model.device), "precision": str(model.dtype), "data": digests(settings)}
+    about = compute_of(parts.policy.model, config.precision) | {"model": parts.model, "steps": parts.units.steps}
+    about["data"] = digests(settings)
     if resume is None:
         return RunDirectory.create(output, "preference", settings, environment=about)
     return RunDirectory.resume(resume, settings, may_differ=("steps", "epochs"), environment=about)
 
 
-def _restore(directory: RunDirectory, parts: _Parts) -> tuple[int, tuple[str, ...]]:
+def _restore(config: Preferences, directory: RunDirectory, parts: _Parts) -> tuple[int, tuple[str, ...]]:
     """Put the newest checkpoint in place: the step to go on from, and what to tell the user."""
     found = restore_latest(directory.checkpoints, parts.optimizer)
     directory.rewind(found.step)
-    return found.step, parts.notes + found.skipped
+    changed = rescheduled(
+        directory.before.get("steps"),
+        parts.units.steps,
+        found.step,
+        peak=config.lr,
+        warmup=config.warmup_steps,
+        decay=config.decay,
+    )
+    return found.step, (*parts.notes, *found.skipped, *changed)
 
 
 def _heldout(parts: _Parts, learner: Learner, progress: Progress) -> dict[str, float]:

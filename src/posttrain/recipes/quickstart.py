@@ -35,7 +35,8 @@ from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.evaluation.examination import numbers
 from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
-from posttrain.monitoring import Estimate, Progress, RunDirectory, Table, write_report
+from posttrain.models.precision import compute_of
+from posttrain.monitoring import Estimate, Progress, RunDirectory, Table, announce, machine_line, write_report
 from posttrain.monitoring.memory import peak_gb
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import GymVerifier, NumberVerifier, Tags, Weighted
@@ -184,7 +185,9 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
     demonstrated, practised = train[: config.demonstrations], train[config.demonstrations :]
     policy = load_policy(config.model)
 
-    with RunDirectory.create(output, "quickstart", asdict(config)) as directory:
+    about = compute_of(policy.model, "auto")
+    with RunDirectory.create(output, "quickstart", asdict(config), environment=about) as directory:
+        announce(machine_line(directory.environment), quiet=quiet)
         examine = _Examiner(config, policy, heldout, quiet)
         base = examine("base", config.base_problems)
         cold_start_log = _cold_start(config, policy, demonstrated, directory.path / "cold-start", quiet)

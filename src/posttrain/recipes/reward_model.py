@@ -32,8 +32,8 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.load import locate
 from posttrain.models.lora import lora_of
-from posttrain.models.precision import default_device, dtype_of
-from posttrain.monitoring import Progress, write_report
+from posttrain.models.precision import compute_of, default_device, dtype_of
+from posttrain.monitoring import Progress, announce, machine_line, write_report
 from posttrain.monitoring.cost import step_cost
 from posttrain.monitoring.opening import open_run
 from posttrain.rollouts.scorer import scores_of
@@ -44,8 +44,8 @@ from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pair_options import ScoreOptions
 from posttrain.training.reward import RewardLoss, reward_step, sequences_of
-from posttrain.training.saved import saved_model
-from posttrain.training.schedule import learning_rate
+from posttrain.training.saved import began_from
+from posttrain.training.schedule import learning_rate, rescheduled
 from posttrain.training.state import restore_latest, writer
 
 
@@ -87,15 +87,20 @@ def run(
     config: Scoring, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False
 ) -> ScoringResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config)
+    parts = _prepare(config, resume)
     optimizer, pairs, model = parts.optimizer, parts.pairs, parts.model
-    about = {"device": str(model.body.device), "precision": str(model.body.dtype), "data": digests(asdict(config))}
+    about = compute_of(model.body, config.precision) | {"model": parts.begun, "steps": pairs.steps}
+    about["data"] = digests(asdict(config))
     restore = partial(restore_latest, optimizer=optimizer)
     directory, step, skipped = open_run(
         "reward-model", asdict(config), restore, environment=about, output=output, resume=resume
     )
+    announce(machine_line(directory.environment), quiet=quiet)
+    changed = rescheduled(
+        directory.before.get("steps"), pairs.steps, step, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
+    )
     with directory, stop_requests() as stop, Progress("reward-model", pairs.steps, start=step, quiet=quiet) as progress:
-        for note in (*parts.notes, *skipped):
+        for note in (*parts.notes, *skipped, *changed):
             progress.say(note)
         if pairs.heldout and step == 0:
             directory.log_metrics(0, _measures(_judge(config, parts, progress)))
@@ -144,6 +149,7 @@ class _Parts:
     chat: ChatFormat
     optimizer: MasterAdamW
     loss: RewardLoss
+    begun: str  # where what is trained was loaded from
     notes: tuple[str, ...]  # what to tell the user
 
     def save(self, folder: Path, *, calibration: Calibration | None) -> None:
@@ -153,11 +159,11 @@ class _Parts:
         self.model.save(folder, padding=padding, calibration=calibration)
 
 
-def _prepare(config: Scoring) -> _Parts:
+def _prepare(config: Scoring, resume: Path | None) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config)
     sides = feedback.read(config, RANKINGS)
-    saved = saved_model(config.model)
+    saved = began_from(config.model, resume)
     device = default_device()
     tokenizer = load_tokenizer(locate(saved.where))
     model = load_reward_model(
@@ -188,7 +194,7 @@ def _prepare(config: Scoring) -> _Parts:
         notes.append(f"all pairs are of strength {strengths.pop():g}; --margin asks the same of each of them")
     if model.members > 1 and not (pairs.heldout and config.calibrate):
         notes.append("not calibrated on held-out pairs, the members' scores do not compare; only their mean is of use")
-    return _Parts(pairs, model, chat, optimizer, loss, tuple(notes))
+    return _Parts(pairs, model, chat, optimizer, loss, saved.where, tuple(notes))
 
 
 def _check(config: Scoring) -> None:

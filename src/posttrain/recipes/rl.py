@@ -36,8 +36,9 @@ from posttrain.evaluation.heldout import (
     past_budget,
 )
 from posttrain.models.critic import CRITICS
+from posttrain.models.precision import compute_of
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
-from posttrain.monitoring import Progress, RunDirectory, read_run, write_report
+from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
@@ -51,8 +52,8 @@ from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.policy import policy_step
 from posttrain.training.policy_batch import distance, policy_batch, shortened
-from posttrain.training.saved import saved_model
-from posttrain.training.schedule import learning_rate, unreached
+from posttrain.training.saved import began_from, saved_model
+from posttrain.training.schedule import learning_rate, rescheduled, unreached
 from posttrain.training.settings import OPTIMIZERS, check_settings
 from posttrain.training.state import REFERENCE, restore_latest, writer
 from posttrain.types import Group
@@ -113,12 +114,13 @@ def run(
     quiet: bool = False,
 ) -> RLResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, algorithm)
+    parts = _prepare(config, algorithm, resume)
     setup, policy, optimizer = parts.setup, parts.setup.policy, parts.optimizer
     critic, reference = parts.critic, parts.reference
     directory, step, state, notes = _open(config, algorithm, parts, output, resume)
+    announce(machine_line(directory.environment), quiet=quiet)
     draws, knobs = state["draws"], asdict(algorithm)
-    alone = algorithm.critic_warmup if isinstance(algorithm, ActorCritic) else 0  # steps in which the policy stays
+    alone = _warmup_of_critic(algorithm)
     algorithm = replace(algorithm, **state["adapted"])
     with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
         for note in notes:
@@ -225,14 +227,15 @@ class _Parts:
     start: FrozenCopy | AdapterOff | FrozenAdapter | None  # the policy before training, where the distance is told
     critic: TrainedCritic | None
     pretraining: list[str]
+    model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
 
 
-def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
+def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
-    saved = saved_model(config.model)
+    saved = began_from(config.model, resume)
     setup = set_up(config, saved.where, where=lambda name: saved_model(name).where)
     model = setup.policy.model
     optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
@@ -248,7 +251,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm) -> _Parts:
         if not pretraining:
             raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
-    return _Parts(setup, optimizer, reference, start, critic, pretraining, notes)
+    return _Parts(setup, optimizer, reference, start, critic, pretraining, saved.where, notes)
 
 
 def _finished(config: RL, directory: RunDirectory, step: int) -> str:
@@ -340,7 +343,8 @@ def _open(
     """The run directory, new or gone on with, step and state to go on from, and what to tell the user."""
     settings = asdict(config) | {"knobs": asdict(algorithm)}
     model = parts.setup.policy.model
-    about = {"device": str(model.device), "precision": str(model.dtype), "judges": parts.setup.judges}
+    about = compute_of(model, config.precision)
+    about |= {"model": parts.model, "steps": config.steps, "judges": parts.setup.judges}
     about["data"] = digests(settings)
     if resume is None:
         return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
@@ -352,4 +356,18 @@ def _open(
     if parts.reference and config.renew_reference:
         parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))
     directory.rewind(found.step)
-    return directory, found.step, _FRESH | found.state, parts.notes + found.skipped
+    alone = _warmup_of_critic(algorithm)
+    changed = rescheduled(
+        directory.before.get("steps", config.steps) - alone,
+        config.steps - alone,
+        found.step - alone,
+        peak=config.lr,
+        warmup=config.warmup_steps,
+        decay=config.decay,
+    )
+    return directory, found.step, _FRESH | found.state, (*parts.notes, *found.skipped, *changed)
+
+
+def _warmup_of_critic(algorithm: OnlineAlgorithm) -> int:
+    """Steps in which the policy stays, and the critic learns alone."""
+    return algorithm.critic_warmup if isinstance(algorithm, ActorCritic) else 0

@@ -21,7 +21,8 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import lora_of
-from posttrain.monitoring import Progress, write_report
+from posttrain.models.precision import compute_of
+from posttrain.monitoring import Progress, announce, machine_line, write_report
 from posttrain.monitoring.cost import step_cost
 from posttrain.monitoring.opening import open_run
 from posttrain.rollouts.policy import Policy, load_policy
@@ -29,8 +30,8 @@ from posttrain.training import checkpoint
 from posttrain.training.failure import kept_batch
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
-from posttrain.training.saved import saved_model
-from posttrain.training.schedule import learning_rate, unreached
+from posttrain.training.saved import began_from
+from posttrain.training.schedule import learning_rate, rescheduled, unreached
 from posttrain.training.settings import check_heldout, check_settings
 from posttrain.training.state import restore_latest, writer
 from posttrain.training.supervised import supervised_loss, supervised_step
@@ -130,11 +131,11 @@ class SFTResult:
 
 def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False) -> SFTResult:
     """Fine-tune a model in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config)
+    parts = _prepare(config, resume)
     policy, optimizer = parts.policy, parts.optimizer
-    about = {
-        "device": str(policy.model.device),
-        "precision": str(policy.model.dtype),
+    about = compute_of(policy.model, config.precision) | {
+        "model": parts.model,
+        "steps": parts.steps,
         "examples": len(parts.examples),
         "dropped": parts.dropped,
         "heldout": len(parts.heldout),
@@ -142,8 +143,12 @@ def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, 
     }
     restore = partial(restore_latest, optimizer=optimizer)
     directory, step, skipped = open_run("sft", asdict(config), restore, environment=about, output=output, resume=resume)
+    announce(machine_line(directory.environment), quiet=quiet)
+    changed = rescheduled(
+        directory.before.get("steps"), parts.steps, step, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
+    )
     with directory, stop_requests() as stop, Progress("sft", parts.steps, start=step, quiet=quiet) as progress:
-        for note in (*parts.notes, *skipped):
+        for note in (*parts.notes, *skipped, *changed):
             progress.say(note)
         if parts.heldout and step == 0:
             directory.log_metrics(0, {"evaluation/loss": _heldout_loss(config, parts, progress)})
@@ -187,14 +192,15 @@ class _Parts:
     steps: int
     policy: Policy
     optimizer: MasterAdamW
+    model: str  # where what is trained was loaded from
     notes: tuple[str, ...]  # what to tell the user
 
 
-def _prepare(config: SFT) -> _Parts:
+def _prepare(config: SFT, resume: Path | None) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config)
     conversations, heldout, notes = _conversations(config)
-    saved = saved_model(config.model)
+    saved = began_from(config.model, resume)
     policy = load_policy(saved.where, precision=config.precision, lora=lora_of(config), seed=config.seed)
     longest = min(config.max_tokens, policy.model.context)
     examples, dropped = _examples(policy, conversations, config.train_on, longest)
@@ -225,7 +231,7 @@ def _prepare(config: SFT) -> _Parts:
         if left_out
     ]
     notes = (*saved.notes(), *notes, *too_long, *unreached(config.warmup_steps, steps))
-    return _Parts(examples, kept, dropped, steps, policy, optimizer, notes)
+    return _Parts(examples, kept, dropped, steps, policy, optimizer, saved.where, notes)
 
 
 def _check(config: SFT) -> None:

@@ -1,8 +1,9 @@
 """From what people call a model to the folder it is in: a run stands for its best checkpoint, or for its latest."""
 
 import contextlib
+import json
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posttrain.errors import ModelError, unknown
@@ -55,6 +56,39 @@ def saved_model(name: str) -> SavedModel:
     if found is None:
         raise ModelError(f"the run {name} has no checkpoint; {_others(path)}")
     return SavedModel(str(found.path), f"{name} ({found.path.name})", path, found.skipped)
+
+
+def began_from(name: str, run: Path | None) -> SavedModel:
+    """The model that `name` means, or of a run that is resumed, the one that it meant when that run began.
+
+    The name of a run stands for its best checkpoint, which is another one once that run has been trained on.
+    environment.json keeps the folder, as `model`; runs that were started before it did take what the name means now.
+
+    Raises:
+        ModelError: the folder is gone, and the name means another one now.
+    """
+    began = _kept(run)
+    if not began:
+        return saved_model(name)
+    if Path(began).expanduser().is_dir():
+        return replace(saved_model(began), title=name)
+    now = saved_model(name)
+    if now.where != began:
+        raise ModelError(
+            f"{run} began from {began}, which is gone, and {name} is {now.where} now; put the first back, or start a "
+            "new run from the second"
+        )
+    return now
+
+
+def _kept(run: Path | None) -> str:
+    """Where the model of a run was when it began, as its environment.json says; "" where it does not."""
+    if run is None:
+        return ""
+    with contextlib.suppress(OSError, ValueError):
+        kept = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+        return str(kept.get("model") or "") if isinstance(kept, dict) else ""
+    return ""
 
 
 def spoken_otherwise(saved: SavedModel, *, system: str | None, prompt_template: str) -> list[str]:

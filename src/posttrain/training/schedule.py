@@ -31,6 +31,25 @@ def unreached(warmup: int, steps: int) -> list[str]:
     return [f"--warmup-steps {warmup} of {steps} steps: the learning rate is never past its warmup"]
 
 
+def rescheduled(before: int | None, steps: int, done: int, *, peak: float, warmup: int, decay: str) -> list[str]:
+    """What to tell the user of a run of `before` steps that goes on after `done` of them and is to have `steps` now.
+
+    Nothing where the number is the same, or where nothing is left to do.
+    """
+    if before in (None, steps) or not 0 < done < steps:
+        return []
+    assert before is not None
+    planned = f"{steps} steps now, {before} when it began"
+    if decay == "constant":
+        return [f"{planned}: the learning rate is constant after its warmup, so it is what it would have been"]
+    here = learning_rate(done - 1, steps=before, peak=peak, warmup=warmup, decay=decay)
+    following = learning_rate(done, steps=steps, peak=peak, warmup=warmup, decay=decay)
+    return [
+        f"{planned}: the {decay} decay of the learning rate now ends after step {steps}, not {before}; it was "
+        f"{here:.3g} at step {done} and is {following:.3g} at step {done + 1}"
+    ]
+
+
 def learning_rate(step: int, *, steps: int, peak: float, warmup: int, decay: str) -> float:
     """Learning rate of `step` (from 0): linear up over `warmup` steps, then down by `decay` until `steps`.
 

@@ -23,7 +23,8 @@ from posttrain.errors import UserError, unknown
 from posttrain.evaluation.pairs import ScoredPair, accuracy, measures, scored_pairs
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import locate
-from posttrain.monitoring import Progress, RunDirectory, Sample
+from posttrain.models.precision import compute_of
+from posttrain.monitoring import Progress, RunDirectory, Sample, announce, machine_line
 from posttrain.recipes.evaluate_reward.found import EvaluateRewardResult, Judged
 from posttrain.recipes.evaluate_reward.page import write_page
 from posttrain.rollouts.scorer import Scorer, load_scorer
@@ -94,8 +95,9 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     equal, more = _read(config, models, config.ties, ties=True) if config.ties else ([], [])
     notes += [note for note in more if note not in notes]
     scorer = _load(config, models[0])
-    about = {"device": str(scorer.model.body.device), "precision": str(scorer.model.body.dtype), "notes": notes}
+    about = compute_of(scorer.model.body, config.precision) | {"model": models[0].where, "notes": notes}
     directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
+    announce(machine_line(directory.environment), quiet=quiet)
     found: list[Judged] = []
     done = 0
     everything = [*rankings, *equal]

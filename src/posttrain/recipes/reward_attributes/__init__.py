@@ -21,8 +21,8 @@ from posttrain.models.attributes import load_attributes
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import locate
 from posttrain.models.lora import lora_of
-from posttrain.models.precision import default_device, dtype_of
-from posttrain.monitoring import Progress, write_report
+from posttrain.models.precision import compute_of, default_device, dtype_of
+from posttrain.monitoring import Progress, announce, machine_line, write_report
 from posttrain.monitoring.cost import step_cost
 from posttrain.monitoring.opening import open_run
 from posttrain.recipes.reward_attributes.asked import Attributes, of_these, read, units_of, weights_of
@@ -33,8 +33,8 @@ from posttrain.training.failure import kept_batch
 from posttrain.training.feedback import RANKINGS, RATINGS
 from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import optimizer_for
-from posttrain.training.saved import saved_model
-from posttrain.training.schedule import learning_rate
+from posttrain.training.saved import began_from
+from posttrain.training.schedule import learning_rate, rescheduled
 from posttrain.training.state import restore_latest, writer
 
 __all__ = ["Attributes", "AttributesResult", "run"]
@@ -58,16 +58,21 @@ def run(
     config: Attributes, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False
 ) -> AttributesResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config)
+    parts = _prepare(config, resume)
     optimizer, graded, model = parts.optimizer, parts.graded.learned, parts.model
-    about = {"device": str(model.body.device), "precision": str(model.body.dtype), "data": digests(asdict(config))}
+    about = compute_of(model.body, config.precision) | {"model": parts.begun, "steps": parts.graded.steps}
+    about["data"] = digests(asdict(config))
     restore = partial(restore_latest, optimizer=optimizer)
     directory, step, skipped = open_run(
         "reward-model", asdict(config), restore, environment=about, output=output, resume=resume
     )
     steps = parts.graded.steps
+    announce(machine_line(directory.environment), quiet=quiet)
+    changed = rescheduled(
+        directory.before.get("steps"), steps, step, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
+    )
     with directory, stop_requests() as stop, Progress("reward-model", steps, start=step, quiet=quiet) as progress:
-        for note in (*parts.notes, *skipped):
+        for note in (*parts.notes, *skipped, *changed):
             progress.say(note)
         if parts.judges and step == 0:
             directory.log_metrics(0, judge(config, parts, progress))
@@ -104,13 +109,13 @@ def run(
     return AttributesResult(directory.path, step, cause, len(graded), parts.graded.dropped, names, before, after)
 
 
-def _prepare(config: Attributes) -> Parts:
+def _prepare(config: Attributes, resume: Path | None) -> Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config)
     rated, pairs = read(config)
     weights = weights_of(config, {name for one in rated.learned for name in one.ratings})
     rated = of_these(rated, weights.keys())
-    saved = saved_model(config.model)
+    saved = began_from(config.model, resume)
     device = default_device()
     model = load_attributes(
         saved.where,
@@ -134,7 +139,7 @@ def _prepare(config: Attributes) -> Parts:
     says = "pairs change that" if pairs else "no pairs say otherwise; give some with --dataset"
     notes = (*saved.notes(), *graded.notes, *(compared.notes if compared else ()), f"weights: {told}; {says}")
     begins = model.mixture._replace(finished=not (pairs or config.apart))
-    return Parts(graded, compared, model, begins, chat, optimizer, notes)
+    return Parts(graded, compared, model, begins, chat, optimizer, saved.where, notes)
 
 
 def _check(config: Attributes) -> None:

@@ -39,6 +39,7 @@ class Parts:
     begins: Mixture  # before anything is known of what people choose
     chat: ChatFormat
     optimizer: MasterAdamW
+    begun: str  # where what is trained was loaded from
     notes: tuple[str, ...]  # what to tell the user
 
     @property
