@@ -427,6 +427,23 @@ def test_rl_reports_accuracies_with_intervals(run, rl, here):
     assert code == 0 and (resumed["before"], resumed["before_ci95"]) == (answer["before"], answer["before_ci95"])
 
 
+def test_a_reward_without_bounds_has_no_accuracy(run, rl, model, here):
+    (here / "mine.py").write_text("def length(completion): return 2.0 + len(completion)\n")
+    (here / "held.jsonl").write_text('{"prompt": "9", "answer": "9"}\n{"prompt": "8", "answer": "8"}\n')
+    held = ["--eval-dataset", "held.jsonl", "--eval-every", "1", "--reward", "mine.py:length", "--output", "a"]
+    code, out, err = run(*rl, *held, "--json")
+    rows = [json.loads(line) for line in (here / "a" / "metrics.jsonl").open()]
+    assert code == 0 and not any(name.endswith("accuracy") for row in rows for name in row) and "accuracy" not in err
+    answer = json.loads(out.splitlines()[-1])
+    assert answer["before"]["reward"] >= 2 and answer["after"]["reward"] >= 2
+    words = ["evaluate", "--model", model, "--dataset", "held.jsonl", "--reward", "mine.py:length"]
+    code, out, _ = run(*words, "--max-new-tokens", "3", "--baseline", model, "--json")
+    found = json.loads(out.splitlines()[-1])
+    assert code == 0 and "accuracy" not in found and "accuracy" not in found["greedy"] and found["pass_at"] == {}
+    assert found["ci95"][0] <= found["reward"] <= found["ci95"][1] and found["difference"]["greedy"]["value"] == 0
+    assert "mean reward" in run(*words, "--max-new-tokens", "3")[1]
+
+
 def test_json_is_the_last_line_of_standard_output(run, model, here):
     (here / "held.jsonl").write_text('{"prompt": "9", "answer": "9"}\n')
     words = ["evaluate", "--model", model, "--dataset", "held.jsonl", "--reward", "exact", "--max-new-tokens", "3"]

@@ -90,6 +90,24 @@ def mean_interval(rates: Sequence[float], confidence: float = 0.95) -> Interval:
     return max(0.0, mean - half), min(1.0, mean + half)
 
 
+def normal_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """The interval of the mean of numbers without bounds, such as rewards: m ± z s / sqrt(n).
+
+    Of a single number it is that number. Raises `ValueError` for none.
+
+    Example:
+        >>> low, high = normal_interval([1.0, 3.0, 1.0, 3.0])
+        >>> round(low, 3), round(high, 3)
+        (0.868, 3.132)
+    """
+    if not values:
+        raise ValueError("normal_interval needs one number at least")
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+    half = _z(confidence) * math.sqrt(variance / len(values))
+    return mean - half, mean + half
+
+
 def paired_difference_interval(before: Sequence[float], after: Sequence[float], confidence: float = 0.95) -> Interval:
     """The interval of mean(after) - mean(before), two policies' rates on the same problems in the same order.
 

@@ -1,9 +1,13 @@
 """Counting what was solved: by hand, and through a scripted engine."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import evaluate, summarize
+from posttrain.evaluation.examination import Examination, numbers
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.statistics import mean_interval, wilson_interval
 from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
@@ -119,3 +123,22 @@ def test_nothing_to_evaluate_is_said():
     engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
     with pytest.raises(UserError, match="no tasks to evaluate"):
         evaluate(Judged(), [], engine, CHAT, max_new_tokens=3)
+
+
+def test_without_an_outcome_the_mean_reward_is_told_with_its_interval():
+    groups = [replace(group(1, 0), rewards=rewards) for rewards in ((1.0, 3.0), (5.0, 7.0), (8.0, 8.0))]
+    found = summarize(groups, "", greedy=False)
+    assert (found.measure, found.accuracy, found.rates, found.pass_at) == ("reward", 16 / 3, (2.0, 6.0, 8.0), {})
+    half = 1.959964 * math.sqrt(28 / 3 / 3)  # squares of -10/3, 2/3 and 8/3 are 56/3 in all, over n - 1 = 2
+    assert found.ci95 == pytest.approx((16 / 3 - half, 16 / 3 + half))
+    assert numbers(found)["reward"] == 16 / 3 and "accuracy" not in numbers(found)
+    exam = Examination("a model", sampled=summarize(groups, "right", greedy=False))
+    assert exam.lines()[0].startswith("  sampled  pass@1 50.0 %")
+    again = exam.judged_by("")
+    assert again.lines()[0].startswith("  sampled  mean reward 5.333 (1.876 to 8.790); 3 tasks")
+    assert again.metrics()["sampled/reward"] == 16 / 3 and "sampled/accuracy" not in again.metrics()
+    more = Examination("b", sampled=replace(again.sampled, rates=(3.0, 7.0, 12.0)))
+    value, interval = more.over(again)["sampled"]  # gains of 1, 1 and 4
+    assert value == 2.0 and interval == pytest.approx((2 - 1.959964, 2 + 1.959964))
+    with pytest.raises(ValueError, match="the same tasks"):
+        again.over(exam)

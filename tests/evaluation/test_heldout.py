@@ -5,7 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from posttrain.evaluation.heldout import goodness, heldout_metrics, past_best, past_budget, weighed
+from posttrain.evaluation.heldout import (
+    HeldOut,
+    HeldOutReward,
+    goodness,
+    held_out,
+    heldout_metrics,
+    past_best,
+    past_budget,
+    weighed,
+)
 from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
 
 
@@ -74,3 +83,22 @@ def test_tasks_with_an_answer_that_no_reward_applies_to_are_left_out_and_counted
         weighed({"b": none}, {"b": 1})
     )
     assert not {"evaluation/reward"} & heldout_metrics(setup, groups[1:2]).keys()  # type: ignore[arg-type]
+
+
+def test_checkpoints_are_not_compared_by_an_accuracy_that_may_vanish():
+    first = {"evaluation/accuracy": 0.9, "evaluation/reward": 0.9}
+    later = {"evaluation/reward": 5.0}
+    by = ("gold", "reward")
+    assert (goodness(first, by=by), goodness(later, by=by)) == (0.9, 5.0)
+    assert past_best([first, later, first], 1, by) and not past_best(
+        [later, first, later | {"evaluation/reward": 6}], 1, by
+    )
+
+
+def test_what_a_run_found_is_of_one_kind_before_and_after():
+    first = {"evaluation/accuracy": 0.5, "evaluation/accuracy_low": 0.4, "evaluation/accuracy_high": 0.6}
+    both = first | {"evaluation/reward": 0.75}
+    assert held_out([both, {"loss": 1.0}, both]) == (HeldOut(0.5, (0.4, 0.6)),) * 2
+    later = {"evaluation/reward": 5.0, "evaluation/reward_se": 0.1}
+    assert held_out([both, later]) == (HeldOutReward(0.75, None, None, None), HeldOutReward(5.0, 0.1, None, None))
+    assert held_out([{"loss": 1.0}]) == (None, None)

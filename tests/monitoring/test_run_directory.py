@@ -163,7 +163,8 @@ def test_resume_with_another_configuration_lists_the_differences(tmp_path: Path)
 def test_what_may_differ_is_kept_from_then_on_and_the_resumption_is_noted(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, "rl", CONFIG).close()
     RunDirectory.resume(tmp_path, CONFIG | {"steps": 9}, may_differ=("steps",), environment={"device": "cpu"}).close()
-    RunDirectory.resume(tmp_path, CONFIG | {"steps": 9}, environment={"device": "gpu"}).close()
+    with RunDirectory.resume(tmp_path, CONFIG | {"steps": 9}, environment={"device": "gpu"}) as directory:
+        assert (directory.environment["device"], directory.before["device"]) == ("gpu", "cpu")
     run = read_run(tmp_path)
     assert run.config["steps"] == 9
     assert [resumed["device"] for resumed in run.environment["resumed"]] == ["cpu", "gpu"]

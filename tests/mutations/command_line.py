@@ -34,7 +34,7 @@ MUTATIONS = [
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("lora=lora_of(config), seed=config.seed)", "seed=config.seed)"),
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
-            ("return found.step, parts.notes", "return 0, parts.notes"),
+            ("return found.step, (*parts.notes", "return 0, (*parts.notes"),
             ("model.adapter is None and needs_only_logprobs", "needs_only_logprobs"),
             ("    elif algorithm.needs_reference:\n", "    elif False:\n"),
             ("for step in range(parts.units.steps)), heldout)", "for step in range(parts.units.steps)), [])"),

@@ -45,7 +45,7 @@ MUTATIONS = [
             ("fmean(rates_after) - fmean(rates_before)", "fmean(rates_before) - fmean(rates_after)"),
             ("(rates_before, rates_after)", "(rates_after, rates_before)"),
             ("ids[0] != ids[1] or ", ""),
-            (" or before.greedy != after.greedy", ""),
+            ("(before.greedy, before.measure) != (after.greedy, after.measure)", "before.measure != after.measure"),
         ]
     ),
     *(
@@ -59,8 +59,8 @@ MUTATIONS = [
                 '"truncated": found.unparsed,\n                "tokens"',
             ),
             (
-                "size, most = found.samples_per_task, max(found.pass_at)",
-                "size, most = found.samples_per_task, min(found.pass_at)",
+                "size, most = found.samples_per_task, max(found.pass_at, default=1)",
+                "size, most = found.samples_per_task, min(found.pass_at, default=1)",
             ),
             ("if not self.answers:", "if False:"),
         ]
@@ -68,6 +68,9 @@ MUTATIONS = [
     *(
         Mutation("training/saved.py", old, new, "training/test_saved.py")
         for old, new in [
+            ("    if now.where != began:\n", "    if False:\n"),
+            ("if Path(began).is_dir():", "if False:"),
+            ("    if not began:\n", "    if True:\n"),
             ("and not path.exists() and (", "and ("),
             ("if name not in PACKAGED and not", "if not"),
             ("_runs_in(path.parent)", "[]"),

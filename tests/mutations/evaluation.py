@@ -5,6 +5,8 @@ from tests.mutations import Mutation
 MUTATIONS = [
     Mutation("evaluation/accuracy.py", old, new, "evaluation/test_accuracy.py")
     for old, new in [
+        ("fmean(group.rewards)", "max(group.rewards)"),
+        ("any(map(math.isnan, group.rewards))", "all(map(math.isnan, group.rewards))"),
         (">= SOLVED", "> 0"),
         (
             "[group for group in groups if all(scores[outcome].applicable",
@@ -16,7 +18,7 @@ MUTATIONS = [
         ("if size == 1 else mean_interval(rates)", "if True else mean_interval(rates)"),
         ("if size == 1 else mean_interval(rates)", "if False else mean_interval(rates)"),
         ("is not StopReason.STOP", "is StopReason.LENGTH"),
-        ("len(t.logprobs) for t", "len(t.token_ids) for t"),
+        ("len(trajectory.logprobs)", "len(trajectory.token_ids)"),
         ("range(most.bit_length()) if 2**i <= most", "range(1, most.bit_length()) if 2**i <= most"),
         ("pass_at_k(size, count, k)", "1 - (1 - count / size) ** k"),
         ("score.unparsed for scores", "score.value == 0 for scores"),

@@ -325,7 +325,8 @@ MUTATIONS = [
             ("least[number] = min(", "least[number] = max("),
             ("least[number] = min(least[number], time", "least[number] = min(math.inf, time"),
             ("        torch.mm(a, b)  # the", "        pass  # the"),
-            ("torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32", "torch.bfloat16"),
+            ("torch.bfloat16 if able else torch.float32", "torch.bfloat16"),
+            ('"--precision" if precision != "auto" else ', ""),
         ]
     ),
     *(

@@ -61,10 +61,7 @@ MUTATIONS = [
     *_of(
         "events",
         [
-            (
-                "event.wall_time = time.time()\n        self._writer.add_event(event)\n        self._writer.flush()",
-                "self._writer.add_event(event)",
-            )
+            ("            self._file.flush()\n", ""),
         ],
     ),
     *_of(
@@ -90,7 +87,9 @@ MUTATIONS = [
                 "        except FileExistsError:\n            number",
                 "        except ZeroDivisionError:\n            number",
             ),
-            ('= [*run.environment.get("resumed", []), ', "= ["),
+            ("[*starts, about]", "[about]"),
+            ("(starts or [run.environment])[-1]", "(starts or [run.environment])[0]"),
+            ("(starts or [run.environment])[-1]", "run.environment"),
             ("        self._last = step\n", ""),
             ("value if isinstance(value, int) else float(value)", "float(value)"),
             ("        if config_file.differences(run.config, config):\n", "        if False:\n"),

@@ -285,7 +285,7 @@ MUTATIONS = [
             ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
             ("recipes/rl.py", "stays = reference if not config.renew_reference else None", "stays = reference"),
             ("recipes/rl.py", "if setup.gold or config.kl_budget else None", "if setup.gold else None"),
-            ("recipes/rl.py", "score = goodness(metrics, config.kl_budget)", "score = goodness(metrics)"),
+            ("recipes/rl.py", "goodness(metrics, config.kl_budget, chosen_by", "goodness(metrics, 0.0, chosen_by"),
             ("recipes/rl.py", "if rows and past_budget(rows[-1], config.kl_budget):", "if False:"),
             (
                 "recipes/rl.py",

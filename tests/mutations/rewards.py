@@ -65,6 +65,9 @@ MUTATIONS = [
     *(
         Mutation("rewards/combine.py", old, new, "rewards/test_combine.py")
         for old, new in [
+            ('getattr(reward, "bounds", _SHARE)[1] == 1', "True"),
+            (' or hasattr(found, "bounds")', ""),
+            ("found is not None and (", "(found is not None or "),
             ("weight * score.value", "weight + score.value"),
             ("weight * score.value", "score.value"),
             ("score.value for", "abs(score.value) for"),
@@ -80,6 +83,13 @@ MUTATIONS = [
             ("return 1.0\n", "return 0.1\n"),
             ("zip(names, row, strict=True)", "zip(reversed(names), row, strict=True)"),
             ("[:=](?P<weight>", "[=](?P<weight>"),
+        ]
+    ),
+    *(
+        Mutation("rewards/custom.py", old, new, "rewards/test_combine.py")
+        for old, new in [
+            ("not (0 <= score.value <= 1)", "not (score.value <= 1)"),
+            ("not (0 <= score.value <= 1)", "not (0 <= score.value)"),
         ]
     ),
     *(

@@ -48,6 +48,11 @@ MUTATIONS = [
         Mutation("training/schedule.py", old, new, "training/test_schedule.py")
         for old, new in [
             ("if warmup < steps or", "if warmup <= steps or"),
+            ("in (None, steps) or not 0 < done < steps", "in (None, steps)"),
+            ("before in (None, steps) or", "before is None or"),
+            ("learning_rate(done - 1, steps=before", "learning_rate(done, steps=before"),
+            ("learning_rate(done, steps=steps", "learning_rate(done, steps=before"),
+            ('    if decay == "constant":\n', "    if False:\n"),
             ("peak * (step + 1) / warmup", "peak * step / warmup"),
             ("if step < warmup:", "if step <= warmup:"),
             ("(step - warmup) / max(1, steps - warmup)", "step / max(1, steps)"),

@@ -77,6 +77,31 @@ def test_the_time_limit_reaches_every_part():
 def test_the_outcome_is_the_first_verifier():
     assert Weighted(((Tags(), 0.1), (NumberVerifier(), 1.0))).outcome == "numbers"
     assert Weighted(((Tags(), 0.1), (Repetition(), 1.0))).outcome == "tags"
+    assert Weighted(((Repetition(), 1.0), (Tags(), 0.1))).outcome == "tags"  # of the first, 0 is the most
+    assert Weighted(((Repetition(), 1.0),)).outcome == "" and not Weighted(((Repetition(), 1.0),)).certain
+    assert Weighted(((Tags(), 0.1),)).certain and Weighted(((NumberVerifier(), 1.0),)).certain
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [((0.0, 1.0, 0.5), "given"), ((0.0, 37.0, 1.0), ""), ((1.0, -0.1, 1.0), ""), ((1.0, 1.0 + 1e-9), "")],
+)
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_function_is_an_outcome_until_it_gives_a_score_outside_0_to_1(values, outcome, batch):
+    told = iter(values)
+
+    def given(completion):
+        return next(told)
+
+    def givens(completions):
+        return [next(told) for _ in completions]
+
+    both = Weighted(((from_function(givens if batch else given, "given"), 1.0), (Tags(), 0.1)))
+    assert both.outcome == "given" and not both.certain
+    asyncio.run(both.score_parts([EPISODES[0]] * (len(values) - 1)))
+    asyncio.run(both.score_parts([EPISODES[0]]))
+    assert both.outcome == outcome and not both.certain
+    assert Weighted((*both.parts, (NumberVerifier(), 1.0))).outcome == "numbers"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from statistics import fmean, pvariance
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, SoftOverlong, Weighted, score_all
+from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, SoftOverlong, Tags, Weighted, score_all
 from posttrain.rewards.verifiers.numbers import NumberVerifier
 from posttrain.types import Episode, Message, Task
 
@@ -71,7 +71,7 @@ def test_no_score_of_a_learned_reward_means_solved():
     assert Weighted((learned, (Named(NumberVerifier(), "gold"), 0.0))).outcome == ""
     assert Weighted((learned, (SoftOverlong(), 1.0))).outcome == ""
     beside = ((Named(LearnedReward(ask), "gold"), 0.0), (Disagreement(ask), 0.0))
-    assert Weighted((*beside, (SoftOverlong(), 1.0))).outcome == "length"
+    assert Weighted((*beside, (Tags(), 1.0))).outcome == "tags"
 
 
 def test_a_model_may_take_longer_than_rewards_may():

@@ -5,7 +5,7 @@ import pytest
 
 from posttrain.errors import CheckpointError, ModelError, UserError
 from posttrain.training import checkpoint
-from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
+from posttrain.training.saved import SavedModel, began_from, saved_model, spoken_otherwise
 
 
 def save(run: Path, step: int, score: float | None = None) -> Path:
@@ -135,7 +135,7 @@ def test_a_folder_that_is_gone_is_missed_only_where_the_name_means_another_one(t
     (tmp_path / "new").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "environment.json").write_text(json.dumps({"model": str(tmp_path / "old")}))
-    with pytest.raises(ModelError, match="which is gone, and .*new is .*new now"):
+    with pytest.raises(ModelError, match=r"which is gone, and .*new is .*new now"):
         began_from(str(tmp_path / "new"), tmp_path / "run")
     (tmp_path / "old").mkdir()
     found = began_from(str(tmp_path / "new"), tmp_path / "run")

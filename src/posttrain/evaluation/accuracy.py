@@ -1,5 +1,6 @@
 """How often a policy solves held-out tasks: sampled pass@1, pass@k and greedy, each with its interval."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -9,13 +10,16 @@ from posttrain.environments.env import Environment
 from posttrain.errors import RewardError, UserError
 from posttrain.rollouts.drive import OnTokens, sample_groups
 from posttrain.rollouts.measures import SOLVED
-from posttrain.statistics import mean_interval, pass_at_k, wilson_interval
-from posttrain.types import Engine, Group, Sampling, StopReason, Task
+from posttrain.statistics import mean_interval, normal_interval, pass_at_k, wilson_interval
+from posttrain.types import Engine, Group, Sampling, StopReason, Task, Trajectory
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What an evaluation found. `accuracy` is pass@1: the mean over tasks of the share of samples that solve them."""
+    """What an evaluation found. `accuracy` is pass@1: the mean over tasks of the share of samples that solve them.
+
+    Where no reward says what is solved, `measure` is "reward": `accuracy` is the mean reward then, and nothing passes.
+    """
 
     accuracy: float
     ci95: tuple[float, float]
@@ -28,6 +32,7 @@ class Accuracy:
     mean_tokens: float
     rates: tuple[float, ...]  # by task: the share of its samples that solve it
     groups: tuple[Group, ...]
+    measure: str = "accuracy"
 
 
 def evaluate(
@@ -68,13 +73,15 @@ def evaluate(
 
 
 def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accuracy:
-    """Count what was solved in scored groups of equal size.
+    """Count what was solved in scored groups of equal size; without an outcome, the mean of their rewards.
 
     Tasks with an answer that the outcome does not apply to are left out.
 
     Raises:
         RewardError: that is all of them.
     """
+    if not outcome:
+        return _rewarded(groups, greedy=greedy)
     size, every = len(groups[0].trajectories), len(groups)
     groups = [group for group in groups if all(scores[outcome].applicable for scores in group.scores)]
     if not groups:
@@ -91,11 +98,42 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
         greedy=greedy,
         pass_at={k: fmean(pass_at_k(size, count, k) for count in solved) for k in _powers_of_two(size)},
         unparsed=fmean(score.unparsed for scores in judged for score in scores),
-        truncated=fmean(t.stop_reason is not StopReason.STOP for t in trajectories),
-        mean_tokens=fmean(len(t.logprobs) for t in trajectories),
+        truncated=fmean(_cut_off(t) for t in trajectories),
+        mean_tokens=fmean(map(_tokens, trajectories)),
         rates=tuple(rates),
         groups=tuple(groups),
     )
+
+
+def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
+    """The mean over tasks of their mean reward; tasks with an answer that no reward applies to are left out."""
+    kept = [group for group in groups if not any(map(math.isnan, group.rewards))]
+    if not kept:
+        raise RewardError(f"no reward applies to the answers of any of the {len(groups)} tasks; name another one")
+    rewards = [fmean(group.rewards) for group in kept]
+    trajectories = [t for group in kept for t in group.trajectories]
+    return Accuracy(
+        accuracy=fmean(rewards),
+        ci95=normal_interval(rewards),
+        n=len(kept),
+        samples_per_task=len(kept[0].trajectories),
+        greedy=greedy,
+        pass_at={},
+        unparsed=fmean(any(s.unparsed for s in scores.values()) for group in kept for scores in group.scores),
+        truncated=fmean(_cut_off(t) for t in trajectories),
+        mean_tokens=fmean(map(_tokens, trajectories)),
+        rates=tuple(rewards),
+        groups=tuple(kept),
+        measure="reward",
+    )
+
+
+def _cut_off(trajectory: Trajectory) -> bool:
+    return trajectory.stop_reason is not StopReason.STOP
+
+
+def _tokens(trajectory: Trajectory) -> int:
+    return len(trajectory.logprobs)
 
 
 def _powers_of_two(most: int) -> list[int]:

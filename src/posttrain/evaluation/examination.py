@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.evaluation.accuracy import Accuracy
+from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
 
 
@@ -30,6 +30,12 @@ class Examination:
         """The accuracy to be quoted alone."""
         return next(iter(self.answers.values()))
 
+    def judged_by(self, outcome: str) -> "Examination":
+        """The same answers, counted by another outcome, or by their rewards where there is none."""
+        return Examination(
+            self.model, **{name: summarize(a.groups, outcome, greedy=a.greedy) for name, a in self.answers.items()}
+        )
+
     def over(self, before: "Examination") -> dict[str, Difference]:
         """How much more of the same tasks this model solves, under `sampled` and `greedy`.
 
@@ -48,7 +54,7 @@ class Examination:
             f"{decoding}/{name}": value
             for decoding, found in self.answers.items()
             for name, value in {
-                "accuracy": found.accuracy,
+                found.measure: found.accuracy,
                 **{f"pass_at_{k}": share for k, share in found.pass_at.items()},
                 "unparsed": found.unparsed,
                 "truncated": found.truncated,
@@ -62,10 +68,10 @@ class Examination:
 
 
 def numbers(found: Accuracy) -> dict[str, Any]:
-    """An accuracy as plain numbers; shares are 0 to 1, and the keys of `pass_at` are k as text."""
+    """An accuracy, or a mean reward, as plain numbers; shares are 0 to 1, and the keys of `pass_at` are k as text."""
     ks = sorted(found.pass_at)
     return {
-        "accuracy": found.accuracy,
+        found.measure: found.accuracy,
         "ci95": list(found.ci95),
         "n": found.n,
         "samples_per_task": found.samples_per_task,
@@ -78,8 +84,10 @@ def numbers(found: Accuracy) -> dict[str, Any]:
 
 
 def _sentence(found: Accuracy) -> str:
-    size, most = found.samples_per_task, max(found.pass_at)
+    size, most = found.samples_per_task, max(found.pass_at, default=1)
     passes = [f"pass@1 {percent(found.accuracy, found.ci95)}"]
+    if found.measure == "reward":
+        passes = [f"mean reward {found.accuracy:.3f} ({found.ci95[0]:.3f} to {found.ci95[1]:.3f})"]
     if most > 1:
         passes.append(f"pass@{most} {percent(found.pass_at[most], pass_at_interval(found, most))}")
     return (

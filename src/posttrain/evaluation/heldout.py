@@ -89,14 +89,19 @@ def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
     return {name: fmean(by_task)} | error
 
 
-def goodness(metrics: Mapping[str, Any], kl_budget: float = 0.0) -> float | None:
-    """How good the policy of a step is, for choosing the best checkpoint.
+def chosen_by(setup: Setup) -> tuple[str, ...]:
+    """By what checkpoints are compared: by accuracy only where it is certain to be there in every evaluation."""
+    return BY if setup.judge.reward.certain else tuple(name for name in BY if name != "accuracy")
+
+
+def goodness(metrics: Mapping[str, Any], kl_budget: float = 0.0, by: Sequence[str] = BY) -> float | None:
+    """How good the policy of a step is, for choosing the best checkpoint: the first measure of `by` that there is.
 
     None where nothing was held out then, and where the policy was past the budget.
     """
     if past_budget(metrics, kl_budget):
         return None
-    return next((metrics[PREFIX + name] for name in BY if PREFIX + name in metrics), None)
+    return next((metrics[PREFIX + name] for name in by if PREFIX + name in metrics), None)
 
 
 def past_budget(metrics: Mapping[str, Any], kl_budget: float) -> bool:
@@ -104,23 +109,23 @@ def past_budget(metrics: Mapping[str, Any], kl_budget: float) -> bool:
     return 0 < kl_budget < metrics.get(PREFIX + KL, -math.inf)
 
 
-def past_best(metrics: Iterable[Mapping[str, Any]], patience: int) -> bool:
+def past_best(metrics: Iterable[Mapping[str, Any]], patience: int, by: Sequence[str] = BY) -> bool:
     """Whether the last `patience` evaluations were no better than the best before them; never for a patience of 0."""
-    found = [value for value in map(goodness, metrics) if value is not None]
+    found = [value for row in metrics if (value := goodness(row, by=by)) is not None]
     return patience > 0 and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
 
 
 def held_out(metrics: Iterable[Mapping[str, Any]]) -> tuple[HeldOut | HeldOutReward | None, ...]:
-    """The first and the last held-out result in a run's metrics; None where nothing was held out."""
-    found = [row for row in map(_read, metrics) if row is not None]
+    """The first and the last held-out result in a run's metrics, both of one kind; None where nothing was held out."""
+    rows = [row for row in metrics if PREFIX + "reward" in row or PREFIX + "accuracy_low" in row]
+    solved = all(PREFIX + "accuracy_low" in row for row in rows)
+    found = [_read(row, solved) for row in rows if solved or PREFIX + "reward" in row]
     return (found[0], found[-1]) if found else (None, None)
 
 
-def _read(row: Mapping[str, Any]) -> HeldOut | HeldOutReward | None:
-    if PREFIX + "accuracy_low" in row:
+def _read(row: Mapping[str, Any], solved: bool) -> HeldOut | HeldOutReward:
+    if solved:
         return HeldOut(row["evaluation/accuracy"], (row["evaluation/accuracy_low"], row["evaluation/accuracy_high"]))
-    if PREFIX + "reward" not in row:
-        return None
     return HeldOutReward(
         row["evaluation/reward"],
         row.get("evaluation/reward_se"),

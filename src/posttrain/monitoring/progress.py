@@ -31,7 +31,11 @@ class Phase:
 def announce(line: str, *, quiet: bool = False) -> None:
     """Print a line before the work begins, such as what it computes on; nothing where it is to be quiet."""
     if not quiet:
-        Console(file=sys.stderr, highlight=False, soft_wrap=True).print(Text(line))
+        _console(sys.stderr).print(Text(line))
+
+
+def _console(file: IO[str]) -> Console:
+    return Console(file=file, highlight=False, soft_wrap=True)
 
 
 class Progress:
@@ -69,7 +73,7 @@ class Progress:
         """
         self._title, self._total, self._done = title, total, start
         self._quiet, self._every, self._clock = quiet, every_seconds, clock
-        self._console = Console(file=file or sys.stderr, highlight=False, soft_wrap=True)
+        self._console = _console(file or sys.stderr)
         self._interactive = self._console.is_terminal and not self._console.is_dumb_terminal
         self._began = self._now = self._printed = 0.0
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS + 1)

@@ -5,7 +5,8 @@
 
 Two accuracies tell different stories, so both are measured unless one is asked for: sampled pass@1 is what RL
 maximises, greedy what a user of the model sees. Where pass@1 is far below pass@k, the model can do what it seldom does.
-Left out: judging by anything but the outcome; the other rewards are kept with each sample and not averaged.
+Where no reward says what is solved, such as a function whose scores are not 0 to 1, the mean reward is reported. Left
+out: judging by anything but the outcome; the other rewards are kept with each sample and not averaged.
 """
 
 import time
@@ -163,6 +164,8 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
                 del policy  # its memory is needed for the next one
                 policy = _load(config, saved)
             found.append(_examine(config, parts, saved.title, policy, directory, progress, len(found) * answers))
+        # a function may have shown with its last answer only that 1 does not mean solved
+        found = [examination.judged_by(parts.environment.outcome) for examination in found]
         metrics = found[0].metrics()
         for baseline in found[1:]:
             metrics |= {f"baseline/{name}": value for name, value in baseline.metrics().items()}
@@ -209,7 +212,7 @@ def _examine(
             directory.log_samples(0, _answers(groups[first:], title, decoding, parts.environment.outcome))
             done += (len(groups) - first) * count
             found[decoding] = summarize(groups, parts.environment.outcome, greedy=temperature == 0)
-            progress.step(done, accuracy=found[decoding].accuracy)
+            progress.step(done, **{found[decoding].measure: found[decoding].accuracy})
     return Examination(title, **found)
 
 
@@ -289,7 +292,7 @@ def _answers(groups: Sequence[Group], model: str, decoding: str, outcome: str) -
             decoding=decoding,
             task=group.task.id,
             tokens=len(trajectory.logprobs),
-            unparsed=scores[outcome].unparsed,
+            unparsed=scores[outcome].unparsed if outcome else any(score.unparsed for score in scores.values()),
         )
         for group in groups
         for sample, trajectory, scores in zip(
@@ -317,7 +320,9 @@ def _table(result: EvaluateResult) -> Table:
             examination.model,
             decoding,
             Estimate(found.accuracy, *found.ci95),
-            Estimate(found.pass_at[most], *pass_at_interval(found, most)) if (most := max(found.pass_at)) > 1 else None,
+            Estimate(found.pass_at[most], *pass_at_interval(found, most))
+            if (most := max(found.pass_at, default=1)) > 1
+            else None,
             percent(found.unparsed),
             percent(found.truncated),
             f"{found.mean_tokens:.0f}",
@@ -326,10 +331,13 @@ def _table(result: EvaluateResult) -> Table:
         if examination is not None
         for decoding, found in examination.answers.items()
     ]
-    columns = ("model", "answers", "pass@1", "pass@k", "no answer found", "cut off", "tokens")
     headline = result.model.headline
+    rewarded = headline.measure == "reward"
+    first = "mean reward" if rewarded else "pass@1"
+    columns = ("model", "answers", first, "pass@k", "no answer found", "cut off", "tokens")
+    of = "no reward says what is solved" if rewarded else f"k is {max(headline.pass_at)}"
     note = (
-        f"{headline.n} tasks. Ranges are 95 % intervals over tasks; k is {max(headline.pass_at)}; samples are "
+        f"{headline.n} tasks. Ranges are 95 % intervals over tasks; {of}; samples are "
         f"drawn at temperature {result.config.temperature:g}."
     )
     return Table(f"Held-out tasks: {result.config.dataset}", columns, rows, note)
@@ -344,6 +352,8 @@ def _differences(result: EvaluateResult) -> list[Finding]:
         )
         title = f"{decoding}: {word or 'not to be told apart from'} the baseline"
         evidence = f"{100 * value:+.1f} points of pass@1 on the same tasks ({100 * low:+.1f} to {100 * high:+.1f})"
+        if result.model.headline.measure == "reward":
+            evidence = f"{value:+.3f} mean reward on the same tasks ({low:+.3f} to {high:+.3f})"
         found.append(Finding(severity or Severity.NOTE, title, evidence))
     return found
 

@@ -18,7 +18,15 @@ from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorith
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.data.digests import digests
 from posttrain.errors import UserError, unknown
-from posttrain.evaluation.heldout import HeldOut, HeldOutReward, goodness, held_out, heldout_groups, heldout_metrics
+from posttrain.evaluation.heldout import (
+    HeldOut,
+    HeldOutReward,
+    chosen_by,
+    goodness,
+    held_out,
+    heldout_groups,
+    heldout_metrics,
+)
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
 from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, read_run, write_report
@@ -132,7 +140,7 @@ def run(
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
-            score = goodness(metrics)
+            score = goodness(metrics, by=chosen_by(setup))
             if step % config.save_every == 0 or score is not None or last or stop.requested:
                 kept = reference.kept() if reference and config.renew_reference else None
                 save = writer(policy.save, optimizer, reference=kept)

@@ -28,6 +28,7 @@ from posttrain.evaluation.heldout import (
     PREFIX,
     HeldOut,
     HeldOutReward,
+    chosen_by,
     goodness,
     held_out,
     heldout_groups,
@@ -136,7 +137,7 @@ def run(
         if config.eval_every and step == 0:
             directory.log_metrics(0, _examine(config, parts, directory, 0, progress))
 
-        finished = _finished(config, directory, step)
+        finished = _finished(config, parts, directory, step)
         while step < config.steps and not stop.requested and not finished:
             began = time.perf_counter()
             with progress.phase("rollout") as rollout:
@@ -196,7 +197,7 @@ def run(
             directory.log_metrics(step, metrics)
             directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
             progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
-            score = goodness(metrics, config.kl_budget)
+            score = goodness(metrics, config.kl_budget, chosen_by(setup))
             evaluated = PREFIX + "reward" in metrics
             if step % config.save_every == 0 or evaluated or last or stop.requested:
                 behind = reference.kept() if reference and config.renew_reference else None
@@ -204,7 +205,7 @@ def run(
                 adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
                 state = {"draws": draws, "adapted": adapted}
                 checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
-            finished = _finished(config, directory, step)
+            finished = _finished(config, parts, directory, step)
         if finished and step < config.steps:
             progress.say(f"stopped after step {step}: {finished}")
         done = finished or step == config.steps
@@ -254,14 +255,14 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     return _Parts(setup, optimizer, reference, start, critic, pretraining, saved.where, notes)
 
 
-def _finished(config: RL, directory: RunDirectory, step: int) -> str:
+def _finished(config: RL, parts: _Parts, directory: RunDirectory, step: int) -> str:
     """Why training on would only game the reward, by what the last evaluations found; "" where it would not."""
     if not (config.stop_after or config.kl_budget) or step % config.eval_every:
         return ""
     rows = directory.read().metrics
     if rows and past_budget(rows[-1], config.kl_budget):
         return f"{rows[-1][PREFIX + KL]:.1f} nats from where it began (--kl-budget {config.kl_budget:g})"
-    if past_best(rows, config.stop_after):
+    if past_best(rows, config.stop_after, chosen_by(parts.setup)):
         return f"no better for {config.stop_after} evaluations (--stop-after)"
     return ""
 

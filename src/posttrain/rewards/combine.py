@@ -46,6 +46,7 @@ REWARDS: dict[str, Callable[[], Reward]] = {
 RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are logged of the sum, beside reward/NAME
 
 DEFAULT_TIMEOUT_S = 300.0
+_SHARE = (0.0, 1.0)  # what a reward is taken to give that does not state its bounds
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,22 @@ class Weighted:
 
     @property
     def outcome(self) -> str:
-        """The part that says whether a task was solved: the first verifier; without one, the first reward.
+        """The part that says whether a task was solved: the first verifier; without one, the first reward of at most 1.
 
-        Empty beside a reward model without a verifier: what that gives has no value that means solved, and rules about
-        format or length do not say it either.
+        Empty where no verifier is, and a score of 1 does not mean solved: beside a reward model, beside a function that
+        has given a score outside 0 to 1, and for rules that only take something off.
         """
         verifiers = [reward.name for reward, _ in self.parts if getattr(reward, "verifies", False)]
         judges = [reward for reward, _ in self.parts if not getattr(reward, "beside", False)]
         if verifiers or any(getattr(reward, "unbounded", False) for reward in judges):
             return verifiers[0] if verifiers else ""
-        return judges[0].name
+        return next((reward.name for reward in judges if getattr(reward, "bounds", _SHARE)[1] == 1), "")
+
+    @property
+    def certain(self) -> bool:
+        """Whether the outcome stays what it is: a function may yet give a score that shows that 1 is not its most."""
+        found = next((reward for reward, _ in self.parts if reward.name == self.outcome), None)
+        return found is not None and (getattr(found, "verifies", False) or hasattr(found, "bounds"))
 
     async def score_parts(self, episodes: Sequence[Episode]) -> list[dict[str, Score]]:
         """The scores of every reward by its name, one dictionary per episode. The rewards work at the same time.

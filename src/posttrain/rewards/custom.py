@@ -33,7 +33,7 @@ import sys
 import traceback
 from asyncio import gather
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +67,12 @@ class CustomReward:
     parameters: tuple[str, ...]  # that it must be given
     optional: tuple[str, ...]  # that it is given if the tasks have them
     rest: bool  # whether it takes **metadata
+    beyond: list[float] = field(default_factory=list[float], compare=False, repr=False)  # its first score not in [0, 1]
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether it has given a score outside 0 to 1, so that a score of 1 does not mean that a task is solved."""
+        return bool(self.beyond)
 
     async def score(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode.
@@ -162,6 +168,8 @@ class CustomReward:
                 f"reward '{self.name}' returned {value!r} on task {episode.task.id!r}; expected a finite number, a "
                 f"bool or a Score{hint}"
             )
+        if score.applicable and not self.beyond and not (0 <= score.value <= 1):
+            self.beyond.append(score.value)
         return score
 
 

@@ -15,8 +15,9 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     """Rewards in all and by name, outcome, lengths and repetition of scored groups.
 
     `accuracy` is the share of completions whose `outcome` is 1, `unparsed` the share in which no answer was found;
-    neither is there without an outcome. `length/truncated` is the share of completions cut off before a stop token,
-    `reward/length_correlation` Pearson's correlation of reward and length within groups. Lengths are in tokens.
+    neither is there without an outcome, such as beside a function that gave a score outside 0 to 1.
+    `length/truncated` is the share of completions cut off before a stop token, `reward/length_correlation` Pearson's
+    correlation of reward and length within groups. Lengths are in tokens.
     Each reward is measured over the completions that it applies to; `lost` is the share of those that no optimised one
     applies to, where there are any.
     """

@@ -5,6 +5,7 @@ import json
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from posttrain.errors import ModelError, unknown
 from posttrain.models.packaged import PACKAGED
@@ -70,7 +71,7 @@ def began_from(name: str, run: Path | None) -> SavedModel:
     began = _kept(run)
     if not began:
         return saved_model(name)
-    if Path(began).expanduser().is_dir():
+    if Path(began).is_dir():
         return replace(saved_model(began), title=name)
     now = saved_model(name)
     if now.where != began:
@@ -83,12 +84,12 @@ def began_from(name: str, run: Path | None) -> SavedModel:
 
 def _kept(run: Path | None) -> str:
     """Where the model of a run was when it began, as its environment.json says; "" where it does not."""
-    if run is None:
+    try:
+        kept: object = json.loads((run / "environment.json").read_text(encoding="utf-8")) if run else {}
+    except (OSError, ValueError):
         return ""
-    with contextlib.suppress(OSError, ValueError):
-        kept = json.loads((run / "environment.json").read_text(encoding="utf-8"))
-        return str(kept.get("model") or "") if isinstance(kept, dict) else ""
-    return ""
+    began = cast("dict[str, object]", kept).get("model") if isinstance(kept, dict) else None
+    return began if isinstance(began, str) else ""
 
 
 def spoken_otherwise(saved: SavedModel, *, system: str | None, prompt_template: str) -> list[str]:
