@@ -31,7 +31,6 @@ OF_COMMANDS = {
     "best_of_n": ("best-of-n",),
     "evaluate_reward": ("evaluate",),
     "iterate": ("preference",),
-    "plan": ("plan rl", "plan sft", "plan preference", "plan reward-model"),
     "reward_attributes": ("reward-model",),
     "reward_model": ("reward-model",),
     "verify": ("verify", "rl"),  # it runs the second
@@ -94,7 +93,10 @@ def speakers(file: str) -> tuple[str, ...]:
     """The commands that a file speaks for: a recipe for itself, everything else for whoever calls it."""
     parts = file.split("/")
     recipe = parts[1].removesuffix(".py") if parts[0] == "recipes" else ""
-    return () if recipe in ("", "__init__", "annotate") else OF_COMMANDS.get(recipe, (recipe.replace("_", "-"),))
+    if recipe in ("", "__init__", "annotate"):
+        return ()
+    name = recipe.replace("_", "-")
+    return OF_COMMANDS.get(recipe) or tuple(c for c in COMMANDS if c == name or c.startswith(f"{name} "))
 
 
 def test_every_option_that_a_text_names_is_an_option_of_the_command_that_says_it() -> None:
