@@ -265,7 +265,20 @@ MUTATIONS = [
                 "if True:\n            if self._process is None or",
             ),
             ('reply({"error": f"{type(error).__name__}: {error}"[:500]})', 'reply({"answer": 0})'),
+        ]
+    ),
+    *(
+        Mutation("rewards/verifiers/pool.py", old, new, "rewards/verifiers/test_pool.py")
+        for old, new in [
             ("@cache\n", ""),
+            ("self._places = threading.Semaphore(size)", "self._places = threading.Semaphore(size + 9)"),
+            ("                TIME_LIMITS.add(digest)\n", ""),
+            ("if digest in TIME_LIMITS:", "if False:"),
+            ("question, timeout_s)).encode()", "timeout_s)).encode()"),
+            ('"\\n" * _is_torn(self._path) + ', ""),
+            ("raise errors[min(errors)]", "raise errors[max(errors)]"),
+            ("if digest in self._digests:\n                return", "if False:\n                return"),
+            ("for number in range(len(questions))]", "for number in answers]"),
         ]
     ),
     *(

@@ -6,6 +6,7 @@
       metrics.jsonl         one row a step
       samples.jsonl         prompts, completions, rewards by name
       heldout.jsonl         the same of held-out prompts, in runs that evaluate
+      timeouts.jsonl        answers on which a verifier's time limit decided, by digest; only if there are any
       events.out.tfevents.* the metrics for TensorBoard
       checkpoints/
       report.html

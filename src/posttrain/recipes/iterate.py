@@ -32,6 +32,7 @@ from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, re
 from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
+from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
@@ -94,6 +95,7 @@ def run(
     setup, policy, optimizer, reference = parts.setup, parts.setup.policy, parts.optimizer, parts.reference
     directory, step, notes = _open(config, algorithm, parts, output, resume)
     announce(machine_line(directory.environment), quiet=quiet)
+    TIME_LIMITS.keep_in(directory.path / "timeouts.jsonl")
     with (
         directory,
         stop_requests() as stop,

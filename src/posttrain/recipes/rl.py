@@ -42,6 +42,7 @@ from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, re
 from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
+from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
@@ -120,6 +121,7 @@ def run(
     critic, reference = parts.critic, parts.reference
     directory, step, state, notes = _open(config, algorithm, parts, output, resume)
     announce(machine_line(directory.environment), quiet=quiet)
+    TIME_LIMITS.keep_in(directory.path / "timeouts.jsonl")
     draws, knobs = state["draws"], asdict(algorithm)
     alone = _warmup_of_critic(algorithm)
     algorithm = replace(algorithm, **state["adapted"])

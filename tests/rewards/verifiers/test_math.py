@@ -229,7 +229,7 @@ def test_prose_that_ends_on_one_formula_is_paid():
     ],
 )
 def test_what_is_too_large_never_reaches_the_worker(text, monkeypatch):
-    monkeypatch.setattr(math, "worker_for", lambda target: pytest.fail("asked"))
+    monkeypatch.setattr(math, "workers_for", lambda target: pytest.fail("asked"))
     got = score(VERIFIER, rf"\boxed{{{text}}}", "x")
     assert got.unparsed and got.explanation.startswith("too large")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import posttrain
-from posttrain.rewards.verifiers.worker import Worker, WorkerError, WorkerTimeout, worker_for
+from posttrain.rewards.verifiers.worker import Worker, WorkerError, WorkerTimeout
 
 HERE = __name__
 
@@ -136,7 +136,3 @@ def test_a_fork_gets_a_process_of_its_own_and_leaves_the_first_alone(worker):
     os.waitpid(child, 0)
     assert int(os.read(read, 100)) != pid
     assert worker.ask(("pid", 0), 5) == pid and worker.started == 1
-
-
-def test_one_worker_per_target():
-    assert worker_for("a:b") is worker_for("a:b") is not worker_for("a:c")

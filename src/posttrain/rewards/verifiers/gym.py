@@ -13,12 +13,12 @@ from typing import Any, ClassVar, cast
 
 from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
-from posttrain.rewards.reward import score_each
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.gym_forms import REFUSED, misread
 from posttrain.rewards.verifiers.gym_notation import as_the_task_writes_it
+from posttrain.rewards.verifiers.pool import score_together, workers_for
 from posttrain.rewards.verifiers.untrusted import literal, plain_expression
-from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
+from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout
 from posttrain.types import Episode, Score, Task
 
 _NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)[ij]?(?![a-z])", re.IGNORECASE)
@@ -52,8 +52,8 @@ class GymVerifier:
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     async def score(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode; the scorers take turns in the worker process."""
-        return await in_thread(score_each, self.name, episodes, self._score_one)
+        """One score per episode; the scorers share a few worker processes."""
+        return await in_thread(score_together, self.name, episodes, self._score_one)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why it cannot be judged; "" where it can."""
@@ -84,7 +84,7 @@ class GymVerifier:
         said = as_the_task_writes_it(task.metadata["dataset"], answer, entry)
         question = (task.metadata["dataset"], entry, task.metadata.get("options"), said)
         try:
-            raw = worker_for(f"{__name__}:score_answer").ask(question, self.timeout_s)
+            raw = workers_for(f"{__name__}:score_answer").ask(question, self.timeout_s)
         except WorkerTimeout:
             return Score(0.0, answer, f"{TIMED_OUT} after {self.timeout_s:g} s", unparsed=True)
         except WorkerError as error:

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, cast
 
 from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
-from posttrain.rewards.reward import score_each
 from posttrain.rewards.verifiers.characters import plain_characters
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.formula import too_large, unexplained
 from posttrain.rewards.verifiers.number_grammar import parse_number
 from posttrain.rewards.verifiers.numbers import same_number
+from posttrain.rewards.verifiers.pool import score_together, together, workers_for
 from posttrain.rewards.verifiers.prose import final_formula
-from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout, worker_for
+from posttrain.rewards.verifiers.worker import TIMED_OUT, WorkerError, WorkerTimeout
 from posttrain.types import Episode, Score, Task
 
 ROUNDING = 30  # digits behind the point in which two numbers must agree where algebra cannot tell
@@ -46,13 +46,13 @@ class MathVerifier:
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     async def score(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode; the comparisons take turns in the worker process."""
-        return await in_thread(score_each, self.name, episodes, self._score_one)
+        """One score per episode; the comparisons share a few worker processes."""
+        return await in_thread(score_together, self.name, episodes, self._score_one)
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why its own answer cannot be read; "" where it can."""
-        golds = {gold for task in tasks for gold in _golds(task)}  # many tasks share an answer
-        reasons = await in_thread(lambda: {gold: self._unreadable(gold) for gold in golds})
+        golds = list(dict.fromkeys(gold for task in tasks for gold in _golds(task)))  # many tasks share an answer
+        reasons = dict(zip(golds, await in_thread(together, self._unreadable, golds), strict=True))
         none = f"reward '{self.name}' needs task.answer; there is none"
         return [
             next((reasons[gold] for gold in _golds(task) if reasons[gold]), "" if _golds(task) else none)
@@ -65,7 +65,7 @@ class MathVerifier:
         if large := too_large(gold):
             return f"reward '{self.name}' finds {gold!r} too large to be compared: {large}"
         try:
-            worker_for(f"{__name__}:compare").ask(([gold], gold, ""), self.timeout_s)
+            workers_for(f"{__name__}:compare").ask(([gold], gold, ""), self.timeout_s)
         except WorkerError as error:
             return f"reward '{self.name}' failed: {error}"
         except WorkerTimeout:  # it can be read, and another form of it may be compared sooner
@@ -88,7 +88,7 @@ class MathVerifier:
         if large := too_large(answer):
             return Score(0.0, answer, f"too large to be compared: {large}", unparsed=True)
         try:
-            verdict = worker_for(f"{__name__}:compare").ask((golds, answer, question), self.timeout_s)
+            verdict = workers_for(f"{__name__}:compare").ask((golds, answer, question), self.timeout_s)
         except WorkerTimeout:
             return Score(0.0, answer, f"{TIMED_OUT} after {self.timeout_s:g} s", unparsed=True)
         except WorkerError as error:

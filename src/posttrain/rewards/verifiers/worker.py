@@ -18,7 +18,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, cast
@@ -127,12 +126,6 @@ class Worker:
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer["answer"]
-
-
-@cache
-def worker_for(target: str) -> Worker:
-    """The one worker of this process for `target`."""
-    return Worker(target)
 
 
 def serve(target: str) -> None:
