@@ -23,11 +23,35 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that the assistant asks to have called."""
+
+    id: str  # empty where the data has none
+    name: str
+    arguments: str  # a JSON object, as the policy wrote it
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation."""
+    """One message of a conversation.
+
+    `tools` are the JSON schemas of the functions that may be called, each as JSON text. They stand on one message of a
+    conversation, its first from the system or a user, so that whatever hands a prompt on hands them on, too.
+    """
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()  # of the assistant
+    tool_call_id: str = ""  # of a tool's result: which call it answers
+    name: str = ""  # of the tool, or the speaker
+    reasoning: str = ""  # of the assistant, where it is kept apart from the content
+    tools: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What it says, for people: reasoning, content, and calls as `name(arguments)`."""
+        calls = [f"{call.name}({call.arguments})" for call in self.tool_calls]
+        return "\n".join(part for part in (self.reasoning, self.content, *calls) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +173,16 @@ class Preference:
     opening: str = ""  # how both responses begin, which is given and not learned: steps that are right
     partial: bool = False  # the responses are steps, after which more follows: that they stop is not learned
     category: str = ""  # which part of a benchmark it belongs to
+    chosen_calls: tuple[ToolCall, ...] = ()
+    rejected_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def responses(self) -> tuple[Message, Message]:
+        """The chosen and the rejected response as messages, without their opening."""
+        return (
+            Message("assistant", self.chosen, self.chosen_calls),
+            Message("assistant", self.rejected, self.rejected_calls),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +197,7 @@ class Judgement:
     time: str = ""  # when it was said, ISO 8601
     opening: str = ""  # how it begins, which is given and not learned
     partial: bool = False  # it is a step, after which more follows: that it stops is not learned
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from posttrain.models.logprobs import TokenLogprobs
 from posttrain.objectives import reduce
 from posttrain.recipes.verify import ITEMS, Item, Verify, run, subject_of
 from posttrain.recipes.verify.gradients import cosine
+from posttrain.recipes.verify.masks import in_calls
 from posttrain.recipes.verify.resume import compare
 from posttrain.rewards import combine
 from posttrain.rollouts import drive
@@ -29,6 +30,7 @@ from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training import policy, policy_batch
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score
+from tests.data.families import of_family
 from tests.recipes.folders import model_folder
 
 resume_module = sys.modules[compare.__module__]  # the package has an item of the same name
@@ -385,3 +387,30 @@ def test_the_packaged_model_keeps_the_contract(switched_off):
     failed = [item.line() for item in items if not item.passed]
     if failed:
         pytest.fail("\n".join(failed))  # in full: pytest shortens what an assertion shows
+
+
+@pytest.mark.parametrize("name", ["smollm3", "hermes", "qwen2.5", "qwen3", "llama3", "mistral-v3"])
+def test_calls_of_tools_are_masked_right_by_each_template_that_knows_them(name):
+    found, told = in_calls(ChatFormat(of_family(name)))
+    assert found == [] and "a call of a tool is learned" in told
+
+
+def test_a_template_without_calls_is_told():
+    assert in_calls(ChatFormat(of_family("smollm2")))[1].startswith("the chat template knows no tool calls")
+
+
+def learning_results(chat):
+    right = chat.training_examples
+    return lambda messages: [e._replace(mask=[True] * len(e.mask)) for e in right(messages)]
+
+
+def learning_answers_alone(chat):
+    right = chat.training_ids
+    return lambda messages: [right(messages, train_on="last")]
+
+
+@pytest.mark.parametrize("fault", [learning_results, learning_answers_alone])
+def test_a_mask_that_is_wrong_where_tools_are_called_is_found(monkeypatch, fault):
+    chat = ChatFormat(of_family("qwen2.5"))
+    monkeypatch.setattr(chat, "training_examples", fault(chat))
+    assert in_calls(chat)[0]

@@ -8,12 +8,16 @@ from transformers import PreTrainedTokenizerFast
 
 TEMPLATES = Path(__file__).parent / "templates"
 
+TAGS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+MISTRAL_TOOLS = ["[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"]
 # family -> special tokens, bos, eos, added tokens that are plain text
 FAMILIES: dict[str, tuple[list[str], str | None, str, list[str]]] = {
     "smollm2": (CHATML, "<|im_start|>", "<|im_end|>", []),
-    "qwen2.5": (CHATML, None, "<|im_end|>", []),
-    "qwen3": (CHATML, None, "<|im_end|>", ["<think>", "</think>"]),
+    "smollm3": (CHATML, None, "<|im_end|>", ["<think>", "</think>", "<tool_call>", "</tool_call>"]),
+    "hermes": (CHATML, None, "<|im_end|>", []),
+    "qwen2.5": (CHATML, None, "<|im_end|>", ["<tool_call>", "</tool_call>"]),
+    "qwen3": (CHATML, None, "<|im_end|>", [*TAGS, "<think>", "</think>"]),
     "llama3": (
         ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
         "<|begin_of_text|>",
@@ -23,7 +27,7 @@ FAMILIES: dict[str, tuple[list[str], str | None, str, list[str]]] = {
     "gemma2": (["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"], "<bos>", "<eos>", []),
     "gemma3": (["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"], "<bos>", "<eos>", []),
     "mistral": (["<s>", "</s>"], "<s>", "</s>", []),
-    "mistral-v3": (["<s>", "</s>", "[INST]", "[/INST]"], "<s>", "</s>", []),
+    "mistral-v3": (["<s>", "</s>", "[INST]", "[/INST]", *MISTRAL_TOOLS], "<s>", "</s>", []),
     "phi3": (
         ["<s>", "<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"],
         "<s>",

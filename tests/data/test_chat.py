@@ -73,6 +73,8 @@ def test_follow_up_is_what_stands_between_two_produced_turns(name, conversation,
 
 STOPS = {
     "smollm2": {"<|im_end|>"},
+    "smollm3": {"<|im_end|>"},
+    "hermes": {"<|im_end|>"},
     "qwen2.5": {"<|im_end|>"},
     "qwen3": {"<|im_end|>"},
     "llama3": {"<|eot_id|>", "<|end_of_text|>"},

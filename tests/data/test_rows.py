@@ -28,7 +28,7 @@ def test_a_missing_field_proposes_the_column_that_is_probably_meant():
         (["hi"], "field 'prompt' message 1 must be {role, content}; got 'hi'"),
         ([{"role": "user", "content": "a"}, {"role": "users", "content": "b"}], "message 2 has the role 'users'"),
         ([{"role": "user", "content": None}], "field 'prompt' message 1 content must be text; got None"),
-        ([{"role": "assistant", "content": "a", "tool_calls": [{}]}], "message 1 has tool_calls"),
+        ([{"role": "assistant", "content": "a", "tool_calls": [{}]}], "message 1 call 1 must be {id, type, function"),
     ],
 )
 def test_bad_conversations_name_place_field_and_message(value, problem):

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from posttrain.data.chat import ChatFormat
-from posttrain.data.tokenizer import ending_at_stop, load_tokenizer, padding_beside
+from posttrain.data.tokenizer import ending_at_stop, load_tokenizer, padding_beside, save_for_scores
 from posttrain.errors import ModelError, TemplateError
 from tests.data.families import of_family
 from tests.data.vectors import TWO
@@ -42,6 +42,47 @@ def test_a_missing_template_is_found_where_it_is_needed(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     with pytest.raises(TemplateError, match="no chat template"):
         ChatFormat(tokenizer)
+
+
+OWN = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '<|im_end|>' }}{% endfor %}"
+
+
+def test_a_template_of_ones_own_takes_the_place_of_the_tokenizers_and_is_saved(tmp_path):
+    of_family("qwen2.5").save_pretrained(tmp_path / "a")
+    (tmp_path / "own.jinja").write_text(OWN, encoding="utf-8")
+    tokenizer = load_tokenizer(tmp_path / "a", str(tmp_path / "own.jinja"))
+    example = ChatFormat(tokenizer).training_ids(TWO[:2])
+    assert tokenizer.decode(example.token_ids) == "user: 2+2?<|im_end|>assistant: 4<|im_end|>"
+    tokenizer.save_pretrained(tmp_path / "b")
+    assert load_tokenizer(tmp_path / "b").chat_template == OWN
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (b"", "is empty; give a Jinja file that renders `messages`"),
+        (b"\xff\xfe", "it is not UTF-8 text; give a Jinja file"),
+        (b"a\n{% for m in messages %}", "own.jinja' line 2 cannot be rendered: Unexpected end of template"),
+        (b"{{ messages[0].content.no() }}", "cannot be rendered: 'str object' has no attribute 'no'"),
+        (b"{{ ''.__class__.__mro__ }}{{ raise_exception('no') }}", "own.jinja' cannot be rendered: "),
+        (None, "own.jinja': No such file or directory; give a Jinja file"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_an_error_that_names_the_file(tmp_path, written, problem):
+    of_family("qwen2.5").save_pretrained(tmp_path / "a")
+    if written is not None:
+        (tmp_path / "own.jinja").write_bytes(written)
+    with pytest.raises(TemplateError) as caught:
+        load_tokenizer(tmp_path / "a", str(tmp_path / "own.jinja"))
+    assert problem in str(caught.value) and "--chat-template" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_every_variant_of_a_template_ends_where_scores_are_read(tmp_path):
+    tokenizer = of_family("qwen2.5")
+    tokenizer.chat_template = {"default": OWN, "tool_use": OWN + "!\n"}
+    save_for_scores(tokenizer, tmp_path, {tokenizer.eos_token_id})
+    saved = load_tokenizer(tmp_path).chat_template
+    assert saved == {"default": ending_at_stop(OWN), "tool_use": ending_at_stop(OWN + "!\n")}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,15 @@ VECTORS: dict[str, tuple[str, str | None, str | None]] = {
         None,  # produced with a thinking block, shown without it once the next question is there
         None,
     ),
+    "smollm3": tuple(
+        f"<|im_start|>system\n{system}<|im_end|>\n{rest}"
+        for system, rest in (
+            ("You are SmolLM.", CHATML_SINGLE),
+            ("You are SmolLM.", CHATML_TWO),
+            ("Be brief.", CHATML_TWO),
+        )
+    ),
+    "hermes": (CHATML_SINGLE, CHATML_TWO, CHATML_SYSTEM + CHATML_TWO),
     "llama3": (
         "<|begin_of_text|>" + LLAMA_TWO[: LLAMA_TWO.index("⟧") + 1],
         "<|begin_of_text|>" + LLAMA_TWO,

@@ -6,24 +6,23 @@ MUTATIONS = [
     *(
         Mutation("data/chat.py", old, new, "data/test_chat.py")
         for old, new in [
-            ("add_special_tokens=False", "add_special_tokens=True"),
             ("[1 if stop else 0 :]", "[0:]"),
             ('(prompt, "0")', '("0",)'),
             ('(prompt, "0")', "(prompt,)"),
             ('(prompt, "0")', "()"),
             ("if whole[: len(head)] == head:", "if True:"),
-            ("mask += [False] * len(shown)", "mask += [True] * len(shown)"),
+            ("mask += [False] * len(between)", "mask += [True] * len(between)"),
             ("mask += [True] * len(made)", "mask += [False] * len(made)"),
             ("mask + [True] * len(produced)", "mask + [True] * (len(produced) - 1) + [False]"),
             ("mask = [False] * len(token_ids)", "mask = [True] * len(token_ids)"),
             ("+ tail[: stop.end()]", ""),
             ("+ tail[: stop.end()]", "+ tail"),
-            ("shown[len(prompt) : len(shown) - len(tail)]", "shown[len(prompt) :]"),
-            ("shown[len(prompt) : len(shown) - len(tail)]", "messages[turn].content"),
-            ("not shown.startswith(prompt) or ", ""),
+            ("said = rendered[len(prompt) : len(rendered) - len(tail)]", "said = rendered[len(prompt) :]"),
+            ("return _Produced(said + tail", "return _Produced(message.content + tail"),
+            ("not rendered.startswith(prompt) or ", ""),
             ("if not prompt.startswith(text):", "if False:"),
-            ("if not _squeeze(shown).endswith(_squeeze(content + tail)):", "if False:"),
-            ("if stop.group(1) in content:", "if False:"),
+            ("if missing := _dropped(message, said):", "if missing := '':"),
+            ("if any(stop.group(1) in text for text in _own_words(message)):", "if False:"),
             ("if found is None:", "if False:"),
             ("if len(parts) != 2:", "if False:"),
             ("if not head.startswith(prompt) and not prompt.startswith(head):", "if False:"),
@@ -34,10 +33,8 @@ MUTATIONS = [
             ("frozenset(named | {stop[0]})", "frozenset(named)"),
             ("frozenset(named | {stop[0]})", "frozenset({stop[0]})"),
             ("named.add(int(tokenizer.eos_token_id))", "pass"),
-            ('if not _TAG.fullmatch(texts.get(t, ""))', ""),
+            ('if not TAG.fullmatch(texts.get(t, ""))', ""),
             ("special | self.stop_ids if", "self.stop_ids if"),
-            (", **self.options", ""),
-            ("add_generation_prompt=generate", "add_generation_prompt=False"),
             ("[*_assistant_turns(messages), len(messages)]", "[len(messages)]"),
             ("if not turns:", "if False:"),
             ("if not tokenizer.chat_template:", "if False:"),
@@ -47,16 +44,89 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("data/chat.py", old, new, "data/test_tools.py")
+        for old, new in [
+            ("if message.tool_calls and not rendered.endswith(tail):", "if False:"),
+            ("if last and not TAG.fullmatch(last.group(1)) else tail", "if last else tail"),
+            ("elif squeeze(message.content) not in text:", "elif False:"),
+            ("if not shown(message.reasoning, text):", "if False:"),
+            ("return dropped_of_calls(message, text)", 'return ""'),
+            (", *(call.arguments for call in message.tool_calls)", ""),
+            ("            if end == len(messages):\n", "            if end == -1:\n"),
+            ("            self._renderer.refuse_dropped(messages, text)\n", ""),
+        ]
+    ),
+    *(
+        Mutation("data/rendering.py", old, new, "data/test_chat.py data/test_tools.py data/test_ordinary_text.py")
+        for old, new in [
+            ("add_special_tokens=False", "add_special_tokens=True"),
+            ("**self.options", ""),
+            ("add_generation_prompt=generate", "add_generation_prompt=False"),
+            ("or _BRACKETED.fullmatch(text)", ""),
+            ("t in special or ", ""),
+            ("message.content if own else self._ordinary.hide(message.content)", "message.content"),
+            ("message.content if own else self._ordinary.hide", "self._ordinary.hide"),
+            ("key: self._ordinary.hide(value)", "key: value"),
+            ("self._ordinary.hide_in(json.loads(tool))", "json.loads(tool)"),
+            ("dict.fromkeys(self._tools_as, schemas) if schemas", "{} if schemas"),
+            ('if "xml_tools" in source else', "if False else"),
+            ('"tool_calls" not in source and ', ""),
+            ('"tool_calls" not in source and "<tool_call>" in source', "False"),
+            ("call.arguments if as_text else", "call.arguments if not as_text else"),
+            ('{"id": call.id} if call.id else {}', '{"id": call.id}'),
+            ('{"id": call.id} if call.id else {}', "{}"),
+            ("if name not in text:", "if False:"),
+            ('message.role == "tool" and not shown', "False and not shown"),
+            ("if missing := dropped_of_calls(message, text):", "if missing := '':"),
+            ("json.dumps(text, ensure_ascii=False)[1:-1]", "text"),
+            ("            yield key\n", ""),
+        ]
+    ),
+    *(
+        Mutation("data/ordinary_text.py", old, new, "data/test_ordinary_text.py")
+        for old, new in [
+            ("key=len, reverse=True", "key=len"),
+            ("{self.hide_in(key): self.hide_in(item)", "{key: self.hide_in(item)"),
+            ("> expected", "> expected + 1"),
+            ("found = [ids.get(i, i) for i in encoded]", "found = encoded[:-1]"),
+            ('model["vocab"] = [[renamed(piece), score]', 'model["vocab"] = [[piece, score]'),
+            ('if not {"".join(pair), *pair} & self._number.keys()', ""),
+            ('model["unk_token"] = renamed(model["unk_token"])', "pass"),
+            ("self.show(respelled)", "self.show(text)"),
+            ("self.show(respelled)", "respelled"),
+        ]
+    ),
+    *(
+        Mutation("data/messages.py", old, new, "data/test_tools.py data/test_rows.py data/test_demonstrations.py")
+        for old, new in [
+            ("if not isinstance(said, str) or said not in _ROLES:", "if False:"),
+            ("if not value.strip() and not may_be_empty:", "if False:"),
+            ('"\\ud800" <= letter <= "\\udfff"', '"\\ud800" < letter <= "\\udfff"'),
+            ('if calls and role != "assistant":', "if False:"),
+            ('if reasoning and role != "assistant":', "if False:"),
+            ("tools=tools if i == first else ()", "tools=tools"),
+            ('message.role in ("system", "user")', "True"),
+            ('if fields.get("type") not in (None, "function"):', "if False:"),
+            ("if not isinstance(loaded, Mapping):", "if False:"),
+            ("if value is not None or key in properties", ""),
+            ("if value is not None or key in properties", "if value is not None"),
+            ('if v is not None or k in ("default", "const", "example")', ""),
+            ('whole = fields if "function" in fields else', "whole = fields if True else"),
+            (", allow_nan=False", ""),
+            ("(ValueError, RecursionError)", "ValueError"),
+            ("value if (loaded := _loaded(value)) is None else loaded", "value"),
+            ('if fields.get("type") != "text" or not', "if not"),
+            ("if value is None and may_be_empty:", "if False:"),
+            ('bool(calls) or role == "tool"', "bool(calls)"),
+        ]
+    ),
+    *(
         Mutation("data/rows.py", old, new, "data/test_rows.py data/test_demonstrations.py")
         for old, new in [
-            ("if role not in _ROLES:", "if False:"),
-            ("if not value.strip():", "if False:"),
-            ('"\\ud800" <= letter <= "\\udfff"', '"\\ud800" < letter <= "\\udfff"'),
-            ('if item.get("tool_calls"):', "if False:"),
             ("if target in columns:", "if False:"),
             ("if name not in columns.values()}", "}"),
             ("(source,) if source in row.fields else source.split", "source.split"),
-            ("enumerate(value, 1)", "enumerate(value)"),
+            ("cast(Sequence[Any], value), 1)", "cast(Sequence[Any], value))"),
             ("*near, *_ALSO_CALLED", "*near, *()"),
         ]
     ),
@@ -143,7 +213,7 @@ MUTATIONS = [
             ('if "answer" not in row and isinstance(judged, Mapping):', 'if "reward_model" in row:'),
             ("seen = {question_of(task.prompt) for task in train}", "seen = set()"),
             ("            seen.add(question)\n", ""),
-            ('" ".join(m.content.split())', "m.content"),
+            ('" ".join(m.text.split())', "m.text"),
             (' for m in prompt if m.role != "system"', " for m in prompt"),
             ("len(heldout) - len(kept))", "len(kept))"),
             ('*(m for m in dressed if m.role != "system")', "*dressed"),
@@ -178,6 +248,11 @@ MUTATIONS = [
         Mutation("data/tokenizer.py", old, new, "data/test_tokenizer.py")
         for old, new in [
             ("if folder.is_dir() and not any(", "if False and not any("),
+            ("        _try(cast(ChatTokenizer, tokenizer), chat_template)\n", ""),
+            ("        tokenizer.chat_template = _read_template(chat_template)\n", ""),
+            ("    if not text.strip():\n", "    if False:\n"),
+            ("(OSError, UnicodeDecodeError)", "OSError"),
+            ("if isinstance(own, dict) else", "if False else"),
             ("if not folder.is_dir() and (", "if False and ("),
         ]
     ),
@@ -191,7 +266,7 @@ MUTATIONS = [
             ("    if not kept:\n", "    if False:\n"),
             ("if not prompt or prompt[-1].role", "if prompt[-1:] and prompt[-1].role"),
             ('if message.role != "assistant":', "if False:"),
-            ("if last[0].content == last[1].content:", "if False:"),
+            ("if replace(last[0], tools=()) == replace(last[1], tools=()):", "if False:"),
             (
                 "        last[0].content,\n        last[1].content,\n",
                 "        last[1].content,\n        last[0].content,\n",
@@ -301,7 +376,9 @@ MUTATIONS = [
     *(
         Mutation("data/convert.py", old, new, "data/test_convert.py")
         for old, new in [
-            ('"chosen": [_said(p.chosen)], "rejected"', '"chosen": [_said(p.rejected)], "rejected"'),
+            ('"chosen": [chosen], "rejected"', '"chosen": [rejected], "rejected"'),
+            ("[_readable(p, fields | tools_column(p.prompt) |", "[_readable(p, fields |"),
+            ('"label": j.good} | tools_column(j.prompt)', '"label": j.good}'),
             ("    if feedback.partial:\n", "    if False:\n"),
             ("- set(speakers)", "- {*speakers, 'system'}"),
             ('"label": j.good}', '"label": True}'),

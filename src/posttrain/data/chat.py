@@ -6,13 +6,15 @@ of the same prompt at inference, and a turn that was sampled is never decoded an
 
 Where a turn begins and ends is found by asking the template, never by knowing its name: the start is the end of
 `render(messages before it, add_generation_prompt=True)`; the end is what the template writes behind a sentinel that
-stands in place of the turn.
+stands in place of the turn. Behind a turn that calls tools a template may write another stop token (Llama 3.1's
+`<|eom_id|>`): there it is the last special token of the rendering.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, final
 
+from posttrain.data.rendering import TAG, Renderer, dropped_of_calls, roles, shown, squeeze
 from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.errors import TemplateError
 from posttrain.types import Message
@@ -20,8 +22,6 @@ from posttrain.types import Message
 TrainOn = Literal["all", "last"]
 
 _SENTINEL = "SENTINEL7f3a9c51"
-# Tags in which models think, answer and call tools: text to a reward, even where a tokenizer calls them special.
-_TAG = re.compile(r"</?(think|thinking|reasoning|answer|solution|tool_call|tool_response)>")
 
 
 class TrainingIds(NamedTuple):
@@ -62,24 +62,25 @@ class ChatFormat:
                 "version of the model, or put a chat_template.jinja into the model's folder"
             )
         self.tokenizer = tokenizer
-        self.options = dict(options or {})
+        self._renderer = Renderer(tokenizer, options or {})
         added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
         named = {int(t) for t in stop_ids}
         if tokenizer.eos_token_id is not None:
             named.add(int(tokenizer.eos_token_id))
         texts = {token: str(entry.content) for token, entry in added.items()}
-        texts |= {token: self._decode([token]) for token in named if token not in texts}
+        texts |= {token: self._renderer.decode([token]) for token in named if token not in texts}
         markers = sorted((text for text in texts.values() if text.strip()), key=len, reverse=True)
-        self._marker = re.compile(r"\s*(" + "|".join(map(re.escape, markers)) + ")") if markers else re.compile(r"(?!)")
+        either = "|".join(map(re.escape, markers)) or "(?!)"
+        self._marker, self._last_marker = re.compile(rf"\s*({either})"), re.compile(rf"\s*({either})\s*$")
         tail = self._tail([Message("user", "Hello")])
-        stop = self._encode(self._stop(tail).group(1))
+        stop = self._renderer.encode(self._stop(tail).group(1))
         if len(stop) != 1:
             raise TemplateError(
                 f"the chat template ends a turn with {tail!r}, which is {len(stop)} tokens, not one stop token"
             )
         self.stop_ids: frozenset[int] = frozenset(named | {stop[0]})
         special = {int(t) for t in tokenizer.all_special_ids} | {t for t, entry in added.items() if entry.special}
-        self._silent = {t for t in special | self.stop_ids if not _TAG.fullmatch(texts.get(t, ""))}
+        self._silent = {t for t in special | self.stop_ids if not TAG.fullmatch(texts.get(t, ""))}
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation and the generation prompt, ready for the next assistant turn: T token ids.
@@ -93,7 +94,9 @@ class ChatFormat:
         try:
             return self._history(messages).token_ids
         except TemplateError:
-            return self._encode(self._render(messages, generate=True))
+            text = self._renderer.render(messages, generate=True)
+            self._renderer.refuse_dropped(messages, text)
+            return self._renderer.encode(text)
 
     def followup_ids(self, history: Sequence[Message], new_messages: Sequence[Message], *, stopped: bool) -> list[int]:
         """The tokens between a sampled assistant turn and the next generation prompt.
@@ -114,15 +117,15 @@ class ChatFormat:
                 "a follow-up needs a history that ends with the assistant's turn, and at least one new message"
             )
         before = history[:-1]
-        shown = self._render([*before, Message("assistant", _SENTINEL), *new_messages], generate=True)
-        head, tail = self._split(shown)
-        prompt = self._render(before, generate=True)
+        rendered = self._renderer.render([*before, Message("assistant", _SENTINEL), *new_messages], generate=True)
+        head, tail = self._split(rendered)
+        prompt = self._renderer.render(before, generate=True)
         # A template may open a thinking block in the prompt and leave it out of earlier turns, so either may be longer.
         if not head.startswith(prompt) and not prompt.startswith(head):
             raise self._rewritten(history, len(before))
         stop = self._stop(tail)
         if not stopped:
-            return self._encode(tail)
+            return self._renderer.encode(tail)
         return self._after(stop.group(1), tail[stop.end() :])
 
     def training_ids(self, messages: Sequence[Message], *, train_on: TrainOn = "all") -> TrainingIds:
@@ -143,8 +146,7 @@ class ChatFormat:
         turns = _assistant_turns(messages)
         if not turns:
             raise TemplateError(
-                "this conversation has no assistant message, so there is nothing to train on; roles: "
-                + _roles(messages)
+                "this conversation has no assistant message, so there is nothing to train on; roles: " + roles(messages)
             )
         last = turns[-1]
         if train_on == "all":
@@ -152,7 +154,7 @@ class ChatFormat:
         else:
             token_ids = self.prompt_ids(messages[:last])
             mask = [False] * len(token_ids)
-        prompt = self._render(messages[:last], generate=True)
+        prompt = self._renderer.render(messages[:last], generate=True)
         produced = self._continue(prompt, self._produced(messages, last, prompt).text)
         return TrainingIds(token_ids + produced, mask + [True] * len(produced))
 
@@ -175,11 +177,11 @@ class ChatFormat:
 
     def text_ids(self, text: str) -> list[int]:
         """Plain text, as pretraining has it: no turns, and nothing added."""
-        return self._encode(text)
+        return self._renderer.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """What sampled tokens say: without stop and other special tokens, but with tags such as `<think>`."""
-        return self._decode([t for t in token_ids if t not in self._silent])
+        return self._renderer.decode([t for t in token_ids if t not in self._silent])
 
     def _history(self, messages: Sequence[Message]) -> TrainingIds:
         """`prompt_ids`, cut at the turns, with a mask of the assistant turns in it."""
@@ -187,13 +189,15 @@ class ChatFormat:
         mask: list[bool] = []
         text = stop = ""  # the rendering so far, and the stop token with which it ends
         for end in [*_assistant_turns(messages), len(messages)]:
-            prompt = self._render(messages[:end], generate=True)
+            prompt = self._renderer.render(messages[:end], generate=True)
             if not prompt.startswith(text):
                 raise self._rewritten(messages, end)
-            shown = self._after(stop, prompt[len(text) :])
-            token_ids += shown
-            mask += [False] * len(shown)
-            if end < len(messages):
+            between = self._after(stop, prompt[len(text) :])
+            token_ids += between
+            mask += [False] * len(between)
+            if end == len(messages):
+                self._renderer.refuse_dropped(messages, prompt)
+            else:
                 produced = self._produced(messages, end, prompt)
                 made = self._continue(prompt, produced.text)
                 token_ids += made
@@ -203,39 +207,45 @@ class ChatFormat:
 
     def _produced(self, messages: Sequence[Message], turn: int, prompt: str) -> _Produced:
         """What the assistant writes after `prompt` when it produces message `turn`."""
-        before, content = messages[:turn], messages[turn].content
-        shown = self._render(messages[: turn + 1])
+        before, message = messages[:turn], messages[turn]
+        rendered = self._renderer.render(messages[: turn + 1])
         tail = self._tail(before)
+        if message.tool_calls and not rendered.endswith(tail):
+            last = self._last_marker.search(rendered)
+            tail = last.group() if last and not TAG.fullmatch(last.group(1)) else tail
         stop = self._stop(tail)
         where = f"assistant turn {len(_assistant_turns(before)) + 1}"
-        if not shown.startswith(prompt) or not shown.endswith(tail) or len(shown) < len(prompt) + len(tail):
+        if not rendered.startswith(prompt) or not rendered.endswith(tail) or len(rendered) < len(prompt) + len(tail):
             raise TemplateError(
                 f"the chat template shows the conversation before {where} differently once the turn is there, so it "
-                f"cannot be trained behind its own generation prompt (which ends with {prompt[-40:]!r}); use a "
-                "template that keeps the prompt as it was, or move the system message into the first user message"
+                "cannot be trained behind its own generation prompt (which ends with "
+                f"{self._renderer.show(prompt)[-40:]!r}); use a template that keeps the prompt as it was, or move the "
+                "system message into the first user message"
             )
-        if not _squeeze(shown).endswith(_squeeze(content + tail)):
+        said = rendered[len(prompt) : len(rendered) - len(tail)]
+        if missing := _dropped(message, said):
             raise TemplateError(
-                f"the chat template drops part of {where} (of {content[:60]!r}), which would never be learnt; "
-                "remove that part from the data (its thinking?), or use a template that keeps it"
+                f"the chat template drops part of {where} (of {missing[:60]!r}), which would never be learnt; "
+                "remove that part from the data (its thinking? its tool calls?), or use a template that keeps it"
             )
-        if stop.group(1) in content:
+        if any(stop.group(1) in text for text in _own_words(message)):
             raise TemplateError(
                 f"{where} contains the stop token {stop.group(1)!r} in its text; remove it from the data"
             )
-        return _Produced(shown[len(prompt) : len(shown) - len(tail)] + tail[: stop.end()], stop.group(1))
+        return _Produced(said + tail[: stop.end()], stop.group(1))
 
     def _rewritten(self, messages: Sequence[Message], turn: int) -> TemplateError:
         number = len(_assistant_turns(messages[:turn]))
         return TemplateError(
             f"the chat template rewrites what came before message {turn + 1} (it drops the thinking of assistant turn "
-            f"{max(number, 1)}, or moves the system message), so one sequence cannot hold all turns as they are "
-            'produced; train on the last turn only (train_on="last"), or use a template that keeps earlier turns'
+            f"{max(number, 1)}, or moves the system message or the tools), so one sequence cannot hold all turns as "
+            'they are produced; train on the last turn only (train_on="last"), or use a template that keeps earlier '
+            "turns"
         )
 
     def _tail(self, before: Sequence[Message]) -> str:
         """What the template writes behind an assistant turn that ends the conversation."""
-        return self._split(self._render([*before, Message("assistant", _SENTINEL)]))[1]
+        return self._split(self._renderer.render([*before, Message("assistant", _SENTINEL)]))[1]
 
     def _split(self, rendered: str) -> tuple[str, str]:
         parts = rendered.split(_SENTINEL)
@@ -257,7 +267,7 @@ class ChatFormat:
 
     def _after(self, stop: str, text: str) -> list[int]:
         """`text`, encoded as it is behind the stop token, which is not returned: its id was sampled, or is known."""
-        return self._encode(stop + text)[1 if stop else 0 :]
+        return self._renderer.encode(stop + text)[1 if stop else 0 :]
 
     def _continue(self, prompt: str, text: str) -> list[int]:
         """`text`, encoded as a continuation of `prompt` whose own tokens do not change.
@@ -266,39 +276,28 @@ class ChatFormat:
         of whatever they encode.
         """
         for lead in (prompt, "0"):
-            head, whole = self._encode(lead), self._encode(lead + text)
+            head, whole = self._renderer.encode(lead), self._renderer.encode(lead + text)
             if whole[: len(head)] == head:
                 return whole[len(head) :]
-        return self._encode(text)
-
-    def _render(self, messages: Sequence[Message], *, generate: bool = False) -> str:
-        conversation = [{"role": m.role, "content": m.content} for m in messages]
-        try:
-            # A template is the model maker's program: whatever it raises is a refusal.
-            return self.tokenizer.apply_chat_template(
-                conversation, tokenize=False, add_generation_prompt=generate, **self.options
-            )
-        except Exception as error:
-            raise TemplateError(
-                f"the chat template refuses a conversation of {_roles(messages) or 'no messages'}: {error}; "
-                "give it the roles that it knows (without --system, if it has no system role)"
-            ) from error
-
-    def _encode(self, text: str) -> list[int]:
-        # The template writes the special tokens itself, <bos> among them.
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
-
-    def _decode(self, token_ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._renderer.encode(text)
 
 
 def _assistant_turns(messages: Sequence[Message]) -> list[int]:
     return [i for i, message in enumerate(messages) if message.role == "assistant"]
 
 
-def _roles(messages: Sequence[Message]) -> str:
-    return ", ".join(message.role for message in messages)
+def _dropped(message: Message, said: str) -> str:
+    """What a turn says that is not in its rendering; of one without calls, which ends with its content, the content."""
+    text = squeeze(said)
+    if not message.tool_calls:
+        if not text.endswith(squeeze(message.content)):
+            return message.content
+    elif squeeze(message.content) not in text:
+        return message.content
+    if not shown(message.reasoning, text):
+        return message.reasoning
+    return dropped_of_calls(message, text)
 
 
-def _squeeze(text: str) -> str:
-    return "".join(text.split())
+def _own_words(message: Message) -> tuple[str, ...]:
+    return (message.content, message.reasoning, *(call.arguments for call in message.tool_calls))

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from posttrain.data.demonstrations import conversation_in
+from posttrain.data.messages import tools_column, written
 from posttrain.data.preferences import (
     Loaded,
     Unusable,
@@ -37,16 +38,18 @@ class Target(NamedTuple):
 def pairs(preference: Preference) -> list[Fields]:
     """`prompt`, `chosen` and `rejected`, each a list of messages; `steps` where the responses are steps."""
     p = preference
-    fields: Fields = {"prompt": _messages(p.prompt), "chosen": [_said(p.chosen)], "rejected": [_said(p.rejected)]}
-    return [_readable(p, fields | ({"steps": p.opening} if p.partial else {}))]
+    chosen, rejected = written(p.responses)
+    fields: Fields = {"prompt": written(p.prompt), "chosen": [chosen], "rejected": [rejected]}
+    return [_readable(p, fields | tools_column(p.prompt) | ({"steps": p.opening} if p.partial else {}))]
 
 
 def conversations(preference: Preference) -> list[Fields]:
     """`chosen` and `rejected`, each a whole conversation as a list of messages."""
     p = preference
     _not_steps(p)
-    before = _messages(p.prompt)
-    return [_readable(p, {"chosen": [*before, _said(p.chosen)], "rejected": [*before, _said(p.rejected)]})]
+    before, (chosen, rejected) = written(p.prompt), written(p.responses)
+    fields: Fields = {"chosen": [*before, chosen], "rejected": [*before, rejected]}
+    return [_readable(p, fields | tools_column(p.prompt))]
 
 
 def transcripts(preference: Preference) -> list[Fields]:
@@ -66,9 +69,10 @@ def judgements(judged: Sequence[Judgement]) -> list[Fields]:
     found: list[Fields] = []
     for j in judged:
         _not_steps(j)
-        fields = {"prompt": _messages(j.prompt), "completion": [_said(j.response)], "label": j.good}
+        completion = written([Message("assistant", j.response, j.calls)])
+        fields = {"prompt": written(j.prompt), "completion": completion, "label": j.good} | tools_column(j.prompt)
         again = _again(j.source, fields, judgement_in)
-        if (again.prompt, again.response, again.good) != (j.prompt, j.response, j.good):
+        if (again.prompt, again.response, again.calls, again.good) != (j.prompt, j.response, j.calls, j.good):
             raise _unsaid(j.source)
         found.append(fields)
     return found
@@ -79,8 +83,9 @@ def demonstrations(judged: Sequence[Judgement]) -> list[Fields]:
     found: list[Fields] = []
     for j in (j for j in judged if j.good):
         _not_steps(j)
-        fields = {"messages": [*_messages(j.prompt), _said(j.response)]}
-        if _again(j.source, fields, conversation_in) != (*j.prompt, Message("assistant", j.response)):
+        whole = (*j.prompt, Message("assistant", j.response, j.calls))
+        fields: Fields = {"messages": written(whole)} | tools_column(whole)
+        if _again(j.source, fields, conversation_in) != whole:
             raise _unsaid(j.source)
         found.append(fields)
     return found
@@ -107,14 +112,6 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 """By the name that is typed."""
 
 
-def _messages(prompt: Sequence[Message]) -> list[Fields]:
-    return [{"role": message.role, "content": message.content} for message in prompt]
-
-
-def _said(text: str) -> Fields:
-    return {"role": "assistant", "content": text}
-
-
 def _not_steps(feedback: Preference | Judgement) -> None:
     if feedback.partial:
         raise DataError(f"{feedback.source}: its responses are steps, for which the layout has no field")
@@ -124,8 +121,8 @@ def _readable(preference: Preference, fields: Fields) -> Fields:
     """The fields, if they say the same; raises `DataError` if not."""
     p = preference
     again = _again(p.source, fields, preferences_in)[0]
-    said = (again.prompt, again.chosen, again.rejected, again.opening, again.partial)
-    if said != (p.prompt, p.chosen, p.rejected, p.opening, p.partial):
+    said = (again.prompt, *again.responses, again.opening, again.partial)
+    if said != (p.prompt, *p.responses, p.opening, p.partial):
         raise _unsaid(p.source)
     return fields
 

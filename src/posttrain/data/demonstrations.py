@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
 from posttrain.data.rows import Row
 from posttrain.data.sources import read_rows
@@ -23,6 +24,7 @@ def load_demonstrations(
 
     A row has one of: `messages` or `conversations` (lists of {role, content}, or of ShareGPT's {from, value}); `prompt`
     and `completion` (text or lists); `question` and `answer`; `instruction`, perhaps `input`, and `output`.
+    Messages may have `tool_calls`, and the row `tools`: the JSON schemas of what may be called.
 
     Args:
         source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`).
@@ -62,9 +64,10 @@ def _read(row: Row) -> tuple[Message, ...]:
         text = row.text("instruction")
         # Alpaca's rows have an `input` that is empty where the instruction says it all.
         more = row.text("input") if row.fields.get("input") else ""
-        return (Message("user", f"{text}\n\n{more}" if more else text), Message("assistant", row.text("output")))
+        prompt = (Message("user", f"{text}\n\n{more}" if more else text),)
+        return (*with_tools(prompt, row.tools()), Message("assistant", row.text("output")))
     if "question" in row and "prompt" not in row:
-        return (Message("user", row.text("question")), Message("assistant", row.text("answer")))
+        return (*row.messages("question"), Message("assistant", row.text("answer")))
     if "prompt" not in row and "completion" not in row:
         raise row.fail(
             f"no demonstration found; this row has: {', '.join(row.fields) or 'no fields'}; expected messages, or "

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
+from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
 from posttrain.data.packing import Example, Judged, Pair, Ranked, size_of
 from posttrain.data.rows import Row, typed
@@ -57,7 +58,8 @@ def load_preferences(
     `responses` and their `scores` (data/layouts.py); a row of these may make several preferences.
 
     `strength` (or `margin`) is how much better the chosen one was found, and `subset` (or `category`) which part of a
-    benchmark the row belongs to, as in RewardBench.
+    benchmark the row belongs to, as in RewardBench. The two last messages may call tools (`tool_calls`), whose schemas
+    are in the column `tools`.
 
     `steps` (or `initial_reason_steps`, as in Step-DPO's own data) is what both go on from: given, not learned. The two
     responses are steps then, after which more follows: that they stop is not learned.
@@ -129,7 +131,10 @@ def judgements_of(preference: Preference) -> tuple[Judgement, Judgement]:
     """A preference as two judgements: the chosen response is good, the rejected one bad."""
     p = preference
     about = (p.annotator, p.source, p.time, p.opening, p.partial)
-    return Judgement(p.prompt, p.chosen, True, *about), Judgement(p.prompt, p.rejected, False, *about)
+    return (
+        Judgement(p.prompt, p.chosen, True, *about, p.chosen_calls),
+        Judgement(p.prompt, p.rejected, False, *about, p.rejected_calls),
+    )
 
 
 def usable(rows: Sequence[Row], read: Callable[[Row], Sequence[T]]) -> Loaded[T]:
@@ -208,9 +213,11 @@ def _preference(row: Row) -> Preference:
         raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with --columns")
     last = (chosen[-1], rejected[-1])
     for name, message in zip(("chosen", "rejected"), last, strict=True):
+        if message.reasoning:
+            raise row.fail(f"field '{name}' has its reasoning apart; write it into the content, as the model writes it")
         if message.role != "assistant":
             raise row.fail(f"field '{name}' must end with an assistant message; it ends with the role '{message.role}'")
-    if last[0].content == last[1].content:
+    if replace(last[0], tools=()) == replace(last[1], tools=()):
         raise Unusable("'chosen' and 'rejected' are the same")
     field = next((field for field in ("steps", "initial_reason_steps") if field in row), "")
     opening = _steps(row, field) if field else ""
@@ -223,6 +230,8 @@ def _preference(row: Row) -> Preference:
         opening=opening,
         partial=bool(field),
         category=_category(row),
+        chosen_calls=last[0].tool_calls,
+        rejected_calls=last[1].tool_calls,
     )
 
 
@@ -268,7 +277,9 @@ def judgement_in(row: Row) -> Judgement:
         raise row.fail(f"field 'label' must be true for a good response and false for a bad one; got {good!r}")
     if len(said) != 1 or said[0].role != "assistant":
         raise row.fail("field 'completion' must be one response: text, or a list with one assistant message")
-    return Judgement(prompt, said[0].content, bool(good), source=row.place)
+    if said[0].reasoning:
+        raise row.fail("field 'completion' has its reasoning apart; write it into the content, as the model writes it")
+    return Judgement(prompt, said[0].content, bool(good), source=row.place, calls=said[0].tool_calls)
 
 
 def _conversation(row: Row, field: str) -> tuple[Message, ...]:
@@ -288,12 +299,14 @@ def _conversation(row: Row, field: str) -> tuple[Message, ...]:
         raise row.fail(f"field '{field}' has words before the first turn: {pieces[0].strip()[:40]!r}")
     if not all(message.content for message in said):
         raise Unusable(f"'{field}' has a turn in which nothing is said")
-    return tuple(said)
+    return with_tools(said, row.tools())
 
 
 def _says_nothing(value: Any) -> bool:
     """Whether a response is empty: text, or a list whose last message is."""
     if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+        if value[-1].get("tool_calls"):
+            return False
         value = value[-1].get("content", value[-1].get("value"))
     return isinstance(value, str) and not value.strip()
 
@@ -305,15 +318,16 @@ def pair_of(chat: ChatFormat, preference: Preference) -> Pair:
     more follows the stop is not there.
     """
     p = preference
-    return Pair(*responses_to(chat, p.prompt, p.opening, (p.chosen, p.rejected), p.partial))
+    return Pair(*responses_to(chat, p.prompt, p.opening, p.responses, p.partial))
 
 
 def ranked_of(chat: ChatFormat, preferences: Sequence[Preference]) -> Ranked:
     """Preferences about one prompt as tokens: each response once, and which two of them were compared."""
     p = preferences[0]
-    texts = list(dict.fromkeys(text for one in preferences for text in (one.chosen, one.rejected)))
-    pairs = tuple((texts.index(one.chosen), texts.index(one.rejected), one.strength) for one in preferences)
-    return Ranked(tuple(responses_to(chat, p.prompt, p.opening, texts, p.partial)), pairs)
+    said = list(dict.fromkeys(response for one in preferences for response in one.responses))
+    answers = [(*one.responses, one.strength) for one in preferences]
+    pairs = tuple((said.index(chosen), said.index(rejected), strength) for chosen, rejected, strength in answers)
+    return Ranked(tuple(responses_to(chat, p.prompt, p.opening, said, p.partial)), pairs)
 
 
 def shortened(ranked: Ranked, longest: int) -> Ranked | None:
@@ -333,12 +347,12 @@ def together(preferences: Sequence[Preference]) -> list[tuple[Preference, ...]]:
 def judged_of(chat: ChatFormat, judgement: Judgement) -> Judged:
     """A judgement as tokens, learned as a response of `pair_of`."""
     j = judgement
-    (example,) = responses_to(chat, j.prompt, j.opening, (j.response,), j.partial)
+    (example,) = responses_to(chat, j.prompt, j.opening, (Message("assistant", j.response, j.calls),), j.partial)
     return Judged(example, j.good)
 
 
 def responses_to(
-    chat: ChatFormat, prompt: Sequence[Message], opening: str, texts: Sequence[str], partial: bool
+    chat: ChatFormat, prompt: Sequence[Message], opening: str, responses: Sequence[Message], partial: bool
 ) -> list[Example]:
     """Responses to one prompt with one opening, which is given as far as its tokens are the same in all of them.
 
@@ -346,14 +360,14 @@ def responses_to(
     """
     given = tuple(chat.prompt_ids(prompt))
 
-    def tokens(text: str) -> tuple[int, ...]:
-        ids = chat.training_ids([*prompt, Message("assistant", text)], train_on="last")
+    def tokens(response: Message) -> tuple[int, ...]:
+        ids = chat.training_ids([*prompt, replace(response, content=opening + response.content)], train_on="last")
         return tuple(ids.token_ids[len(given) :])
 
-    said = [tokens(opening + text)[: -1 if partial else None] for text in texts]
+    said = [tokens(response)[: -1 if partial else None] for response in responses]
     start = 0
     if opening:
-        aligned = enumerate(zip(tokens(opening), *said, strict=False))
+        aligned = enumerate(zip(tokens(Message("assistant", "")), *said, strict=False))
         differing = (place for place, alike in aligned if len(set(alike)) > 1)
         start = next(differing, min(map(len, said)) - 1)  # where nothing is said after the opening: the stop alone
     return [Example(given + ids[:start], ids[start:], (True,) * len(ids[start:])) for ids in said]

@@ -54,7 +54,7 @@ def load_ratings(
 
 def graded_of(chat: ChatFormat, rated: Rated) -> Graded:
     """A rated response as tokens."""
-    (example,) = responses_to(chat, rated.prompt, "", (rated.response,), False)
+    (example,) = responses_to(chat, rated.prompt, "", (Message("assistant", rated.response),), False)
     return Graded(example, rated.ratings)
 
 

@@ -6,24 +6,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
+from posttrain.data.messages import excerpt, read_message, read_text, read_tools, with_tools
 from posttrain.errors import DataError, UserError
-from posttrain.types import Message, Role
+from posttrain.types import Message
 
-# ShareGPT and its relatives name the speakers otherwise.
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-    "developer": "system",
-    "observation": "tool",
-    "function": "tool",
-}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 # Names that public data sets use for a field; the first one that a row has is what the error message proposes.
 _ALSO_CALLED = {
@@ -74,35 +60,37 @@ class Row:
         return self._text(self.fields[field], f"field '{field}'")
 
     def messages(self, field: str) -> tuple[Message, ...]:
-        """A field that must be a conversation: text (one user message), or a list of messages."""
+        """A field that must be a conversation: text (one user message), or a list of messages.
+
+        The column `tools` goes with it, on its first message from the system or a user.
+        """
         if field not in self:
             raise self.missing(field)
         value = self.fields[field]
         if isinstance(value, str):
-            return (Message("user", self.text(field)),)
+            value = [{"role": "user", "content": self.text(field)}]
         if not isinstance(value, Sequence) or not value:
-            raise self.fail(f"field '{field}' must be text or a list of {{role, content}}; got {_shown(value)}")
-        return tuple(self._message(item, f"field '{field}' message {i}") for i, item in enumerate(value, 1))
+            raise self.fail(f"field '{field}' must be text or a list of {{role, content}}; got {excerpt(value)}")
+        tools = self.tools()
+        try:
+            items = enumerate(cast(Sequence[Any], value), 1)
+            found = [read_message(item, f"field '{field}' message {i}", tools) for i, item in items]
+        except DataError as error:
+            raise self.fail(str(error)) from None
+        return with_tools(found, tools)
 
-    def _message(self, item: Any, name: str) -> Message:
-        if not isinstance(item, Mapping):
-            raise self.fail(f"{name} must be {{role, content}}; got {_shown(item)}")
-        item = cast(Mapping[str, Any], item)
-        role, content = item.get("role", item.get("from")), item.get("content", item.get("value"))
-        if role not in _ROLES:
-            raise self.fail(f"{name} has the role {_shown(role)}; expected one of {', '.join(sorted(_ROLES))}")
-        if item.get("tool_calls"):
-            raise self.fail(f"{name} has tool_calls, which are not supported; write the call into its content")
-        return Message(_ROLES[role], self._text(content, f"{name} content"))
+    def tools(self) -> tuple[str, ...]:
+        """The column `tools`, each a JSON schema as text; empty where there is none."""
+        try:
+            return read_tools(self.fields.get("tools"))
+        except DataError as error:
+            raise self.fail(f"{error}; if it is something else, rename it with --columns other=tools") from None
 
     def _text(self, value: Any, name: str) -> str:
-        if not isinstance(value, str):
-            raise self.fail(f"{name} must be text; got {_shown(value)}")
-        if not value.strip():
-            raise self.fail(f"{name} is empty; remove the row, or fill it in")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise self.fail(f"{name} has half of a surrogate pair, which no tokenizer can read; repair the text")
-        return value
+        try:
+            return read_text(value, name)
+        except DataError as error:
+            raise self.fail(str(error)) from None
 
 
 def typed(value: Any) -> Any:
@@ -168,8 +156,3 @@ def _map_row(row: Row, columns: Mapping[str, str]) -> Row:
             value = cast(Any, value[name])
         mapped[target] = value
     return Row(mapped, row.place, row.id)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from posttrain.data.gym import load_gym
+from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
 from posttrain.data.order import seed_for
 from posttrain.data.rows import Row
@@ -28,10 +29,10 @@ def load_tasks(
 ) -> list[Task]:
     """The tasks of a data set, or of `gym:NAME?option=value`.
 
-    A row needs `prompt` (text, or a list of {role, content}) and may have `answer`, `gold` and `id`; its other columns
-    become metadata. The columns of GSM8K (`question`, and an `answer` that ends with `#### 72`) are recognised: what
-    stands behind `####` is the answer, all of it the gold. So are verl's, whose answer is the field `ground_truth` of
-    `reward_model`.
+    A row needs `prompt` (text, or a list of {role, content}, in which tools may have been called already) and may have
+    `answer`, `gold`, `id` and `tools`; its other columns become metadata. The columns of GSM8K (`question`, and an
+    `answer` that ends with `#### 72`) are recognised: what stands behind `####` is the answer, all of it the gold. So
+    are verl's, whose answer is the field `ground_truth` of `reward_model`.
 
     Args:
         source: a file, folder, hub id (see `load_rows`), `gym:` source (see `load_gym`), or a mixture of them (see
@@ -79,11 +80,12 @@ def dress(messages: Sequence[Message], system: str | None, prompt_template: str)
     if prompt_template.count("{prompt}") != 1:
         raise UserError(f"a prompt template needs {{prompt}} exactly once; got '{prompt_template}'")
     dressed = tuple(
-        Message(m.role, prompt_template.replace("{prompt}", m.content)) if m.role == "user" else m for m in messages
+        replace(m, content=prompt_template.replace("{prompt}", m.content)) if m.role == "user" else m for m in messages
     )
     if system is None:
         return dressed
-    return (Message("system", system), *(m for m in dressed if m.role != "system"))
+    tools = next((m.tools for m in messages if m.tools), ())
+    return with_tools((Message("system", system), *(m for m in dressed if m.role != "system")), tools)
 
 
 class Disjoint(NamedTuple):
@@ -173,7 +175,7 @@ def met_before(removed: int) -> list[str]:
 
 def question_of(prompt: Sequence[Message]) -> tuple[str, ...]:
     """What is asked, by which two prompts are the same one: all but the system message and white space."""
-    return tuple(" ".join(m.content.split()) for m in prompt if m.role != "system")
+    return tuple(" ".join(m.text.split()) for m in prompt if m.role != "system")
 
 
 def _task(row: Row) -> Task:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, TemplateError
 
 _FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
@@ -17,6 +17,7 @@ class ChatTokenizer(Protocol):
     all_special_ids: Any
     pad_token_id: Any
     pad_token: Any
+    backend_tokenizer: Any  # of the library tokenizers
     added_tokens_decoder: Any  # id -> AddedToken, with `content` and `special`
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
@@ -44,11 +45,16 @@ class ChatTokenizer(Protocol):
         ...
 
 
-def load_tokenizer(name: str | Path) -> ChatTokenizer:
+def load_tokenizer(name: str | Path, chat_template: str = "") -> ChatTokenizer:
     """The tokenizer of a model folder or hub id. Whether it has a chat template is for `ChatFormat` to ask.
+
+    Args:
+        name: of the folder, or the hub id.
+        chat_template: a Jinja file whose template takes the place of the tokenizer's own, also where it is saved.
 
     Raises:
         ModelError: the folder has no tokenizer, there is no such folder or hub id, or the hub cannot be reached.
+        TemplateError: the template cannot be read, or is none.
     """
     from transformers import AutoTokenizer  # takes seconds: not every command needs it
 
@@ -69,7 +75,35 @@ def load_tokenizer(name: str | Path) -> ChatTokenizer:
         ) from error
     if not tokenizer.is_fast:
         raise ModelError(f"the tokenizer of '{name}' has no fast version (tokenizer.json), which posttrain needs")
+    if chat_template:
+        tokenizer.chat_template = _read_template(chat_template)
+        _try(cast(ChatTokenizer, tokenizer), chat_template)
     return cast(ChatTokenizer, tokenizer)
+
+
+def _read_template(file: str) -> str:
+    """The template in a file."""
+    try:
+        text = Path(file).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise TemplateError(f"cannot read --chat-template '{file}': {reason}; give a Jinja file") from error
+    if not text.strip():
+        raise TemplateError(f"--chat-template '{file}' is empty; give a Jinja file that renders `messages`")
+    return text
+
+
+def _try(tokenizer: ChatTokenizer, file: str) -> None:
+    """Render one message: an error that names the file is better than one of the first row."""
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
+    except Exception as error:  # a template raises whatever its author wanted
+        number = getattr(error, "lineno", None)
+        line = f" line {number}" if number else ""
+        raise TemplateError(
+            f"--chat-template '{file}'{line} cannot be rendered: {_first_line(error)}; give a Jinja file that renders "
+            "`messages`"
+        ) from error
 
 
 _RENDERED = "{% set rendered %}"
@@ -105,7 +139,10 @@ def save_for_scores(tokenizer: ChatTokenizer, folder: Path, ends: Collection[int
     """
     padding = padding_beside(tokenizer, ends)
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
-    tokenizer.chat_template = ending_at_stop(tokenizer.chat_template)
+    own = tokenizer.chat_template  # text, or several by name: with and without tools
+    tokenizer.chat_template = (
+        {name: ending_at_stop(text) for name, text in own.items()} if isinstance(own, dict) else ending_at_stop(own)
+    )
     tokenizer.save_pretrained(str(folder))
     return padding
 

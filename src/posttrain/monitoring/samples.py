@@ -10,7 +10,7 @@ from posttrain.types import Group
 def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: str = "") -> Iterator[Sample]:
     """One sample per completion, or the first `per_group` of each group."""
     for group in groups:
-        prompt = "\n".join(f"{m.role}: {m.content}" for m in group.task.prompt)
+        prompt = "\n".join(f"{m.role}: {m.text}" for m in group.task.prompt)
         scored = zip(group.trajectories, group.rewards, group.scores, strict=True)
         for trajectory, reward, scores in list(scored)[:per_group]:
             yield Sample(

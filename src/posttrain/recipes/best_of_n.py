@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.heldout import weighed
@@ -270,7 +271,8 @@ def chosen(group: Group, keep: int, least: float | None) -> list[int]:
 def _row(group: Group, place: int) -> dict[str, Any]:
     said = Message("assistant", group.trajectories[place].text)
     return {
-        "messages": [{"role": m.role, "content": m.content} for m in (*group.task.prompt, said)],
+        "messages": written((*group.task.prompt, said)),
+        **tools_column(group.task.prompt),
         "id": group.task.id,
         "reward": group.rewards[place],
         "scores": {name: score.value for name, score in group.scores[place].items() if score.applicable},

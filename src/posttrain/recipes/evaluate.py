@@ -86,6 +86,8 @@ class Evaluate:
     """A system message, in place of the data's own; give the one that the model was trained with."""
     prompt_template: str = "{prompt}"
     """Text around each question; give the one that the model was trained with."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own chat template."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
     engine: str = "embedded"
@@ -226,7 +228,13 @@ class _Parts:
 
 
 def _load(config: Evaluate, saved: SavedModel) -> Policy:
-    return load_policy(saved.where, precision=config.precision, engine=config.engine, cache_gb=config.cache_gb)
+    return load_policy(
+        saved.where,
+        precision=config.precision,
+        chat_template=config.chat_template,
+        engine=config.engine,
+        cache_gb=config.cache_gb,
+    )
 
 
 def _prepare(config: Evaluate) -> _Parts:
@@ -250,7 +258,13 @@ def _prepare(config: Evaluate) -> _Parts:
         notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
     kept = tasks
     for saved in models:
-        kept = fitting(kept, saved.where, max_prompt_tokens=config.max_prompt_tokens, title=saved.title)
+        kept = fitting(
+            kept,
+            saved.where,
+            max_prompt_tokens=config.max_prompt_tokens,
+            title=saved.title,
+            chat_template=config.chat_template,
+        )
     if len(kept) < len(tasks):
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
     return _Parts(kept, environment, model, baseline, tuple(notes))

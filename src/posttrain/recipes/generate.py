@@ -55,6 +55,8 @@ class Generate:
     """A system message; give the one that the model was trained with."""
     prompt_template: str = "{prompt}"
     """Text around each prompt; give the one that the model was trained with."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own chat template."""
     chat: bool = False
     """Hold a conversation: each line of standard input is a turn, an empty line ends it."""
     precision: str = "auto"
@@ -129,8 +131,15 @@ def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = 
     notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
     tasks = [] if config.chat else _tasks(config, said)
     if tasks:
-        fitting(tasks, saved.where, title=saved.title)  # an error before the weights are read
-    policy = load_policy(saved.where, precision=config.precision, engine=config.engine, cache_gb=config.cache_gb)
+        # an error before the weights are read
+        fitting(tasks, saved.where, title=saved.title, chat_template=config.chat_template)
+    policy = load_policy(
+        saved.where,
+        precision=config.precision,
+        chat_template=config.chat_template,
+        engine=config.engine,
+        cache_gb=config.cache_gb,
+    )
     if config.chat:
         return _chat(config, policy, saved.title, said, notes, show=(lambda text: None) if quiet else print)
     requests = [

@@ -127,7 +127,13 @@ def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgor
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     saved = began_from(config.model, resume)
-    policy = load_policy(saved.where, precision=config.precision, lora=lora_of(config), seed=config.seed)
+    policy = load_policy(
+        saved.where,
+        precision=config.precision,
+        chat_template=config.chat_template,
+        lora=lora_of(config),
+        seed=config.seed,
+    )
     units = feedback.tokenize(config, kind, sides, policy.chat, policy.model.context)
     if config.gradient_checkpointing:
         checkpoint_layers(policy.model.network)

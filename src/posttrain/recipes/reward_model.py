@@ -165,7 +165,7 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
     sides = feedback.read(config, RANKINGS)
     saved = began_from(config.model, resume)
     device = default_device()
-    tokenizer = load_tokenizer(locate(saved.where))
+    tokenizer = load_tokenizer(locate(saved.where), config.chat_template)
     model = load_reward_model(
         saved.where,
         dtype=dtype_of(config.precision, device),

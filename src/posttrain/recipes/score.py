@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.data import load_completions, parse_columns
+from posttrain.data.messages import tools_column, written
 from posttrain.environments import SingleTurn
 from posttrain.environments.overseen import overseen, rewards_in
 from posttrain.errors import UserError
@@ -209,7 +210,8 @@ def _written(episode: Episode, scored: Scored) -> dict[str, Any]:
         **scored.row(),
         "reward": None if math.isnan(scored.total) else scored.total,
         "explanation": {name: score.explanation for name, score in scored.scores.items()},
-        "prompt": [{"role": m.role, "content": m.content} for m in episode.task.prompt],
+        "prompt": written(episode.task.prompt),
+        **tools_column(episode.task.prompt),
         "completion": episode.completion,
         "answer": answer if isinstance(answer, str | int | float | list | None) else str(answer),
     }

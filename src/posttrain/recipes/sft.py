@@ -100,6 +100,8 @@ class SFT:
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
     """Text around each of the user's messages."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own chat template; it is saved with the model."""
     eval_dataset: str = ""
     """Held-out demonstrations, to compute the loss of; what is also in the training data is left out of them."""
     eval_share: float = 0.0
@@ -201,7 +203,13 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
     _check(config)
     conversations, heldout, notes = _conversations(config)
     saved = began_from(config.model, resume)
-    policy = load_policy(saved.where, precision=config.precision, lora=lora_of(config), seed=config.seed)
+    policy = load_policy(
+        saved.where,
+        precision=config.precision,
+        chat_template=config.chat_template,
+        lora=lora_of(config),
+        seed=config.seed,
+    )
     longest = min(config.max_tokens, policy.model.context)
     examples, dropped = _examples(policy, conversations, config.train_on, longest)
     kept, unheard = _examples(policy, heldout, config.train_on, longest)

@@ -10,7 +10,14 @@ from posttrain.models.load import locate
 from posttrain.types import Task
 
 
-def fitting(tasks: Sequence[Task], model: str, *, max_prompt_tokens: int | None = None, title: str = "") -> list[Task]:
+def fitting(
+    tasks: Sequence[Task],
+    model: str,
+    *,
+    max_prompt_tokens: int | None = None,
+    title: str = "",
+    chat_template: str = "",
+) -> list[Task]:
     """The tasks whose prompts have at most `max_prompt_tokens` tokens and leave room for a new one in the context.
 
     Args:
@@ -18,11 +25,12 @@ def fitting(tasks: Sequence[Task], model: str, *, max_prompt_tokens: int | None 
         model: a folder, hub id, or packaged model.
         max_prompt_tokens: None where nothing may be left out.
         title: what to call the model in errors.
+        chat_template: a Jinja file in place of the tokenizer's own template.
 
     Raises:
         UserError: nothing may be left out and a prompt does not fit (names its task), or none fits.
     """
-    chat, context = ChatFormat(load_tokenizer(locate(model))), read_shape(model).context
+    chat, context = ChatFormat(load_tokenizer(locate(model), chat_template)), read_shape(model).context
     most = context - 1 if max_prompt_tokens is None else min(context - 1, max_prompt_tokens)
     kept: list[Task] = []
     for task in tasks:

@@ -53,6 +53,8 @@ class SampledOptions:
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
     """Text around each question."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own chat template; it is saved with the model."""
     seed: int = 0
     """Decides every random choice of the run."""
 

@@ -38,6 +38,7 @@ def load_policy(
     name: str,
     *,
     precision: str = "auto",
+    chat_template: str = "",
     lora: Lora | None = None,
     device: str = "auto",
     engine: str = "embedded",
@@ -46,19 +47,20 @@ def load_policy(
 ) -> Policy:
     """Load a policy by hub id, folder, adapter folder, or the name of a packaged model.
 
+    `chat_template` is a Jinja file in place of the tokenizer's own template, and is saved with the policy.
     `engine` is a name in `ENGINES`, or the address of a vLLM server. `precision` is float32, bfloat16, or auto: what
     this machine computes faster. With `lora` a fresh adapter is trained instead of the whole model.
 
     Raises:
         UserError: there is no such engine, or it is not installed; the model has no such modules as `lora` names.
         ModelError: there is no such model, or it has no tokenizer.
-        TemplateError: its tokenizer has no chat template.
+        TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
     """
     if engine not in ENGINES and "://" not in engine:
         raise unknown("engine", engine, [*ENGINES, "http://HOST:PORT"])
     device = default_device() if device == "auto" else device
     dtype = dtype_of(precision, device)
-    tokenizer = load_tokenizer(locate(name))
+    tokenizer = load_tokenizer(locate(name), chat_template)
     model = load_model(name, dtype=dtype, device=device)
     if lora:
         model = add_adapter(model, lora, seed=seed)

@@ -1,12 +1,13 @@
 """A reward model at work: conversations in words come in, the score of each by every member goes out."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
 
 from posttrain.data.chat import ChatFormat
+from posttrain.data.messages import written
 from posttrain.data.packing import Example, pack
 from posttrain.data.tokenizer import ChatTokenizer, load_tokenizer
 from posttrain.errors import RewardError, TemplateError
@@ -64,6 +65,8 @@ class Scorer:
         try:
             return self.chat.training_ids(messages, train_on="last").token_ids[len(prompt) :]
         except TemplateError:
+            if messages[-1].tool_calls:  # of a data set: not what a policy happened to say
+                raise
             ids = self.chat.tokenizer.encode(messages[-1].content, add_special_tokens=False)
             said = list(takewhile(lambda token: token not in self.chat.stop_ids, ids))
             return [*said, self.chat.training_ids(_PLAIN, train_on="last").token_ids[-1]]
@@ -91,7 +94,7 @@ def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 
 
 def _tail(tokenizer: ChatTokenizer, chat: ChatFormat) -> tuple[int, ...]:
     """What the template writes behind the last stop token; nothing where it writes none."""
-    said = [asdict(message) for message in _PLAIN]
+    said = written(_PLAIN)
     ids = tokenizer.encode(tokenizer.apply_chat_template(said, tokenize=False), add_special_tokens=False)
     stops = [place for place, token in enumerate(ids) if token in chat.stop_ids]
     return tuple(ids[stops[-1] + 1 :]) if stops else ()

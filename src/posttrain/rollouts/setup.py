@@ -92,6 +92,7 @@ def set_up(
     policy = load_policy(
         model,
         precision=options.precision,
+        chat_template=options.chat_template,
         lora=lora_of(options),
         engine=options.engine,
         cache_gb=options.cache_gb,

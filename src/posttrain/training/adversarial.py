@@ -6,10 +6,10 @@ that learns from them beside what it had learned from is trained against what op
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
+from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.types import Group, StopReason
 
@@ -24,7 +24,8 @@ def fooled(group: Group, golds: Sequence[float]) -> list[dict[str, Any]]:
     if not (golds[better] > golds[liked] and group.rewards[better] < group.rewards[liked]):
         return []
     row = {
-        "prompt": [asdict(message) for message in group.task.prompt],
+        "prompt": written(group.task.prompt),
+        **tools_column(group.task.prompt),
         "chosen": group.trajectories[better].text,
         "rejected": group.trajectories[liked].text,
         "reward": {"chosen": group.rewards[better], "rejected": group.rewards[liked]},
@@ -49,7 +50,7 @@ def for_people(group: Group, seed: int) -> list[dict[str, Any]]:
     digest = sha256("\0".join(group.trajectories[place].text for place, _ in said).encode()).hexdigest()[:8]
     row = {
         "item": f"{group.task.id} {digest}",  # the same prompt may come in a later round, with other answers
-        "prompt": [asdict(message) for message in group.task.prompt],
+        "prompt": written(group.task.prompt),
         "completions": [
             {"text": group.trajectories[place].text, "model": name, "reward": group.rewards[place]}
             for place, name in said

@@ -67,6 +67,8 @@ class PairOptions:
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
     """Text around each of the user's messages."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own chat template; it is saved with the model."""
     eval_dataset: str = ""
     """Held-out pairs; those whose prompt is also in the training data are left out of them."""
     eval_share: float = 0.0

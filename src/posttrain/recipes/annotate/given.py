@@ -5,6 +5,8 @@ from typing import Any
 
 from posttrain.annotation.store.projects import NewItem
 from posttrain.data import Row
+from posttrain.errors import DataError
+from posttrain.types import Message
 
 _READ = ("prompt", "completions", "item", "id", "priority", "expected")
 
@@ -18,7 +20,7 @@ def item_of(row: Row, *, talk: bool) -> NewItem:
     said = () if talk and "prompt" not in row and "topic" in row else row.messages("prompt")
     if talk and said and said[-1].role == "user":
         raise row.fail("people say the first word in a conversation; give them a 'topic', and no prompt that asks")
-    prompt = [{"role": message.role, "content": message.content} for message in said]
+    prompt = spoken(row.place, said)
     value = row.fields.get("completions") or []
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise row.fail(f"field 'completions' must be a list; got {value!r}")
@@ -33,6 +35,17 @@ def item_of(row: Row, *, talk: bool) -> NewItem:
         raise row.fail(f"field 'priority' must be a number; got {priority!r}")
     details = {key: value for key, value in row.fields.items() if key not in _READ}
     return NewItem(str(name), prompt, [_completion(row, one) for one in value], details, expected, float(priority))
+
+
+def spoken(place: str, messages: Sequence[Message]) -> list[dict[str, str]]:
+    """A prompt as annotators see it.
+
+    Raises:
+        DataError: it has tools or calls of tools, which the pages do not show.
+    """
+    if any(message.tools or message.tool_calls for message in messages):
+        raise DataError(f"{place}: annotators cannot be shown tools or tool calls yet; write them into the content")
+    return [{"role": message.role, "content": message.text} for message in messages]
 
 
 def _completion(row: Row, value: Any) -> tuple[str, str, dict[str, Any]]:

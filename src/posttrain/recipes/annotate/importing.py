@@ -36,7 +36,7 @@ from posttrain.models.load import load_model
 from posttrain.monitoring import Progress
 from posttrain.recipes.annotate.choosing import MOVED, RANDOM, check_choice, scores
 from posttrain.recipes.annotate.forms import Import
-from posttrain.recipes.annotate.given import item_of
+from posttrain.recipes.annotate.given import item_of, spoken
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.moved import kl_from, refuse_incomparable
 from posttrain.rollouts.policy import load_policy
@@ -200,7 +200,7 @@ def _item_of(config: Import, task: Task, answers: Sequence[_Said], earlier: Save
         first.setdefault(answer.text, answer)
     return NewItem(
         task.id,
-        [{"role": message.role, "content": message.content} for message in task.prompt],
+        spoken(task.id, task.prompt),
         [(one.text, one.model, one.details) for one in first.values()],
         details,
     )

@@ -152,12 +152,12 @@ def _load(config: EvaluateReward, saved: SavedModel) -> Scorer:
 
 def _row(model: str, preference: Preference, scored: ScoredPair) -> Compared:
     return Compared(
-        prompt="\n".join(f"{m.role}: {m.content}" for m in preference.prompt),
-        completion=preference.opening + preference.rejected,
+        prompt="\n".join(f"{m.role}: {m.text}" for m in preference.prompt),
+        completion=preference.opening + preference.responses[1].text,
         rewards={"chosen": fmean(scored.chosen), "rejected": fmean(scored.rejected)},
         reward=scored.margin,
         model=model,
-        chosen=preference.opening + preference.chosen,
+        chosen=preference.opening + preference.responses[0].text,
         category=preference.category,
         source=preference.source,
     )

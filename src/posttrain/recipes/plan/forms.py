@@ -61,6 +61,8 @@ class PlanRL:
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
     """Text around each question."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own chat template."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
     seed: int = 0
@@ -113,6 +115,8 @@ class PlanSFT:
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
     """Text around each of the user's messages."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own chat template."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
     measure: bool = True

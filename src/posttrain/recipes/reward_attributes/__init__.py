@@ -127,7 +127,7 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
         width=config.gate_width,
         adapter=lora_of(config),
     )
-    chat = ChatFormat(load_tokenizer(locate(saved.where)), model.body.stop_ids)
+    chat = ChatFormat(load_tokenizer(locate(saved.where), config.chat_template), model.body.stop_ids)
     graded = feedback.tokenize(config, RATINGS, rated, chat, model.body.context)
     model.units = units_of(list(weights), graded.learned)
     alone = replace(config, pairs_per_step=1, warmup_steps=0)  # the gate learns from all pairs at once

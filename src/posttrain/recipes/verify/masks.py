@@ -1,17 +1,18 @@
 """Items 3 and 5: what is learned is what the policy must produce, and what was sampled is learned as it was sampled."""
 
+import json
 import random
 from collections.abc import Sequence
 from itertools import groupby
 
 from posttrain.data.chat import ChatFormat, TrainingIds
 from posttrain.data.packing import PackedRow, pack
-from posttrain.errors import UserError
+from posttrain.errors import TemplateError, UserError
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.subject import Recording, Subject, batch_of, longest
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.training.policy_batch import PolicyBatch
-from posttrain.types import Completion, Message, Request
+from posttrain.types import Completion, Message, Request, ToolCall
 
 CONVERSATION = (
     Message("user", "What is 2 + 2?"),
@@ -21,11 +22,29 @@ CONVERSATION = (
 )
 
 
+_WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALLS = (
+    Message("user", "Does it rain in Paris?", tools=(json.dumps(_WEATHER),)),
+    Message("assistant", "", (ToolCall("call00001", "get_weather", '{"city": "Paris"}'),)),
+    Message("tool", '{"sky": "overcast"}', tool_call_id="call00001", name="get_weather"),
+    Message("assistant", "No, it does not."),
+)
+
+
 def loss_mask(subject: Subject) -> Item:
     """Demonstrations by the model's own chat template, on the first turn and on a later one; then sampled turns."""
     chat = subject.policy.chat
     examples = chat.training_examples(CONVERSATION)
     found = _in_demonstrations(chat, examples)
+    wrong, told = in_calls(chat)
+    found += wrong
     sampled = 0
     for cut in (False, True):  # turns that end with the stop token, and turns that are cut by their length
         said: list[tuple[Request, Completion]] = []
@@ -38,7 +57,7 @@ def loss_mask(subject: Subject) -> Item:
         "loss mask",
         found,
         f"exactly {sum(sum(e.mask) for e in examples)} tokens of 2 assistant turns are learned ({whole}), their stop "
-        f"tokens included, and of dialogues with a tool the {sampled} sampled tokens alone",
+        f"tokens included, and of dialogues with a tool the {sampled} sampled tokens alone; {told}",
     )
 
 
@@ -130,6 +149,35 @@ def _in_demonstrations(chat: ChatFormat, examples: Sequence[TrainingIds]) -> lis
         if shown != prompts:
             found.append("what stands before a turn in training is not what stands there when it is sampled")
     return found
+
+
+def in_calls(chat: ChatFormat) -> tuple[list[str], str]:
+    """What is wrong where a tool is called, and what was found: a call is learned, its result is not."""
+    try:
+        examples = chat.training_examples(CALLS)
+    except TemplateError:
+        return [], "the chat template knows no tool calls, which would be an error in data"
+    found: list[str] = []
+    runs = [
+        (learned, [token for token, _ in run])
+        for token_ids, mask in examples
+        for learned, run in groupby(zip(token_ids, mask, strict=True), key=lambda pair: pair[1])
+    ]
+    said = [chat.decode(ids) for learned, ids in runs if learned]
+    if len(said) != 2 or not all(word in said[0] for word in ("get_weather", "Paris")):
+        found.append(f"of a call of a tool and an answer, {said!r} is learned")
+    elif said[1].strip() != CALLS[3].content:
+        found.append(f"the answer to the result of a tool is learned as {said[1]!r}")
+    if any("overcast" in text for text in said):
+        found.append("the result of a tool is learned")
+    if not any("overcast" in chat.decode(ids) for learned, ids in runs if not learned):
+        found.append("the result of a tool is not read")
+    if any(ids[-1] not in chat.stop_ids for learned, ids in runs if learned):
+        found.append("a turn that calls a tool does not end with a stop token")
+    return (
+        found,
+        f"a call of a tool is learned ({sum(sum(e.mask) for e in examples)} tokens with the answer), its result is not",
+    )
 
 
 def _spoken(chat: ChatFormat, cut: bool) -> tuple[int, ...]:

@@ -1,0 +1,238 @@
+"""Messages, tool calls and tools as data sets write them, read and written.
+
+Both common layouts of a call are read: OpenAI's, `{id, type, function: {name, arguments}}` with the arguments as JSON
+text, and the one that chat templates take, in which the arguments are an object; `name` and `arguments` may also stand
+in the call itself. Errors are `DataError`s without the place of the row, which `Row` puts in front.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from posttrain.errors import DataError
+from posttrain.types import Message, Role, ToolCall
+
+# ShareGPT and its relatives name the speakers otherwise.
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "developer": "system",
+    "observation": "tool",
+    "function": "tool",
+}
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+
+
+def read_message(item: Any, name: str, tools: Sequence[str] = ()) -> Message:
+    """One message of a conversation; `name` says which one in errors.
+
+    Args:
+        item: `{role, content}`, or ShareGPT's `{from, value}`; perhaps `tool_calls`, `tool_call_id`, `name` and a
+            reasoning.
+        name: such as "field 'prompt' message 2".
+        tools: the schemas of the tools that may be called, as `read_tools` gives them.
+    """
+    if not isinstance(item, Mapping):
+        raise DataError(f"{name} must be {{role, content}}; got {excerpt(item)}")
+    item = cast(Mapping[str, Any], item)
+    said = item.get("role", item.get("from"))
+    if not isinstance(said, str) or said not in _ROLES:
+        raise DataError(f"{name} has the role {excerpt(said)}; expected one of {', '.join(sorted(_ROLES))}")
+    role = _ROLES[said]
+    calls = _calls(item, name, tools)
+    if calls and role != "assistant":
+        raise DataError(f"{name} has tool_calls and the role '{role}'; only the assistant calls tools")
+    reasoning = next((item[key] for key in _REASONING if item.get(key)), "")
+    if reasoning and role != "assistant":
+        raise DataError(f"{name} has a reasoning and the role '{role}'; only the assistant has one")
+    may_be_empty = bool(calls) or role == "tool"
+    content = _content(item.get("content", item.get("value")), f"{name} content", may_be_empty=may_be_empty)
+    return Message(
+        role,
+        content,
+        calls,
+        _word(item, "tool_call_id", name),
+        _word(item, "name", name),
+        read_text(reasoning, f"{name} reasoning") if reasoning else "",
+    )
+
+
+def read_tools(value: Any) -> tuple[str, ...]:
+    """The column `tools`: a list of JSON schemas, or the same as JSON text; nothing where there are none.
+
+    A schema is `{type: "function", function: {name, description, parameters}}`, or the inner object alone. Nulls where
+    no JSON schema has one are left out: parquet gives every tool the fields of all others.
+    """
+    if isinstance(value, str) and value.strip():
+        value = value if (loaded := _loaded(value)) is None else loaded
+    if value is None or value == "":
+        return ()
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise DataError(f"field 'tools' must be a list of JSON schemas, or one as JSON text; got {excerpt(value)}")
+    return tuple(_tool(tool, f"field 'tools' tool {i}") for i, tool in enumerate(cast(Sequence[Any], value), 1))
+
+
+def with_tools(messages: Sequence[Message], tools: tuple[str, ...]) -> tuple[Message, ...]:
+    """A conversation whose first message from the system or a user carries the tools; others carry none."""
+    first = next((i for i, message in enumerate(messages) if message.role in ("system", "user")), None)
+    return tuple(replace(message, tools=tools if i == first else ()) for i, message in enumerate(messages))
+
+
+def written(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as rows have them, calls in OpenAI's layout. Tools are a column of their own: `tools_column`."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        fields: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            fields["tool_calls"] = [
+                {
+                    **({"id": call.id} if call.id else {}),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in message.tool_calls
+            ]
+        own = {"tool_call_id": message.tool_call_id, "name": message.name, "reasoning_content": message.reasoning}
+        found.append(fields | {key: value for key, value in own.items() if value})
+    return found
+
+
+def tools_column(messages: Sequence[Message]) -> dict[str, Any]:
+    """The column `tools` of a row with these messages; empty where they have none."""
+    tools = next((message.tools for message in messages if message.tools), ())
+    return {"tools": [json.loads(tool) for tool in tools]} if tools else {}
+
+
+def read_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
+    """Text with something in it that a tokenizer can read."""
+    if not isinstance(value, str):
+        raise DataError(f"{name} must be text; got {excerpt(value)}")
+    if not value.strip() and not may_be_empty:
+        raise DataError(f"{name} is empty; remove the row, or fill it in")
+    if _half(value):
+        raise DataError(f"{name} has half of a surrogate pair, which no tokenizer can read; repair the text")
+    return value
+
+
+def excerpt(value: Any) -> str:
+    """A value as an error shows it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _content(value: Any, name: str, *, may_be_empty: bool) -> str:
+    """Text, or a list of text parts, which are joined as they are."""
+    if value is None and may_be_empty:
+        return ""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = "".join(_part(part, f"{name} part {i}") for i, part in enumerate(cast(Sequence[Any], value), 1))
+    return read_text(value, name, may_be_empty=may_be_empty)
+
+
+def _part(part: Any, name: str) -> str:
+    fields = cast(Mapping[str, Any], part) if isinstance(part, Mapping) else {}
+    if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
+        kind = f"of type {fields['type']!r}" if "type" in fields and fields["type"] != "text" else excerpt(part)
+        raise DataError(f'{name} is {kind}; only text is read, {{"type": "text", "text": ...}}; remove it')
+    return fields["text"]
+
+
+def _word(item: Mapping[str, Any], key: str, name: str) -> str:
+    value = item.get(key)
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise DataError(f"{name} has a {key} that is not text: {excerpt(value)}")
+
+
+def _calls(item: Mapping[str, Any], name: str, tools: Sequence[str]) -> tuple[ToolCall, ...]:
+    value = item.get("tool_calls")
+    if not value and item.get("function_call"):  # OpenAI's first layout: one call, without an id
+        value = [item["function_call"]]
+    if not value:
+        return ()
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise DataError(f"{name} tool_calls must be a list of {{id, type, function}}; got {excerpt(value)}")
+    return tuple(_call(call, f"{name} call {i}", tools) for i, call in enumerate(cast(Sequence[Any], value), 1))
+
+
+def _call(call: Any, name: str, tools: Sequence[str]) -> ToolCall:
+    fields = cast(Mapping[str, Any], call) if isinstance(call, Mapping) else {}
+    inner = fields.get("function", fields)
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"].strip():
+        raise DataError(f"{name} must be {{id, type, function: {{name, arguments}}}}; got {excerpt(call)}")
+    if fields.get("type") not in (None, "function"):
+        raise DataError(f"{name} is of type {excerpt(fields['type'])}; only calls of a function are read")
+    inner = cast(Mapping[str, Any], inner)
+    arguments = inner.get("arguments")
+    if isinstance(arguments, Mapping):
+        kept = _without_others(cast(Mapping[str, Any], arguments), inner["name"], tools)
+        text = _json(kept, f"{name} arguments")
+    elif arguments is None or arguments == "":
+        text = "{}"
+    else:
+        text = arguments
+        loaded = _loaded(text) if isinstance(text, str) else None
+        if not isinstance(loaded, Mapping):
+            raise DataError(f"{name} arguments must be a JSON object, or one as text; got {excerpt(arguments)}")
+        _json(loaded, f"{name} arguments")
+    return ToolCall(_word(fields, "id", name), inner["name"], text)
+
+
+def _without_others(arguments: Mapping[str, Any], called: str, tools: Sequence[str]) -> dict[str, Any]:
+    """Arguments without nulls for parameters that the tool does not have: parquet gives a call those of all others."""
+    functions = [json.loads(tool)["function"] for tool in tools]
+    known = next((function.get("parameters") for function in functions if function["name"] == called), None)
+    properties = known.get("properties") if isinstance(known, Mapping) else None
+    if not isinstance(properties, Mapping):
+        return dict(arguments)
+    return {key: value for key, value in arguments.items() if value is not None or key in properties}
+
+
+def _tool(tool: Any, name: str) -> str:
+    if isinstance(tool, str):
+        tool = _loaded(tool)
+    fields = cast(Mapping[str, Any], tool) if isinstance(tool, Mapping) else {}
+    inner = fields.get("function", fields)
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"].strip():
+        raise DataError(
+            f"{name} must be {{type: function, function: {{name, description, parameters}}}}; got {excerpt(tool)}"
+        )
+    if not isinstance(inner.get("parameters", {}), Mapping | None):
+        raise DataError(f"{name} has parameters that are no JSON schema: {excerpt(inner['parameters'])}")
+    whole = fields if "function" in fields else {"type": "function", "function": fields}
+    return _json(_without_nulls(whole), name)
+
+
+def _without_nulls(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        kept = ((key, value) for key, value in cast(Mapping[str, Any], schema).items())
+        return {k: _without_nulls(v) for k, v in kept if v is not None or k in ("default", "const", "example")}
+    return [_without_nulls(item) for item in cast(list[Any], schema)] if isinstance(schema, list) else schema
+
+
+def _json(value: Any, name: str) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"{name} cannot be written as JSON: {error}") from None
+    return read_text(text, name)
+
+
+def _loaded(text: str) -> Any:
+    """JSON text as data; None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _half(text: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,214 @@
+"""Conversations as the chat template writes them, and that text as token ids.
+
+A template is given what the field gives it: messages with `tool_calls` whose arguments are an object, and the JSON
+schemas of the tools. What a template leaves out of a call, a tool or a result would be neither read nor learned without
+a word, so it is an error.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast, final
+
+from posttrain.data.ordinary_text import OrdinaryText
+from posttrain.data.tokenizer import ChatTokenizer
+from posttrain.errors import TemplateError
+from posttrain.types import Message, ToolCall
+
+# Tags in which models think, answer and call tools: text to a reward, even where a tokenizer calls them special.
+TAG = re.compile(r"</?(think|thinking|reasoning|answer|solution|tool_call|tool_response)>")
+_BRACKETED = re.compile(r"<\S+>|\[\S+\]")  # what marks something up, even where a tokenizer does not call it special
+
+
+@final
+class Renderer:
+    """A tokenizer and its chat template.
+
+    Args:
+        tokenizer: with a chat template.
+        options: variables for the template.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, options: Mapping[str, Any]) -> None:
+        self.tokenizer = tokenizer
+        self.options = dict(options)
+        templates = tokenizer.chat_template
+        source = "\n".join(templates.values()) if isinstance(templates, Mapping) else str(templates)
+        self._tools_as = ("tools", "xml_tools") if "xml_tools" in source else ("tools",)  # SmolLM3 has its own name
+        # SmolLM3 tells the model how to write a call, and leaves it to the content
+        self._calls_in_content = "tool_calls" not in source and "<tool_call>" in source
+        added: dict[int, Any] = dict(tokenizer.added_tokens_decoder)
+        special = {int(t) for t in tokenizer.all_special_ids} | {t for t, entry in added.items() if entry.special}
+        texts = {t: str(entry.content) for t, entry in added.items()}
+        texts |= {t: self.decode([t]) for t in special if t not in texts}
+        self._ordinary = OrdinaryText(
+            tokenizer.backend_tokenizer,
+            [text for t, text in texts.items() if text.strip() and (t in special or _BRACKETED.fullmatch(text))],
+        )
+
+    def render(self, messages: Sequence[Message], *, generate: bool = False) -> str:
+        """The conversation as text, with placeholders for special tokens that only the assistant may write.
+
+        Raises:
+            TemplateError: the template refuses it.
+        """
+        try:
+            return self._apply(messages, generate, as_text=False)
+        except Exception as error:  # a template is the model maker's program: whatever it raises is a refusal
+            if any(m.tool_calls for m in messages):
+                try:  # some put the arguments of a call after other text, and so want text themselves
+                    return self._apply(messages, generate, as_text=True)
+                except Exception:
+                    pass
+            raise TemplateError(
+                f"the chat template refuses a conversation of {roles(messages) or 'no messages'}: {one_line(error)}; "
+                "give it the roles that it knows (without --system, if it has no system role)"
+            ) from error
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a rendering, or a piece of one."""
+        if self._ordinary.is_hidden_in(text):
+            return self._ordinary.encode(text)
+        # The template writes the special tokens itself, <bos> among them.
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """What token ids say, special ones included."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def show(self, text: str) -> str:
+        """A rendering as people read it."""
+        return self._ordinary.show(text)
+
+    def refuse_dropped(self, messages: Sequence[Message], rendered: str) -> None:
+        """Refuse a template that leaves out a tool, a call or a result.
+
+        Raises:
+            TemplateError: names what is missing.
+        """
+        text = squeeze(rendered)
+        for name in (self._ordinary.hide(name) for name in _names(tools_of(messages))):
+            if name not in text:
+                raise TemplateError(
+                    f"the chat template does not show the tool {self.show(name)!r}; give one that knows tools with "
+                    "--chat-template, or leave the column 'tools' out with --columns other=tools"
+                )
+        for number, message in enumerate(messages, 1):
+            if message.role == "tool" and not shown(self._ordinary.hide(message.content), text):
+                raise TemplateError(
+                    f"the chat template drops the result of a tool in message {number} ({message.content[:60]!r}); "
+                    "give one that knows tools with --chat-template"
+                )
+            if missing := dropped_of_calls(message, text):
+                raise TemplateError(
+                    f"the chat template drops {missing[:60]!r} from the tool calls of message {number}; give one that "
+                    "knows tool calls with --chat-template"
+                )
+
+    def _apply(self, messages: Sequence[Message], generate: bool, *, as_text: bool) -> str:
+        schemas = [self._ordinary.hide_in(json.loads(tool)) for tool in tools_of(messages)]
+        with_tools = dict.fromkeys(self._tools_as, schemas) if schemas else {}
+        return self.tokenizer.apply_chat_template(
+            [self._fields(message, as_text) for message in messages],
+            tokenize=False,
+            add_generation_prompt=generate,
+            **with_tools,
+            **self.options,
+        )
+
+    def _fields(self, message: Message, as_text: bool) -> dict[str, Any]:
+        """A message as templates know it, without what it does not have: they ask whether a field is defined."""
+        own = message.role == "assistant"
+        fields: dict[str, Any] = {
+            "role": message.role,
+            "content": message.content if own else self._ordinary.hide(message.content),
+        }
+        fields |= {
+            key: self._ordinary.hide(value)
+            for key, value in (("name", message.name), ("tool_call_id", message.tool_call_id))
+            if value
+        }
+        if message.reasoning:
+            fields |= {"reasoning_content": message.reasoning, "thinking": message.reasoning}
+        if message.tool_calls and self._calls_in_content:
+            fields["content"] = "\n".join([*filter(None, [message.content]), *map(_tagged, message.tool_calls)])
+        elif message.tool_calls:
+            fields["tool_calls"] = [
+                {
+                    "type": "function",
+                    **({"id": call.id} if call.id else {}),
+                    "function": {
+                        "name": call.name,
+                        "arguments": call.arguments if as_text else arguments_of(call.arguments),
+                    },
+                }
+                for call in message.tool_calls
+            ]
+        return fields
+
+
+def _tagged(call: ToolCall) -> str:
+    """A call as the models that follow Hermes write it."""
+    said = json.dumps({"name": call.name, "arguments": arguments_of(call.arguments)}, ensure_ascii=False)
+    return f"<tool_call>\n{said}\n</tool_call>"
+
+
+def tools_of(messages: Sequence[Message]) -> tuple[str, ...]:
+    """The tools of a conversation, each a JSON schema as text."""
+    return next((message.tools for message in messages if message.tools), ())
+
+
+def arguments_of(text: str) -> Any:
+    """The arguments of a call as data; as they are where they are no JSON, which a policy may write."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def dropped_of_calls(message: Message, squeezed: str) -> str:
+    """What of a message's calls is not in a rendering without white space: a name, or text of an argument."""
+    for call in message.tool_calls:
+        for text in (call.name, *_words(arguments_of(call.arguments))):
+            if not shown(text, squeezed):
+                return text
+    return ""
+
+
+def shown(text: str, squeezed: str) -> bool:
+    """Whether a rendering without white space holds the text, as it is or as JSON or Python quote it."""
+    spellings = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1])
+    return any(squeeze(spelling) in squeezed for spelling in spellings)
+
+
+def squeeze(text: str) -> str:
+    """Text without white space."""
+    return "".join(text.split())
+
+
+def roles(messages: Sequence[Message]) -> str:
+    """Who speaks, in order."""
+    return ", ".join(message.role for message in messages)
+
+
+def one_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _names(tools: Sequence[str]) -> Iterator[str]:
+    for tool in tools:
+        yield squeeze(str(json.loads(tool)["function"]["name"]))
+
+
+def _words(value: Any) -> Iterator[str]:
+    """The keys and texts in a call's arguments; numbers may be written in more than one way."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in cast(Mapping[str, Any], value).items():
+            yield key
+            yield from _words(item)
+    elif isinstance(value, list):
+        for item in cast(list[Any], value):
+            yield from _words(item)
