@@ -78,7 +78,7 @@ def test_a_template_that_cannot_be_used_is_an_error_that_names_the_file(tmp_path
 
 
 def test_every_variant_of_a_template_ends_where_scores_are_read(tmp_path):
-    tokenizer = of_family("qwen2.5")
+    tokenizer = of_family("smollm2")
     tokenizer.chat_template = {"default": OWN, "tool_use": OWN + "!\n"}
     save_for_scores(tokenizer, tmp_path, {tokenizer.eos_token_id})
     saved = load_tokenizer(tmp_path).chat_template
