@@ -32,7 +32,7 @@ MUTATIONS = [
             ("if units.heldout and step == 0:", "if units.heldout and step == 1:"),
             ("step, steps=units.steps, peak", "step + 1, steps=units.steps, peak"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
-            ("lora=lora_of(config), seed=config.seed)", "seed=config.seed)"),
+            ("        lora=lora_of(config),\n", ""),
             ("directory.rewind(found.step)", "directory.rewind(-1)"),
             ("return found.step, (*parts.notes", "return 0, (*parts.notes"),
             ("model.adapter is None and needs_only_logprobs", "needs_only_logprobs"),

@@ -121,8 +121,8 @@ MUTATIONS = [
             ("isinstance(value, bool) or not isinstance(value, int | float) or not 0", "not 0"),
             ("not 0 <= value < math.inf", "not value < math.inf"),
             (
-                "texts.index(one.chosen), texts.index(one.rejected), one.strength",
-                "0, texts.index(one.rejected), one.strength",
+                "(said.index(chosen), said.index(rejected), strength)",
+                "(0, said.index(rejected), strength)",
             ),
             ("(one.prompt, one.opening, one.partial))", "one.prompt)"),
             ('for field in ("subset", "category") if', 'for field in ("category", "subset", "id") if'),
@@ -151,8 +151,8 @@ MUTATIONS = [
             ("replace(pair, category=one.category)", "pair"),
             ("                scorer = _load(config, saved)\n", "                pass\n"),
             (
-                "completion=preference.opening + preference.rejected",
-                "completion=preference.opening + preference.chosen",
+                "completion=preference.opening + preference.responses[1].text",
+                "completion=preference.opening + preference.responses[0].text",
             ),
             ('"rejected": fmean(scored.rejected)', '"rejected": fmean(scored.chosen)'),
             ("    if not rankings:\n", "    if False:\n"),
