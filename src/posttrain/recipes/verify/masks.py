@@ -166,7 +166,7 @@ def in_calls(chat: ChatFormat) -> tuple[list[str], str]:
     said = [chat.decode(ids) for learned, ids in runs if learned]
     if len(said) != 2 or not all(word in said[0] for word in ("get_weather", "Paris")):
         found.append(f"of a call of a tool and an answer, {said!r} is learned")
-    elif said[1].strip() != CALLS[3].content:
+    elif not said[1].strip().endswith(CALLS[3].content):
         found.append(f"the answer to the result of a tool is learned as {said[1]!r}")
     if any("overcast" in text for text in said):
         found.append("the result of a tool is learned")
