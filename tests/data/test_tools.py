@@ -70,6 +70,14 @@ def test_tools_are_read_as_text_and_without_their_outer_object():
     assert all(conversation_in(row(**ROW | {"tools": none}))[0].tools == () for none in (None, "", [], "[]"))
 
 
+def test_a_csv_holds_messages_calls_and_tools_as_json():
+    cells = {name: json.dumps(value) for name, value in ROW.items()}
+    assert conversation_in(row(**cells)) == DIALOGUE
+    calls = [m | ({"tool_calls": json.dumps(m["tool_calls"])} if "tool_calls" in m else {}) for m in ROW["messages"]]
+    assert conversation_in(row(**ROW | {"messages": calls})) == DIALOGUE
+    assert row(messages="[a]").messages("messages") == (Message("user", "[a]"),)
+
+
 def test_parquet_gives_each_tool_the_fields_of_all_others(tmp_path):
     import pyarrow
     import pyarrow.parquet

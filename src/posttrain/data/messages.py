@@ -122,6 +122,12 @@ def read_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
     return value
 
 
+def list_in(text: str) -> list[Any] | None:
+    """The list that text is as JSON; None if it is none."""
+    value = _loaded(text)
+    return cast(list[Any], value) if isinstance(value, list) else None
+
+
 def excerpt(value: Any) -> str:
     """A value as an error shows it."""
     text = repr(value)
@@ -158,6 +164,8 @@ def _calls(item: Mapping[str, Any], name: str, tools: Sequence[str]) -> tuple[To
         value = [item["function_call"]]
     if not value:
         return ()
+    if isinstance(value, str):
+        value = list_in(value) or value
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise DataError(f"{name} tool_calls must be a list of {{id, type, function}}; got {excerpt(value)}")
     return tuple(_call(call, f"{name} call {i}", tools) for i, call in enumerate(cast(Sequence[Any], value), 1))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
-from posttrain.data.messages import excerpt, read_message, read_text, read_tools, with_tools
+from posttrain.data.messages import excerpt, list_in, read_message, read_text, read_tools, with_tools
 from posttrain.errors import DataError, UserError
 from posttrain.types import Message
 
@@ -67,7 +67,9 @@ class Row:
         if field not in self:
             raise self.missing(field)
         value = self.fields[field]
-        if isinstance(value, str):
+        if isinstance(value, str) and field in ("messages", "conversations") and (found := list_in(value)):
+            value = found  # a cell of a csv
+        elif isinstance(value, str):
             value = [{"role": "user", "content": self.text(field)}]
         if not isinstance(value, Sequence) or not value:
             raise self.fail(f"field '{field}' must be text or a list of {{role, content}}; got {excerpt(value)}")
