@@ -94,13 +94,13 @@ def interleaved(lists: Sequence[Sequence[T]], shares: Sequence[Fraction], seed: 
         'axbcyd'
     """
     total = max(Fraction(len(items)) / share for items, share in zip(lists, shares, strict=True))
-    placed: list[tuple[Fraction, int, T]] = []
+    placed: list[tuple[float, int, T]] = []
     for number, (items, share) in enumerate(zip(lists, shares, strict=True)):
         count = max(len(items), round(share * total))
         passes, rest = divmod(count, len(items))
         more = sorted(random.Random(seed_for(seed, "mixture", number)).sample(range(len(items)), rest))
         order = [*(list(range(len(items))) * passes), *more]
-        placed += [(Fraction(2 * i + 1, 2 * count), number, items[place]) for i, place in enumerate(order)]
+        placed += [((i + 0.5) / count, number, items[place]) for i, place in enumerate(order)]
     return [item for _, _, item in sorted(placed, key=lambda one: one[:2])]
 
 
