@@ -177,3 +177,13 @@ def test_a_conversation_that_the_template_refuses_is_named(model):
     rows = [*ROWS[:1], {"prompt": "a", "completion": "<|im_end|>"}]
     with pytest.raises(UserError, match="row 2: assistant turn 1 contains the stop token"):
         run(DataShow(in_memory(rows), model))
+
+
+def test_a_chat_template_of_ones_own(model, tmp_path):
+    (tmp_path / "plain.jinja").write_text(
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    found = run(DataShow(in_memory(ROWS[:1]), model, chat_template=str(tmp_path / "plain.jinja")))
+    assert text(found) == "[user]1+1?<|im_end|>[assistant]2<|im_end|>" and found.learned == 2
+    assert found.lines()[1:3] == ["    [user]1+1?<|im_end|>[assistant]", "  > 2<|im_end|>"]

@@ -17,7 +17,7 @@ from trl.rewards import (
 from posttrain.data import in_memory, load_tasks
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import Weighted, from_function, score_all
-from posttrain.types import Episode, Message, Score, Task
+from posttrain.types import Episode, Message, Score, Task, ToolCall
 
 ROWS = [
     {"question": "1/3?", "solution": r"$\frac{1}{3}$", "said": r"<think>a</think> \boxed{\frac{1}{3}}", "tokens": 5},
@@ -104,6 +104,22 @@ def test_a_multi_turn_completion_is_all_that_was_said_after_the_prompt():
     seen = []
     asyncio.run(from_function(lambda completions: seen.extend(completions) or [0]).score([Episode(task, said)]))
     assert [(m["role"], m["content"]) for m in seen[0]] == [("assistant", "b"), ("user", "c"), ("assistant", "d")]
+
+
+def test_calls_of_tools_are_as_trl_has_them():
+    task = Task((Message("user", "a"),), conversational=True)
+    calls = (ToolCall("1", "add", '{"x": 1}'), ToolCall("2", "add", "{x:"))
+    said = (*task.prompt, Message("assistant", "", calls), Message("tool", "3", name="add"), Message("assistant", "3"))
+    seen = []
+    asyncio.run(from_function(lambda completions: seen.extend(completions) or [0]).score([Episode(task, said)]))
+    assert seen[0] == [
+        {"role": "assistant", "content": "", "tool_calls": [
+            {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}},
+            {"type": "function", "function": {"name": "add", "arguments": "{x:"}},
+        ]},
+        {"role": "tool", "content": "3", "name": "add"},
+        {"role": "assistant", "content": "3"},
+    ]  # fmt: skip
 
 
 def test_none_does_not_apply_in_a_batch_and_is_a_mistake_in_a_single_function():

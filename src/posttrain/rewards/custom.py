@@ -28,6 +28,7 @@ TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_s
 import hashlib
 import importlib.util
 import inspect
+import json
 import math
 import sys
 import traceback
@@ -258,7 +259,23 @@ def _asked(episode: Episode) -> Any:
 
 
 def _as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
+    """Messages as TRL has them, with the arguments of calls as objects where they are JSON."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        calls = [
+            {"type": "function", "function": {"name": call.name, "arguments": _object(call.arguments)}}
+            for call in message.tool_calls
+        ]
+        own = {"tool_calls": calls, "name": message.name}
+        found.append({"role": message.role, "content": message.content, **{k: v for k, v in own.items() if v}})
+    return found
+
+
+def _object(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
 
 
 def _log_nothing(name: str, value: object) -> None:

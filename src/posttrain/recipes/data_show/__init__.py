@@ -68,6 +68,8 @@ class DataShow:
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
     """Text around each of the user's messages."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own chat template."""
     eval_dataset: str = ""
     """Held-out rows, to count those whose prompt is also in the data set."""
     eval_share: float = 0.0
@@ -80,7 +82,7 @@ def run(config: DataShow) -> DataShowResult:
     """Read, render and count; nothing is written."""
     _check(config)
     where = saved_model(config.model).where
-    chat, context = ChatFormat(load_tokenizer(locate(where))), read_shape(where).context
+    chat, context = ChatFormat(load_tokenizer(locate(where), config.chat_template)), read_shape(where).context
     layout = layout_in(config) if config.layout == "auto" else config.layout
     items, left_out = _read(config, layout, config.dataset, config.limit)
     most = min(config.max_tokens, context - (layout == "rl"))
