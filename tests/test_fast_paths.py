@@ -17,6 +17,7 @@ from posttrain.fast_paths import FAST_PATHS, for_children, off, on, parse, witho
 from posttrain.models import attention
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.logprobs import token_logprobs
+from posttrain.models.scoring import Scoring
 from posttrain.rollouts import transformers
 from posttrain.rollouts.drive import finish
 from posttrain.rollouts.transformers import TransformersEngine
@@ -142,7 +143,7 @@ def test_without_recomputing_attention_autograd_keeps_its_own():
     for switched in ([], ["recomputed attention"]):
         with without(*switched):
             names.append(
-                type(FamilyAttention([(5, [])]).attend(0, *row, 0.3, None).grad_fn.next_functions[0][0]).__name__
+                type(FamilyAttention([(5, [])]).attend(0, *row, Scoring(0.3)).grad_fn.next_functions[0][0]).__name__
             )
     assert names[0] == "_RecomputedBackward" and names[1] != "_RecomputedBackward"
 
@@ -153,9 +154,9 @@ def test_whole_rows_are_taken_on_a_gpu_and_can_be_switched_off(monkeypatch):
     monkeypatch.setattr(attention, "_at_once", lambda device: True)
     row = [torch.randn(1, h, 5, 8) for h in (4, 2, 2)]
     monkeypatch.setattr(attention.WholeRow, "attend", lambda *_: "whole")
-    assert FamilyAttention([(5, [])]).attend(0, *row, 0.3, None) == "whole"
+    assert FamilyAttention([(5, [])]).attend(0, *row, Scoring(0.3)) == "whole"
     with without("whole rows"):
-        assert FamilyAttention([(5, [])]).attend(0, *row, 0.3, None) != "whole"
+        assert FamilyAttention([(5, [])]).attend(0, *row, Scoring(0.3)) != "whole"
 
 
 def test_without_packed_weights_none_are_packed(monkeypatch):

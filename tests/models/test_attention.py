@@ -6,9 +6,10 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from posttrain.errors import ModelError
 from posttrain.fast_paths import without
-from posttrain.models import attention
+from posttrain.models import attention, scoring
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.language_model import wrap
+from posttrain.models.scoring import Scoring
 from tests.tiny import plain_logits, tiny_llama
 
 # transformers' own attention takes its softmax in float32 whatever the dtype, so 1e-6 is its precision, not ours
@@ -25,7 +26,7 @@ def hidden_of(model, token_ids, positions, families):
 def kernel(request, monkeypatch):
     """All ways to compute the attention."""
     if request.param == "fused":
-        monkeypatch.setattr(attention, "MATERIALIZE", 0)
+        monkeypatch.setattr(scoring, "MATERIALIZE", 0)
     if request.param == "whole rows":
         monkeypatch.setattr(attention, "_at_once", lambda device: True)
 
@@ -120,10 +121,10 @@ def test_the_gradient_in_closed_form_is_autograd_s(kernel, dtype, tolerance, win
     q, k, v, upstream = (torch.randn(1, h, length, 8, generator=g, dtype=torch.float64) for h in (4, 2, 2, 4))
     exact = [x.to(dtype).double().requires_grad_() for x in (q, k, v)]
     with without("recomputed attention", "whole rows"):
-        expected = FamilyAttention(FAMILIES).attend(0, *exact, 0.3, window)
+        expected = FamilyAttention(FAMILIES).attend(0, *exact, Scoring(0.3, window))
     expected.backward(upstream.to(dtype).double())
     ours = [x.to(dtype).requires_grad_() for x in (q, k, v)]
-    found = FamilyAttention(FAMILIES).attend(0, *ours, 0.3, window)
+    found = FamilyAttention(FAMILIES).attend(0, *ours, Scoring(0.3, window))
     found.backward(upstream.to(dtype))
     assert (found.double() - expected).norm() < tolerance * expected.norm()
     for a, b in zip(ours, exact, strict=True):
@@ -141,8 +142,8 @@ def test_layers_of_one_row_may_see_differently_far(monkeypatch):
     monkeypatch.setattr(attention, "_at_once", lambda device: True)
     whole = FamilyAttention(FAMILIES)
     for window in (None, 3, 2, None):
-        expected = apart.attend(0, q, k, v, 0.3, window)
-        torch.testing.assert_close(whole.attend(0, q, k, v, 0.3, window), expected, rtol=1e-12, atol=1e-12)
+        expected = apart.attend(0, q, k, v, Scoring(0.3, window))
+        torch.testing.assert_close(whole.attend(0, q, k, v, Scoring(0.3, window)), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("longest", "at_once"), [(28, True), (27, False)])
@@ -152,24 +153,24 @@ def test_a_row_that_is_too_long_for_one_bias_is_taken_apart(longest, at_once, mo
     monkeypatch.setattr(FamilyAttention, "forward", lambda *_: (_ for _ in ()).throw(RuntimeError("apart")))
     row = [torch.randn(1, h, 28, 8) for h in (4, 2, 2)]
     with nullcontext() if at_once else pytest.raises(RuntimeError, match="apart"):
-        assert FamilyAttention(FAMILIES).attend(0, *row, 0.3, None).shape == row[0].shape
+        assert FamilyAttention(FAMILIES).attend(0, *row, Scoring(0.3)).shape == row[0].shape
 
 
 def test_no_weights_are_kept_for_the_backward_pass():
     row = [torch.randn(1, h, 28, 8, requires_grad=True) for h in (4, 2, 2)]
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        FamilyAttention(FAMILIES).attend(0, *row, 0.3, None)
+        FamilyAttention(FAMILIES).attend(0, *row, Scoring(0.3))
     assert sorted(t.numel() for t in kept) == [2 * 28 * 8, 2 * 28 * 8, 4 * 28 * 8]
 
 
 @pytest.mark.parametrize("materialize", [0, 2**30])
 def test_the_softmax_is_taken_as_widely_as_the_scores_are(materialize, monkeypatch):
-    monkeypatch.setattr(attention, "MATERIALIZE", materialize)
+    monkeypatch.setattr(scoring, "MATERIALIZE", materialize)
     q, k, v = (
         torch.randn(1, 2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in range(3)
     )
-    out = FamilyAttention([(5, [])]).attend(0, q, k, v, 0.3, None)
+    out = FamilyAttention([(5, [])]).attend(0, q, k, v, Scoring(0.3))
     hidden = torch.ones(5, 5).triu(1).bool()
     expected = (q @ k.transpose(2, 3) * 0.3).masked_fill(hidden, -torch.inf).softmax(-1) @ v
     torch.testing.assert_close(out, expected, rtol=1e-14, atol=1e-14)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
@@ -101,6 +101,15 @@ def test_a_token_uses_only_its_experts():
     router, attention_numbers, expert = 8 * 32, 2 * 32 * 32 + 2 * 32 * 16, 3 * 32 * 16
     assert shape.active == 2 * (router + attention_numbers + 2 * expert)
     assert shape.intermediate == 2 * 16
+
+
+def test_gpt_2_has_linear_layers_of_its_own_and_no_name_for_its_mlp():
+    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=99)
+    shape = on_paper(config, GPT2LMHeadModel)
+    assert (shape.context, shape.heads, shape.query_width, shape.key_width, shape.intermediate) == (99, 4, 32, 32, 128)
+    # q, k and v in one, o, and the two layers of the MLP
+    assert shape.linear_widths == 2 * (32 + 96 + 32 + 32 + 2 * (32 + 128))
+    assert bytes_per_token(config, torch.float32) == 2 * 2 * 32 * 4
 
 
 def test_the_cache_takes_what_the_engine_counts():

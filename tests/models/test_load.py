@@ -12,6 +12,7 @@ from posttrain.errors import ModelError
 from posttrain.models import load as loading
 from posttrain.models import packaged
 from posttrain.models.heads import load_reward_model
+from posttrain.models.language_model import wrap
 from posttrain.models.load import load_model, locate
 from posttrain.models.lora import add_lora
 from posttrain.models.plain import exact_logprobs, float64_copy
@@ -154,18 +155,12 @@ def save_with(folder, name, **fields):
     return str(folder)
 
 
-@pytest.mark.parametrize(
-    ("family", "fields", "why"),
-    [
-        ("gemma2", {"final_logit_softcapping": 5.0, "attn_logit_softcapping": None}, "does more than multiply"),
-        ("gemma2", {"final_logit_softcapping": None, "attn_logit_softcapping": 5.0}, "changes attention scores"),
-        ("granite", {"logits_scaling": 4.0}, "does more than multiply"),
-        ("cohere", {"logit_scale": 0.25}, "does more than multiply"),
-    ],
-)
-def test_a_model_whose_logprobs_would_be_wrong_is_refused(tmp_path, family, fields, why):
-    with pytest.raises(ModelError, match=why):
-        load_model(save_with(tmp_path, family, **fields), dtype=torch.float32)
+def test_a_head_that_makes_logits_in_another_way_is_refused():
+    network = tiny_llama().network
+    forward = network.lm_head.forward
+    network.lm_head.forward = lambda x: forward(x) * 0.25
+    with pytest.raises(ModelError, match="makes logits in a way that posttrain does not compute"):
+        wrap(network, name="scaled", context=24)
 
 
 def test_a_head_with_a_bias_is_refused(tmp_path):

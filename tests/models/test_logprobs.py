@@ -6,7 +6,7 @@ import torch
 from posttrain import fast_paths
 from posttrain.models import logprobs as module
 from posttrain.models import wide
-from posttrain.models.logprobs import token_divergence, token_logprobs
+from posttrain.models.logprobs import Readout, token_divergence, token_logprobs
 
 
 def plain(hidden, weight, targets, temperature):
@@ -220,3 +220,53 @@ def test_the_entropy_has_no_gradient_unless_asked_for():
         with paths:
             hidden, weight, targets = example()
             assert not token_logprobs(hidden.requires_grad_(), weight, targets).entropy.requires_grad
+
+
+READOUTS = [Readout(0.4), Readout(1.0, 2.0), Readout(2.5, 1.5)]
+
+
+def logits_of(products, readout):
+    """The readout, one step at a time."""
+    scaled = readout.multiplier * products
+    return scaled if readout.cap is None else readout.cap * (scaled / readout.cap).tanh()
+
+
+@pytest.mark.parametrize("readout", READOUTS, ids=str)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+@pytest.mark.parametrize("path", ["lean head", "no lean head"])
+def test_a_head_that_caps_or_scales_its_logits(chunk_rows, readout, temperature, entropy_gradient, path):
+    by, of = torch.linspace(-2, 3, 7, dtype=torch.float64), torch.linspace(1, -2, 7, dtype=torch.float64)
+    found = []
+    for ours in (True, False):
+        hidden, weight, targets = example()
+        learned = hidden.requires_grad_(), weight.requires_grad_()
+        if ours:
+            options = {"entropy_gradient": entropy_gradient, "readout": readout}
+            with fast_paths.without(*(["lean head"] if path == "no lean head" else [])):
+                logprobs, entropy = token_logprobs(hidden, weight, targets, temperature, **options)
+        else:
+            spread = (logits_of(hidden @ weight.T, readout) / temperature).log_softmax(-1)
+            logprobs, entropy = spread.gather(1, targets[:, None])[:, 0], -(spread.exp() * spread).sum(1)
+        loss = (logprobs * by).sum() + ((entropy * of).sum() if entropy_gradient else 0.0)
+        found.append((logprobs.detach(), entropy.detach(), *torch.autograd.grad(loss, learned)))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("readout", READOUTS, ids=str)
+def test_the_divergence_is_between_what_is_read_out(chunk_rows, readout):
+    (hidden, weight, _), (other, head, _) = example(), example(seed=1)
+    hidden.requires_grad_()
+    p, q = (logits_of(h @ w.T, readout).log_softmax(1) for h, w in ((hidden, weight), (other, head)))
+    expected, found = (q.exp() * (q - p)).sum(1), token_divergence(hidden, weight, other, head, readout)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    theirs, ours = (torch.autograd.grad(x.sum(), hidden)[0] for x in (expected, found))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_logits_are_read_out_wide():
+    products = torch.tensor([1.0, 3.0], dtype=torch.bfloat16)
+    assert Readout().logits(products) is products
+    found = Readout(0.5, 2.0).logits(products)
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx([2 * math.tanh(0.25), 2 * math.tanh(0.75)])

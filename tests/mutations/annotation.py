@@ -72,7 +72,7 @@ MUTATIONS = [
     *(
         Mutation("rollouts/moved.py", old, new, "rollouts/test_moved.py")
         for old, new in [
-            ("(theirs, earlier.head, mine, policy.head)", "(mine, policy.head, theirs, earlier.head)"),
+            ("(theirs, earlier.head, mine, policy.head,", "(mine, policy.head, theirs, earlier.head,"),
             ("found[number] += nats", "found[number] = nats"),
             ("(True,) * len(y))", "(False,) + (True,) * (len(y) - 1))"),
             ("max(microbatch_tokens, longest)", "microbatch_tokens"),

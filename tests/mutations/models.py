@@ -59,29 +59,96 @@ MUTATIONS = [
             ("None] - position < window", "None] - position <= window"),
             ("if window is None or length <= window:", "if True:"),
             ("position[length - self.bias.shape[2] :, None]", "position[: self.bias.shape[2], None]"),
-            ("torch.matmul(_weights(_grouped(q * scale,", "torch.matmul(_weights(_grouped(q,"),
-            ("grouped, grad = _grouped(q * scale,", "grouped, grad = _grouped(q,"),
-            ("attn_mask=bias.to(q.dtype), scale=scale", "attn_mask=bias.to(q.dtype), scale=1.0"),
-            ("attn_mask=bias.to(q.dtype), scale=scale", "scale=scale"),
-            ("torch.softmax(scores + bias.to(scores.dtype)", "torch.softmax(scores"),
-            ("ctx.save_for_backward(q, k, v)", "ctx.save_for_backward(q, k, k)"),
+            ("ctx.save_for_backward(q, k, v, sinks)", "ctx.save_for_backward(q, k, k, sinks)"),
             ("grad.new_zeros(len(self.index_RL)", "grad.new_ones(len(self.index_RL)"),
             ("parts[at] = parts[at] + part[:, :, :prefix].sum(0)", "pass"),
             ("parts[at] = parts[at] + part[:, :, :prefix].sum(0)", "parts[at] = part[:, :, :prefix].sum(0)"),
             ("branches.gather(part[:, :, prefix:])", "branches.gather(part[:, :, : part.shape[2] - prefix])"),
-            ("torch.matmul(grad_scores, k).mul_(scale)", "torch.matmul(grad_scores, k)"),
-            ("torch.matmul(weights.transpose(2, 3), grad)", "torch.matmul(weights.transpose(2, 3), grouped)"),
             ("k, v, self.bias_within(window)", "k, v, self.bias"),
             (
                 "return q, k, v, _causal(q.shape[2], window, q.device)",
                 "return q, k, v, _causal(q.shape[2], None, q.device)",
             ),
-            ("x.repeat_interleave(q.shape[1] // k.shape[1], dim=1)", "x.repeat(1, q.shape[1] // k.shape[1], 1, 1)"),
             (".index_select(0, self.order)", "[: len(self.order)]"),
             ("    if plan is None:\n", "    if False:\n"),
             ("for x in (keys, values))", "for x in (keys, keys))"),
             ("branches.padded(grads[at + 1])", "branches.spread(grads[at + 1])"),
         ]
+    ),
+    *(
+        Mutation("models/scoring.py", old, new, "models/test_attention.py models/test_scoring.py")
+        for old, new in [
+            ("grouped = _grouped(q * scoring.scale,", "grouped = _grouped(q,"),
+            ("grouped, grad = _grouped(q * scoring.scale,", "grouped, grad = _grouped(q,"),
+            ("attn_mask=bias.to(q.dtype), scale=scoring.scale", "attn_mask=bias.to(q.dtype), scale=1.0"),
+            ("attn_mask=bias.to(q.dtype), scale=scoring.scale", "scale=scoring.scale"),
+            ("    z = z + bias.to(z.dtype)\n", ""),
+            ("torch.matmul(grad_scores, k).mul_(scoring.scale)", "torch.matmul(grad_scores, k)"),
+            ("torch.matmul(weights.transpose(2, 3), grad)", "torch.matmul(weights.transpose(2, 3), grouped)"),
+            ("x.repeat_interleave(q.shape[1] // k.shape[1], dim=1)", "x.repeat(1, q.shape[1] // k.shape[1], 1, 1)"),
+            ("self.cap is None and self.sinks is None", "self.cap is None"),
+            ("self.cap is None and self.sinks is None", "self.sinks is None"),
+            ("torch.tanh(scores.to(wide) / cap)", "torch.tanh(scores.to(wide))"),
+            ("1 - share.square()", "1 - share"),
+            ("share * cap", "share"),
+            ("torch.cat([z.to(wide), column], dim=-1)", "torch.cat([z.to(wide), 0 * column], dim=-1)"),
+            ("grad_scores = grad_scores.mul_(slope)", "pass"),
+            ("grad_sinks = -drawn", "grad_sinks = drawn"),
+            (".sum(-1, keepdim=True) * unspent", ".sum(-1, keepdim=True)"),
+            ("scoring.sinks[:, None, None]", "scoring.sinks.flip(0)[:, None, None]"),
+        ]
+    ),
+    Mutation("models/attention.py", "is not None and scoring.plain", "is not None", "models/test_scoring.py"),
+    Mutation("models/attention.py", "apply(*row, scoring.sinks,", "apply(*row, None,", "models/test_scoring.py"),
+    Mutation("models/attention.py", ".sum(0)\n\n\nclass _Rec", "[0]\n\n\nclass _Rec", "models/test_scoring.py"),
+    Mutation(
+        "models/attention.py",
+        "Scoring(scale, sliding_window, softcap, s_aux)",
+        "Scoring(scale, sliding_window, None, s_aux)",
+        "models/test_families.py",
+    ),
+    Mutation(
+        "models/attention.py",
+        "Scoring(scale, sliding_window, softcap, s_aux)",
+        "Scoring(scale, sliding_window, softcap)",
+        "models/test_families.py",
+    ),
+    *(
+        Mutation("models/logprobs.py", old, new, "models/test_logprobs.py")
+        for old, new in [
+            ("temperature / readout.multiplier", "temperature"),
+            ("else readout.cap / readout.multiplier", "else readout.cap"),
+            ("products.to(wide_dtype(products.dtype)) * self.multiplier", "products.to(wide_dtype(products.dtype))"),
+            ("torch.tanh(wide / self.cap) * self.cap", "torch.tanh(wide / self.cap)"),
+            ("slope, logits = 1 - share.square(), share.mul_(cap)", "slope, logits = 1 - share, share.mul_(cap)"),
+            ("logits.div_(cap).tanh_()", "logits.tanh_()"),
+            ("rows.copy_(_times(both, slope))", "rows.copy_(both)"),
+            ("total.reciprocal()[:, None]), target), slope)", "total.reciprocal()[:, None]), target), None)"),
+            ("targets[block, None]), slope))", "targets[block, None]), None))"),
+            ("readout.logits(states @ head.T)", "(states @ head.T)"),
+            ("readout.logits(hidden @ weight.T)", "(hidden @ weight.T)"),
+        ]
+    ),
+    Mutation(
+        "models/language_model.py",
+        "Readout(multiplier / divisor,",
+        "Readout(multiplier * divisor,",
+        "models/test_families.py",
+    ),
+    Mutation(
+        "models/language_model.py", "self.readout.logits(head(hidden))", "head(hidden)", "models/test_families.py"
+    ),
+    Mutation(
+        "rollouts/kv_cache.py",
+        "weights_of(scores, bias, scoring.cap, sinks)",
+        "weights_of(scores, bias, None, sinks)",
+        "models/test_families.py",
+    ),
+    Mutation(
+        "rollouts/kv_cache.py",
+        "weights_of(scores, bias, scoring.cap, sinks)",
+        "weights_of(scores, bias, scoring.cap, None)",
+        "models/test_families.py",
     ),
     Mutation("models/attention.py", 'and fast_paths.on("recomputed attention")', "", "test_fast_paths.py"),
     Mutation("models/attention.py", ' and fast_paths.on("whole rows")', "", "test_fast_paths.py"),
@@ -131,7 +198,6 @@ MUTATIONS = [
     Mutation("models/heads.py", "            refuse_unsupported(config, name)\n", "", "models/test_support.py"),
     Mutation("models/heads.py", "            refuse_no_classifier(config, name)\n", "", "models/test_support.py"),
     Mutation("models/footprint.py", "        refuse_unsupported(config, name)\n", "", "models/test_support.py"),
-    Mutation("models/attention.py", "others.get(name) is not None", "False", "models/test_load.py"),
     *(
         Mutation("models/logprobs.py", old, new, "models/test_logprobs.py")
         for old, new in [
@@ -165,7 +231,7 @@ MUTATIONS = [
                 "(residuals @ weight).to(wide).mul_(scale[chunk])",
                 "(residuals @ weight).to(wide).mul_(scale[: chunk.stop - chunk.start])",
             ),
-            ("_scaled(rows, ctx.temperature)", "_scaled(rows, 1.0)"),
+            ("_scaled(rows, ctx.temperature, ctx.cap)", "_scaled(rows, 1.0, ctx.cap)"),
             ("probs.new_full((), -1.0)", "probs.new_full((), 1.0)"),
             ("                    add_(grad_weight, part)", "                    grad_weight = part"),
             ("part if chunk.stop == len(targets) else part.to(wide)", "part"),
@@ -304,8 +370,8 @@ MUTATIONS = [
             ),
             ("    network.eval()\n", "    network.train()\n"),
             (
-                "self.ids(row.targets), temperature, entropy_gradient=entropy_gradient",
-                "self.ids(row.targets), entropy_gradient=entropy_gradient",
+                "self.head, targets, temperature, entropy_gradient=entropy_gradient",
+                "self.head, targets, entropy_gradient=entropy_gradient",
             ),
         ]
     ),

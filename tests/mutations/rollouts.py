@@ -141,8 +141,8 @@ MUTATIONS = [
             ("kept[target, :, :length] = kept[source, :, :length]", "pass"),
             ("hidden = self._distance_BT < 0", "hidden = self._distance_BT < -1"),
             ("hidden = self._distance_BT < 0", "hidden = self._distance_BT <= 0"),
-            ("weights = softmax(scores + bias", "weights = softmax(scores"),
-            ("grouped = (query * scale)", "grouped = query"),
+            ("weights_of(scores, bias,", "weights_of(scores, 0 * bias.nan_to_num(neginf=0.0),"),
+            ("grouped = (query * scoring.scale)", "grouped = query"),
             ("longest = max(positions, default=-1) + 1", "longest = max(positions, default=-1)"),
         ]
     ),

@@ -128,7 +128,7 @@ MUTATIONS = [
     *(
         Mutation("training/pairwise.py", old, new, "training/test_pairwise.py")
         for old, new in [
-            ("token_divergence(states, model.head, *given)", "token_divergence(states, given.head, *given)"),
+            ("token_divergence(states, model.head, *given,", "token_divergence(states, given.head, *given,"),
             ("_both(responses_of(anchor_N, row))", "_both(responses_of(policy_N, row))"),
             ("_both(responses_of(policy_N, row, divergence_N))", "_both(responses_of(policy_N, row, -divergence_N))"),
             ("given.states, given.head, targets", "states.detach(), given.head, targets"),

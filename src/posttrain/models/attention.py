@@ -10,26 +10,25 @@ family, L tokens of the longest branch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
 from posttrain import fast_paths
 from posttrain.errors import ModelError
+from posttrain.models.scoring import Scoring, attention, attention_backward
 from posttrain.models.whole_rows import LONGEST, WholeRow
-from posttrain.models.wide import wide_dtype
 
 NAME = "posttrain"
-UNSUPPORTED = ("softcap", "s_aux")  # changes to the attention's own arithmetic which no plan applies
 
 
 class AttentionPlan(Protocol):
     """Decides which keys and values each query sees."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Attend: query [B, H, N, E], key and value [B, K, N, E] -> [B, H, N, E]."""
         ...
 
@@ -43,6 +42,8 @@ def _attend_by_plan(
     scaling: float | None = None,
     plan: AttentionPlan | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     if plan is None:
@@ -50,10 +51,8 @@ def _attend_by_plan(
             "this model was loaded for posttrain and its attention needs a plan; call it through posttrain.models, "
             "or save it and load the folder with transformers"
         )
-    if any(others.get(name) is not None for name in UNSUPPORTED):
-        raise ModelError(f"{type(module).__name__} changes attention scores in a way that posttrain does not compute")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    out = plan.attend(module.layer_idx, query, key, value, scale, sliding_window)
+    out = plan.attend(module.layer_idx, query, key, value, Scoring(scale, sliding_window, softcap, s_aux))
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -135,13 +134,17 @@ class FamilyAttention:
     """
 
     def __init__(self, families: Sequence[tuple[int, Sequence[int]]], device: torch.device | str = "cpu") -> None:
-        self._device = torch.device(device)
+        self._device, self._described = torch.device(device), families
         self._sizes = [size for prefix, lengths in families for size in (prefix, sum(lengths))]
         whole = _at_once(self._device) and sum(self._sizes) <= LONGEST and fast_paths.on("whole rows")
         self._whole = WholeRow(families, self._device) if whole else None
-        self._families = [  # where the prefix lies among the parts of a row (its branches follow), its length, branches
+
+    @cached_property
+    def _families(self) -> list[tuple[int, int, _Branches | None]]:
+        """Where each prefix lies among the parts of a row (its branches follow), its length, and its branches."""
+        return [
             (2 * number, prefix, self._branches(prefix, lengths) if lengths else None)
-            for number, (prefix, lengths) in enumerate(() if whole else families)
+            for number, (prefix, lengths) in enumerate(self._described)
         ]
 
     def _branches(self, prefix: int, lengths: Sequence[int]) -> _Branches:
@@ -162,49 +165,58 @@ class FamilyAttention:
             len(lengths),
         )
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """One flat row: query [1, H, N, E], key and value [1, K, N, E]."""
-        if self._whole is not None:
-            return self._whole.attend(query, key, value, scale, window)
+        if self._whole is not None and scoring.plain:
+            return self._whole.attend(query, key, value, scoring.scale, scoring.window)
         row = query[0], key[0], value[0]
         if torch.is_grad_enabled() and fast_paths.on("recomputed attention"):
-            return _Recomputed.apply(*row, self, scale, window)[None]
-        return self.forward(*row, scale, window)[None]
+            return _Recomputed.apply(*row, scoring.sinks, self, scoring)[None]
+        return self.forward(*row, scoring)[None]
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
         """Attention of all families: q [H, N, E], k and v [K, N, E] -> [H, N, E]."""
         # one split whose backward is one concatenation; slicing would fill a whole row of zeros for every slice
         row = [x.split(self._sizes, dim=1) for x in (q, k, v)]
         parts: list[Tensor] = []
         for at, prefix, branches in self._families:
             if prefix:
-                parts.append(_attention(*_alone(row, at, window), scale)[0])
+                parts.append(attention(*_alone(row, at, scoring.window), scoring)[0])
             if branches is not None:
-                parts.append(branches.gather(_attention(*branches.rectangles(row, at, window), scale)))
+                parts.append(branches.gather(attention(*branches.rectangles(row, at, scoring.window), scoring)))
         return torch.cat(parts, dim=1)
 
     def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v for `grad` of what `forward` gave; nothing of it need have been kept."""
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Gradients of q, k, v and the sinks for `grad` of what `forward` gave; nothing of it need have been kept."""
         grads, *row = (x.split(self._sizes, dim=1) for x in (grad, q, k, v))
         found = [list(parts) for parts in row]  # every part that is not empty is replaced
+        of_sinks: list[Tensor | None] = []
         for at, prefix, branches in self._families:
             if prefix:
-                of_prefix = _attention_backward(grads[at][None], *_alone(row, at, window), scale)
+                *of_prefix, sinks = attention_backward(grads[at][None], *_alone(row, at, scoring.window), scoring)
+                of_sinks.append(sinks)
                 for parts, part in zip(found, of_prefix, strict=True):
                     parts[at] = part[0]
             if branches is not None:
-                grad_q, *grad_kv = _attention_backward(
-                    branches.padded(grads[at + 1]), *branches.rectangles(row, at, window), scale
+                grad_q, *grad_kv, sinks = attention_backward(
+                    branches.padded(grads[at + 1]), *branches.rectangles(row, at, scoring.window), scoring
                 )
+                of_sinks.append(sinks)
                 found[0][at + 1] = branches.gather(grad_q)
                 for parts, part in zip(found[1:], grad_kv, strict=True):
                     parts[at + 1] = branches.gather(part[:, :, prefix:])
                     if prefix:
                         parts[at] = parts[at] + part[:, :, :prefix].sum(0)
         grad_q, grad_k, grad_v = (torch.cat(parts, dim=1) for parts in found)
-        return grad_q, grad_k, grad_v
+        grad_sinks = None if scoring.sinks is None else _total(of_sinks).to(scoring.sinks.dtype)
+        return grad_q, grad_k, grad_v, grad_sinks
+
+
+def _total(parts: Sequence[Tensor | None]) -> Tensor:
+    """The sum of those that are there."""
+    return torch.stack([part for part in parts if part is not None]).sum(0)
 
 
 class _Recomputed(torch.autograd.Function):
@@ -216,16 +228,16 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: FamilyAttention, scale: float, window: int | None
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, plan: FamilyAttention, scoring: Scoring
     ) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        ctx.plan, ctx.scale, ctx.window = plan, scale, window
-        return plan.forward(q, k, v, scale, window)
+        ctx.save_for_backward(q, k, v, sinks)
+        ctx.plan, ctx.scoring = plan, scoring._replace(sinks=None)
+        return plan.forward(q, k, v, scoring)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        q, k, v = ctx.saved_tensors
-        return *ctx.plan.backward(grads[0], q, k, v, ctx.scale, ctx.window), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None]:
+        q, k, v, sinks = ctx.saved_tensors
+        return *ctx.plan.backward(grads[0], q, k, v, ctx.scoring._replace(sinks=sinks)), None, None
 
 
 def _bias(allowed: Tensor) -> Tensor:
@@ -237,61 +249,3 @@ def _causal(length: int, window: int | None, device: torch.device) -> Tensor:
     position = torch.arange(length, device=device)
     distance = position[:, None] - position
     return _bias((distance >= 0) & (distance < (window or length + 1)))[None, None]
-
-
-MATERIALIZE = 2**22  # scores; fewer are faster as plain products on a CPU (4-12x), more would cost memory
-
-
-def _fused(q: Tensor, k: Tensor) -> bool:
-    """Whether torch's fused kernel is taken."""
-    return q.is_cuda or q.shape[:3].numel() * k.shape[2] > MATERIALIZE
-
-
-def _grouped(x: Tensor, key_heads: int) -> Tensor:
-    """Query heads [R, H, L, E] of one key head side by side: [R, K, H/K L, E]."""
-    rows, heads, length, width = x.shape
-    return x.reshape(rows, key_heads, heads // key_heads * length, width)
-
-
-def _weights(grouped: Tensor, k: Tensor, bias: Tensor) -> Tensor:
-    """softmax(q k^T + bias) of grouped and scaled queries, [R, K, H/K L, T]; its sums in the wide format."""
-    rows, key_heads, queries, _ = grouped.shape
-    scores = torch.matmul(grouped, k.transpose(2, 3)).view(rows, -1, bias.shape[2], k.shape[2])
-    weights = torch.softmax(scores + bias.to(scores.dtype), dim=-1, dtype=wide_dtype(scores.dtype)).to(scores.dtype)
-    return weights.view(rows, key_heads, queries, -1)
-
-
-def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """softmax(q k^T scale + bias) v: q [R, H, L, E], k and v [R, K, T, E], bias broadcast to [R, 1, L, T]."""
-    if _fused(q, k):
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-        return scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=scale)
-    return torch.matmul(_weights(_grouped(q * scale, k.shape[1]), k, bias), v).view(q.shape)
-
-
-def _attention_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v for `grad` of the output of `_attention`.
-
-    With P the weights, S the scores and O = P V:  dV = P^T dO,  dP = dO V^T,  dS = P (dP - sum_t P dP),
-    dQ = scale dS K,  dK = scale dS^T Q.
-    """
-    if _fused(q, k):
-        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-        with torch.enable_grad():
-            out = _attention(q, k, v, bias, scale)
-        grad_q, grad_k, grad_v = torch.autograd.grad(out, (q, k, v), grad)
-        return grad_q, grad_k, grad_v
-    grouped, grad = _grouped(q * scale, k.shape[1]), _grouped(grad, k.shape[1])
-    weights = _weights(grouped, k, bias)
-    grad_v = torch.matmul(weights.transpose(2, 3), grad)
-    # torch takes the sum over t in float32 for bfloat16 too
-    grad_scores = torch.ops.aten._softmax_backward_data(
-        torch.matmul(grad, v.transpose(2, 3)), weights, -1, weights.dtype
-    )
-    return (
-        torch.matmul(grad_scores, k).mul_(scale).view(q.shape),
-        torch.matmul(grad_scores.transpose(2, 3), grouped),
-        grad_v,
-    )

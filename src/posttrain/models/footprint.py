@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from posttrain.errors import ModelError
 from posttrain.models import lora
@@ -95,7 +96,9 @@ def shape_of(network: Any, name: str) -> Shape:
     experts, used = _experts(config)
     ends = {id(head), id(network.get_input_embeddings().weight)}
     body = [(n, p) for n, p in network.named_parameters() if p.dim() >= 2 and id(p) not in ends]
-    linear = [m for m in network.modules() if isinstance(m, nn.Linear) and m.weight is not head]
+    # GPT-2 has linear layers of its own, whose weights are transposed
+    linear = [m for m in network.modules() if isinstance(m, nn.Linear | Conv1D) and m.weight is not head]
+    units = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * config.hidden_size
     embedding = network.get_input_embeddings().weight
     return Shape(
         name=name,
@@ -105,15 +108,13 @@ def shape_of(network: Any, name: str) -> Shape:
         heads=heads,
         query_width=heads * width,
         key_width=(getattr(config, "num_key_value_heads", None) or heads) * width,
-        intermediate=used * getattr(config, "moe_intermediate_size", config.intermediate_size)
-        if experts > 1
-        else config.intermediate_size,
+        intermediate=used * getattr(config, "moe_intermediate_size", units) if experts > 1 else units,
         vocabulary=head.shape[0],
         parameters=sum(p.numel() for p in network.parameters()),
         active=sum(p.numel() * used // experts if ".experts." in n else p.numel() for n, p in body),
-        linear_widths=sum(m.in_features + m.out_features for m in linear),
+        linear_widths=sum(sum(m.weight.shape) for m in linear),
         quantizable=sum(p.numel() for p in network.parameters() if p is not embedding and worth_quantizing(p)),
-        sides=tuple(sorted(Counter(width for m in linear for width in (m.in_features, m.out_features)).items())),
+        sides=tuple(sorted(Counter(width for m in linear for width in m.weight.shape).items())),
     )
 
 

@@ -19,7 +19,7 @@ from posttrain.errors import ModelError
 from posttrain.models.attention import AttentionPlan, FamilyAttention, use_plans
 from posttrain.models.dropout import Dropout
 from posttrain.models.fused import use_lean_forms
-from posttrain.models.logprobs import TokenLogprobs, token_logprobs
+from posttrain.models.logprobs import Readout, TokenLogprobs, token_logprobs
 from posttrain.models.merging import merged_weights
 from posttrain.models.support import PAGE, TESTED
 
@@ -70,6 +70,14 @@ class LanguageModel:
         return layer.weight
 
     @property
+    def readout(self) -> Readout:
+        """What it does to the products with `head` before they are logits."""
+        config = self.network.config
+        divisor = getattr(config, "logits_scaling", None) or 1.0
+        multiplier = getattr(config, "logit_scale", None) or 1.0
+        return Readout(multiplier / divisor, getattr(config, "final_logit_softcapping", None))
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         """The tokens that end a turn according to the model's generation config."""
         settings: Any = getattr(self.network, "generation_config", None)
@@ -109,7 +117,7 @@ class LanguageModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [B, V] of last hidden states [B, D]."""
         head: Any = self.network.get_output_embeddings()
-        return head(hidden)
+        return self.readout.logits(head(hidden))
 
     @property
     def drops(self) -> bool:
@@ -139,7 +147,10 @@ class LanguageModel:
         self, states: Tensor, row: Packed, temperature: float = 1.0, *, entropy_gradient: bool = False
     ) -> TokenLogprobs:
         """The same, from the states that the learned tokens are predicted from, [M, D]."""
-        return token_logprobs(states, self.head, self.ids(row.targets), temperature, entropy_gradient=entropy_gradient)
+        targets = self.ids(row.targets)
+        return token_logprobs(
+            states, self.head, targets, temperature, entropy_gradient=entropy_gradient, readout=self.readout
+        )
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: the adapter alone where there is one, else the whole model."""
@@ -214,12 +225,10 @@ def _refuse_other_states(network: PreTrainedModel, own: Tensor) -> None:
 
 @torch.no_grad()
 def _refuse_unusual_heads(model: LanguageModel) -> None:
-    """A head with a bias, a cap or a scale would make every logprob wrong: compare once, on a few tokens."""
+    """A head with a bias or an unknown cap or scale would make every logprob wrong: compare once, on a few tokens."""
     ids = torch.arange(4, device=model.device)[None]
     plan: Any = {"plan": FamilyAttention([(4, [])], model.device), "use_cache": False}
     theirs = model.network(input_ids=ids, position_ids=ids, **plan).logits
-    ours = model.hidden(ids, ids, plan["plan"]) @ model.head.T
+    ours = model.readout.logits(model.hidden(ids, ids, plan["plan"]) @ model.head.T)
     if not torch.allclose(theirs.float(), ours.float(), rtol=2e-2, atol=2e-2 * theirs.abs().max().item()):
-        raise ModelError(
-            f"the head of '{model.name}' does more than multiply by the output embedding; not supported yet"
-        )
+        raise ModelError(f"the head of '{model.name}' makes logits in a way that posttrain does not compute; {PAGE}")

@@ -16,6 +16,23 @@ from posttrain.models.wide import add_, block_rows, wide_dtype
 CHUNK_BYTES = 128 * 2**20  # of logits in the format of the products: what one product makes
 
 
+class Readout(NamedTuple):
+    """How a model makes logits of the products x = W h of its head: z = c tanh(m x / c); without a cap, z = m x."""
+
+    multiplier: float = 1.0  # m: Granite divides by its `logits_scaling`, Cohere multiplies by its `logit_scale`
+    cap: float | None = None  # c: Gemma 2 (arXiv 2408.00118)
+
+    def logits(self, products: Tensor) -> Tensor:
+        """Logits of products, wide where they differ from them."""
+        if self == PLAIN:
+            return products
+        wide = products.to(wide_dtype(products.dtype)) * self.multiplier
+        return wide if self.cap is None else torch.tanh(wide / self.cap) * self.cap
+
+
+PLAIN = Readout()
+
+
 class TokenLogprobs(NamedTuple):
     """One number per token, float32."""
 
@@ -24,11 +41,17 @@ class TokenLogprobs(NamedTuple):
 
 
 def token_logprobs(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    *,
+    entropy_gradient: bool = False,
+    readout: Readout = PLAIN,
 ) -> TokenLogprobs:
-    """Logprob and entropy of each target under the softmax of `hidden @ weight.T / temperature`.
+    """Logprob and entropy of each target under the softmax of the logits over the temperature.
 
-        logprob_n = z_n[target_n] - log sum_v exp z_n[v],   z_n = W h_n / temperature
+        logprob_n = z_n[target_n] - log sum_v exp z_n[v],   z_n = readout(W h_n) / temperature
         entropy_n = -sum_v p_n[v] log p_n[v],   p_n = softmax(z_n)
 
     The gradient of the logprobs reaches `hidden` [N, D] and `weight` [V, D], and with `entropy_gradient` the entropy's
@@ -39,41 +62,46 @@ def token_logprobs(
     if temperature <= 0:
         raise ValueError(f"token_logprobs needs a temperature above 0; got {temperature}. Greedy text is scored at 1.")
     if not fast_paths.on("lean head"):
-        return _with_logits(hidden, weight, targets, temperature, entropy_gradient)
+        return _with_logits(hidden, weight, targets, temperature, entropy_gradient, readout)
     learning = torch.is_grad_enabled()
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, temperature, learning, entropy_gradient)
+    # c tanh(m x / c) / T = (c/m) tanh(x / (c/m)) / (T/m): what follows knows no multiplier
+    warmth, cap = temperature / readout.multiplier, None if readout.cap is None else readout.cap / readout.multiplier
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, targets, warmth, cap, learning, entropy_gradient)
     return TokenLogprobs(logprobs, entropy)
 
 
-def token_divergence(hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor) -> Tensor:
+def token_divergence(
+    hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor, readout: Readout = PLAIN
+) -> Tensor:
     """How far each prediction is from another model's, over the whole vocabulary: [N], in nats, wide.
 
-        D_n = KL(q_n || p_n) = sum_v q_n[v] (log q_n[v] - log p_n[v]),   p = softmax(W h), q = softmax(W' h')
+        D_n = KL(q_n || p_n) = sum_v q_n[v] (log q_n[v] - log p_n[v])
+        p = softmax(readout(W h)),   q = softmax(readout(W' h'))
 
     The gradient reaches `hidden` and `weight`, whose p it is; q, of `from_hidden` and `from_weight`, is given. Logits
     of a chunk exist at a time; the backward pass makes them again.
     """
     given = from_hidden.detach(), from_weight.detach()
     parts = [
-        checkpoint(_divergence, hidden[chunk], weight, given[0][chunk], given[1], use_reentrant=False)
+        checkpoint(_divergence, hidden[chunk], weight, given[0][chunk], given[1], readout, use_reentrant=False)
         for chunk in _chunks(hidden, weight)
     ]
     return torch.cat(parts)
 
 
-def _divergence(hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor) -> Tensor:
+def _divergence(hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor, readout: Readout) -> Tensor:
     p, q = (
-        (states @ head.T).to(wide_dtype(states.dtype)).log_softmax(dim=1)
+        readout.logits(states @ head.T).to(wide_dtype(states.dtype)).log_softmax(dim=1)
         for states, head in ((hidden, weight), (from_hidden, from_weight))
     )
     return (q.exp() * (q - p)).sum(dim=1)
 
 
 def _with_logits(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool, readout: Readout
 ) -> TokenLogprobs:
     """The same by autograd, from logits that all exist at once."""
-    logits = (hidden @ weight.T).to(wide_dtype(hidden.dtype)) / temperature
+    logits = readout.logits(hidden @ weight.T).to(wide_dtype(hidden.dtype)) / temperature
     logprobs = logits.log_softmax(dim=1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(logprobs.exp() * logprobs).sum(dim=1)
@@ -99,7 +127,8 @@ class _ChunkedHead(torch.autograd.Function):
     What the backward pass needs of a chunk are its residuals, softmax - onehot, for d logprob / d logits is minus them
     over the temperature. They take the place of the logits. Where all rows fit one chunk, they are made in the forward
     pass, which has the exponentials at hand, and kept; else the backward pass makes them again, chunk by chunk. The
-    entropy's gradient, d entropy / d z_v = -p_v (log p_v + entropy), is added to them there.
+    entropy's gradient, d entropy / d z_v = -p_v (log p_v + entropy), is added to them there. Where logits are capped,
+    they are multiplied by d z / d x = 1 - (z / cap)^2.
     """
 
     @staticmethod
@@ -109,6 +138,7 @@ class _ChunkedHead(torch.autograd.Function):
         weight: Tensor,
         targets: Tensor,
         temperature: float,
+        cap: float | None,
         learning: bool,
         entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
@@ -123,7 +153,7 @@ class _ChunkedHead(torch.autograd.Function):
             for block in _blocks(chunk, weight):
                 rows = product[block.start - chunk.start : block.stop - chunk.start]
                 target = targets[block, None]
-                logits = _scaled(rows, temperature)
+                logits, slope = _scaled(rows, temperature, cap)
                 peak = logits.amax(dim=1, keepdim=True)
                 chosen = logits.sub_(peak).gather(1, target)[:, 0]
                 weights = torch.exp(logits)
@@ -133,15 +163,15 @@ class _ChunkedHead(torch.autograd.Function):
                 entropy[block] = log_total - logits.mul_(weights).sum(dim=1) / total
                 normalizer[block] = log_total + peak[:, 0]
                 if keep:
-                    rows.copy_(_minus_onehot(weights.mul_(total.reciprocal()[:, None]), target))
+                    rows.copy_(_times(_minus_onehot(weights.mul_(total.reciprocal()[:, None]), target), slope))
         ctx.save_for_backward(hidden, weight, targets, normalizer, product if keep else None, entropy)
-        ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+        ctx.temperature, ctx.cap, ctx.entropy_gradient = temperature, cap, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None]:
         hidden, weight, targets, normalizer, kept, entropy = ctx.saved_tensors
         wide = wide_dtype(hidden.dtype)
         # what a row of residuals is worth; with the entropy's gradient among them it is in them already
@@ -154,14 +184,15 @@ class _ChunkedHead(torch.autograd.Function):
                 residuals = hidden[chunk] @ weight.T
                 for block in _blocks(chunk, weight):
                     rows = residuals[block.start - chunk.start : block.stop - chunk.start]
-                    logits = _scaled(rows, ctx.temperature).sub_(normalizer[block, None])
+                    logits, slope = _scaled(rows, ctx.temperature, ctx.cap)
+                    logits.sub_(normalizer[block, None])
                     if ctx.entropy_gradient:
                         probs = logits.exp()
                         spread = logits.add_(entropy[block, None]).mul_(probs).mul_(grads[1][block, None])
                         both = _minus_onehot(probs, targets[block, None]).mul_(grads[0][block, None]).add_(spread)
-                        rows.copy_(both)
+                        rows.copy_(_times(both, slope))
                     else:
-                        rows.copy_(_minus_onehot(logits.exp_(), targets[block, None]))
+                        rows.copy_(_times(_minus_onehot(logits.exp_(), targets[block, None]), slope))
             if grad_hidden is not None:
                 grad_hidden[chunk] = (residuals @ weight).to(wide).mul_(scale[chunk])
             if ctx.needs_input_grad[1]:
@@ -170,13 +201,21 @@ class _ChunkedHead(torch.autograd.Function):
                     grad_weight = part if chunk.stop == len(targets) else part.to(wide)  # the sum of several is wide
                 else:
                     add_(grad_weight, part)
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None, None
+        grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None, None, None
 
 
-def _scaled(product: Tensor, temperature: float) -> Tensor:
-    """A wide copy of logits, over the temperature."""
-    logits = product.to(wide_dtype(product.dtype), copy=True)
-    return logits if temperature == 1 else logits.div_(temperature)
+def _scaled(product: Tensor, temperature: float, cap: float | None) -> tuple[Tensor, Tensor | None]:
+    """A wide copy of logits, capped and over the temperature; and where they are capped, d logits / d product."""
+    logits, slope = product.to(wide_dtype(product.dtype), copy=True), None
+    if cap is not None:
+        share = logits.div_(cap).tanh_()
+        slope, logits = 1 - share.square(), share.mul_(cap)
+    return logits if temperature == 1 else logits.div_(temperature), slope
+
+
+def _times(residuals: Tensor, slope: Tensor | None) -> Tensor:
+    return residuals if slope is None else residuals.mul_(slope)
 
 
 def _minus_onehot(probs: Tensor, targets: Tensor) -> Tensor:

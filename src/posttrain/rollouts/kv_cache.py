@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softmax
 
 from posttrain.models.attention import FamilyAttention
-from posttrain.models.wide import wide_dtype
+from posttrain.models.scoring import Scoring, weights_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -26,10 +25,10 @@ class Prefill(FamilyAttention):
         self.keys: dict[int, Tensor] = {}  # by layer: [K, N, E]
         self.values: dict[int, Tensor] = {}
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """As the base, and keep the keys and values."""
         self.keys[layer], self.values[layer] = key[0], value[0]
-        return super().attend(layer, query, key, value, scale, window)
+        return super().attend(layer, query, key, value, scoring)
 
 
 def bytes_per_token(config: "PreTrainedConfig", dtype: torch.dtype) -> int:
@@ -39,7 +38,7 @@ def bytes_per_token(config: "PreTrainedConfig", dtype: torch.dtype) -> int:
 
 
 def _shape(config: "PreTrainedConfig") -> tuple[int, int]:
-    heads = config.num_key_value_heads or config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
@@ -85,18 +84,19 @@ class KeyValueCache:
         hidden = self._distance_BT < 0
         self._bias = torch.zeros(hidden.shape, device=self._device).masked_fill_(hidden, -torch.inf)[:, None, None]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """One step: query [B, H, 1, E], key and value [B, K, 1, E]: one new token per sequence."""
         keys, values = self._keys[layer], self._values[layer]
         keys[self._rows_B, :, self._positions_B] = key[:, :, 0]
         values[self._rows_B, :, self._positions_B] = value[:, :, 0]
         batch, heads, _, width = query.shape
-        grouped = (query * scale).view(batch, key.shape[1], heads // key.shape[1], width)
+        grouped = (query * scoring.scale).view(batch, key.shape[1], heads // key.shape[1], width)
         bias = self._bias
-        if window is not None and self._room > window:
-            bias = bias.masked_fill((self._distance_BT >= window)[:, None, None], -torch.inf)
+        if scoring.window is not None and self._room > scoring.window:
+            bias = bias.masked_fill((self._distance_BT >= scoring.window)[:, None, None], -torch.inf)
         scores = torch.matmul(grouped, keys[:batch].transpose(2, 3))
-        weights = softmax(scores + bias, dim=-1, dtype=wide_dtype(query.dtype)).to(query.dtype)
+        sinks = None if scoring.sinks is None else scoring.sinks.view(key.shape[1], -1, 1)
+        weights = weights_of(scores, bias, scoring.cap, sinks).weights
         return torch.matmul(weights, values[:batch]).view(batch, heads, 1, width)
 
     @property

@@ -79,7 +79,7 @@ def kl_from(
     found = [0.0] * len(examples)
     for row in pack(examples, max(microbatch_tokens, longest)):
         mine, theirs = policy.learned_states(row), earlier.learned_states(row)
-        apart = token_divergence(theirs, earlier.head, mine, policy.head)
+        apart = token_divergence(theirs, earlier.head, mine, policy.head, policy.readout)
         for number, nats in zip(row.rows, apart.tolist(), strict=True):
             found[number] += nats
         if on_tokens is not None:

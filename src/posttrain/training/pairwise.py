@@ -103,8 +103,8 @@ def _with_divergence(model: LanguageModel, reference: WholeReference, row: Packe
     """Both responses by the policy, with how far it is from the reference along the way, and by the reference."""
     states, targets = model.learned_states(row), model.ids(row.targets)
     given = reference.predictions(row)
-    policy_N = token_logprobs(states, model.head, targets).logprobs
+    policy_N = token_logprobs(states, model.head, targets, readout=model.readout).logprobs
     with torch.no_grad():
-        anchor_N = token_logprobs(given.states, given.head, targets).logprobs
-    divergence_N = token_divergence(states, model.head, *given)
+        anchor_N = token_logprobs(given.states, given.head, targets, readout=model.readout).logprobs
+    divergence_N = token_divergence(states, model.head, *given, model.readout)
     return _both(responses_of(policy_N, row, divergence_N)), _both(responses_of(anchor_N, row))
