@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from posttrain.models.attention import FamilyAttention
 from posttrain.models.language_model import wrap
+from posttrain.models.lora import add_lora
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling
 
@@ -66,3 +67,14 @@ def test_packed_logits_and_sampled_logprobs_equal_those_of_transformers(family, 
         with torch.no_grad():
             logprobs = plain(input_ids=ids).logits[0, 4:-1].log_softmax(-1).gather(1, ids[0, 5:, None])[:, 0]
         torch.testing.assert_close(torch.tensor(completion.logprobs), logprobs, rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_leaves_the_stacked_weights_of_experts_alone():
+    """peft takes `all-linear` for them, too; merging and loading know nothing of that."""
+    pytest.importorskip("peft")
+    network = random_network("mixtral", num_local_experts=4, num_experts_per_tok=2)
+    names = set(network.state_dict())
+    model = add_lora(wrap(network, name="mixtral", context=64), 2)
+    learned = [name for name, _ in model.trainable()]
+    assert len(learned) == 2 * 4 * 2 and all(".self_attn." in name for name in learned)
+    assert set(model.whole()) == names

@@ -194,6 +194,12 @@ MUTATIONS = [
             ("use_plans(network)\n    if fast", "if fast"),
         ]
     ),
+    Mutation(
+        "models/lora.py",
+        "targets or _linear_layers(model.network)",
+        'targets or "all-linear"',
+        "models/test_families.py",
+    ),
     Mutation("models/load.py", "        refuse_unsupported(config, name)\n", "", "models/test_support.py"),
     Mutation("models/heads.py", "            refuse_unsupported(config, name)\n", "", "models/test_support.py"),
     Mutation("models/heads.py", "            refuse_no_classifier(config, name)\n", "", "models/test_support.py"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from posttrain.errors import ModelError, UserError
 from posttrain.models.dropout import keyed_dropout
@@ -92,7 +93,7 @@ def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str =
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
-        target_modules=targets or "all-linear",
+        target_modules=targets or _linear_layers(model.network),
         modules_to_save=trained or None,
         exclude_modules=[*inside(model.network, trained), *([whole] if whole else [])] or None,
         ensure_weight_tying=bool(trained) and tied and _has_ends(model.network, trained),
@@ -101,9 +102,27 @@ def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str =
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapted = _peft().get_peft_model(model.network, config)
+    if config.target_parameters:
+        raise UserError(
+            f"peft would put the adapter on the stacked weights of the experts of '{model.name}', which is not "
+            'supported; name other layers, such as --lora-targets "q_proj k_proj v_proj o_proj"'
+        )
     if whole:
         model.network.get_submodule(whole).requires_grad_(True)
     return _around(model, adapted, fresh=True)
+
+
+def _linear_layers(network: Any) -> str | list[str]:
+    """What peft is to take for all linear layers but the head.
+
+    In a model with experts their names: by `all-linear` peft means the stacked weights of the experts too, which are no
+    linear layers.
+    """
+    if not any(".experts." in name for name, _ in network.named_parameters()):
+        return "all-linear"
+    head = network.get_output_embeddings()
+    found = [name for name, module in network.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    return sorted({name.rpartition(".")[2] for name in found})
 
 
 def _has_ends(network: Any, paths: Sequence[str]) -> bool:
