@@ -177,6 +177,7 @@ def _refuse_other_kinds(folder: str | Path, config: Any) -> None:
             *("megatron_core", "megatron_config", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
         }
         there, usual = config.to_dict(), plain.to_dict()
+        there["target_parameters"] = there["target_parameters"] or None  # peft writes [] for a model with experts
         found += [f"{key} is {value}" for key, value in there.items() if key not in may_differ and value != usual[key]]
     if found:
         raise ModelError(
