@@ -55,6 +55,7 @@ def test_demonstrations_by_hand(model):
 def test_what_is_left_out_is_what_sft_leaves_out(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sizes = run(DataShow(in_memory(ROWS), model)).lengths
+    assert run(DataShow(in_memory(ROWS), model, max_tokens=max(sizes))).dropped == ()
     found = run(DataShow(in_memory(ROWS), model, max_tokens=max(sizes) - 1, rows=1, first=4))
     assert found.dropped == ((f"over {max(sizes) - 1} tokens", 1, ("row 4",)),)
     assert (found.kept, found.learned, found.lengths) == (3, 6, sizes)
