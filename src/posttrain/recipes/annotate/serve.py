@@ -70,19 +70,25 @@ def load_talkers(config: Serve) -> Speak:
 def _url(config: Serve) -> str:
     """Where browsers find the pages, without a slash at the end."""
     if not config.url:
-        local = config.host in ("127.0.0.1", "0.0.0.0", "::", "::1")
-        name = "localhost" if local else f"[{config.host}]" if ":" in config.host else config.host
-        return f"{'https' if config.https else 'http'}://{name}:{config.port}"
+        return f"{'https' if config.https else 'http'}://{_listening(config)}"
+    problem = f"--url must be http or https and a host, such as https://feedback.example; got '{config.url}'"
     try:
         parts = urlsplit(config.url)
         whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        whole = False
-    if not whole or urlsplit(config.url)._replace(scheme="", netloc="", path="").geturl():
-        raise UserError(f"--url must be http or https and a host, such as https://feedback.example; got '{config.url}'")
-    if urlsplit(config.url).path.strip("/") or "@" in urlsplit(config.url).netloc:
+    except ValueError as wrong:
+        raise UserError(problem) from wrong
+    if not whole or parts.query or parts.fragment:
+        raise UserError(problem)
+    if parts.path.strip("/") or "@" in parts.netloc:
         raise UserError(f"--url must have no path and no user, since pages begin at /; got '{config.url}'")
-    return config.url.rstrip("/").lower()
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+def _listening(config: Serve) -> str:
+    """Host and port by which this machine reaches the server."""
+    local = config.host in ("127.0.0.1", "0.0.0.0", "::", "::1")
+    name = "localhost" if local else f"[{config.host}]" if ":" in config.host else config.host
+    return f"{name}:{config.port}"
 
 
 def server_settings(app: Any, config: Serve) -> uvicorn.Config:
@@ -109,7 +115,8 @@ def run(config: Serve) -> Served:
     with store.write() as connection:
         if secret := people.bootstrap_invitation(connection):
             print(f"the first manager comes in by {url}/invite/{secret}", file=sys.stderr)
-    print(f"serving {store.name} at {url}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    public = f", for browsers at {url}" if config.url else ""
+    print(f"serving {store.name} at http://{_listening(config)}{public}; Ctrl-C ends it", file=sys.stderr, flush=True)
     say = partial(print, file=sys.stderr, flush=True)
     hosts = {socket.gethostname().lower(), config.host.lower(), urlsplit(url).hostname or ""}
     app = create_app(store, url=url, hosts=hosts, https=config.https, speak=speak, say=say)
