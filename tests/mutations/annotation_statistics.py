@@ -37,6 +37,8 @@ MUTATIONS = [
             ("            self._ruling = row.id\n", "            self._ruling = row.id + 1\n"),
             ("            self._judgement = row.id\n", "            self._judgement = row.id + 1\n"),
             ("+ 0 == self.number", "+ 0 > 0"),
+            (" or self._decided(connection):", ":"),
+            ("REST * spent if spent > FREE else 0.0", "0.0"),
         ]
     ),
     *(

@@ -4,10 +4,11 @@ import random
 import threading
 
 import pytest
+from sqlalchemy import select
 
 from posttrain.annotation.store import project_statistics, projects, rulings, work
 from posttrain.annotation.store.project_statistics import StatisticsCache, statistics_of
-from posttrain.annotation.store.tables import Item, User
+from posttrain.annotation.store.tables import Assignment, Item, User
 from tests.annotation.worlds import add_project, add_user, item
 
 PEOPLE = ("ann", "ben", "cat", "dan")
@@ -152,3 +153,28 @@ def test_projects_are_kept_apart(store):
     with store.read() as connection:
         helpful, other = (cache.read(connection, projects.find(connection, name)) for name in ("helpful", "other"))
     assert helpful.work["ann"].done == 1 and other.work == {} and other.annotators == []
+
+
+def test_a_large_projects_statistics_are_kept_for_a_while_but_not_beyond_a_decision(store, monkeypatch):
+    monkeypatch.setattr(project_statistics, "FREE", -1.0)
+    monkeypatch.setattr(project_statistics, "REST", 1e9)
+    add_project(store, items=9, annotators_per_item=1)
+    ann, boss = add_user(store, "ann", "helpful"), add_user(store, "boss", role="manager")
+    draws, cache = random.Random(3), StatisticsCache()
+
+    def done():
+        judge(store, draws, "rank", ann)
+        with store.read() as connection:
+            return cache.read(connection, projects.find(connection, "helpful"))
+
+    first = done()
+    assert done() is first
+    with store.read() as connection:
+        number = connection.scalars(select(Item.id).join(Assignment).where(Assignment.state == "done")).first()
+    with store.write() as connection:
+        found, user = connection.get_one(Item, number), connection.get_one(User, boss.id)
+        rulings.rule(connection, found, user, rank(draws), sending="a decision", version=0)
+    decided = done()
+    assert decided is not first and decided.work["ann"].done > first.work["ann"].done and done() is decided
+    cache._projects[1]._until = 0.0
+    assert done() is not decided

@@ -6,6 +6,7 @@ changes the numbers of its own item; what is left for each reading are means ove
 """
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from posttrain.annotation.kinds import KINDS, Answer, Kind
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
 from posttrain.types import Ranking
+
+FREE = 0.05  # seconds of processor time that a reading may take each time
+REST = 9  # after a longer one its result is kept for this many times as long, whoever asks
 
 
 class Work(NamedTuple):
@@ -84,30 +88,50 @@ class ProjectStatistics:
         self._items: dict[int, _ItemState] = {}
         self._rulings: dict[int, tuple[Answer, str]] = {}  # by item: what was decided last, and by whom
         self._judgement = self._ruling = 0  # the highest ids that were read
+        self._kept: Statistics | None = None
+        self._until = 0.0  # until when it is kept
 
     def read(self, connection: Connection, project: Project) -> Statistics:
-        """The statistics as they are now. Of several that read at once one updates, and the others wait for it."""
+        """The statistics as they are now, or a moment ago where a project is so large that reading it takes a while.
+
+        Of several that read at once one updates, and the others wait for it; managers together take a tenth of a
+        processor at most. A new decision is always there.
+        """
         with self._lock:
-            kind = KINDS[project.kind]
-            for number in self._new(connection):
-                if number in self._items:
-                    _measure(self._items[number], kind, self._rulings.get(number))
-            judged = sorted(self._items.items(), key=lambda pair: pair[1].began)
-            compared = [state for _, state in judged if state.shares is not None]
-            ws = [state.kendall_w for state in compared if state.kendall_w is not None]
-            disputes = [
-                Dispute(number, state.agreement, self._rulings[number][1] if number in self._rulings else "")
-                for number, state in judged
-                if state.agreement is not None and state.agreement < 1
-            ]
-            shares = [state.shares for state in compared if state.shares is not None]
-            return Statistics(
-                _alpha(compared, kind),
-                fmean(ws) if ws else None,
-                agreement.annotators_by_item(shares, name_noisy=kind.ranking is not None),
-                self._work(connection, kind),
-                sorted(disputes, key=lambda one: (bool(one.decided), one.agreement)),
-            )
+            if self._kept is None or time.monotonic() >= self._until or self._decided(connection):
+                began = time.thread_time()
+                self._kept = self._read(connection, project)
+                spent = time.thread_time() - began
+                self._until = time.monotonic() + (REST * spent if spent > FREE else 0.0)
+            return self._kept
+
+    def _decided(self, connection: Connection) -> bool:
+        """Whether there is a decision that was not read."""
+        query = select(Ruling.id).join(Item, Item.id == Ruling.item_id)
+        query = query.where(Item.project_id == self.number, Ruling.id > self._ruling)
+        return connection.scalar(query.limit(1)) is not None
+
+    def _read(self, connection: Connection, project: Project) -> Statistics:
+        kind = KINDS[project.kind]
+        for number in self._new(connection):
+            if number in self._items:
+                _measure(self._items[number], kind, self._rulings.get(number))
+        judged = sorted(self._items.items(), key=lambda pair: pair[1].began)
+        compared = [state for _, state in judged if state.shares is not None]
+        ws = [state.kendall_w for state in compared if state.kendall_w is not None]
+        disputes = [
+            Dispute(number, state.agreement, self._rulings[number][1] if number in self._rulings else "")
+            for number, state in judged
+            if state.agreement is not None and state.agreement < 1
+        ]
+        shares = [state.shares for state in compared if state.shares is not None]
+        return Statistics(
+            _alpha(compared, kind),
+            fmean(ws) if ws else None,
+            agreement.annotators_by_item(shares, name_noisy=kind.ranking is not None),
+            self._work(connection, kind),
+            sorted(disputes, key=lambda one: (bool(one.decided), one.agreement)),
+        )
 
     def _new(self, connection: Connection) -> set[int]:
         """Take in what is new, and return the items that it is about."""
