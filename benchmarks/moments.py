@@ -65,11 +65,12 @@ def sft_losses(data: Path, output: Path, optim: str, seeds: list[int], steps: in
         config = sft.SFT(
             dataset=str(data / "gsm8k" / "train.jsonl.gz"),
             model=str(reader_of_bytes(output / f"bytes-{seed}", seed)),
-            max_tokens=320,
+            limit=2000,
+            max_tokens=448,
             steps=steps,
-            examples_per_step=8,
+            examples_per_step=4,
             eval_share=0.05,
-            eval_limit=100,
+            eval_limit=60,
             lr=3e-3,
             weight_decay=0.1,
             precision="float32",
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=Path("runs/moments"))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=300, help="of sft")
+    parser.add_argument("--steps", type=int, default=150, help="of sft")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     tasks = {

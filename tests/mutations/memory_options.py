@@ -72,7 +72,6 @@ MUTATIONS = [
         for old, new in [
             ("if key.removesuffix(SCALES) in MOMENTS and quantized", "if False and quantized"),
             ("[blocks_of(parameter.numel())] if key", "list(tensor.shape) if key"),
-            ('{"state": {}, "param_groups": groups}', '{"state": {}, "param_groups": optimizer.param_groups}'),
         ]
     ),
     *(

@@ -54,14 +54,11 @@ def restore_optimizer(
             raise CheckpointError(f"the checkpoint has optimiser state of '{name}', which is not a parameter here")
         _check(optimizer, full_name, key, tensor, parameters[name])
         state.setdefault(name, {})[key] = tensor.clone()
-    order = {name: index for index, name in enumerate(name for members in ours for name in members)}
-    groups = [
-        {key: tuple(value) if key == "betas" else value for key, value in group.items()}
-        | {"params": [order[name] for name in group["params"]]}
-        for group in json["groups"]
-    ]
-    optimizer.load_state_dict({"state": {}, "param_groups": groups})
-    for name, values in state.items():  # by hand, for torch would turn codes into floats
+    # By hand: `load_state_dict` would turn codes of 8 bits into floats.
+    for group, saved in zip(optimizer.param_groups, json["groups"], strict=True):
+        group |= {key: tuple(value) if key == "betas" else value for key, value in saved.items() if key != "params"}
+    optimizer.state.clear()
+    for name, values in state.items():
         device = parameters[name].device
         optimizer.state[parameters[name]] = {
             key: value.to(device) if isinstance(value, Tensor) else value for key, value in values.items()
