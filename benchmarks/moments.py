@@ -11,6 +11,7 @@ in 8 bits; the rest are embedding, norms and matrices below 4,096 numbers. A fin
 """
 
 import argparse
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -80,6 +81,7 @@ def sft_losses(data: Path, output: Path, optim: str, seeds: list[int], steps: in
             keep_last=1,
         )
         if not (folder / "done").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut off
             sft.run(config, output=folder, quiet=True)
             (folder / "done").touch()
         found.append([row["evaluation/loss"] for row in read_run(folder).metrics if "evaluation/loss" in row][-1])

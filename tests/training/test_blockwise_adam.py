@@ -90,6 +90,8 @@ def test_in_pieces_it_is_the_same(dtype, monkeypatch):
         found.append([m.detach().clone() for m in optimizer.masters])
         if dtype == torch.bfloat16:
             assert all(p.dtype == dtype for _, p in parameters)
+        quantized = [name for name, m in optimizer.named_masters().items() if optimizer.adam.quantizes(m)]
+        assert quantized == ["matrix"]  # whatever the model computes in
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
