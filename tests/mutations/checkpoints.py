@@ -52,7 +52,7 @@ MUTATIONS = [
             ("list(tensor.shape) != expected:", "False:"),
             ("if name not in parameters:", "if False:"),
             ("    optimizer.state.clear()\n", ""),
-            ('if key != "params"}', 'if key == "params"}'),
+            ('in saved.items() if key != "params"}', 'in saved.items() if key == "lr"}'),
             ("by_identity[i] for i in members", "by_identity[i] for i in sorted(members)"),
             ("!= by_identity.keys():", "< set():"),
             ("tuple(value) if", "value if"),
