@@ -20,7 +20,7 @@ import pytest
 from posttrain import commands, lookup
 from posttrain.algorithms import ALGORITHMS
 from posttrain.algorithms import COMMANDS as FAMILY_COMMANDS
-from posttrain.cli import SHARED, find, main, read
+from posttrain.cli import SHARED, SPINCOUNT, find, main, read
 from posttrain.commands import COMMANDS, EXAMPLES
 from posttrain.errors import RewardError, UserError
 from posttrain.models import packaged
@@ -176,6 +176,20 @@ print([name for name, code in codes.items() if code], main(["annotate", "serve"]
     missing, codes = done.stderr.splitlines()[-2:]
     assert codes == "[] 2"
     assert missing == "posttrain: the package 'uvicorn' is not installed; type: pip install 'posttrain[annotate]'"
+
+
+@pytest.mark.parametrize(
+    ("asked", "spincount"), [({}, SPINCOUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+)
+def test_threads_that_wait_for_each_other_soon_sleep_unless_told_otherwise(asked, spincount):
+    """As OpenMP itself says that it understood it: the setting comes before torch loads it."""
+    if sys.platform != "linux":
+        pytest.skip("torch has GNU's OpenMP on Linux alone")
+    script = "from posttrain.cli import main; main(['--version']); import torch"
+    about = {k: v for k, v in environment().items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    told = about | asked | {"OMP_DISPLAY_ENV": "verbose"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=told)
+    assert re.search(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)[1] == spincount
 
 
 def test_without_a_command_help_goes_to_standard_error(run):

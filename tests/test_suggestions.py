@@ -134,3 +134,12 @@ def test_who_has_a_reward_model_is_told_to_type_its_name(compute: str, capsys: p
     typed = next(line for line in said.splitlines() if line.strip().startswith("posttrain rl "))
     assert " --reward-model " in typed and " --reward " not in typed
     assert "--reward FILE.py:function" in said  # for who has a function of their own
+
+
+@pytest.mark.parametrize("name", ["rl", "best-of-n"])
+def test_the_help_of_gold_says_what_goes_by_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`evaluation/test_heldout.py` shows that it does."""
+    assert main([name, "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "never optimised" in said and "The best checkpoint and --stop-after go by gold" in said
+    assert "chosen by" not in said

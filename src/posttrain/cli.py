@@ -38,13 +38,14 @@ SHARED: Mapping[str, tuple[Any, Any, str]] = {
 """Options that are not a recipe's own: type, default, help. Each command says which it has; all have --debug."""
 
 
+SPINCOUNT = "1000"
+"""Turns of the loop in which an OpenMP thread waits before it sleeps."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Never raises."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # Libraries' own bars and notices would tear ours.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    _set_up_libraries()
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -80,6 +81,18 @@ def _saved(words: Sequence[str]) -> str:
     command = COMMANDS.get(words[0]) if words else None
     resumes = command is not None and "resume" in command.shared
     return "; what was saved before is whole, and --resume RUN goes on from it" if resumes else ""
+
+
+def _set_up_libraries() -> None:
+    """Settings of libraries that are loaded later, which read them when they are; the user's own stay."""
+    # Libraries' own bars and notices would tear ours.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    # Threads of torch's OpenMP (GNU's) wait for each other in a loop of 300,000 turns, which is some milliseconds.
+    # Beside another busy process that loop keeps the core which the thread that is waited for needs: docs/LOG.md.
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = SPINCOUNT
 
 
 def _unexpected(error: Exception, words: Sequence[str]) -> int:

@@ -146,6 +146,11 @@ MUTATIONS = [
             ("error.exit_code, words)", "1, words)", "exit_codes"),
             ("' '.join(message.split())", "message", "exit_codes"),
             ('startswith("posttrain"):', 'startswith("x"):', "exit_codes"),
+            (
+                'os.environ["GOMP_SPINCOUNT"] = SPINCOUNT',
+                "pass",
+                "threads_that_wait_for_each_other_soon_sleep_unless_told_otherwise",
+            ),
             ("traceback.print_exc()", "pass", "debug_shows_the_traceback"),
             ("except BrokenPipeError:", "except ZeroDivisionError:", "a_reader_that_has_heard_enough_is_no_error"),
             (
