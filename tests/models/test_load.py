@@ -11,11 +11,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCa
 from posttrain.errors import ModelError
 from posttrain.models import load as loading
 from posttrain.models import packaged
+from posttrain.models.footprint import read_shape
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import wrap
-from posttrain.models.load import load_model, locate
+from posttrain.models.load import base_of, load_model, locate, tokenizer_of
 from posttrain.models.lora import add_lora
 from posttrain.models.plain import exact_logprobs, float64_copy
+from posttrain.models.probe import probe
 from tests.recipes.folders import model_folder
 from tests.tiny import tiny_llama
 
@@ -181,3 +183,60 @@ def test_families_that_are_taken_compute_their_own_logprobs(tmp_path, family):
     (row,) = pack([Example(prompt, s, (True,) * len(s)) for s in said], 100)
     exact = torch.cat([exact_logprobs(float64_copy(model), prompt + s, 0.7)[3:] for s in said])
     torch.testing.assert_close(model.logprobs(row, 0.7).logprobs.double(), exact, rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """An adapter's folder without a tokenizer, and its base with one."""
+    pytest.importorskip("peft")
+    base = str(model_folder(tmp_path / "base"))
+    add_lora(load_model(base, dtype=torch.float32), rank=2).save(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def test_an_adapter_without_a_tokenizer_has_its_bases(adapter):
+    assert tokenizer_of(str(adapter)) == base_of(str(adapter)) == str(adapter.parent / "base")
+    (adapter / "tokenizer.json").write_text("{}")
+    assert tokenizer_of(str(adapter)) == str(adapter)
+
+
+def loaded(name):
+    return load_model(name, dtype=torch.float32)
+
+
+def cut_down(name):
+    return probe(name, 1, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("ask", [loaded, read_shape, cut_down])
+def test_an_adapter_whose_base_is_gone_names_both_folders_and_what_to_do(adapter, ask):
+    base = adapter.parent / "base"
+    base.rename(adapter.parent / "moved")
+    with pytest.raises(ModelError) as error:
+        ask(str(adapter))
+    assert str(error.value) == (
+        f"the adapter in '{adapter}' belongs to the model '{base}', which is not there; put it there, or write where "
+        f"it is into {adapter}/adapter_config.json (base_model_name_or_path)"
+    )
+
+
+def test_an_adapter_whose_base_is_damaged_or_an_adapter_names_the_adapter_first(adapter):
+    (adapter.parent / "base" / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"^the adapter in '.*adapter' needs its base: cannot load .*base'"):
+        loaded(str(adapter))
+    (adapter.parent / "base" / "adapter_config.json").write_text("{}")
+    with pytest.raises(
+        ModelError, match=r"^the adapter in '.*adapter' belongs to '.*base', an adapter too; merge that"
+    ):
+        loaded(str(adapter))
+
+
+@pytest.mark.parametrize("kind", ["NONE_SUCH", None, 3])
+def test_an_adapter_of_another_kind_or_without_weights_is_one_line(adapter, kind):
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"peft_type": kind}))
+    with pytest.raises(ModelError, match=rf"in '.*adapter' is of a kind that is not supported \(it is {kind}\)"):
+        loaded(str(adapter))
+    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")  # a pickle, which is never opened
+    with pytest.raises(ModelError, match=r"in '.*adapter' has no adapter_model\.safetensors"):
+        loaded(str(adapter))

@@ -191,7 +191,7 @@ def caveats(facts: Facts) -> list[str]:
 
 
 def _loading(facts: Facts) -> str:
-    if facts.form == "adapter":  # transformers' own way leaves out modules that were trained whole
+    if facts.form == "adapter":  # transformers 5.23 itself leaves out the lengths that DoRA learned
         kind, package = "AutoPeftModelForCausalLM", "peft"
     else:
         kind, package = f"AutoModelFor{'SequenceClassification' if facts.form == 'reward model' else 'CausalLM'}", ""

@@ -29,7 +29,7 @@ from transformers.pytorch_utils import Conv1D
 from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.blockwise import LEAST, blocks_of, worth_quantizing
-from posttrain.models.load import locate
+from posttrain.models.load import base_of, locate
 from posttrain.models.logprobs import CHUNK_BYTES
 from posttrain.models.support import refuse_unsupported
 from posttrain.models.wide import BLOCK
@@ -74,7 +74,7 @@ def read_shape(name: str) -> Shape:
     """
     where = locate(name)
     if lora.is_adapter(where):
-        return read_shape(lora.base_of(where))
+        return read_shape(base_of(where))
     try:
         config = AutoConfig.from_pretrained(where)
         refuse_unsupported(config, name)

@@ -33,6 +33,29 @@ def locate(name: str) -> str:
     return name
 
 
+def base_of(adapter: str) -> str:
+    """Where the model is that an adapter's folder belongs to.
+
+    Raises:
+        ModelError: the adapter does not say, or it is not there.
+    """
+    base = lora.base_of(adapter)
+    try:
+        return locate(base)
+    except ModelError as error:
+        raise ModelError(
+            f"the adapter in '{adapter}' belongs to the model '{base}', which is not there; put it there, or write "
+            f"where it is into {adapter}/adapter_config.json (base_model_name_or_path)"
+        ) from error
+
+
+def tokenizer_of(name: str) -> str:
+    """Where a model's tokenizer is: with the model, and of an adapter without one with its base."""
+    where = locate(name)
+    alone = lora.is_adapter(where) and not any(Path(where).glob("tokenizer*"))
+    return base_of(where) if alone else where
+
+
 def is_classifier(config: Any) -> bool:
     """Whether a model's configuration is that of a sequence classifier, as reward models are."""
     return any("SequenceClassification" in kind for kind in getattr(config, "architectures", None) or ())
@@ -82,7 +105,7 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     if Path(where).is_dir():
         where = str(Path(where).resolve())  # an adapter keeps the name of its base, and is used from other folders
     if lora.is_adapter(where):
-        adapted = lora.load_adapter(load_model(lora.base_of(where), dtype=dtype, device=device), where)
+        adapted = lora.load_adapter(_base(where, dtype, device), where)
         refuse_not_finite(name, adapted.trainable())
         return adapted
     try:
@@ -100,3 +123,13 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     refuse_missing(name, found["missing_keys"])
     refuse_not_finite(name, network.named_parameters())
     return wrap(network.to(device), name=name, context=config.get_text_config().max_position_embeddings)
+
+
+def _base(adapter: str, dtype: torch.dtype, device: str) -> LanguageModel:
+    base = base_of(adapter)
+    if lora.is_adapter(base):
+        raise ModelError(f"the adapter in '{adapter}' belongs to '{base}', an adapter too; merge that one first")
+    try:
+        return load_model(base, dtype=dtype, device=device)
+    except ModelError as error:
+        raise ModelError(f"the adapter in '{adapter}' needs its base: {error}") from error

@@ -26,6 +26,7 @@ warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", F
 # GPT-2 keeps its weights transposed; peft sees that by itself, and says so for every layer
 warnings.filterwarnings("ignore", "fan_in_fan_out is set to False but the target module is `Conv1D`")
 
+WEIGHTS = "adapter_model.safetensors"  # and never a pickle
 INSTALL = "adapters need peft; type: pip install 'posttrain[lora]'"
 
 
@@ -138,9 +139,10 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
     Raises:
         ModelError: it cannot be read, was made for another model, or is of a kind that is not supported.
     """
+    if not (Path(folder) / WEIGHTS).is_file():
+        raise ModelError(f"the adapter in '{folder}' has no {WEIGHTS}; copy it there, or save the adapter again")
     try:
-        config = _peft().PeftConfig.from_pretrained(str(folder))
-        _refuse_other_kinds(folder, config)
+        _refuse_other_kinds(folder)
         saved = _peft().utils.load_peft_weights(str(folder), device="cpu")
         adapted = _peft().PeftModel.from_pretrained(model.network, str(folder), is_trainable=True)
     except ModelError:
@@ -163,11 +165,12 @@ def by_peft_alone(base: Any, folder: str | Path) -> Any:
     return _peft().PeftModel.from_pretrained(base, str(folder)).eval()
 
 
-def _refuse_other_kinds(folder: str | Path, config: Any) -> None:
+def _refuse_other_kinds(folder: str | Path) -> None:
     """What would not be computed, merged or trained as peft means it."""
-    kind = getattr(config.peft_type, "value", config.peft_type)
+    kind = json.loads((Path(folder) / "adapter_config.json").read_text(encoding="utf-8")).get("peft_type")
     found = [] if kind == "LORA" else [f"it is {kind}"]
     if kind == "LORA":
+        config = _peft().PeftConfig.from_pretrained(str(folder))
         plain = _peft().LoraConfig()
         may_differ = {
             *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "target_modules", "exclude_modules"),

@@ -8,14 +8,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, wrap
-from posttrain.models.load import locate
+from posttrain.models.load import base_of, locate
 
 
 def probe(name: str, layers: int, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
     """The model `name` with its own widths, `layers` layers and random weights, made from its configuration alone."""
     where = locate(name)
     if lora.is_adapter(where):
-        return probe(lora.base_of(where), layers, dtype=dtype, device=device)
+        return probe(base_of(where), layers, dtype=dtype, device=device)
     config = AutoConfig.from_pretrained(where)
     text = config.get_text_config()
     text.num_hidden_layers = layers

@@ -24,8 +24,8 @@ from posttrain.export.card import Facts, model_card
 from posttrain.export.checking import EXACT, ROUNDED, Difference
 from posttrain.export.folder import copy_model, new_folder, refuse_occupied
 from posttrain.export.merge import DTYPES, narrowed, plain_network, save_generation, scores_sequences, stored_dtype
-from posttrain.models.load import load_model, locate
-from posttrain.models.lora import base_of, is_adapter
+from posttrain.models.load import base_of, load_model, locate, tokenizer_of
+from posttrain.models.lora import is_adapter
 from posttrain.monitoring.run import read_run
 from posttrain.training.saved import SavedModel, saved_model
 
@@ -70,6 +70,11 @@ class ExportResult:
     written: Difference | None = None  # of the folder as transformers loads it
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def rounded(self) -> bool:
+        """Whether the weights were computed in float32 and written in a narrower format."""
+        return self.form == "merged" and self.dtype != "float32"
+
     def summary(self) -> dict[str, Any]:
         """The numbers for a machine to read."""
         apart = {name: getattr(self, name) for name in ("moved", "exact", "written")}
@@ -88,7 +93,7 @@ class ExportResult:
         """The same in words."""
         return [
             f"{self.output}: {self.form}, {self.dtype}; {', '.join(self.files)}",
-            *_sentences(self.tokens, self.moved, self.exact, self.written),
+            *_sentences(self.tokens, self.moved, self.exact, self.written, rounded=self.rounded),
             *self.notes,
         ]
 
@@ -160,14 +165,14 @@ def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
 def _merge(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) -> _Made:
     assert isinstance(config, ExportMerge)
     base = base_of(where)
-    dtype = stored_dtype(locate(base)) if config.dtype == "auto" else DTYPES[config.dtype]
+    dtype = stored_dtype(base) if config.dtype == "auto" else DTYPES[config.dtype]
     model = load_model(where, dtype=torch.float32)
-    tokenizer = load_tokenizer(where)
+    tokenizer = load_tokenizer(tokenizer_of(where))
     texts = checking.texts_of(tokenizer, model.context)
     trained = checking.trained_logprobs(model, texts)
     with model.adapter.disable_adapter():
         moved = checking.difference(trained, checking.trained_logprobs(model, texts))
-    network = plain_network(model, locate(base))
+    network = plain_network(model, base)
     exact = checking.difference(checking.plain_logprobs(network, texts), trained)
     checking.refuse_far("the merged model", exact, rounded=False)
     network = narrowed(network, dtype)
@@ -178,7 +183,7 @@ def _merge(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) -
     written = checking.difference(checking.reloaded_logprobs(new, texts), trained)
     checking.refuse_far(f"the merged model in {_name(dtype)}", written, rounded=rounded)
     adapter = json.loads((Path(where) / "adapter_config.json").read_text(encoding="utf-8"))
-    checked = _sentences(len(trained), moved, exact, written)
+    checked = _sentences(len(trained), moved, exact, written, rounded=rounded)
     card.write(new, "merged", base, _name(dtype), checked, adapter)
     return _Made("merged", _name(dtype), len(trained), (moved, exact, written))
 
@@ -188,20 +193,22 @@ def _copy(config: ExportMerge | ExportHF, where: str, new: Path, card: _Card) ->
     (new / "README.md").unlink(missing_ok=True)  # of what was exported before, or peft's empty one
     adapter = json.loads((new / "adapter_config.json").read_text(encoding="utf-8")) if is_adapter(where) else None
     base = base_of(where) if adapter else _trained_from(card.saved, where)
-    dtype = _name(stored_dtype(locate(base) if adapter else where))
+    dtype = _name(stored_dtype(base if adapter else where))
     if not adapter and scores_sequences(where):
         card.write(new, "reward model", base, dtype, ["The weights are copied byte for byte."])
         return _Made("reward model", dtype, 0, (None, None, None))
     model = load_model(where, dtype=torch.float32)
-    tokenizer = load_tokenizer(where)
+    tokenizer = load_tokenizer(tokenizer_of(where))
     texts = checking.texts_of(tokenizer, model.context)
     trained = checking.trained_logprobs(model, texts)
     save_generation(model, tokenizer, new)
-    reloaded = checking.reloaded_logprobs(new, texts, base=locate(base) if adapter else "")
+    if adapter:  # which may have had none
+        tokenizer.save_pretrained(str(new))
+    reloaded = checking.reloaded_logprobs(new, texts, base=base if adapter else "")
     written = checking.difference(reloaded, trained)
     checking.refuse_far("the copied model", written, rounded=False)
     form = "adapter" if adapter else "model"
-    card.write(new, form, base, dtype, _sentences(len(trained), None, None, written), adapter)
+    card.write(new, form, base, dtype, _sentences(len(trained), None, None, written, rounded=False), adapter)
     return _Made(form, dtype, len(trained), (None, None, written))
 
 
@@ -211,7 +218,7 @@ def _trained_from(saved: SavedModel, where: str) -> str:
 
 
 def _sentences(
-    tokens: int, moved: Difference | None, exact: Difference | None, written: Difference | None
+    tokens: int, moved: Difference | None, exact: Difference | None, written: Difference | None, *, rounded: bool
 ) -> list[str]:
     """How far logprobs are apart, and how far they may be."""
     found: list[str] = []
@@ -220,7 +227,7 @@ def _sentences(
     if exact:
         found.append(f"Merged in float32, they differ by {exact.largest:.2g} nats at most (allowed: {EXACT:g}).")
     if written:
-        limits = f"allowed: {EXACT:g} at most" if not exact else f"allowed: {ROUNDED:g} on average where rounded"
+        limits = f"allowed: {ROUNDED:g} on average" if rounded else f"allowed: {EXACT:g} at most"
         found.append(
             f"The folder as transformers loads it: {written.mean:.2g} nats on average, {written.largest:.2g} at most "
             f"({limits})."

@@ -30,7 +30,7 @@ from posttrain.errors import UserError
 from posttrain.evaluation.pairs import HOTTEST, ScoredPair, crossfitted_error, fit_temperature, measures, scored_pairs
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
-from posttrain.models.load import locate
+from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
 from posttrain.monitoring import Progress, announce, machine_line, write_report
@@ -165,7 +165,7 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
     sides = feedback.read(config, RANKINGS)
     saved = began_from(config.model, resume)
     device = default_device()
-    tokenizer = load_tokenizer(locate(saved.where), config.chat_template)
+    tokenizer = load_tokenizer(tokenizer_of(saved.where), config.chat_template)
     model = load_reward_model(
         saved.where,
         dtype=dtype_of(config.precision, device),

@@ -6,7 +6,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import UserError
 from posttrain.models.footprint import read_shape
-from posttrain.models.load import locate
+from posttrain.models.load import tokenizer_of
 from posttrain.types import Task
 
 
@@ -30,7 +30,7 @@ def fitting(
     Raises:
         UserError: nothing may be left out and a prompt does not fit (names its task), or none fits.
     """
-    chat, context = ChatFormat(load_tokenizer(locate(model), chat_template)), read_shape(model).context
+    chat, context = ChatFormat(load_tokenizer(tokenizer_of(model), chat_template)), read_shape(model).context
     most = context - 1 if max_prompt_tokens is None else min(context - 1, max_prompt_tokens)
     kept: list[Task] = []
     for task in tasks:

@@ -10,7 +10,7 @@ from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import ModelError, UserError
 from posttrain.models.footprint import read_shape
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.load import locate
+from posttrain.models.load import tokenizer_of
 from posttrain.models.logprobs import token_divergence
 from posttrain.types import Task
 
@@ -29,8 +29,8 @@ def refuse_incomparable(earlier: str, policy: str, tasks: Sequence[Task], max_ne
         UserError: a response could end where the earlier model's context does not reach.
     """
     before, now = read_shape(earlier), read_shape(policy)
-    words = load_tokenizer(locate(policy))
-    if load_tokenizer(locate(earlier)).get_vocab() != words.get_vocab():
+    words = load_tokenizer(tokenizer_of(policy))
+    if load_tokenizer(tokenizer_of(earlier)).get_vocab() != words.get_vocab():
         raise ModelError(f"'{earlier}' and '{policy}' have other tokens; name an earlier state of the same model")
     if before.vocabulary != now.vocabulary:
         raise ModelError(

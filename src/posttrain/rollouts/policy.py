@@ -8,7 +8,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import unknown
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.load import load_model, locate
+from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_options import Lora
 from posttrain.models.precision import default_device, dtype_of
@@ -60,7 +60,7 @@ def load_policy(
         raise unknown("engine", engine, [*ENGINES, "http://HOST:PORT"])
     device = default_device() if device == "auto" else device
     dtype = dtype_of(precision, device)
-    tokenizer = load_tokenizer(locate(name), chat_template)
+    tokenizer = load_tokenizer(tokenizer_of(name), chat_template)
     model = load_model(name, dtype=dtype, device=device)
     if lora:
         model = add_adapter(model, lora, seed=seed)

@@ -26,7 +26,7 @@ from posttrain.data.mixtures import parts_of
 from posttrain.data.rows import UnknownColumn
 from posttrain.errors import TemplateError, UserError, unknown
 from posttrain.models.footprint import read_shape
-from posttrain.models.load import locate
+from posttrain.models.load import tokenizer_of
 from posttrain.recipes.data_show.items import Item, columns_say, demonstration_item, feedback_item, task_item
 from posttrain.recipes.data_show.result import DataShowResult, Dropped, HeldOutRows, Shown, too_long
 from posttrain.training.feedback import JUDGEMENTS, PAIRS, Feedback
@@ -82,7 +82,7 @@ def run(config: DataShow) -> DataShowResult:
     """Read, render and count; nothing is written."""
     _check(config)
     where = saved_model(config.model).where
-    chat, context = ChatFormat(load_tokenizer(locate(where), config.chat_template)), read_shape(where).context
+    chat, context = ChatFormat(load_tokenizer(tokenizer_of(where), config.chat_template)), read_shape(where).context
     layout = layout_in(config) if config.layout == "auto" else config.layout
     items, left_out = _read(config, layout, config.dataset, config.limit)
     most = min(config.max_tokens, context - (layout == "rl"))

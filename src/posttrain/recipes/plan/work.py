@@ -10,7 +10,7 @@ from posttrain.data import ChatFormat, load_demonstrations, load_tasks, load_tex
 from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
 from posttrain.models.footprint import Shape
-from posttrain.models.load import locate
+from posttrain.models.load import tokenizer_of
 from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
 from posttrain.training import feedback
 from posttrain.training.feedback import PAIRS
@@ -117,7 +117,7 @@ def _prompts_of(config: PlanRL) -> tuple[list[int], int | None]:
     if not config.dataset:
         return [config.prompt_tokens], None
     tasks = load_tasks(config.dataset, columns=_columns(config), limit=config.limit, seed=config.seed, **_words(config))
-    chat = ChatFormat(load_tokenizer(locate(config.model), config.chat_template))
+    chat = ChatFormat(load_tokenizer(tokenizer_of(config.model), config.chat_template))
     found = [len(chat.prompt_ids(task.prompt)) for task in tasks[:MOST_READ]]
     lengths = [length for length in found if length <= config.max_prompt_tokens]
     if not lengths:
@@ -152,7 +152,7 @@ def _text(config: PlanRL, shape: Shape) -> Load:
     """The pretraining text of an update."""
     most, lengths = min(config.max_prompt_tokens, shape.context, config.microbatch_tokens), [config.max_prompt_tokens]
     if config.pretraining_dataset:
-        chat = ChatFormat(load_tokenizer(locate(config.model), config.chat_template))
+        chat = ChatFormat(load_tokenizer(tokenizer_of(config.model), config.chat_template))
         lengths = [len(chat.text_ids(text)) for text in load_texts(config.pretraining_dataset, limit=MOST_READ)]
     mean = sum(min(length, most) for length in lengths) / len(lengths)
     return Load(config.pretraining_per_step, 1, 0, round(mean), config.microbatch_tokens)
@@ -163,7 +163,7 @@ def _sftwork_of(config: PlanSFT, shape: Shape) -> Work:
     lengths, rows, steps = [most], None, config.steps or 1
     if config.dataset:
         data = load_demonstrations(config.dataset, columns=_columns(config), limit=config.limit, **_words(config))
-        chat, rows = ChatFormat(load_tokenizer(locate(config.model), config.chat_template)), len(data)
+        chat, rows = ChatFormat(load_tokenizer(tokenizer_of(config.model), config.chat_template)), len(data)
         found = [
             len(example.token_ids) for messages in data[:MOST_READ] for example in chat.training_examples(messages)
         ]
@@ -199,7 +199,7 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
     if config.dataset:
         kind = feedback_for(preference(config.algorithm)()) if isinstance(config, PlanPreference) else PAIRS
         sides = feedback.read(config, kind)
-        chat, rows = ChatFormat(load_tokenizer(locate(config.model), config.chat_template)), len(sides.learned)
+        chat, rows = ChatFormat(load_tokenizer(tokenizer_of(config.model), config.chat_template)), len(sides.learned)
         units = feedback.fitting(kind, [kind.tokens(chat, item) for item in sides.learned[:MOST_READ]], most)
         if not units:
             raise UserError(f"all {kind.noun} are longer than {most} tokens; raise --max-tokens")

@@ -19,7 +19,7 @@ from posttrain.data.digests import digests
 from posttrain.errors import UserError
 from posttrain.models.attributes import load_attributes
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.load import locate
+from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
 from posttrain.monitoring import Progress, announce, machine_line, write_report
@@ -127,7 +127,7 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
         width=config.gate_width,
         adapter=lora_of(config),
     )
-    chat = ChatFormat(load_tokenizer(locate(saved.where), config.chat_template), model.body.stop_ids)
+    chat = ChatFormat(load_tokenizer(tokenizer_of(saved.where), config.chat_template), model.body.stop_ids)
     graded = feedback.tokenize(config, RATINGS, rated, chat, model.body.context)
     model.units = units_of(list(weights), graded.learned)
     alone = replace(config, pairs_per_step=1, warmup_steps=0)  # the gate learns from all pairs at once
