@@ -75,16 +75,21 @@ def read_shape(name: str) -> Shape:
     where = locate(name)
     if lora.is_adapter(where):
         return read_shape(base_of(where))
+    return shape_of(empty_network(name), name)
+
+
+def empty_network(name: str) -> Any:
+    """The network of a model by name, folder or hub id, whose tensors have no memory; errors as `read_shape`."""
+    where = locate(name)
     try:
         config = AutoConfig.from_pretrained(where)
         refuse_unsupported(config, name)
         with torch.device("meta"):  # tensors without memory
-            network = AutoModelForCausalLM.from_config(config)
+            return AutoModelForCausalLM.from_config(config)
     except ModelError:  # which is a ValueError, too
         raise
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read a language model's configuration from '{name}': {_line(error)}") from error
-    return shape_of(network, name)
 
 
 def shape_of(network: Any, name: str) -> Shape:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from posttrain.models.adapter_footprint import AdapterSize, adapter_bytes, dora_bytes
 from posttrain.models.footprint import (
     Shape,
     cache_bytes_per_token,
@@ -75,16 +76,24 @@ class Training:
     critic: bool = False  # whether a critic's own network is held and trained beside; it is like the policy
     moment_bits: int = 32  # of each of Adam's moments
     checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
+    adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
 
     @property
     def trainable(self) -> int:
         """Parameters that the optimiser holds."""
+        if self.adapter:
+            return self.adapter.low_rank + self.adapter.whole
         return self.shape.adapter_parameters(self.lora_rank) if self.lora_rank else self.shape.parameters
 
     @property
     def networks(self) -> int:
         """How many are trained: the policy, and a critic's own."""
         return 1 + self.critic
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether the output embedding gets a gradient."""
+        return self.adapter.ends if self.adapter else not self.lora_rank
 
     @property
     def copies_masters(self) -> bool:
@@ -95,8 +104,12 @@ class Training:
         """What stays from the first update to the last."""
         trained = self.networks * self.trainable
         kept = {"weights": self.networks * self.shape.parameters * self.itemsize}
+        whole = self.networks * self.adapter.whole if self.adapter else 0
         if self.lora_rank:
-            kept["adapter"] = 4 * trained
+            kept["adapter"] = 4 * (trained - whole)
+        if whole:
+            kept["modules trained whole"] = self.itemsize * whole
+            kept |= {"their float32 masters": 4 * whole} if self.itemsize < 4 else {}
         if self.copies_masters:
             kept |= {"float32 masters": 4 * trained, "float32 gradients": 4 * trained}
         if self.reference and not self.lora_rank:  # an adapter's reference is its base
@@ -107,7 +120,8 @@ class Training:
     @property
     def moments(self) -> int:
         """Bytes of Adam's two moments of one network."""
-        return moment_bytes(self.trainable, self.shape.quantized(self.lora_rank) if self.moment_bits == 8 else 0)
+        quantized = min(self.trainable, self.shape.quantized(self.lora_rank)) if self.moment_bits == 8 else 0
+        return moment_bytes(self.trainable, quantized)
 
 
 def update_phase(training: Training, load: Load) -> Phase:
@@ -117,7 +131,14 @@ def update_phase(training: Training, load: Load) -> Phase:
     """
     parts = activations(training, load)
     if training.head:
-        parts["logits of a chunk"] = head_bytes(training.shape, training.itemsize, full=not training.lora_rank)
+        parts["logits of a chunk"] = head_bytes(training.shape, training.itemsize, full=training.trains_head)
+    if training.adapter:
+        tokens = min(load.microbatch_tokens, load.tokens)
+        kept = adapter_bytes(training.adapter, training.shape, training.itemsize, tokens=tokens)
+        layers = training.shape.layers if training.checkpointing else 1  # one of them at a time
+        parts["adapter's activations"] = training.networks * kept // layers
+        if products := dora_bytes(training.adapter):
+            parts["DoRA's products"] = products
     if not training.copies_masters:
         parts["gradients"] = 4 * training.networks * training.trainable
     return Phase("update", training.held() | parts)

@@ -17,7 +17,11 @@ from pathlib import Path
 import torch
 
 from posttrain.errors import UserError, unknown
+from posttrain.models.adapter_footprint import AdapterSize, adapter_size
 from posttrain.models.footprint import read_shape
+from posttrain.models.load import locate
+from posttrain.models.lora import is_adapter
+from posttrain.models.lora_options import Lora
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.monitoring.memory import available_bytes, peak_gb
 from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
@@ -44,7 +48,7 @@ def run(config: Config) -> PlanResult:
     training = Training(
         shape,
         dtype.itemsize,
-        work.lora_rank,
+        work.lora.rank if work.lora else 0,
         work.reference,
         device == "cuda",
         work.head,
@@ -52,8 +56,9 @@ def run(config: Config) -> PlanResult:
         work.critic,
         OPTIMIZERS[config.optim],
         config.gradient_checkpointing,
+        adapter=_adapter(config.model, work.lora),
     )
-    if training.moment_bits == 8 and not shape.quantized(work.lora_rank):
+    if training.moment_bits == 8 and not shape.quantized(training.lora_rank):
         raise UserError(nothing_to_quantize(config.optim))
     worst = _worst(training, work, libraries if device == "cpu" else 0)
     available = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes() + libraries
@@ -88,6 +93,14 @@ def run(config: Config) -> PlanResult:
         busy=busy,
         warnings=tuple(_warnings(training, work, worst, available, disk, free)),
     )
+
+
+def _adapter(model: str, lora: Lora | None) -> AdapterSize | None:
+    """The size of a fresh adapter; a model that is an adapter gets none, as a run would refuse."""
+    where = locate(model)
+    if lora and is_adapter(where):
+        raise UserError(f"'{model}' is an adapter already; leave out --lora-rank to train that one further")
+    return adapter_size(model, lora) if lora else None
 
 
 def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, Load]]:

@@ -35,8 +35,14 @@ class PlanRL:
     """Texts in each update."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
+    lora_alpha: float | None = None
+    """Scale of the adapter; changes nothing of what a run takes."""
+    lora_dropout: float = 0.0
+    """Probability with which an input of the adapter is zeroed in an update."""
     lora_targets: str = ""
     """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
+    lora_rslora: bool = False
+    """Scale by the root of the rank; changes nothing of what a run takes."""
     lora_dora: bool = False
     """Learn the length of each weight row besides its direction (DoRA)."""
     lora_modules_to_save: str = ""
@@ -91,8 +97,14 @@ class PlanSFT:
     """The longest example; longer ones are left out."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
+    lora_alpha: float | None = None
+    """Scale of the adapter; changes nothing of what a run takes."""
+    lora_dropout: float = 0.0
+    """Probability with which an input of the adapter is zeroed in an update."""
     lora_targets: str = ""
     """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
+    lora_rslora: bool = False
+    """Scale by the root of the rank; changes nothing of what a run takes."""
     lora_dora: bool = False
     """Learn the length of each weight row besides its direction (DoRA)."""
     lora_modules_to_save: str = ""

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from posttrain.data import Example, pack
+from posttrain.errors import UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.lora import add_lora
+from posttrain.models.lora import add_adapter
+from posttrain.models.lora_options import Lora
 from posttrain.models.probe import probe, products_per_second, seconds_of
 from posttrain.rollouts.transformers import PACK_FROM, TransformersEngine
 from posttrain.training import plan
@@ -36,8 +38,11 @@ def measured_speed(training: Training, load: Load, dtype: torch.dtype, device: s
 def _probed(training: Training, load: Load, dtype: torch.dtype, device: str, layers: int, together: int) -> Speed:
     """The speed of a copy with `layers` layers, on a row and at a length like those of the run."""
     model = probe(training.shape.name, layers, dtype=dtype, device=device)
-    if training.lora_rank:
-        model = add_lora(model, training.lora_rank)
+    if training.adapter:
+        try:
+            model = add_adapter(model, training.adapter.lora)
+        except UserError:  # it names layers that the copy does not have
+            model = add_adapter(model, Lora(training.adapter.lora.rank))
     if training.checkpointing:
         checkpoint_layers(model.network)
     optimizer = MasterAdamW(model.trainable(), moment_bits=training.moment_bits, embedding=model.embedding)

@@ -11,6 +11,8 @@ from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
 from posttrain.models.footprint import Shape
 from posttrain.models.load import tokenizer_of
+from posttrain.models.lora import lora_of
+from posttrain.models.lora_options import Lora
 from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
 from posttrain.training import feedback
 from posttrain.training.feedback import PAIRS
@@ -33,7 +35,7 @@ class Work:
     lengths: str
     updates: int = 1
     cache: int = 0  # bytes for keys and values; 0 where nothing is sampled
-    lora_rank: int = 0
+    lora: Lora | None = None
     reference: bool = False  # whether one is held beside the policy
     reads: int = 0  # passes over a batch that only read it
     critic: bool = False  # whether a critic's own network is trained beside
@@ -85,7 +87,7 @@ def _rlwork_of(config: PlanRL, shape: Shape) -> Work:
         f"{prompts}; completions taken to be as long as they may be, {longest.completion_tokens}",
         updates=config.updates_per_step,
         cache=int(config.cache_gb * 2**30),
-        lora_rank=config.lora_rank,
+        lora=lora_of(config),
         reference=algorithm.needs_reference,
         reads=algorithm.needs_reference + isinstance(algorithm, ActorCritic),
         critic=config.critic == "own",
@@ -189,7 +191,7 @@ def _sftwork_of(config: PlanSFT, shape: Shape) -> Work:
         steps,
         f"{longest.prompts} examples a step",
         examples,
-        lora_rank=config.lora_rank,
+        lora=lora_of(config),
     )
 
 
@@ -229,7 +231,7 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
         steps,
         f"{longest.prompts} pairs a step",
         lengths,
-        lora_rank=config.lora_rank,
+        lora=lora_of(config),
         reference=held,
         reads=compared * (3 if isinstance(algorithm, UnpairedAlgorithm) else 1),
         head=not scored,
