@@ -26,7 +26,7 @@ MUTATIONS = [
             ("modules_to_save=trained or None", "modules_to_save=None"),
             ("[*inside(model.network, trained), ", "["),
             ("ensure_weight_tying=bool(trained) and tied", "ensure_weight_tying=False and tied"),
-            ("        _refuse_other_kinds(folder, config)\n", ""),
+            ("        _refuse_other_kinds(folder)\n", ""),
             ("    _refuse_ends(folder, model.network)\n", ""),
             ("    if found is not None:\n        _peft()\n", ""),
             ("told[:300]", "told[:30]"),
@@ -73,4 +73,32 @@ MUTATIONS = [
         )
         for file in ("sft", "preference", "reward_model", "rl", "iterate")
     ),
+    *(
+        Mutation("models/adapter_footprint.py", old, new, "models/test_adapter_footprint.py")
+        for old, new in [
+            ("8 * size.inputs if lora.dropout", "4 * size.inputs if lora.dropout"),
+            ("(8 if lora.dropout else itemsize + 4)", "(itemsize + 4)"),
+            (" - frozen)) + copies", ")) + copies"),
+            ("min(size.inputs, shared)", "size.inputs"),
+            (" + (self.outputs if self.lora.dora else 0)", ""),
+            (" and path not in left", ""),
+            ("kept = {id(p): p for", "kept = {(path, p): p for"),
+        ]
+    ),
+    *(
+        Mutation("recipes/export.py", old, new, "recipes/test_export.py")
+        for old, new in [
+            ('    checking.refuse_far("the merged model", exact, rounded=False)\n', ""),
+            ('    checking.refuse_far("the copied model", written, rounded=False)\n', ""),
+        ]
+    ),
+    Mutation("export/checking.py", "if not value <= limit:", "if value > limit:", "recipes/test_export.py"),
+    Mutation(
+        "export/folder.py",
+        "        shutil.rmtree(new, ignore_errors=True)\n",
+        "        pass\n",
+        "recipes/test_export.py",
+    ),
+    Mutation("export/folder.py", '*TRAINING, "."', '"."', "recipes/test_export.py"),
+    Mutation("data/digests.py", 'part.rpartition("=")[0] or part', "part", "data/test_digests.py"),
 ]

@@ -77,7 +77,7 @@ MUTATIONS = [
             ("(True,) * len(y))", "(False,) + (True,) * (len(y) - 1))"),
             ("max(microbatch_tokens, longest)", "microbatch_tokens"),
             ("            on_tokens(len(row.token_ids))\n", "            on_tokens(1)\n"),
-            ("if load_tokenizer(locate(earlier)).get_vocab() != words.get_vocab():", "if False:"),
+            ("if load_tokenizer(tokenizer_of(earlier)).get_vocab() != words.get_vocab():", "if False:"),
             ("if before.vocabulary != now.vocabulary:", "if False:"),
             ("if before.context < now.context:", "if True:"),
             ("if longest + max_new_tokens > before.context:", "if longest > before.context:"),
