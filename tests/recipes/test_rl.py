@@ -13,6 +13,7 @@ from posttrain.errors import UserError
 from posttrain.monitoring import read_run
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
+from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.dynamic import Sampler
 from posttrain.training import checkpoint
 
@@ -84,6 +85,18 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, fo
     critic = (states[0].path / "critic-masters.safetensors").exists()
     assert critic == (name in ("ppo-penalty", "ppo-ptx", "vapo"))
     assert (states[0].path / "reference.safetensors").exists() == ("renew_reference" in changes)
+
+
+def test_a_run_keeps_the_answers_on_which_a_time_limit_decided(folder, tmp_path):
+    try:
+        run = train(small(folder, "grpo", steps=1), output=tmp_path / "run").run
+        assert not (run / "timeouts.jsonl").exists()
+        TIME_LIMITS.add("slow")
+        TIME_LIMITS.keep_in(None)
+        train(small(folder, "grpo", steps=2), resume=run)
+        assert "slow" in TIME_LIMITS
+    finally:
+        TIME_LIMITS.keep_in(None)
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("rloo", 1, 1), ("remax", 1.01, 2), ("vineppo", 1.5, 99)])
