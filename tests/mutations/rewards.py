@@ -395,6 +395,10 @@ MUTATIONS = [
         for old, new in [
             (" and node.func.id in _ELEMENTARY", ""),
             ('if "#" in text:', "if False:"),
+            ("and _is_large(node):", "and False:"),
+            ("abs(value) <= MAX_EXPONENT", "value <= MAX_EXPONENT"),
+            ("    return numeric and any(isinstance(node, ast.Pow | ast.LShift) for node in base)", "    return False"),
+            ("if numeric and any(isinstance(node, grows)", "if any(isinstance(node, grows)"),
             ("plain = isinstance(node.value, int | float)", "plain = True"),
             ("plain = isinstance(node, _PLAIN_NODES)", "plain = True"),
             ("plain = variable or", "plain = True or"),

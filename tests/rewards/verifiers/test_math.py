@@ -11,6 +11,7 @@ from posttrain.errors import RewardError
 from posttrain.rewards import MathVerifier, check_reward
 from posttrain.rewards.verifiers import formula, math
 from posttrain.rewards.verifiers.formula import too_large
+from posttrain.rewards.verifiers.prose import final_formula
 from tests.rewards.episodes import episode, score, scores, value
 
 VERIFIER = MathVerifier()
@@ -232,6 +233,21 @@ def test_what_is_too_large_never_reaches_the_worker(text, monkeypatch):
     monkeypatch.setattr(math, "workers_for", lambda target: pytest.fail("asked"))
     got = score(VERIFIER, rf"\boxed{{{text}}}", "x")
     assert got.unparsed and got.explanation.startswith("too large")
+
+
+def test_a_hostile_text_in_prose_takes_no_time():
+    hostile = [
+        "$1" * 30_000,
+        "\\boxed{" * 8_000,
+        "\\boxed{1}" * 8_000,
+        "=1" * 40_000,
+        "1. " * 30_000,
+        "\\(" * 30_000,
+        "twenty-" * 9_000,
+    ]
+    start = time.process_time()
+    assert [final_formula(text + " 7 or 8") for text in hostile] == [None] * len(hostile)
+    assert time.process_time() - start < 10
 
 
 def test_what_mathematics_needs_is_not_too_large():

@@ -76,3 +76,18 @@ def test_nothing_else_is_evaluated(text):
 
 def test_docstring_examples_run():
     assert doctest.testmod(untrusted).failed == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["9**9**9", "(9**9)**9", "2**(9*9)", "2**10000", "2**-10000", "1<<99999", "2**(1<<9)", "x**10000"]
+)
+def test_what_would_be_large_is_not_evaluated(text):
+    for read in (plain_expression, literal):
+        with pytest.raises(ValueError, match="too large"):
+            read(text)
+
+
+def test_what_mathematics_needs_is_not_large():
+    for text in ("x**(3/2)", "E**(x**2)", "(x**2 + 1)**3", "2**9999", "exp(2*x)", "(2*x)**2", "E**(2*x)"):
+        assert plain_expression(text) == text
+    assert literal("2**10 + (1 << 4)") == 1040

@@ -118,7 +118,8 @@ def _said(text: str, question: str) -> Number | None:
     match = _NUMBER.match(text)
     if match is None or not is_unit(text[match.end() :], question):
         return None
-    if match["currency"] and other_scale([match["currency"].casefold()], question):
+    currency = (match["currency"] or "").casefold()
+    if other_scale([currency], question) or other_scale(re.findall(r"[a-z€£]+", text[match.end() :]), currency):
         return None
     number = read_number(match)
     if number is None or (negated and (match["sign"] or match["inner"])):

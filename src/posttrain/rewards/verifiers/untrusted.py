@@ -1,7 +1,7 @@
 """Reading what a model wrote as an expression or a literal, without running any of it.
 
-Everything else is refused before anything is evaluated. Neither function bounds time or memory (`9**9**9` is plain
-arithmetic): they are used in a worker process that does.
+Everything else is refused before anything is evaluated, and so are powers of powers and exponents above 9999. Neither
+function bounds time or memory beyond that: they are used in a worker process that does.
 """
 
 import ast
@@ -9,6 +9,7 @@ import operator
 import re
 from typing import Any
 
+MAX_EXPONENT = 9999
 _OPERATORS: dict[type[ast.AST], str] = {
     **{ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod"},
     **{ast.Pow: "pow", ast.BitAnd: "and_", ast.BitOr: "or_", ast.BitXor: "xor", ast.LShift: "lshift"},
@@ -72,7 +73,28 @@ def literal(text: str, *_: object) -> Any:
 def _parsed(text: str) -> ast.Expression:
     if "#" in text:
         raise ValueError("not a plain expression: it has a comment")
-    return ast.parse(text.strip(), mode="eval")
+    tree = ast.parse(text.strip(), mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift) and _is_large(node):
+            raise ValueError("not a plain expression: a power that is too large")
+    return tree
+
+
+def _is_large(power: ast.BinOp) -> bool:
+    """Whether a power has an exponent above `MAX_EXPONENT`, or is one of powers: decided by size, not by a clock."""
+    exponent, base = list(ast.walk(power.right)), list(ast.walk(power.left))
+    if any(isinstance(node, ast.Constant) and not _is_small(node.value) for node in exponent):
+        return True
+    grows = (ast.Pow, ast.LShift, ast.Mult)
+    numeric = not any(isinstance(node, ast.Name) for node in exponent)
+    if numeric and any(isinstance(node, grows) for node in exponent):
+        return True
+    numeric = not any(isinstance(node, ast.Name) for node in base)
+    return numeric and any(isinstance(node, ast.Pow | ast.LShift) for node in base)
+
+
+def _is_small(value: object) -> bool:
+    return not isinstance(value, int | float) or abs(value) <= MAX_EXPONENT
 
 
 def _value(node: ast.expr) -> Any:
