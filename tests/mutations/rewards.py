@@ -179,7 +179,7 @@ MUTATIONS = [
             ("if below == 0 or (whole and above >= below):", "if below == 0:"),
             ("+ sum(whole)", ""),
             ("[1-9][0-9]{{0,2}}(?:{mark}", "[0-9]{{1,3}}(?:{mark}"),
-            ('if match["currency"] and other_scale', "if False and other_scale"),
+            ("if other_scale([currency], question) or", "if"),
             ("subject.casefold() not in _SUBJECTS and", "False and"),
         ]
     ),
