@@ -53,8 +53,10 @@ NOTES = """
   scores of a sequence, query heads x tokens x tokens, while it is computed.
 - Models of text and images (Gemma 3 from 4B on, Llama 4) are refused; so are state-space and hybrid models (Mamba,
   Jamba, Qwen3-Next), whose layers carry a state that packed sequences would share.
+- LongRoPE (Phi-3 128k, Phi-4-mini): a sequence may have at most `original_max_position_embeddings` tokens (4096 in
+  both). Beyond that, transformers takes other frequencies for the whole row, packed neighbours included.
 - A model of another type is compared with transformers when it is loaded, on two sequences with a shared prompt, and is
-  refused if its states differ. Nothing else about it is tested.
+  refused if its states differ, or if its sliding window is shorter than its context. Nothing else about it is tested.
 - The matrix is in float32 on a CPU. Precision on your machine and your model: `posttrain verify`.
 """
 

@@ -33,6 +33,15 @@ FAMILIES = {
     },
     "granite": {"logits_scaling": 4.0, "attention_multiplier": 0.3},
     "cohere": {"logit_scale": 0.25},
+    "qwen2_moe": {  # its attention does not pass its window on
+        "use_sliding_window": True,
+        "sliding_window": 4,
+        "max_window_layers": 2,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 48,
+    },
     "gpt_oss": {"sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 PROMPT, BRANCHES = [5, 9, 3, 7, 11], [[4, 8, 2], [12], [6, 6, 13, 14, 15]]

@@ -12,6 +12,7 @@ from posttrain.models.footprint import read_shape
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import wrap
 from posttrain.models.load import load_model
+from posttrain.models.probe import probe
 from tests.data.families import of_family
 
 REFUSED = {
@@ -23,6 +24,10 @@ REFUSED = {
     "bloom": ({}, "does not go through transformers' registry"),
     "bart": ({}, "only decoders are trained"),
     "gemma3": ({}, "only text models are trained"),
+    "starcoder2": (
+        {"sliding_window": 64, "max_position_embeddings": 65},
+        "window of 64 tokens is shorter than its context of 65",
+    ),
     "gemma3_text": ({"use_bidirectional_attention": True}, "sees later tokens"),
 }
 
@@ -96,3 +101,37 @@ def test_a_type_outside_the_matrix_that_does_not_run_is_refused_in_one_line():
     del attention.layer_idx
     with pytest.raises(ModelError, match=r"type gemma do not run on packed rows: .*layer_idx"):
         wrap(network, name="gemma", context=64)
+
+
+LENGTHS = {"max_position_embeddings": 64, "original_max_position_embeddings": 16}
+ROPE = {"rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+
+
+@pytest.mark.parametrize(("kind", "context"), [("longrope", 16), ("default", 64)])
+def test_longrope_ends_before_a_long_sequence_would_change_the_frequencies_of_its_row(tmp_path, kind, context):
+    rope = ROPE if kind == "longrope" else {"rope_theta": 1e4}
+    config = AutoConfig.for_model(
+        "phi3", vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, pad_token_id=None, bos_token_id=None, eos_token_id=None, **LENGTHS,
+        rope_parameters={"rope_type": kind, **rope},
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(str(tmp_path))
+    folder = str(tmp_path)
+    assert read_shape(folder).context == context
+    assert load_model(folder, dtype=torch.float32).context == context
+    assert load_reward_model(folder, dtype=torch.float32).body.context == context
+    assert probe(folder, 1, dtype=torch.float32).context == context
+
+
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+SMALL |= {"num_key_value_heads": 2, "vocab_size": 40}
+
+
+def test_a_window_that_hides_nothing_is_no_reason(tmp_path):
+    for options in ({"sliding_window": 64}, {"sliding_window": None}):
+        folder = folder_of(tmp_path, "starcoder2", **SMALL, max_position_embeddings=64, **options)
+        assert read_shape(folder).context == 64
+    folder = folder_of(
+        tmp_path, "qwen2", **SMALL, max_position_embeddings=64, use_sliding_window=True, sliding_window=4
+    )
+    assert read_shape(folder).context == 64  # in the matrix

@@ -41,7 +41,6 @@ def _attend_by_plan(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     plan: AttentionPlan | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **others: Any,
@@ -51,6 +50,8 @@ def _attend_by_plan(
             "this model was loaded for posttrain and its attention needs a plan; call it through posttrain.models, "
             "or save it and load the folder with transformers"
         )
+    # Qwen2-MoE keeps its window to itself: transformers builds it into the mask, which a plan does not read
+    sliding_window = others.get("sliding_window", getattr(module, "sliding_window", None))
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     out = plan.attend(module.layer_idx, query, key, value, Scoring(scale, sliding_window, softcap, s_aux))
     return out.transpose(1, 2).contiguous(), None

@@ -31,7 +31,7 @@ from posttrain.models import lora
 from posttrain.models.blockwise import LEAST, blocks_of, worth_quantizing
 from posttrain.models.load import base_of, locate
 from posttrain.models.logprobs import CHUNK_BYTES
-from posttrain.models.support import refuse_unsupported
+from posttrain.models.support import context_of, refuse_unsupported
 from posttrain.models.wide import BLOCK
 
 
@@ -107,7 +107,7 @@ def shape_of(network: Any, name: str) -> Shape:
     embedding = network.get_input_embeddings().weight
     return Shape(
         name=name,
-        context=config.max_position_embeddings,
+        context=context_of(config),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         heads=heads,

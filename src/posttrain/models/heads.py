@@ -21,7 +21,7 @@ from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, refuse_not_finite, without_report
 from posttrain.models.lora_options import Lora
-from posttrain.models.support import refuse_no_classifier, refuse_unsupported
+from posttrain.models.support import context_of, refuse_no_classifier, refuse_unsupported
 from posttrain.models.wide import wide_dtype
 
 ROWS = "score"  # what transformers calls the layer of the heads
@@ -230,7 +230,7 @@ def load_classifier(
     refuse_not_finite(name, network.named_parameters())
     # a row per token of the batch, which MasterAdamW can take
     network.get_input_embeddings().sparse = fast_paths.on("sparse embedding")
-    return LanguageModel(ready(network.to(device)), config.get_text_config().max_position_embeddings, name)
+    return LanguageModel(ready(network.to(device)), context_of(config.get_text_config()), name)
 
 
 def _merged(policy: LanguageModel, config: Any, dtype: torch.dtype) -> tuple[Any, Sequence[str]]:

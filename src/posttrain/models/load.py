@@ -14,7 +14,7 @@ from transformers.utils import logging
 from posttrain.errors import ModelError
 from posttrain.models import lora, packaged
 from posttrain.models.language_model import LanguageModel, wrap
-from posttrain.models.support import refuse_unsupported
+from posttrain.models.support import context_of, refuse_unsupported
 
 logging.disable_progress_bar()  # nothing below the recipes writes to the terminal; loading takes a second
 
@@ -122,7 +122,7 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     network, found = loaded
     refuse_missing(name, found["missing_keys"])
     refuse_not_finite(name, network.named_parameters())
-    return wrap(network.to(device), name=name, context=config.get_text_config().max_position_embeddings)
+    return wrap(network.to(device), name=name, context=context_of(config.get_text_config()))
 
 
 def _base(adapter: str, dtype: torch.dtype, device: str) -> LanguageModel:

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.load import base_of, locate
+from posttrain.models.support import context_of
 
 
 def probe(name: str, layers: int, *, dtype: torch.dtype, device: str = "cpu") -> LanguageModel:
@@ -24,7 +25,7 @@ def probe(name: str, layers: int, *, dtype: torch.dtype, device: str = "cpu") ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return wrap(network.to(device), name=name, context=text.max_position_embeddings)
+    return wrap(network.to(device), name=name, context=context_of(text))
 
 
 def seconds_of(work: Callable[[], object], device: str = "cpu", repeats: int = 2) -> float:

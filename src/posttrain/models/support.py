@@ -56,6 +56,26 @@ def refuse_no_classifier(config: Any, name: str) -> None:
         )
 
 
+def context_of(config: Any) -> int:
+    """The most tokens that a sequence may have: `max_position_embeddings`, and less with LongRoPE.
+
+    Beyond `original_max_position_embeddings`, LongRoPE takes other frequencies. transformers chooses them for a whole
+    row by its largest position, so a long sequence would change the logprobs of those packed beside it.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(one for one in rope.values() if isinstance(one, dict))]  # one for all layers, or one for each kind
+    short = [kind["original_max_position_embeddings"] for kind in kinds if kind.get("rope_type") == "longrope"]
+    return min([config.max_position_embeddings, *short])
+
+
+def _window(config: Any) -> int | None:
+    """The sliding window of some layers, if it is shorter than a sequence may be."""
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    if not window or not getattr(config, "use_sliding_window", True) or window >= context_of(config):
+        return None
+    return window if kinds is None or "sliding_attention" in kinds else None
+
+
 def _reason(config: Any) -> str:
     """Why a model of this configuration cannot be trained; empty where nothing is known against it."""
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -76,4 +96,9 @@ def _reason(config: Any) -> str:
         return "its attention sees later tokens"
     if not getattr(config, "max_position_embeddings", None):
         return "its configuration does not say how long a sequence may be (max_position_embeddings)"
+    if config.model_type not in TESTED and _window(config):
+        return (
+            f"its sliding window of {_window(config)} tokens is shorter than its context of {context_of(config)}, and "
+            "posttrain has no test of its window"
+        )
     return ""
