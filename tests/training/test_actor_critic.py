@@ -124,6 +124,14 @@ def test_the_critic_alone_learns_and_the_policy_stays(kind):
     assert all(p.grad is None for _, p in model.trainable())
 
 
+def test_a_step_whose_groups_were_all_lost_moves_no_critic():
+    model, _, trained = subject(OwnCritic, torch.float32, MasterAdamW)
+    algorithm, before = VAPO(length_alpha=1.0), weights(model, trained)
+    batch, _ = policy_batch([], algorithm, critic=trained.critic)
+    assert critic_step(trained, algorithm, batch, microbatch_tokens=9) == {"loss": 0.0, "critic_grad_norm": 0.0}
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(model, trained), strict=True))
+
+
 @KINDS
 @pytest.mark.parametrize("side", ["policy", "critic"])
 def test_a_gradient_that_is_not_finite_moves_neither(kind, side):

@@ -30,6 +30,8 @@ def critic_step(
     critic: TrainedCritic, algorithm: ActorCritic, batch: PolicyBatch, *, microbatch_tokens: int
 ) -> dict[str, float]:
     """One update of the critic's own parameters; the policy stays as it is."""
+    if not batch.examples:  # every group was lost
+        return {"loss": 0.0, "critic_grad_norm": 0.0}
     assert batch.values is not None and batch.returns is not None
     before, target = batch.values, batch.returns
     seen = Means()
