@@ -95,7 +95,7 @@ MUTATIONS = [
     Mutation("export/checking.py", "if not value <= limit:", "if value > limit:", "recipes/test_export.py"),
     Mutation(
         "export/folder.py",
-        "        shutil.rmtree(new, ignore_errors=True)\n",
+        "        shutil.rmtree(scratch, ignore_errors=True)\n",
         "        pass\n",
         "recipes/test_export.py",
     ),

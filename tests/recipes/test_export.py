@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from posttrain import cli
 from posttrain.errors import ModelError, UserError
 from posttrain.export import checking
+from posttrain.export.folder import new_folder
 from posttrain.models.load import load_model
 from posttrain.recipes import export, reward_model, sft
 from posttrain.recipes.export import ExportHF, ExportMerge
@@ -225,6 +227,17 @@ def test_a_damaged_checkpoint_is_not_exported(made, tmp_path):
     with pytest.raises(Exception, match=r"is damaged: adapter_model\.safetensors has 4 bytes"):
         export.run(ExportMerge(str(folder), str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(tmp_path):
+    """In a container every run may have process number 1."""
+    (tmp_path / f".out.writing-{os.getpid()}").mkdir()
+    with new_folder(tmp_path / "out") as new:
+        (new / "file").write_text("x")
+    (tmp_path / "plain").mkdir()
+    assert (tmp_path / "out" / "file").read_text() == "x"
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f".out.writing-{os.getpid()}", "out", "plain"]
 
 
 def test_no_output_is_asked_for_first():

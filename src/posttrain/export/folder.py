@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,10 @@ def new_folder(target: Path) -> Iterator[Path]:
         UserError: the target exists and is not an empty folder, or cannot be made.
     """
     refuse_occupied(target)
-    new = target.parent / f".{target.name}.writing-{os.getpid()}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.writing-", dir=target.parent))
+        new = scratch / target.name  # mkdtemp's own folder is readable by its owner alone
         new.mkdir()
     except OSError as error:
         raise UserError(f"cannot write to '{target}': {error.strerror}; name another folder with --output") from error
@@ -36,7 +38,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         new.rename(target)
         _sync(target.parent)
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def refuse_occupied(target: Path) -> None:
