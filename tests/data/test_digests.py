@@ -24,3 +24,6 @@ def test_files_folders_mixtures_and_globs_have_a_digest_each_and_names_of_hubs_n
     assert digests({"dataset": "**/*.parquet"}) == of("folder/c.parquet")
     assert digests({"dataset": "OWNER/NAME", "eval_dataset": "gym:chain_sum", "ratings": "", "limit": None}) == {}
     assert digests({"dataset": "it's an open quote"}) == {}
+    # longer than a file's name may be
+    assert digests({"dataset": f"a.jsonl=1 {'gym:chain_sum?max_terms=3=1 ' * 11}"}) == of("a.jsonl")
+    assert digests({"dataset": "x" * 300}) == {}

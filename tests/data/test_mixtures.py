@@ -18,6 +18,7 @@ from posttrain.data import (
     mixtures,
 )
 from posttrain.data.mixtures import interleaved, mix, parts_of, split_for
+from posttrain.data.sources import has_splits
 from posttrain.errors import DataError, UserError
 
 
@@ -89,6 +90,14 @@ def test_what_is_no_mixture_stays_whole(tmp_path):
     assert [str(part.share) for part in parts_of(quoted)] == ["2/3", "1/3"]
     with pytest.raises(UserError, match="limit of rows must be 1 or more; got 0"):
         mix("a=1 b=1", lambda *_: ["x"], columns=None, limit=0, seed=0)
+
+
+def test_a_mixture_may_be_longer_than_the_name_of_a_file():
+    parts = [f"gym:chain_sum?min_terms=3&max_terms={terms}" for terms in range(4, 15)]
+    assert [part.source for part in parts_of(" ".join(f"{part}=1" for part in parts))] == parts
+    assert not has_splits("x" * 300 + "*")
+    with pytest.raises(DataError, match="there is no file or folder 'xxx"):
+        load_texts("x" * 300 + ".jsonl")
 
 
 def test_each_part_is_read_in_its_own_layout_and_with_the_columns_it_has():

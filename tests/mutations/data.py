@@ -199,7 +199,7 @@ MUTATIONS = [
                 "if all(field in problems for _, problems in found):",
                 "if any(field in problems for _, problems in found):",
             ),
-            ("Path(source).expanduser().exists() or ", ""),
+            ("exists(source) or ", ""),
         ]
     ),
     *(

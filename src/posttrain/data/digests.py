@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posttrain.data.files import exists
+
 SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
 """The options that name data."""
 
@@ -28,18 +30,18 @@ def _sources(text: object) -> list[str]:
     """The sources of an option, which may be several with weights: "a.jsonl=0.7 b.parquet=0.3"."""
     if not isinstance(text, str) or not text:
         return []
-    if Path(text).expanduser().exists():
+    if exists(text):
         return [text]
     try:
         parts = shlex.split(text)
     except ValueError:  # an open quote: somebody else refuses it
         return []
-    return [part if Path(part).expanduser().exists() else part.rpartition("=")[0] or part for part in parts]
+    return [part if exists(part) else part.rpartition("=")[0] or part for part in parts]
 
 
 def _files(source: str) -> list[Path]:
     path = Path(source).expanduser()
-    roots = [path] if path.exists() else [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
+    roots = [path] if exists(source) else [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
     return [file for root in roots for file in (sorted(root.rglob("*")) if root.is_dir() else [root]) if file.is_file()]
 
 

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ TABLES = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 READABLE = f"{', '.join(TEXT + TABLES)} (also with {', '.join(COMPRESSED)})"
 _LONGEST_CELL = 2**31 - 1  # characters of a csv cell
+
+
+def exists(source: str) -> bool:
+    """Whether a source is a path that is there; `Path.exists` raises OSError for one that is too long to be a name."""
+    return os.path.exists(os.path.expanduser(source))
 
 
 def kind_of(name: str) -> str:

@@ -14,9 +14,9 @@ import random
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from posttrain.data.files import exists
 from posttrain.data.order import seed_for
 from posttrain.data.rows import UnknownColumn
 from posttrain.data.sources import has_splits
@@ -44,7 +44,7 @@ def parts_of(source: str) -> tuple[Part, ...]:
         >>> [(part.source, str(part.share)) for part in parts_of("a.jsonl=3 'gym:chain_sum?max_terms=3=1'")]
         [('a.jsonl', '3/4'), ('gym:chain_sum?max_terms=3', '1/4')]
     """
-    if Path(source).expanduser().exists() or not (words := _words(source)):
+    if exists(source) or not (words := _words(source)):
         return (Part(source, Fraction(1)),)
     named = [word.rpartition("=")[::2] for word in words]
     weights = [_weight(source, word, weight) for word, (_, weight) in zip(words, named, strict=True)]

@@ -7,13 +7,14 @@ import copy
 import glob
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from posttrain.data.files import READABLE, first_line, kind_of, read_file, row_of
+from posttrain.data.files import READABLE, exists, first_line, kind_of, read_file, row_of
 from posttrain.data.rows import Row, map_columns
 from posttrain.errors import DataError, UserError
 
@@ -103,21 +104,21 @@ def has_splits(source: str) -> bool:
 
     Of a mixture: whether one of its sources may.
     """
-    path = Path(source).expanduser()
-    if path.exists():
+    if exists(source):
+        path = Path(source).expanduser()
         return path.is_dir() and not (path / _SAVED[1]).is_file()
     return not (source.startswith(_MEMORY) or _is_glob(source))
 
 
 def _found(source: str, split: str | None) -> Iterator[Row]:
     path = Path(source).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):  # of a name that is too long, `Path.is_file` raises
         if split not in (None, "train") and not _names(path.name, split):
             raise DataError(
                 f"the file '{path}' is not divided into splits; got split '{split}'; name the file that holds it"
             )
         return read_file(path, path.name)
-    if path.is_dir():
+    if os.path.isdir(path):
         return _saved(path, split) if any((path / name).is_file() for name in _SAVED) else _folder(path, split)
     if source.startswith(_MEMORY):
         return _from_memory(source)
