@@ -1,11 +1,11 @@
 """Block-wise dynamic quantisation: a tensor as codes of 8 bits, with one float32 scale for each block of 256 numbers.
 
-Dettmers et al. 2021, "8-bit Optimizers via Block-wise Quantization" (https://arxiv.org/abs/2110.02861), equations 4 to
-7. For a block b with numbers x_i:
+Dettmers et al. 2021, "8-bit Optimizers via Block-wise Quantization" (https://arxiv.org/abs/2110.02861). For a block b
+with numbers x_i:
 
     N_b = max_i |x_i|,   code_i = argmin_j |level_j - x_i / N_b|,   x_i is read back as level[code_i] N_b
 
-The levels are those of dynamic quantisation (section 1.3 and 2.2 there): denser towards 0, by decades. The decade
+The levels are those of the paper's dynamic quantisation: denser towards 0, by decades. The decade
 (10^-(e+1), 10^-e], e = 0 ... 6, is cut into 2^(6-e) equal parts on either side of 0, or into 2^(7-e) where no number is
 below 0; a level is the middle of a part. With 0 and 1 there are 256. The error of a number near its block's largest is
 at most 0.7% of that (0.35% without a sign), and numbers down to a millionth of it are told from 0.
