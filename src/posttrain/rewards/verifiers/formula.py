@@ -178,7 +178,8 @@ def _stray(answer: str, gold: str) -> str | None:
 
 
 def _relations(text: str) -> list[str]:
-    return [_SAME_RELATION.get(relation, relation) for relation in _RELATION.findall(text)]
+    found: list[str] = _RELATION.findall(text)
+    return [_SAME_RELATION.get(relation, relation) for relation in found]
 
 
 def _unexplained_word(answer: str, gold: str, question: str) -> str | None:

@@ -136,7 +136,9 @@ def _scorer(name: str, options: Mapping[str, Any]) -> Scorer:
 def _guard_evaluation() -> None:
     """Put the guard before sympy's `parse_expr`, which ends in `eval`, before reasoning-gym imports it."""
     import sympy.parsing.sympy_parser  # pyright: ignore[reportMissingTypeStubs]
-    import sympy.physics.units  # pyright: ignore[reportMissingTypeStubs]  # parses names of its own as it is imported
+
+    # sympy.physics.units parses names of its own while it is imported, which the guard would refuse.
+    import sympy.physics.units  # pyright: ignore[reportMissingTypeStubs, reportUnusedImport]
 
     parser: Any = sympy.parsing.sympy_parser
     original: Callable[..., Any] = parser.parse_expr
