@@ -351,10 +351,10 @@ def test_shared_prompts_that_are_worse_in_bfloat16_alone_are_found(folder, monke
     """A backward pass that is right in float32 and loses half of the values' gradient where numbers are rounded."""
     right = FamilyAttention.backward
 
-    def lossy(self, grad, q, k, v, scale, window):
-        grad_q, grad_k, grad_v = right(self, grad, q, k, v, scale, window)
+    def lossy(self, grad, q, k, v, scoring):
+        grad_q, grad_k, grad_v, grad_sinks = right(self, grad, q, k, v, scoring)
         lost = 0.5 if grad.dtype == torch.bfloat16 and self._families[0][1] else 1.0
-        return grad_q, grad_k, lost * grad_v
+        return grad_q, grad_k, lost * grad_v, grad_sinks
 
     monkeypatch.setattr(FamilyAttention, "backward", lossy)
     item = checked(folder, "gradients", "bfloat16")

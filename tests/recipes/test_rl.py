@@ -253,7 +253,7 @@ def test_an_option_that_cannot_be_is_refused(changes, what, folder, tmp_path):
 @pytest.mark.parametrize(("critic", "networks"), [("trunk", 1), ("own", 2)])
 def test_with_an_adapter_policy_reference_and_critic_are_one_network_or_two(critic, networks, folder):
     pytest.importorskip("peft")
-    parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")())
+    parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")(), None)
     assert parts.reference is not None and parts.critic is not None
     held = (parts.setup.policy.model, parts.reference._model, parts.critic.critic._model)
     assert len({id(model.network) for model in held}) == networks
