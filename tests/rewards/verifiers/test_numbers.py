@@ -102,7 +102,7 @@ def test_every_way_of_writing_a_number_reads_the_same(number):
         f"{number:,}",
         f"{number}.",
         f"it is {number:,} dollars",
-        f"{'-' if number < 0 else ''}${abs(number):,}",
+        f"{'-' if number < 0 else ''}${number.copy_abs():,}",  # abs() rounds to a precision that reasoning-gym sets
     ):
         assert parse_number(text).value == Fraction(number)
 
