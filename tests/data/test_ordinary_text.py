@@ -223,3 +223,17 @@ def test_wrapped_tokenizers_are_left_as_they_were():
     chat = ChatFormat(wrapped)
     assert text_of(chat, chat.prompt_ids([Message("user", "a<e>")])) == "a<e><e>"
     assert wrapped.backend_tokenizer.to_str() == before
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_of_a_turn_in_words_the_stop_token_and_tags_alone_are_special(name):
+    chat, (special, _, _, added) = ChatFormat(of_family(name)), FAMILIES[name]
+    said = f"<tool_call>a</tool_call>{''.join(special)}b"
+    ids, mask = chat.training_ids([Message("user", "?"), chat.in_words(Message("assistant", said))])
+    learned = [token for token, learn in zip(ids, mask, strict=True) if learn]
+    tags = {chat.tokenizer.convert_tokens_to_ids(tag) for tag in added if tag in said}
+    known = {
+        token for token, entry in chat.tokenizer.added_tokens_decoder.items() if entry.content in [*special, *added]
+    }
+    assert set(learned) & known == tags | {learned[-1]} and learned[-1] in chat.stop_ids
+    assert chat.decode(learned).strip() == said

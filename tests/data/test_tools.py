@@ -95,6 +95,61 @@ def test_parquet_gives_each_tool_the_fields_of_all_others(tmp_path):
     assert [call.arguments for call in answer.tool_calls] == ['{"city": "Rome"}', '{"zone": "CET"}']
 
 
+def arguments(given: object, schema: object = None) -> dict:
+    """The arguments of a call as they are read, of a tool with that schema; without one there is no column `tools`."""
+    calls = [{"function": {"name": "f", "arguments": given}}]
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    tools = {} if schema is None else {"tools": [{"name": "f", "parameters": schema}]}
+    return json.loads(conversation_in(row(messages=messages, **tools))[1].tool_calls[0].arguments)
+
+
+TEXT, MAYBE = {"type": "string"}, {"type": ["string", "null"]}
+
+
+@pytest.mark.parametrize(
+    ("of_unit", "kept"),
+    [
+        (TEXT, False),
+        (MAYBE, True),
+        ({"type": "null"}, True),
+        ({"type": "string", "nullable": True}, True),
+        ({"anyOf": [TEXT, {"type": "null"}]}, True),
+        ({"oneOf": [TEXT, {"type": "integer"}]}, False),
+        ({"enum": ["C", None]}, True),
+        ({"enum": ["C", "F"]}, False),
+        ({"$ref": "#/$defs/unit"}, False),
+        ({"description": "any value"}, True),
+    ],
+)
+def test_a_null_for_an_optional_parameter_that_cannot_be_null_is_left_out(of_unit, kept):
+    schema = {"type": "object", "properties": {"city": TEXT, "unit": of_unit}, "required": ["city"]}
+    whole = {"city": "Paris", "unit": None}
+    expected = whole if kept else {"city": "Paris"}
+    assert arguments(whole | {"query": None}, schema) == expected
+    assert arguments(json.dumps(whole | {"query": None}), schema) == whole | {"query": None}  # as it was written
+    assert arguments(whole, schema | {"required": ["city", "unit"]}) == whole
+
+
+def test_nulls_in_objects_and_lists_of_arguments_are_left_out_by_their_own_schema():
+    place = {"type": "object", "properties": {"name": TEXT, "zip": MAYBE, "code": TEXT}}
+    schema = {"type": "object", "properties": {"at": place, "via": {"type": "array", "items": place}}}
+    full, kept = {"name": "a", "zip": None, "code": None, "other": None}, {"name": "a", "zip": None}
+    assert arguments({"at": full, "via": [full, full]}, schema) == {"at": kept, "via": [kept, kept]}
+
+
+def test_a_malformed_schema_says_nothing_of_nulls():
+    properties = {"a": {"enum": "x"}, "b": {"anyOf": 3}, "c": True, "d": {"type": 3}}
+    given = dict.fromkeys("abcd") | {"e": 1}
+    assert arguments(given, {"properties": properties, "required": True}) == {"b": None, "c": None, "e": 1}
+    assert arguments(given, {"properties": ["a"]}) == {"e": 1}
+
+
+def test_without_a_schema_nulls_of_an_object_are_left_out_and_those_of_text_stay():
+    given = {"city": "Paris", "unit": None, "more": [{"a": 1, "b": None}, None]}
+    assert arguments(given) == {"city": "Paris", "more": [{"a": 1}, None]}
+    assert arguments(json.dumps(given)) == given
+
+
 def asks(**message) -> list[dict]:
     return [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | message]
 
@@ -301,8 +356,17 @@ def test_a_template_that_drops_an_argument_is_an_error():
         chat.training_ids([Message("user", "a"), DIALOGUE[1]])
 
 
-def test_a_stop_token_in_an_argument_is_an_error():
-    call = Message("assistant", "", (ToolCall("", "weather", '{"city": "<|im_end|>"}'),))
+@pytest.mark.parametrize(
+    "call",
+    [
+        ToolCall("", "weather", '{"city": "<|im_end|>"}'),
+        ToolCall("", "weather", r'{"city": "\u003c|im_end|>"}'),  # the template writes what it stands for
+        ToolCall("", "weather", r'{"at": [{"\u003c|im_end|\u003e": 1}]}'),
+        ToolCall("", "<|im_end|>", "{}"),
+    ],
+)
+def test_a_stop_token_in_a_call_is_an_error(call):
+    call = Message("assistant", "", (call,))
     with pytest.raises(TemplateError, match=r"turn 1 contains the stop token '<\|im_end\|>'"):
         CHATS["qwen2.5"].training_ids([DIALOGUE[0], call])
 

@@ -12,9 +12,10 @@ stands in place of the turn. Behind a turn that calls tools a template may write
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, final
 
-from posttrain.data.rendering import TAG, Renderer, dropped_of_calls, roles, shown, squeeze
+from posttrain.data.rendering import TAG, Renderer, dropped_of_calls, roles, shown, squeeze, words_of
 from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.errors import TemplateError
 from posttrain.types import Message
@@ -80,7 +81,7 @@ class ChatFormat:
             )
         self.stop_ids: frozenset[int] = frozenset(named | {stop[0]})
         special = {int(t) for t in tokenizer.all_special_ids} | {t for t, entry in added.items() if entry.special}
-        self._silent = {t for t in special | self.stop_ids if not TAG.fullmatch(texts.get(t, ""))}
+        self.silent = {t for t in special | self.stop_ids if not TAG.fullmatch(texts.get(t, ""))}
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """The conversation and the generation prompt, ready for the next assistant turn: T token ids.
@@ -179,9 +180,17 @@ class ChatFormat:
         """Plain text, as pretraining has it: no turns, and nothing added."""
         return self._renderer.encode(text)
 
+    def in_words(self, message: Message) -> Message:
+        """An assistant's turn for who reads it: its special tokens are ordinary text, all but tags such as `<think>`.
+
+        For the methods here alone: placeholders stand in its text for the special tokens.
+        """
+        hide = self._renderer.hide_all_but_tags
+        return replace(message, content=hide(message.content), reasoning=hide(message.reasoning))
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """What sampled tokens say: without stop and other special tokens, but with tags such as `<think>`."""
-        return self._renderer.decode([t for t in token_ids if t not in self._silent])
+        return self._renderer.decode([t for t in token_ids if t not in self.silent])
 
     def _history(self, messages: Sequence[Message]) -> TrainingIds:
         """`prompt_ids`, cut at the turns, with a mask of the assistant turns in it."""
@@ -300,4 +309,6 @@ def _dropped(message: Message, said: str) -> str:
 
 
 def _own_words(message: Message) -> tuple[str, ...]:
-    return (message.content, message.reasoning, *(call.arguments for call in message.tool_calls))
+    """What a turn says; of calls as they were written, and as a template may write them, without JSON's escapes."""
+    said = (text for call in message.tool_calls for text in (call.arguments, *words_of(call)))
+    return (message.content, message.reasoning, *said)

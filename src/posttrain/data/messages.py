@@ -195,13 +195,45 @@ def _call(call: Any, name: str, tools: Sequence[str]) -> ToolCall:
 
 
 def _without_others(arguments: Mapping[str, Any], called: str, tools: Sequence[str]) -> dict[str, Any]:
-    """Arguments without nulls for parameters that the tool does not have: parquet gives a call those of all others."""
+    """Arguments without the nulls that parquet adds: it gives a call the parameters of all others."""
     functions = [json.loads(tool)["function"] for tool in tools]
     known = next((function.get("parameters") for function in functions if function["name"] == called), None)
-    properties = known.get("properties") if isinstance(known, Mapping) else None
-    if not isinstance(properties, Mapping):
-        return dict(arguments)
-    return {key: value for key, value in arguments.items() if value is not None or key in properties}
+    return _without_added(arguments, known)
+
+
+def _without_added(value: Any, schema: Any) -> Any:
+    """A value without nulls for keys that its schema does not have, or neither requires nor allows to be null."""
+    fields = _fields(schema)
+    if isinstance(value, list):
+        return [_without_added(item, fields.get("items")) for item in cast(list[Any], value)]
+    if not isinstance(value, Mapping):
+        return value
+    properties, required = _fields(fields.get("properties")), _items(fields.get("required"))
+    return {
+        key: _without_added(item, properties.get(key))
+        for key, item in cast(Mapping[str, Any], value).items()
+        if item is not None or key in required or (key in properties and _may_be_null(properties[key]))
+    }
+
+
+def _may_be_null(schema: Any) -> bool:
+    """Whether a JSON schema admits null; what stands elsewhere (`$ref`) is taken for an object, which is not null."""
+    fields = _fields(schema)
+    if fields.get("nullable") is True:  # OpenAPI's
+        return True
+    if either := _items(fields.get("anyOf")) or _items(fields.get("oneOf")):
+        return any(map(_may_be_null, either))
+    if "$ref" in fields or None not in _items(fields.get("enum", [None])):
+        return False
+    return "null" in (fields.get("type", "null"), *_items(fields.get("type")))
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else {}
+
+
+def _items(value: Any) -> list[Any]:
+    return cast(list[Any], value) if isinstance(value, list) else []
 
 
 def _tool(tool: Any, name: str) -> str:

@@ -76,6 +76,14 @@ class Renderer:
         """What token ids say, special ones included."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
+    def hide_all_but_tags(self, text: str) -> str:
+        """What an assistant says, with placeholders for special tokens other than tags such as `<think>`."""
+        found, end = "", 0
+        for tag in TAG.finditer(text):
+            found += self._ordinary.hide(text[end : tag.start()]) + tag.group()
+            end = tag.end()
+        return found + self._ordinary.hide(text[end:])
+
     def show(self, text: str) -> str:
         """A rendering as people read it."""
         return self._ordinary.show(text)
@@ -169,10 +177,15 @@ def arguments_of(text: str) -> Any:
 def dropped_of_calls(message: Message, squeezed: str) -> str:
     """What of a message's calls is not in a rendering without white space: a name, or text of an argument."""
     for call in message.tool_calls:
-        for text in (call.name, *_words(arguments_of(call.arguments))):
+        for text in words_of(call):
             if not shown(text, squeezed):
                 return text
     return ""
+
+
+def words_of(call: ToolCall) -> tuple[str, ...]:
+    """The name of a call, and the keys and texts in its arguments."""
+    return (call.name, *_words(arguments_of(call.arguments)))
 
 
 def shown(text: str, squeezed: str) -> bool:

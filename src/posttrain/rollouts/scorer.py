@@ -59,16 +59,20 @@ class Scorer:
     def _reply(self, prompt: Sequence[int], messages: Sequence[Message]) -> Sequence[int]:
         """The tokens of the last message with its stop token, as in training.
 
-        A policy may say what the template cannot render as one turn, such as the model's own stop token in words. That
-        is scored as far as the stop: it must not end a run.
+        Special tokens that it spells are ordinary text: a policy must not write the turn of a user that praises it. It
+        may say what the template cannot render as one turn. That is scored as far as a stop token, without the special
+        tokens: it must not end a run.
         """
         try:
-            return self.chat.training_ids(messages, train_on="last").token_ids[len(prompt) :]
+            read = [*messages[:-1], self.chat.in_words(messages[-1])]
+            return self.chat.training_ids(read, train_on="last").token_ids[len(prompt) :]
         except TemplateError:
             if messages[-1].tool_calls:  # of a data set: not what a policy happened to say
                 raise
             ids = self.chat.tokenizer.encode(messages[-1].content, add_special_tokens=False)
-            said = list(takewhile(lambda token: token not in self.chat.stop_ids, ids))
+            said = [
+                t for t in takewhile(lambda token: token not in self.chat.stop_ids, ids) if t not in self.chat.silent
+            ]
             return [*said, self.chat.training_ids(_PLAIN, train_on="last").token_ids[-1]]
 
     def of(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
