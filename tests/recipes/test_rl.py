@@ -1,6 +1,6 @@
 """Reinforcement learning with every online algorithm, on a model and a task that take no time."""
 
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.errors import UserError
 from posttrain.monitoring import read_run
-from posttrain.recipes import rl
+from posttrain.recipes import iterate, rl
+from posttrain.recipes.iterate import Iterated
 from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.dynamic import Sampler
@@ -87,16 +88,73 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, fo
     assert (states[0].path / "reference.safetensors").exists() == ("renew_reference" in changes)
 
 
-def test_a_run_keeps_the_answers_on_which_a_time_limit_decided(folder, tmp_path):
+def iterated(options: RL, rounds: int) -> Iterated:
+    """The same options for rounds of pairs."""
+    common = {name: value for name, value in asdict(options).items() if name in {f.name for f in fields(Iterated)}}
+    return Iterated(**common, iterate=rounds)
+
+
+@pytest.mark.parametrize("name", ["rloo", "dpo"])
+def test_a_resumed_run_knows_that_a_reward_went_past_1(name, folder, tmp_path):
+    """From then on a score of 1 means no longer that a task is solved, and no accuracy is logged."""
+    curves, states = [], []
+    for kind in ("whole", "part"):
+        file = tmp_path / f"{kind}.py"
+        file.write_text(PAST_1)
+        options: Any = config(folder, algorithm=name, steps=3, save_every=1, reward=f"{file}:score")
+        if name == "dpo":
+            options = iterated(options, 3)
+        begin = rl.run if name == "rloo" else iterate.run
+        algorithm = (algorithms.online if name == "rloo" else algorithms.preference)(name)()
+        one = replace(options, **{"steps" if name == "rloo" else "iterate": 1})
+        run = begin(one if kind == "part" else options, algorithm, output=tmp_path / kind, quiet=True).run
+        if kind == "part":
+            begin(options, algorithm, resume=run, quiet=True)
+        timed = ("seconds/", "tokens_per_second", "memory_gb")
+        curves.append([{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows(run)])
+        states.append(checkpoint.latest(run / "checkpoints").state)
+    assert curves[0] == curves[1] and len(curves[0]) == 3 and not any("accuracy" in row for row in curves[0])
+    assert states[0] == states[1] and states[0]["unbounded"] == {"score": 1.5}
+
+
+PAST_1 = """
+calls = []
+
+def score(completions):
+    calls.append(completions)
+    early = [sum(letter in "abcdefghijklm" for letter in said) / max(1, len(said)) for said in completions]
+    return [1.5 if len(calls) == 1 else share for share in early]
+"""
+
+
+@pytest.mark.parametrize("name", ["grpo", "dpo"])
+def test_answers_on_which_a_time_limit_decided_are_kept_with_the_run_and_end_with_it(name, folder, tmp_path):
+    (tmp_path / "limited.py").write_text(LIMITED)
+    options: Any = config(folder, algorithm=name, steps=1, reward=f"{tmp_path / 'limited.py'}:score")
+    if name == "dpo":
+        options = iterated(options, 1)
+    begin = rl.run if name == "grpo" else iterate.run
+    algorithm = (algorithms.online if name == "grpo" else algorithms.preference)(name)()
     try:
-        run = train(small(folder, "grpo", steps=1), output=tmp_path / "run").run
-        assert not (run / "timeouts.jsonl").exists()
-        TIME_LIMITS.add("slow")
-        TIME_LIMITS.keep_in(None)
-        train(small(folder, "grpo", steps=2), resume=run)
-        assert "slow" in TIME_LIMITS
+        run = begin(options, algorithm, output=tmp_path / "run", quiet=True).run
+        kept = (run / "timeouts.jsonl").read_text()
+        assert kept == '{"timed_out": "slow"}\n' and "slow" not in TIME_LIMITS
+        TIME_LIMITS.add("of another command")
+        assert (run / "timeouts.jsonl").read_text() == kept
+        begin(replace(options, **{"steps" if name == "grpo" else "iterate": 2}), algorithm, resume=run, quiet=True)
+        assert [row["reward/mean"] for row in rows(run)] == [0.0, 1.0]
     finally:
         TIME_LIMITS.keep_in(None)
+
+
+LIMITED = """
+from posttrain.rewards import TIME_LIMITS
+
+def score(completions):
+    known = "slow" in TIME_LIMITS
+    TIME_LIMITS.add("slow")
+    return [float(known)] * len(completions)
+"""
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("rloo", 1, 1), ("remax", 1.01, 2), ("vineppo", 1.5, 99)])

@@ -95,9 +95,9 @@ def run(
     setup, policy, optimizer, reference = parts.setup, parts.setup.policy, parts.optimizer, parts.reference
     directory, step, notes = _open(config, algorithm, parts, output, resume)
     announce(machine_line(directory.environment), quiet=quiet)
-    TIME_LIMITS.keep_in(directory.path / "timeouts.jsonl")
     with (
         directory,
+        TIME_LIMITS.kept_in(directory.path / "timeouts.jsonl"),
         stop_requests() as stop,
         Progress("preference", config.iterate, start=step, quiet=quiet) as progress,
     ):
@@ -146,7 +146,8 @@ def run(
             if step % config.save_every == 0 or score is not None or last or stop.requested:
                 kept = reference.kept() if reference and config.renew_reference else None
                 save = writer(policy.save, optimizer, reference=kept)
-                checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
+                state = {"unbounded": setup.environment.reward.unbounded}
+                checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
     done = directory.read()
     write_report(done)
     before, after = held_out(done.metrics)
@@ -231,6 +232,7 @@ def _open(
     if parts.reference and config.renew_reference:
         parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))
     directory.rewind(found.step)
+    parts.setup.environment.reward.restore(found.state.get("unbounded", {}))
     before = directory.before.get("steps")
     knobs = {"peak": config.lr, "warmup": config.warmup_steps, "decay": config.decay}
     changed = rescheduled(before, config.iterate, found.step, **knobs)

@@ -92,7 +92,8 @@ class RL(OnlineOptions):
     """Texts in each update; each is cut at --max-prompt-tokens."""
 
 
-_FRESH: dict[str, Any] = {"draws": 0, "adapted": {}}  # what a run begins with: draws of prompts, knobs that moved
+# what a run begins with: draws of prompts, knobs that moved, rewards that gave a score outside 0 to 1
+_FRESH: dict[str, Any] = {"draws": 0, "adapted": {}, "unbounded": {}}
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,16 @@ def run(
     critic, reference = parts.critic, parts.reference
     directory, step, state, notes = _open(config, algorithm, parts, output, resume)
     announce(machine_line(directory.environment), quiet=quiet)
-    TIME_LIMITS.keep_in(directory.path / "timeouts.jsonl")
+    setup.environment.reward.restore(state["unbounded"])
     draws, knobs = state["draws"], asdict(algorithm)
     alone = _warmup_of_critic(algorithm)
     algorithm = replace(algorithm, **state["adapted"])
-    with directory, stop_requests() as stop, Progress("rl", config.steps, start=step, quiet=quiet) as progress:
+    with (
+        directory,
+        TIME_LIMITS.kept_in(directory.path / "timeouts.jsonl"),
+        stop_requests() as stop,
+        Progress("rl", config.steps, start=step, quiet=quiet) as progress,
+    ):
         for note in notes:
             progress.say(note)
         sampler = setup.sampler(config, progress.tokens)
@@ -205,7 +211,7 @@ def run(
                 behind = reference.kept() if reference and config.renew_reference else None
                 save = writer(policy.save, optimizer, critic.optimizer if critic else None, behind)
                 adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
-                state = {"draws": draws, "adapted": adapted}
+                state = {"draws": draws, "adapted": adapted, "unbounded": setup.environment.reward.unbounded}
                 checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
             finished = _finished(config, parts, directory, step)
         if finished and step < config.steps:

@@ -10,7 +10,7 @@ from functools import partial
 
 from posttrain.errors import UserError, unknown
 from posttrain.rewards.check import unreadable_answers
-from posttrain.rewards.custom import load_reward
+from posttrain.rewards.custom import CustomReward, load_reward
 from posttrain.rewards.reward import Reward, score_all
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
@@ -92,6 +92,18 @@ class Weighted:
         if verifiers or any(getattr(reward, "unbounded", False) for reward in judges):
             return verifiers[0] if verifiers else ""
         return next((reward.name for reward in judges if getattr(reward, "bounds", _SHARE)[1] == 1), "")
+
+    @property
+    def unbounded(self) -> dict[str, float]:
+        """The functions that have given a score outside 0 to 1, and the first such score: what a checkpoint keeps."""
+        functions = [reward for reward, _ in self.parts if isinstance(reward, CustomReward)]
+        return {function.name: function.beyond[0] for function in functions if function.beyond}
+
+    def restore(self, unbounded: Mapping[str, float]) -> None:
+        """Go on with what `unbounded` was when the checkpoint was saved."""
+        for reward, _ in self.parts:
+            if isinstance(reward, CustomReward) and reward.name in unbounded:
+                reward.beyond[:] = [unbounded[reward.name]]
 
     @property
     def certain(self) -> bool:

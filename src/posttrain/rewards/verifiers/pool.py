@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +38,15 @@ class TimeLimits:
             self._path = path
             lines = path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else []
             self._digests = {digest for line in lines if (digest := _digest_in(line))}
+
+    @contextmanager
+    def kept_in(self, path: Path) -> Generator[None, None, None]:
+        """`keep_in(path)` for as long as a run lasts; after it know nothing."""
+        self.keep_in(path)
+        try:
+            yield
+        finally:
+            self.keep_in(None)
 
     def add(self, digest: str) -> None:
         """Keep one more."""
