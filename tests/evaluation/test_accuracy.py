@@ -138,7 +138,7 @@ def test_without_an_outcome_the_mean_reward_is_told_with_its_interval():
     assert again.lines()[0].startswith("  sampled  mean reward 5.333 (1.876 to 8.790); 3 tasks")
     assert again.metrics()["sampled/reward"] == 16 / 3 and "sampled/accuracy" not in again.metrics()
     more = Examination("b", sampled=replace(again.sampled, rates=(3.0, 7.0, 12.0)))
-    value, interval = more.over(again)["sampled"]  # gains of 1, 1 and 4
-    assert value == 2.0 and interval == pytest.approx((2 - 1.959964, 2 + 1.959964))
+    value, interval, n = more.over(again)["sampled"]  # gains of 1, 1 and 4
+    assert (value, n) == (2.0, 3) and interval == pytest.approx((2 - 1.959964, 2 + 1.959964))
     with pytest.raises(ValueError, match="the same tasks"):
         again.over(exam)

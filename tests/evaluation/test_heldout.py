@@ -8,6 +8,7 @@ import pytest
 from posttrain.evaluation.heldout import (
     HeldOut,
     HeldOutReward,
+    chosen_by,
     goodness,
     held_out,
     heldout_metrics,
@@ -93,6 +94,14 @@ def test_checkpoints_are_not_compared_by_an_accuracy_that_may_vanish():
     assert past_best([first, later, first], 1, by) and not past_best(
         [later, first, later | {"evaluation/reward": 6}], 1, by
     )
+
+
+def test_where_gold_is_read_it_alone_chooses_also_where_it_is_missing():
+    judge = SimpleNamespace(reward=SimpleNamespace(certain=True))
+    by = chosen_by(SimpleNamespace(judge=judge, gold={"gold": 1.0}))  # type: ignore[arg-type]
+    lost = {"evaluation/reward": 9.0, "evaluation/accuracy": 0.9}  # the gold reward applied to no answer
+    assert goodness(lost, by=by) is None and goodness(lost | {"evaluation/gold": -2.0}, by=by) == -2.0
+    assert goodness(lost, by=chosen_by(SimpleNamespace(judge=judge, gold={}))) == 0.9  # type: ignore[arg-type]
 
 
 def test_what_a_run_found_is_of_one_kind_before_and_after():

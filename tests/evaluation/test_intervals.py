@@ -8,10 +8,10 @@ from posttrain.statistics import mean_interval, paired_difference_interval
 from posttrain.types import Group, Task
 
 
-def accuracy(rates, samples=4, greedy=False, ids="abcd") -> Accuracy:
+def accuracy(rates, samples=4, greedy=False, ids="abcd", measure="accuracy") -> Accuracy:
     groups = tuple(Group(Task((), id=name), (), (), ()) for name in ids[: len(rates)])
     mean = sum(rates) / len(rates)
-    return Accuracy(mean, (0.1, 0.9), len(rates), samples, greedy, {}, 0.0, 0.0, 5.0, tuple(rates), groups)
+    return Accuracy(mean, (0.1, 0.9), len(rates), samples, greedy, {}, 0.0, 0.0, 5.0, tuple(rates), groups, measure)
 
 
 def test_pass_at_k_of_each_task_from_its_rate():
@@ -47,10 +47,22 @@ def test_the_difference_of_pass_at_k_pairs_the_tasks():
     assert found.ci95 == pytest.approx(paired_difference_interval([0.5, 0.0, 1.0], [5 / 6, 0.5, 1.0]))
 
 
-@pytest.mark.parametrize("other", [{"ids": "dcba"}, {"greedy": True, "samples": 1}])
+@pytest.mark.parametrize("other", [{"ids": "cd"}, {"measure": "reward"}, {"greedy": True, "samples": 1}])
 def test_other_tasks_or_other_ways_of_answering_cannot_be_paired(other):
     with pytest.raises(ValueError, match="same tasks"):
         difference(accuracy([0.0, 1.0]), accuracy([0.0, 1.0], **other))
+
+
+def test_only_tasks_that_count_for_both_are_compared():
+    """A reward may not apply to an answer of one model: that task is left out of its accuracy."""
+    before, after = accuracy([0.0, 0.5, 1.0], ids="abd"), accuracy([0.25, 0.75, 0.5], ids="bcd")
+    found = difference(before, after)
+    assert found.n == 2 and found.value == pytest.approx((0.25 - 0.5 + 0.5 - 1.0) / 2)
+    assert found.ci95 == paired_difference_interval([0.5, 1.0], [0.25, 0.5])
+    earned = [replace(each, measure="reward") for each in (before, after)]
+    assert difference(*earned).value == found.value and difference(*earned).n == 2
+    assert difference(accuracy([0.0, 1.0], ids="ab"), accuracy([1.0, 0.0], ids="ba")).value == 0.0
+    assert difference(accuracy([0.0, 0.5], ids="aa"), accuracy([1.0, 0.5], ids="aa")).n == 2  # a task twice
 
 
 def test_the_numbers_of_samples_may_differ():

@@ -38,13 +38,15 @@ MUTATIONS = [
             ("found.ci95 if k == 1 else mean_interval", "mean_interval"),
             ("round(rate * size)", "int(rate * size)"),
             ("round(rate * size), k)", "round(rate * size), 1)"),
-            (
-                "_pass_at_rates(before, k), _pass_at_rates(after, k)",
-                "_pass_at_rates(before, 1), _pass_at_rates(after, 1)",
-            ),
+            ("_common(_by_task(before, k), _by_task(after, k))", "_common(_by_task(before, 1), _by_task(after, 1))"),
             ("fmean(rates_after) - fmean(rates_before)", "fmean(rates_before) - fmean(rates_after)"),
-            ("(rates_before, rates_after)", "(rates_after, rates_before)"),
-            ("ids[0] != ids[1] or ", ""),
+            (
+                "paired_difference_interval(rates_before, rates_after)",
+                "paired_difference_interval(rates_after, rates_before)",
+            ),
+            ("if task in after]", "]"),
+            ("seen[group.task.id] += 1", "pass"),
+            ("if not rates or ", "if "),
             ("(before.greedy, before.measure) != (after.greedy, after.measure)", "before.measure != after.measure"),
         ]
     ),

@@ -90,14 +90,16 @@ def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def chosen_by(setup: Setup) -> tuple[str, ...]:
-    """By what checkpoints are compared: by accuracy only where it is certain to be there in every evaluation."""
+    """By what checkpoints are compared: by gold alone where it is read, by accuracy where every evaluation has one."""
+    if setup.gold:
+        return (GOLD,)
     return BY if setup.judge.reward.certain else tuple(name for name in BY if name != "accuracy")
 
 
 def goodness(metrics: Mapping[str, Any], kl_budget: float = 0.0, by: Sequence[str] = BY) -> float | None:
     """How good the policy of a step is, for choosing the best checkpoint: the first measure of `by` that there is.
 
-    None where nothing was held out then, and where the policy was past the budget.
+    None where there is none of them, as where nothing was held out then, and where the policy was past the budget.
     """
     if past_budget(metrics, kl_budget):
         return None

@@ -136,7 +136,7 @@ class EvaluateResult:
         if self.baseline is not None:
             over = self.model.over(self.baseline)
             found["baseline"] = self.baseline.summary()
-            found["difference"] = {k: {"value": d.value, "ci95": list(d.ci95)} for k, d in over.items()}
+            found["difference"] = {k: {"value": d.value, "ci95": list(d.ci95), "n": d.n} for k, d in over.items()}
         about = {"dataset": self.config.dataset, "notes": list(self.notes)}
         return found | about | {"seconds": self.seconds, "run": str(self.run), "report": str(self.report)}
 
@@ -360,14 +360,14 @@ def _table(result: EvaluateResult) -> Table:
 def _differences(result: EvaluateResult) -> list[Finding]:
     """Whether the model is better than the baseline, as far as the tasks can tell."""
     found: list[Finding] = []
-    for decoding, (value, (low, high)) in result.model.over(result.baseline).items() if result.baseline else ():
+    for decoding, (value, (low, high), n) in result.model.over(result.baseline).items() if result.baseline else ():
         severity, word = (
             (Severity.GOOD, "better than") if low > 0 else (Severity.WARNING, "worse than") if high < 0 else (None, "")
         )
         title = f"{decoding}: {word or 'not to be told apart from'} the baseline"
-        evidence = f"{100 * value:+.1f} points of pass@1 on the same tasks ({100 * low:+.1f} to {100 * high:+.1f})"
+        evidence = f"{100 * value:+.1f} points of pass@1 on the same {n} tasks ({100 * low:+.1f} to {100 * high:+.1f})"
         if result.model.headline.measure == "reward":
-            evidence = f"{value:+.3f} mean reward on the same tasks ({low:+.3f} to {high:+.3f})"
+            evidence = f"{value:+.3f} mean reward on the same {n} tasks ({low:+.3f} to {high:+.3f})"
         found.append(Finding(severity or Severity.NOTE, title, evidence))
     return found
 

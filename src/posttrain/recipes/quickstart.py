@@ -166,7 +166,7 @@ class QuickstartResult:
             )
             for exam in (self.base, self.cold_start, self.rl)
         ]
-        gains = [f"{value:+.3f} ({low:+.3f} to {high:+.3f})" for value, (low, high) in self.gains.values()]
+        gains = [f"{value:+.3f} ({low:+.3f} to {high:+.3f})" for value, (low, high), _ in self.gains.values()]
         return Table(
             "Held-out problems",
             ("model", "sampled pass@1", "greedy", f"pass@{most}", "thinks", "tokens"),
