@@ -106,6 +106,13 @@ def test_no_flag_changes_unnoticed():
     )
 
 
+@pytest.mark.parametrize("group", ["models", "export", "annotate"])
+def test_help_of_a_group_lists_its_commands(run, group):
+    code, out, err = run(group, "--help")
+    assert (code, err) == (0, "")
+    assert [line.split("  ")[1] for line in out.splitlines()[3:]] == [n for n in COMMANDS if n.startswith(f"{group} ")]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_that_names_all_its_flags(run, name):
     code, out, err = run(*name.split(), "--help")

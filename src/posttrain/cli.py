@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ SHARED: Mapping[str, tuple[Any, Any, str]] = {
     "config": (Path | None, None, "A TOML file of options, such as the config.toml of a run; flags come on top of it."),
     "output": (Path | None, None, "Where to write; unless given, a new directory below runs/."),
     "resume": (Path | None, None, "Go on with the run in this directory, as if it had never been interrupted."),
-    "quiet": (bool, False, "Show no progress; what must be known is said all the same."),
+    "quiet": (bool, False, "Hide progress; warnings are still printed."),
     "json": (bool, False, "End the output with one line of JSON."),
     "debug": (bool, False, "Show the traceback of an error."),
 }
@@ -114,15 +114,29 @@ def _dispatch(words: list[str]) -> int:
     if words[0] == "--version":
         print(f"posttrain {version('posttrain')}")
         return 0
+    if words[1:] in (["-h"], ["--help"]) and words[0] not in COMMANDS and (some := _group(words[0])):
+        print(f"usage: posttrain {words[0]} COMMAND [OPTIONS]\n\ncommands:")
+        print("\n".join(_summaries(some)))
+        return 0
     name, argv = find(words)
     return _run(name, COMMANDS[name], argv)
+
+
+def _group(word: str) -> list[str]:
+    """The commands of two words that begin with this one, such as `models pull`."""
+    return [name for name in COMMANDS if name.startswith(f"{word} ")]
+
+
+def _summaries(names: Collection[str]) -> list[str]:
+    width = max(map(len, names))
+    return [f"  {name:<{width}}  {COMMANDS[name].summary}" for name in names]
 
 
 def find(words: Sequence[str]) -> tuple[str, list[str]]:
     """The command that is typed, and what follows it."""
     if words[0].startswith("-"):
         raise UserError(f"the command comes first, then its options; got '{words[0]}'; see posttrain --help")
-    pairs = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]  # such as `models pull`
+    pairs = _group(words[0])
     if pairs and (len(words) == 1 or words[1].startswith("-")):
         raise UserError(f"say which: {' or '.join(f'posttrain {name}' for name in pairs)}")
     length = 2 if pairs else 1
@@ -134,8 +148,6 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
 
 def overview() -> str:
     """What `posttrain --help` prints."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
     examples = [f"  {example}" for example in EXAMPLES]
     return "\n".join(
         [
@@ -144,7 +156,7 @@ def overview() -> str:
             "The whole post-training loop of a language model.",
             "",
             "commands:",
-            *lines,
+            *_summaries(COMMANDS),
             "",
             "examples:",
             *examples,

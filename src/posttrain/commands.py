@@ -252,7 +252,7 @@ COMMANDS: dict[str, Command] = {
         "write what people said to a file", _annotation("export", "Export"), ("json",), extra="annotate"
     ),
     "annotate backup": Command(
-        "copy the store to a file, also while people judge",
+        "back up the annotation database; safe while the server runs",
         _annotation("backup", "Backup"),
         ("json",),
         extra="annotate",

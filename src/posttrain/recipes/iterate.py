@@ -68,7 +68,7 @@ class Iterated(OnlineOptions):
     renew_reference: int = 0
     """Every so many rounds the reference becomes the policy as it is then; 0: it stays the policy before training."""
     lr: float = 1e-6
-    """Peak learning rate, reached over the first --warmup-steps rounds; ten times as much with an adapter."""
+    """Peak learning rate, reached over the first --warmup-steps rounds. LoRA usually needs about ten times as much."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class ScoreCompletions:
     reward_model: str = ""
     """A reward model, or several: runs, folders or hub ids, in quotes where there are spaces."""
     reward_model_use: str = "mean"
-    """What is made of an ensemble's scores: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
+    """Ensemble aggregation: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
     disagreement_penalty: float = 0.5
     """For --reward-model-use uncertain: weight of the variance of the members' scores."""
     output: str = ""

@@ -59,7 +59,7 @@ class SFT:
     train_on: str = "all"
     """Which of the assistant's turns are learned: all, or the last of each conversation."""
     lr: float = 5e-5
-    """Peak learning rate; ten times as much with an adapter."""
+    """Peak learning rate. LoRA usually needs about ten times as much; it is not scaled for you."""
     warmup_steps: int = 10
     """Steps until the peak."""
     decay: str = "cosine"
@@ -67,27 +67,27 @@ class SFT:
     weight_decay: float = 0.0
     """Of AdamW."""
     max_grad_norm: float = 1.0
-    """Longer gradients are scaled to this."""
+    """Clip the global gradient norm to this value."""
     optim: str = "adamw"
-    """The optimiser: adamw, or adamw-8bit, which keeps both of Adam's moments in 8 bits each: 2 bytes per parameter
-    instead of 8 (but for the input embedding, norms and matrices below 4,096 numbers), for a slower update."""
+    """The optimiser: adamw, or adamw-8bit: both moments of Adam in block-wise quantised 8 bits, 2 bytes per parameter
+    instead of 8, and a slower update; input embedding, norms and matrices below 4,096 elements stay float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: those of one layer are held instead of all, for about a third more
+    """Recompute activations layer by layer in the backward pass: less memory, about a third more
     time. Gradients are the same to the last bit."""
     lora_rank: int = 0
     """Train an adapter of this rank instead of all weights; 0: all weights."""
     lora_alpha: float | None = None
     """Scale of the adapter: its update is multiplied by alpha / rank; unless given, by 2."""
     lora_dropout: float = 0.0
-    """Probability with which an input of the adapter is zeroed in an update; never in sampling or evaluation."""
+    """Dropout probability on the adapter's input, in updates only; never in sampling or evaluation."""
     lora_targets: str = ""
     """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
     lora_rslora: bool = False
     """Multiply by alpha / sqrt(rank) instead (rank-stabilised LoRA), for which a high rank needs no larger alpha."""
     lora_dora: bool = False
-    """Learn the length of each weight row besides its direction (DoRA); updates take longer."""
+    """DoRA: learn magnitude and direction of the weights separately; updates take longer."""
     lora_modules_to_save: str = ""
-    """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
+    """Modules to train fully and save with the adapter (modules_to_save of peft), such as "embed_tokens lm_head"."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096

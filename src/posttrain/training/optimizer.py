@@ -36,7 +36,7 @@ class Optimized(Protocol):
 
     @property
     def max_grad_norm(self) -> float:
-        """Longer gradients are scaled to this."""
+        """Clip the global gradient norm to this value."""
         ...
 
 

@@ -40,7 +40,7 @@ class Settings(LoraOptions, Protocol):
 
     @property
     def max_grad_norm(self) -> float:
-        """Longer gradients are scaled to this."""
+        """Clip the global gradient norm to this value."""
         ...
 
     @property

@@ -18,16 +18,16 @@ class Serve:
     port: int = 8400
     """The port to listen at."""
     url: str = ""
-    """Where browsers find the pages, such as https://feedback.example: invitations begin with it, and its host is
-    served besides localhost, addresses and this machine's name. Default: http://localhost:PORT."""
+    """Public base URL of the pages, such as https://feedback.example, for links of invitations; its host is added to
+    the allowed Host headers. Default: http://localhost:PORT."""
     https: bool = False
-    """A proxy in front speaks TLS with the browsers."""
+    """Set if a reverse proxy terminates TLS: cookies are marked Secure."""
     proxies: str = ""
-    """Addresses of proxies in front, with commas between them, whose X-Forwarded-For is taken for who asks; they have
-    to set it, for what a browser sends there is its own invention."""
+    """Addresses of trusted reverse proxies, comma-separated. Each must overwrite X-Forwarded-For, since a client can
+    send any value."""
     model: str = ""
-    """Whom people talk with, in projects of the kinds converse and red-team: one model, from which both replies come,
-    or two with a space between them; hub ids, folders, runs, packaged models."""
+    """One model or two (space-separated) that people chat with in projects of the kinds converse and red-team; of one,
+    both replies are sampled. Hub ids, folders, runs, packaged models."""
     max_new_tokens: int = 256
     """The longest reply."""
     temperature: float = 1.0

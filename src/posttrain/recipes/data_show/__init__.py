@@ -45,7 +45,7 @@ class DataShow:
     dataset: str = ""
     """A file, folder, glob, hub id or gym:NAME, or a mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
     model: str = "smollm2-135m-instruct"
-    """Whose tokenizer and chat template: a hub id, a folder, a run, or a packaged model."""
+    """Model whose tokenizer and chat template to use: a hub id, a folder, a run, or a packaged model."""
     layout: str = "auto"
     """How rows are read: sft, preference, judgements (kto), rl, or auto: by the columns of the first row."""
     rows: int = 3
@@ -75,7 +75,7 @@ class DataShow:
     eval_share: float = 0.0
     """Or the share of the rows that training would hold out."""
     seed: int = 0
-    """Which rows of a mixture are repeated, and which are held out."""
+    """Seed of the mixture's resampling and of the held-out split."""
 
 
 def run(config: DataShow) -> DataShowResult:

@@ -113,10 +113,7 @@ class DataShowResult:
         for one in self.dropped:
             more = ", ..." if one.n > len(one.first) else ""
             found.append(f"left out: {one.n:,}, {printable(one.reason)} ({printable(', '.join(one.first))}{more})")
-        found.append(
-            f"duplicates: {self.duplicates:,} rows say the same as one before; {self.repeated_prompts:,} have a prompt "
-            "that stood before"
-        )
+        found.append(f"duplicates: {self.duplicates:,} duplicate rows; {self.repeated_prompts:,} repeated prompts")
         if self.heldout is not None:
             held = self.heldout
             found.append(

@@ -38,22 +38,22 @@ class PlanRL:
     lora_alpha: float | None = None
     """Scale of the adapter; changes nothing of what a run takes."""
     lora_dropout: float = 0.0
-    """Probability with which an input of the adapter is zeroed in an update."""
+    """Dropout probability on the adapter's input."""
     lora_targets: str = ""
     """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
     lora_rslora: bool = False
     """Scale by the root of the rank; changes nothing of what a run takes."""
     lora_dora: bool = False
-    """Learn the length of each weight row besides its direction (DoRA)."""
+    """DoRA: learn magnitude and direction of the weights separately."""
     lora_modules_to_save: str = ""
-    """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
+    """Modules to train fully and save with the adapter (modules_to_save of peft), such as "embed_tokens lm_head"."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
     optim: str = "adamw"
-    """The optimiser: adamw, or adamw-8bit, which keeps both of Adam's moments in 8 bits each: 2 bytes per parameter
-    instead of 8 (but for the input embedding, norms and matrices below 4,096 numbers), for a slower update."""
+    """The optimiser: adamw, or adamw-8bit: both moments of Adam in block-wise quantised 8 bits, 2 bytes per parameter
+    instead of 8, and a slower update; input embedding, norms and matrices below 4,096 elements stay float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: those of one layer are held instead of all, for about a third more
+    """Recompute activations layer by layer in the backward pass: less memory, about a third more
     time. Gradients are the same to the last bit."""
     microbatch_tokens: int = 4096
     """Tokens of one forward and backward pass."""
@@ -100,22 +100,22 @@ class PlanSFT:
     lora_alpha: float | None = None
     """Scale of the adapter; changes nothing of what a run takes."""
     lora_dropout: float = 0.0
-    """Probability with which an input of the adapter is zeroed in an update."""
+    """Dropout probability on the adapter's input."""
     lora_targets: str = ""
     """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
     lora_rslora: bool = False
     """Scale by the root of the rank; changes nothing of what a run takes."""
     lora_dora: bool = False
-    """Learn the length of each weight row besides its direction (DoRA)."""
+    """DoRA: learn magnitude and direction of the weights separately."""
     lora_modules_to_save: str = ""
-    """Modules that are trained whole and saved with the adapter, such as "embed_tokens lm_head"."""
+    """Modules to train fully and save with the adapter (modules_to_save of peft), such as "embed_tokens lm_head"."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
     optim: str = "adamw"
-    """The optimiser: adamw, or adamw-8bit, which keeps both of Adam's moments in 8 bits each: 2 bytes per parameter
-    instead of 8 (but for the input embedding, norms and matrices below 4,096 numbers), for a slower update."""
+    """The optimiser: adamw, or adamw-8bit: both moments of Adam in block-wise quantised 8 bits, 2 bytes per parameter
+    instead of 8, and a slower update; input embedding, norms and matrices below 4,096 elements stay float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: those of one layer are held instead of all, for about a third more
+    """Recompute activations layer by layer in the backward pass: less memory, about a third more
     time. Gradients are the same to the last bit."""
     microbatch_tokens: int = 4096
     """Tokens of one forward and backward pass."""
