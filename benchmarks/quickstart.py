@@ -98,7 +98,7 @@ def draw(found: dict[int, dict], picture: Path) -> None:
         mean = [fmean(values) for values in zip(*curves, strict=False)]
         axes.plot(steps, mean, color=colour, linewidth=2, label=name)
     axes.set(xlabel="update", ylabel="share of sampled completions", ylim=(0, 1.02))
-    axes.legend(loc="center right")
+    axes.legend(loc=(0.35, 0.68))
     figure.savefig(picture, bbox_inches="tight", metadata={"Date": None})
 
 

@@ -177,13 +177,13 @@ def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_p
     result = train(config(folder, algorithm="dapo", steps=2), output=tmp_path / "run")
     assert [row["groups/thrown_away"] for row in rows(result.run)] == [4, 4] and len(seen) == 16
     assert drawn == [0, 2]  # no draw comes twice
-    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 4, "adapted": {}}
+    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 4, "adapted": {}, "unbounded": {}}
     seen.clear()
     monkeypatch.setattr(type(algorithms.online("dapo")()), "accepts", lambda self, rewards: False)
     result = train(config(folder, algorithm="dapo", steps=1, max_refills=2), output=tmp_path / "none")
     first = rows(result.run)[0]
     assert (first["groups/thrown_away"], first["groups/kept"], first["grad_norm"]) == (12, 0, 0.0)
-    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 3, "adapted": {}}
+    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 3, "adapted": {}, "unbounded": {}}
 
 
 def test_the_kl_in_the_reward_is_that_of_the_policy_before_training(folder, tmp_path):
