@@ -44,9 +44,10 @@ HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)"')
 class Annotator(threading.Thread):
     """One person's browser."""
 
-    def __init__(self, port: int, name: str, think: tuple[float, float], until: float) -> None:
+    def __init__(self, port: int, name: str, think: tuple[float, float], inside: threading.Barrier) -> None:
         super().__init__(daemon=True)
-        self.port, self.name_, self.think, self.until = port, name, think, until
+        self.port, self.name_, self.think, self.inside = port, name, think, inside
+        self.until = float("inf")  # when to stop; set once all are inside
         self.draws = random.Random(name)
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.sent: dict[str, list[list[int]]] = {}  # by the name of the sending, of what was acknowledged
@@ -81,8 +82,14 @@ class Annotator(threading.Thread):
                 self.cookie = cookie.split(";")[0]
             return response.status, response.getheader("location") or "", text
 
-    def run(self) -> None:
+    def come_in(self) -> None:
+        """Log in, wait for the others, and begin within a while, as people do."""
         self.ask("login", "/login", {"name": self.name_, "password": PASSWORD})
+        self.inside.wait()
+        time.sleep(self.draws.uniform(0.0, self.think[1]))
+
+    def run(self) -> None:
+        self.come_in()
         while time.time() < self.until:
             _, path, _ = self.ask("next", "/projects/1")
             if not path:
@@ -100,7 +107,7 @@ class Manager(Annotator):
     """One manager's browser, which loads the project's page again and again."""
 
     def run(self) -> None:
-        self.ask("login", "/login", {"name": self.name_, "password": PASSWORD})
+        self.come_in()
         while time.time() < self.until:
             self.ask("manager", "/manage/1")
             time.sleep(self.draws.uniform(*self.think))
@@ -144,7 +151,7 @@ def judge(connection: Session, judged: int) -> None:
 
 def watched(port: int, together: int, times: int) -> list[float]:
     """Seconds of the manager's page with nobody else there, loaded by `together` managers at once."""
-    crowd = [Manager(port, f"manager {n}", (0.0, 0.0), time.time() + 600) for n in range(together)]
+    crowd = [Manager(port, f"manager {n}", (0.0, 0.0), threading.Barrier(1)) for n in range(together)]
     for one in crowd:
         one.ask("login", "/login", {"name": one.name_, "password": PASSWORD})
     for _ in range(times):
@@ -186,11 +193,15 @@ def main() -> int:
         server = serve(store, port)
         time.sleep(1)
         pages = {str(n): watched(port, n, 3) for n in (1, 5)} if options.judged else {}
-        until = time.time() + options.seconds
-        crowd = [Annotator(port, f"person {n}", options.think, until) for n in range(options.annotators)]
-        crowd += [Manager(port, f"manager {n}", (1.0, 1.0), until) for n in range(options.managers)]
+        inside = threading.Barrier(options.annotators + options.managers + 1)
+        crowd = [Annotator(port, f"person {n}", options.think, inside) for n in range(options.annotators)]
+        crowd += [Manager(port, f"manager {n}", (1.0, 1.0), inside) for n in range(options.managers)]
         for one in crowd:
             one.start()
+        inside.wait()
+        until = time.time() + options.seconds
+        for one in crowd:
+            one.until = until
         if options.kill:
             time.sleep(options.seconds / 2)
             server.kill()

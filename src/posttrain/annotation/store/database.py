@@ -4,8 +4,9 @@ import contextlib
 import os
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ class Store:
     engine: Engine
     reading: sessionmaker[Connection]
     writing: sessionmaker[Connection]
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that writes: threads of this process wait here, where the next one starts at once. SQLite's
+    own lock is asked again after up to 0.1 s; other processes wait at it."""
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -42,7 +46,7 @@ class Store:
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """All that is written within is there afterwards, on the disk, or none of it if something is raised."""
-        with self.writing.begin() as connection:
+        with self.turn, self.writing.begin() as connection:
             yield connection
 
     def close(self) -> None:

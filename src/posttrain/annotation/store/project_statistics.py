@@ -23,8 +23,8 @@ from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
 from posttrain.types import Ranking
 
-FREE = 0.05  # seconds of processor time that a reading may take each time
-REST = 9  # after a longer one its result is kept for this many times as long, whoever asks
+FREE = 0.005  # seconds of processor time that a reading may take each time
+REST = 19  # after a longer one its result is kept for this many times as long, whoever asks
 
 
 class Work(NamedTuple):
@@ -94,7 +94,7 @@ class ProjectStatistics:
     def read(self, connection: Connection, project: Project) -> Statistics:
         """The statistics as they are now, or a moment ago where a project is so large that reading it takes a while.
 
-        Of several that read at once one updates, and the others wait for it; managers together take a tenth of a
+        Of several that read at once one updates, and the others wait for it; managers together take a twentieth of a
         processor at most. A new decision is always there.
         """
         with self._lock:
