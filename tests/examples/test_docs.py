@@ -1,8 +1,12 @@
 """The pages say what there is: every reward is in the table, every command and option of an example exists."""
 
 import dataclasses
+import doctest
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +42,29 @@ def test_an_example_s_command_and_options_exist(page, line, monkeypatch):
 
 def test_the_pages_have_examples():
     assert {page for page, _ in LINES} == {"rewards.md", "data.md"} and len(LINES) >= 6
+
+
+def walk():
+    """The commands of the walk in adapters.md, what the page says they print, and what is typed to Python."""
+    page = (ROOT / "docs/adapters.md").read_text().split("## A walk")[1].replace("\\\n", "")
+    blocks = re.findall(r"^    \$ (.*)\n((?:    \S.*\n)+)", page, flags=re.MULTILINE)
+    return [(command, re.sub("^    ", "", printed, flags=re.MULTILINE)) for command, printed in blocks], page
+
+
+def shape(text):
+    return re.sub(r"\d+(\.\d+)?(e-\d+)?", "#", text).splitlines()
+
+
+@pytest.mark.model
+def test_the_walk_prints_what_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands, page = walk()
+    for command, printed in commands:
+        words = [word.replace("examples/", f"{ROOT}/examples/") for word in shlex.split(command)]
+        words = [sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "120"})
+        assert shape(done.stdout) == shape(printed), done.stdout
+    losses = [float(loss) for loss in re.findall(r"held-out loss (\S+) before, (\S+) after", page)[0]]
+    assert len(commands) == 3 and losses[1] < losses[0]
+    typed = doctest.DocTestParser().get_doctest(page, {}, "walk", None, None)
+    assert doctest.DocTestRunner().run(typed) == doctest.TestResults(failed=0, attempted=3)
