@@ -247,8 +247,11 @@ MUTATIONS = [
             ('normalize("NFC", text.strip().strip(INVISIBLE))', "text.strip().strip(INVISIBLE)"),
             (".strip(INVISIBLE)", ""),
             ("unparsed=True", "unparsed=False"),
-            ("or not any(expected)", ""),
-            ("in map(self._normal, expected)", "== self._normal(expected[0])"),
+            ("if a is not None and", "if"),
+            (" and not (isinstance(a, float) and isnan(a))", ""),
+            ("for a in present) if text]", "for a in present)]"),
+            ("if unlike := [a", "if unlike := [a for a in []] or False and [a"),
+            ("(answer) in expected", "(answer) == expected[0]"),
             ("text.casefold()", "text.lower()"),
         ]
     ),

@@ -33,7 +33,21 @@ def test_no_answer_is_unparsed():
     assert score(ExactVerifier(), "New York", "New York").unparsed
 
 
-@pytest.mark.parametrize("answer", [None, "", []])
+@pytest.mark.parametrize("answer", [None, "", [], " ", "\u200b", float("nan"), [None, ""], ["\ufeff", float("nan")]])
 def test_a_task_without_answer_raises(answer):
     with pytest.raises(RewardError, match=r"'exact' needs task\.answer; task 't'"):
         score(ExactVerifier(), "<answer>x</answer>", answer)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"), [([None, "x"], "None"), ([float("nan"), "x"], "nan"), (["\u200b", "x"], "\u200b")]
+)
+def test_what_is_missing_is_no_answer_to_be_paid_for(answers, said):
+    assert value(ExactVerifier(), f"<answer>{said}</answer>", answers) == 0.0
+    assert value(ExactVerifier(), "<answer>x</answer>", answers) == 1.0
+
+
+@pytest.mark.parametrize("answer", [{"a": 1}, [["x"]], [{"a": 1}, "x"]])
+def test_an_answer_that_is_no_text_raises(answer):
+    with pytest.raises(RewardError, match=r"an answer of task 't' is a (dict|list)"):
+        score(ExactVerifier(), f"<answer>{answer}</answer>", answer)
