@@ -157,6 +157,7 @@ def test_a_row_that_cannot_be_scored_is_named(row, what, tmp_path):
         ({"output": "there.jsonl"}, "is there already"),
         ({"output": "out.csv"}, r"--output NAME.jsonl"),
         ({"limit": 0}, "must be 1 or more"),
+        ({"dataset": "a" * 300}, "cannot load 'aaa"),
         ({"dataset": "run"}, "the run run has no samples.jsonl"),
     ],
 )

@@ -11,6 +11,7 @@ row earns does not depend on the others, except under a reward that compares the
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -196,9 +197,9 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], SingleTurn]:
 def _samples(dataset: str) -> str:
     """Of a run its samples; of anything else itself."""
     path = Path(dataset).expanduser()
-    if not (path / CONFIG).is_file():
+    if not isfile(path / CONFIG):  # Path.is_file raises where a name is too long
         return dataset
-    if not (path / SAMPLES).is_file():
+    if not isfile(path / SAMPLES):
         raise UserError(f"the run {dataset} has no {SAMPLES}; give a file of completions")
     return str(path / SAMPLES)
 

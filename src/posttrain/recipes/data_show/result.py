@@ -105,7 +105,8 @@ class DataShowResult:
         found = [line for one in self.shown for line in self._row(one, colour)]
         lengths = self._lengths()
         told = (
-            f"{self.rows:,} rows of {printable(self.dataset)}, read as {self.layout}, for {printable(self.model)}",
+            f"{self.rows:,} row{'s' * (self.rows != 1)} of {printable(self.dataset)}, read as {self.layout}, "
+            f"for {printable(self.model)}",
             f"{self.total:,} tokens in what is kept, {self.learned:,} of them learned; lengths {lengths['min']:,} to "
             f"{lengths['max']:,}, mean {lengths['mean']:,.0f}, median {lengths['median']:,}",
         )
