@@ -186,6 +186,8 @@ MUTATIONS = [
     *(
         Mutation("rewards/verifiers/units.py", old, new, "rewards/verifiers/test_numbers.py")
         for old, new in [
+            ("if raw[-1] in ascii_letters and", "if False and"),
+            ("|_(?![a-zA-Z]))", "|_)"),
             ("    if word in CHANGES:\n", "    if False:\n"),
             ("(word.isalpha() and stem(word) in known)", "word.isalpha()"),
             ("or CAPITALS & set(raw):", ":"),
@@ -196,6 +198,11 @@ MUTATIONS = [
     *(
         Mutation("rewards/verifiers/prose.py", old, new, "rewards/verifiers/test_numbers.py")
         for old, new in [
+            ("_NO_EQUATION.search(before) or ", ""),
+            ('_SIGN_APART.search(before.rstrip(" ")) or ', ""),
+            (" or _MILLIONS.match(after)", ""),
+            ("set(follow[:1]) & _AFTER", "set()"),
+            (', "quarter", "debt"}', ', "quarter"}'),
             ('number is None or _TURNS.search(sentence + " " + rest)', "number is None or _TURNS.search(sentence)"),
             ('number is None or _TURNS.search(sentence + " " + rest)', "number is None or _TURNS.search(rest)"),
             ("or _numbers_in_words(rest)", ""),
@@ -220,6 +227,7 @@ MUTATIONS = [
     *(
         Mutation("rewards/verifiers/choice.py", old, new, "rewards/verifiers/test_choice.py")
         for old, new in [
+            ("as(?! (?:well|long|soon|far|if|opposed))", "as"),
             ("or not _is_lead(before)", "or False"),
             ('letter[1] == "I" and', "False and"),
             ("or _TURNS.search(after)", ""),
@@ -320,6 +328,10 @@ MUTATIONS = [
             ("MAX_EXPONENT = 9999", "MAX_EXPONENT = 99"),
             ("_surplus(_relations(told), _relations(gold))", "_surplus([], [])"),
             ('_LABEL.sub("", part)', "part"),
+            ("if letter := _surplus_letter(", "if letter := False and _surplus_letter("),
+            ('    if not _LETTER.search(_COMMAND.sub(" ", gold)):', "    if True:"),
+            ("if len(word) == 1 and word not in ONE_LETTER", "if False"),
+            ("|//|", "|"),
             ("if word in CAPITALS or not", "if not"),
             ("if sign := _stray(answer, gold):", "if sign := None:"),
             ("if _answers(answer) > max(", "if _answers(answer) > 9 + max("),

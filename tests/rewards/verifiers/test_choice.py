@@ -111,6 +111,10 @@ LISTED = "What is the capital of France?\nA) London\nB) Paris\n(C) Rome"
         ("B) Paris", "London (A) or Paris (B)?", "B"),
         ("B) Rome", "London (A) or Paris (B)?", None),  # nothing says what B is
         ("B nope", LISTED, None),
+        ("B as well", LISTED, None),
+        ("B as long as it is France", LISTED, None),
+        ("B as if", LISTED, None),
+        ("B as it is in France", LISTED, "B"),
         ("B is out", LISTED, None),
         ("B who knows", LISTED, None),
         ("B) Paris is the capital of France.", LISTED, "B"),

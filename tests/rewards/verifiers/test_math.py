@@ -310,3 +310,23 @@ def test_conforms():
 
 def test_docstring_examples_run():
     assert doctest.testmod(formula).failed == 0
+
+
+@pytest.mark.parametrize("letter", "abcdfjknopqrtuvwxyzABCDEFHKNPQRSXYZ")
+@pytest.mark.parametrize(
+    "said", ["42{}", "42 {}", "42 + {}", "42 - {}", r"42 \cdot {}", "42_{}", "42^{}", r"42 \text{{ {}}}"]
+)
+def test_a_letter_that_the_right_answer_has_not_is_never_paid(said, letter):
+    assert value(MathVerifier(), rf"\boxed{{{said.format(letter)}}}", "42") == 0.0
+
+
+@pytest.mark.parametrize("said", ["x + 42m", "x + 42 s", "x + 42 + g", "42^e", "42//1", "42^{}", "42 + l"])
+def test_a_letter_of_a_unit_is_one_at_the_end_of_a_number_alone(said):
+    assert value(MathVerifier(), rf"\boxed{{{said}}}", "x + 42" if "x" in said else "42") == 0.0
+
+
+@pytest.mark.parametrize(
+    "said", ["42 m", "42m", r"42\,s", "42 g", "42 L", r"42 \text{ h}", "x = 42", "f(x) = 42", r"e^{\ln 42}"]
+)
+def test_a_unit_a_label_and_a_constant_are_right(said):
+    assert value(MathVerifier(), rf"\boxed{{{said}}}", "42") == 1.0

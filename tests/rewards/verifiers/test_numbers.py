@@ -159,6 +159,14 @@ def test_every_way_of_writing_a_number_reads_the_same(number):
         ("If it rains on 3 days, then 72", "72"),
         ("<answer>72</answer>", "72"),
         ("9" * 5000, None),
+        *((f"The answer is {said}", None) for said in (">=72", ">= $72$", "!= 72", "!72", "(-)72", "(-) 72", "neg 72")),
+        *(
+            (f"The answer is {said}", None)
+            for said in ("another 72", "suppose 72", "try 72", "72 M", "72 G", "**72** T")
+        ),
+        *((f"The answer is {said}", None) for said in ("72 dz", "72 etc.", "72 approx.", "72 BC", "72 in debt")),
+        ("The answer is 72 m", "72"),
+        ("Great! The answer is = 72", "72"),
     ],
 )
 def test_the_last_number_of_a_text(text, expected):
@@ -181,6 +189,7 @@ NO_ANSWER = [
         "half of 42",
         "42 squared",
     ),
+    *("42 a", "42a", "42_s", "42 H", "42 A", "42S", "42 x m t"),
     *("42!", "<42", ">42", "~42", "not 42", "A1 B2 C3 42", "42 42", "42, 42", "41 42", "42 or so", "(42)", "42^2"),
     *("42\u00b2", "\u221a42", "42/0", "about 42", "42+", "42 is wrong", "it is not 42", "42 -", "= 41 = 42", "42 x 1"),
     *("42e9999", "4" * 500, "42 hundredths", "42 less than 84", "all but 42", "anything except 42", "never 42"),

@@ -25,7 +25,7 @@ _ALONE = re.compile(
     r"(?:(?:the )?(?:correct |right |final )?(?:option|choice|answer)(?: is)?[ *_`\"':(\[]*)?([a-z])", re.IGNORECASE
 )
 # A tail that explains begins with one of these; it may name no other letter or choice, and nothing in _TURNS.
-_BECAUSE = re.compile(r"[ ,;.:\-]*(?:because|since|as)\b", re.IGNORECASE)
+_BECAUSE = re.compile(r"[ ,;.:\-]*(?:because|since|as(?! (?:well|long|soon|far|if|opposed)))\b", re.IGNORECASE)
 # What may stand before the letter, and after it. No word in it can turn what the sentence says.
 _LEADS = frozenset(
     (

@@ -7,7 +7,7 @@ answer whose parts the right answer does not explain is not paid, whatever value
 import re
 from collections.abc import Iterable
 
-from posttrain.rewards.verifiers.units import CAPITALS, UNITS, is_word_of_unit, other_scale, stem
+from posttrain.rewards.verifiers.units import CAPITALS, ONE_LETTER, UNITS, is_word_of_unit, other_scale, stem
 
 MAX_CHARACTERS = 1000
 MAX_DIGITS = 50  # of one number; more are refused, unless the answer is that number and nothing else
@@ -16,7 +16,7 @@ MAX_DEPTH = 30
 
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
-_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[a-zA-Z*]+\}")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[a-zA-Z*]+\}(?:\s*\{[lcr| ]+\})?")
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['\u2019][^\W\d_]+)?")
 _WORD_OF_TEXT = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
 _KNOWN_COMMANDS = frozenset(
@@ -66,7 +66,7 @@ _TOWER = re.compile(
 )
 _FACTORIAL = re.compile(r"(?:[0-9]{4,}|[)}\]!])\s*!")
 _STRAY = re.compile(
-    r"[?@#\u2026\u00ac]|\.\.|\\[cl]?dots|(?<!\\):|['\u2019\u2032]"
+    r"[?@#\u2026\u00ac]|\.\.|\\[cl]?dots|(?<!\\):|['\u2019\u2032]|//|\^\s*(?:\{\s*\}|$)|(?<=[0-9}])\^\s*\{?\s*e(?![A-Za-z])"
     r"|(?<![A-Za-z])[A-Za-z]\.(?![0-9])|(?<=[0-9])\.\s+(?=[0-9])"
 )
 _DANGLING = re.compile(r"[-+*/^&|]\s*$|^\s*[*/^&]|^\s*-\s*[-+]|^\s*\+\s*[-+]")
@@ -76,6 +76,9 @@ _SIGNS = frozenset(
 _SUPERSCRIPT = re.compile(r"\^\s*\{?\s*(?:[*\[]|\\(?:text|mathrm|prime|dagger|ast|top)|([A-Z]|c(?![a-z])))")
 _OF_SETS = (r"\cup", r"\cap", r"\setminus", r"\langle", r"\oplus")
 _THOUSANDS = re.compile(r"(?<![0-9])[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+(?![0-9])")
+_LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
+_LETTER_OF_UNIT = re.compile(r"([0-9](?:\\[ ,;]|[ ~])*)[smghlL][ .]*$")
+_CONSTANTS = frozenset("ei")
 _LOOPS = re.compile(r"\\(?:sum|prod|int|iint|oint|lim|bigcup|bigcap)\b")
 _BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*[0-9]{4,}")
 
@@ -133,6 +136,8 @@ def unexplained(answer: str, gold: str, question: str = "") -> str | None:
     if word := _unexplained_word(answer, gold, question):
         return f"words: {word!r}"
     formula = _ENVIRONMENT.sub(" ", _TEXT.sub(" ", answer))
+    if letter := _surplus_letter(_ENVIRONMENT.sub(" ", _TEXT.sub(" ", told)), gold):
+        return f"a letter: {letter!r}"
     if _answers(answer) > max(_answers(gold), _elements(gold) if _brackets(answer) == "" else 0):
         return "several answers"
     if _brackets(answer) and _brackets(gold) and _brackets(answer) != _brackets(gold):
@@ -196,9 +201,21 @@ def _unexplained_word(answer: str, gold: str, question: str) -> str | None:
         said = word.casefold()
         if said in _FUNCTIONS or said in told | {"per", "and", "or"}:
             continue
+        if len(word) == 1 and word not in ONE_LETTER and len(unit) < 2:
+            return word
         if word in CAPITALS or not (said in UNITS or (said in unit and is_word_of_unit(said, known))):
             return word
     return next(iter(unit), None) if other_scale(unit, f"{question} {gold}") else None
+
+
+def _surplus_letter(formula: str, gold: str) -> str | None:
+    """A letter that the right answer has not: algebra drops "+ c", "d" and "t" after a number. A unit may be one."""
+    if not _LETTER.search(_COMMAND.sub(" ", gold)):
+        formula = _LETTER_OF_UNIT.sub(r"\1", formula)
+    formula = _COMMAND.sub(" ", re.sub(r"\\mathbb\s*\{[A-Z]\}", " ", formula))
+    return next(
+        (letter for letter in _LETTER.findall(formula) if letter not in gold and letter not in _CONSTANTS), None
+    )
 
 
 def _brackets(text: str) -> str:

@@ -47,7 +47,15 @@ _LABELS = frozenset(
     )
 )
 _NEAR = CHANGES - {"and", "but", "to", "m", "b", "x", "plus"}  # in prose these join sentences as well
-_BEFORE = _NEAR | {"after", "before", "square", "cube", "like", "but", "approx", "ca"}
+_BEFORE = (
+    _NEAR
+    | {"after", "before", "square", "cube", "like", "but", "approx", "ca"}
+    | {"suppose", "supposing", "assume", "assuming", "pretend", "try", "trying", "let", "another", "neg"}
+)
+_AFTER = _NEAR | {"plus", "etc", "dz", "doz", "approx", "bc", "bce"}
+_MILLIONS = re.compile(r"[ *_$`)]*[KMGBT]\b")  # 42 M; a unit is written small: 42 m, 42 g
+_NO_EQUATION = re.compile(r"[<>!~\u2248]\s*=[ *_$`(]*$")  # >= 42, != 42
+_SIGN_APART = re.compile(r"[-+~!]\)?[ *_$`]*$|!$")  # (-)42, !42
 _JOINS = re.compile(r"(?i)\b(?:to|and|or|through|until|vs|versus|then|first|und|\u0438|et|y)\b")
 _DECLARED = re.compile(r"\banswer(?: is|:| =|\*\*:|:\*\*)[ *_$:(]*(" + re.sub(r"\?P<\w+>", "?:", NUMBER) + ")", re.I)
 _SIGN = re.compile(r"(?:^|[a-z:=,] )(?:minus|negative) $", re.IGNORECASE)
@@ -165,9 +173,9 @@ def _words_fit(before: str, after: str, negated: bool, question: str) -> bool:
     follow = re.sub(r"^ times(?= *[.!)]*$)", "", after.lstrip("*_$`\"')"))[:40].split()[:3]
     follow = follow[: next((i + 1 for i, word in enumerate(follow) if word[-1] in ".,:;"), 3)]
     follow = [word.strip(".,;:!?*_()$").casefold() for word in follow]
-    if set(said) & (_BEFORE - {"minus", "negative"} if negated else _BEFORE) or set(follow[:1]) & (_NEAR | {"plus"}):
+    if set(said) & (_BEFORE - {"minus", "negative"} if negated else _BEFORE) or set(follow[:1]) & _AFTER:
         return False
-    if {"half", "change", "third", "quarter"} & set(follow) or re.search(r"(?i)\bif\b", after):
+    if {"half", "change", "third", "quarter", "debt"} & set(follow) or re.search(r"(?i)\bif\b", after):
         return False
     if any(_numbers_in_words(word) for word in [*said[-1:], *follow[:1]]):
         return False
@@ -178,6 +186,8 @@ def _signs_fit(before: str, after: str, match: re.Match[str]) -> bool:
     """Whether no sign, and no other number, stands directly at the number."""
     glued, follows = before.rstrip(" *_$(`")[-1:], after.lstrip(" *_$)`")[:1]
     if glued and not (glued.isalpha() or glued in "0123456789.,:;=)\"'!\u2019"):
+        return False
+    if _NO_EQUATION.search(before) or _SIGN_APART.search(before.rstrip(" ")) or _MILLIONS.match(after):
         return False
     bare = before.rstrip("*_$`")
     if bare != before and bare[-1:].isalnum():  # x**72**

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from string import ascii_letters
 
 _MONEY = ({"dollar", "dollars", "usd", "bucks", "$"}, {"cent", "cents"}, {"euro", "euros", "eur", "€"}, {"gbp", "£"})
 _TIME = (
@@ -40,6 +41,7 @@ _COMPOUND = (
 )
 _DIMENSIONS = (_MONEY, _TIME, _LENGTH, _MASS, _VOLUME)
 UNITS = frozenset(_COMPOUND).union(*(unit for dimension in _DIMENSIONS for unit in dimension)) - {"$"}
+ONE_LETTER = frozenset(("s", "h", "m", "g", "l", "L"))  # 42 S, 42 H and 42 A are no answers to what schools ask
 _CONNECTORS = frozenset(("per", "a", "an", "each", "every", "of", "in", "total", "altogether"))
 CAPITALS = frozenset(("M", "MM", "G", "T", "B", "K"))  # million, giga, tera, billion, thousand
 CHANGES = frozenset(
@@ -74,11 +76,13 @@ def is_unit(text: str, question: str) -> bool:
         >>> is_unit(" cents", "How many dollars?"), is_unit(" eggs", "How many eggs?"), is_unit(" million", "")
         (False, True, False)
     """
-    raw = [_OPEN.sub("", word) for word in text.split()]
-    words = [word.casefold() for word in raw if word]
+    raw = [word for word in (_OPEN.sub("", word) for word in text.split()) if word]
+    words = [word.casefold() for word in raw]
     if not words:
         return not text.strip() or _OPEN.sub("", text.strip()) == ""
-    if len(words) > 4 or not re.match(r"[ *_`$\\a-zA-Z°€£¥₹]", text) or CAPITALS & set(raw):
+    if len(words) > 4 or not re.match(r"(?:[ *`$\\a-zA-Z°€£¥₹]|_(?![a-zA-Z]))", text) or CAPITALS & set(raw):
+        return False
+    if raw[-1] in ascii_letters and raw[-1] not in ONE_LETTER:
         return False
     asked = _WORDS.findall(question.casefold())
     known = {stem(word) for word in asked if len(word) > 2}
