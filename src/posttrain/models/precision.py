@@ -56,7 +56,8 @@ def fastest(device: str = "cpu") -> Fastest:
         able = torch.cuda.is_bf16_supported()
         return Fastest(torch.bfloat16 if able else torch.float32, f"the GPU {'has' if able else 'lacks'} bfloat16")
     wide, narrow = product_seconds(torch.float32, torch.bfloat16)
-    reason = f"matrix products in bfloat16 are {wide / narrow:.1f} times as fast as in float32 here"
+    times = f"{wide / narrow:.1f} times as fast" if wide > narrow else f"{narrow / wide:.1f} times as slow"
+    reason = f"matrix products in bfloat16 are {times} as in float32 here"
     return Fastest(torch.bfloat16 if wide / narrow > WORTH_IT else torch.float32, reason)
 
 
