@@ -55,6 +55,16 @@ def test_a_type_without_a_sequence_classifier_is_no_reward_model(tmp_path):
         load_reward_model(folder_of(tmp_path, "granite"), dtype=torch.float32)
 
 
+@pytest.mark.parametrize(("command", "code"), [("plan reward-model", 2), ("plan preference", 0)])
+def test_the_plan_of_a_reward_model_refuses_it_too(tmp_path, capsys, command, code):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    folder = folder_of(tmp_path, "granite", num_key_value_heads=2, vocab_size=300, **sizes)
+    assert main([*command.split(), "--model", folder, "--no-measure"]) == code
+    assert ("of type granite, of which transformers has no sequence classifier" in capsys.readouterr().err) == bool(
+        code
+    )
+
+
 @pytest.mark.parametrize("command", ["sft", "rl", "preference", "reward-model", "plan"])
 @pytest.mark.parametrize("kind", ["mamba", "llama4_text"])
 def test_every_command_refuses_in_one_line(tmp_path, capsys, command, kind):

@@ -31,7 +31,7 @@ from posttrain.models import lora
 from posttrain.models.blockwise import LEAST, blocks_of, worth_quantizing
 from posttrain.models.load import base_of, locate
 from posttrain.models.logprobs import CHUNK_BYTES
-from posttrain.models.support import context_of, refuse_unsupported
+from posttrain.models.support import context_of, refuse_no_classifier, refuse_unsupported
 from posttrain.models.wide import BLOCK
 
 
@@ -65,17 +65,20 @@ class Shape:
         return rank * self.linear_widths
 
 
-def read_shape(name: str) -> Shape:
+def read_shape(name: str, *, scored: bool = False) -> Shape:
     """The shape of a model by name, folder or hub id, from its configuration; of an adapter, that of its base.
 
     Raises:
         ModelError: there is no such model, no causal language model is made from its configuration, or posttrain
-            cannot train its type.
+            cannot train its type; with `scored`, it cannot become a reward model.
     """
     where = locate(name)
     if lora.is_adapter(where):
-        return read_shape(base_of(where))
-    return shape_of(empty_network(name), name)
+        return read_shape(base_of(where), scored=scored)
+    network = empty_network(name)
+    if scored:
+        refuse_no_classifier(network.config, name)
+    return shape_of(network, name)
 
 
 def empty_network(name: str) -> Any:

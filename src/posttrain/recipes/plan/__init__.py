@@ -43,7 +43,7 @@ def run(config: Config) -> PlanResult:
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
     device = default_device()
     dtype = dtype_of(config.precision, device)
-    shape = read_shape(config.model)
+    shape = read_shape(config.model, scored=isinstance(config, PlanRewardModel))
     work = work_of(config, shape)
     training = Training(
         shape,
