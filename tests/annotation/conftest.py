@@ -8,6 +8,7 @@ pytest.importorskip("sqlalchemy", reason="needs the extra annotate")
 from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.orm import Session as Connection
 
+from posttrain.annotation.store import project_statistics
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import (
     Assignment,
@@ -87,3 +88,9 @@ def store(tmp_path):
     with server.connect() as connection:
         connection.exec_driver_sql(f"DROP DATABASE {name}")
     server.dispose()
+
+
+@pytest.fixture(autouse=True)
+def statistics_are_read_each_time(monkeypatch):
+    """However long a reading took on a busy machine."""
+    monkeypatch.setattr(project_statistics, "FREE", 1e9)

@@ -6,7 +6,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ class Store:
     engine: Engine
     reading: sessionmaker[Connection]
     writing: sessionmaker[Connection]
-    turn: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that writes: threads of this process wait here, where the next one starts at once. SQLite's
-    own lock is asked again after up to 0.1 s; other processes wait at it."""
+    turn: contextlib.AbstractContextManager[Any]
+    """Held while SQLite is written: threads of this process wait here, where the next one starts at once. SQLite's own
+    lock, at which other processes wait, is asked again after up to 0.1 s. A server has locks by row."""
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -90,7 +90,8 @@ def open_store(url: str) -> Store:
     if file is not None:
         _make_private(file)
     writer = engine.execution_options(begin="IMMEDIATE")
-    return Store(name or url, engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False))
+    turn = threading.Lock() if engine.dialect.name == "sqlite" else contextlib.nullcontext()
+    return Store(name or url, engine, sessionmaker(engine), sessionmaker(writer, expire_on_commit=False), turn)
 
 
 def parsed_url(url: str) -> URL:

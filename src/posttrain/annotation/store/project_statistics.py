@@ -23,7 +23,7 @@ from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
 from posttrain.types import Ranking
 
-FREE = 0.005  # seconds of processor time that a reading may take each time
+FREE = 0.01  # seconds of processor time that a reading may take each time
 REST = 19  # after a longer one its result is kept for this many times as long, whoever asks
 
 
