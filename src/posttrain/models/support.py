@@ -60,7 +60,7 @@ def context_of(config: Any) -> int:
     """The most tokens that a sequence may have: `max_position_embeddings`, and less with LongRoPE.
 
     Beyond `original_max_position_embeddings`, LongRoPE takes other frequencies. transformers chooses them for a whole
-    row by its largest position, so a long sequence would change the logprobs of those packed beside it.
+    row by its largest position, so a long sequence would change the logprobs of those packed in the same row.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [rope, *(one for one in rope.values() if isinstance(one, dict))]  # one for all layers, or one for each kind

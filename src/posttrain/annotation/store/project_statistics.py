@@ -24,7 +24,7 @@ from posttrain.annotation.store.tables import Assignment, Item, Judgement, Proje
 from posttrain.types import Ranking
 
 FREE = 0.01  # seconds of processor time that a reading may take each time
-REST = 19  # after a longer one its result is kept for this many times as long, whoever asks
+REST = 19  # after a longer one its result is cached for this many times its duration, for all readers
 
 
 class Work(NamedTuple):
