@@ -397,7 +397,7 @@ def test_a_run_goes_on_from_the_model_that_it_began_with(run, sft, here):
     adapter = ["--model", "first", "--lora-rank", "2", "--warmup-steps", "1", "--steps", "1"]
     run(*sft, *adapter, "--output", "second", "--quiet")
     kept = json.loads((here / "second" / "environment.json").read_text())
-    assert kept["model"] == "first/checkpoints/step-000001"
+    assert kept["model"] == str(here / "first/checkpoints/step-000001")
     run("sft", "--resume", "first", "--steps", "4", "--quiet")
     best = json.loads((here / "first" / "checkpoints" / "best.json").read_text())
     assert best["name"] == "step-000004"
@@ -407,7 +407,7 @@ def test_a_run_goes_on_from_the_model_that_it_began_with(run, sft, here):
     (here / "first" / "checkpoints" / "step-000001").rename(here / "elsewhere")
     code, _, err = run("sft", "--resume", "second", "--steps", "3")
     assert code == 2 and err.startswith(
-        "posttrain: second began from first/checkpoints/step-000001, which is gone, and first is "
+        f"posttrain: second began from {here}/first/checkpoints/step-000001, which is gone, and first is "
         "first/checkpoints/step-000004 now; put the first back, or start a new run from the second"
     )
 

@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "objectives",
         "algorithms.algorithm",
     },
+    "runs": {"types", "errors", "data", "monitoring", "training"},
     "export": {"types", "errors", "data", "models"},
 }
 # These may import every room above, and those before them here; no room above may import them.

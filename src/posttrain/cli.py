@@ -26,11 +26,17 @@ from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
 from posttrain.monitoring.run import CONFIG, read_run
 from posttrain.options import Section, given, parse
+from posttrain.runs.inputs import InputsChanged, relocated
 
 SHARED: Mapping[str, tuple[Any, Any, str]] = {
     "config": (Path | None, None, "A TOML file of options, such as the config.toml of a run; flags come on top of it."),
     "output": (Path | None, None, "Where to write; unless given, a new directory below runs/."),
     "resume": (Path | None, None, "Go on with the run in this directory, as if it had never been interrupted."),
+    "accept_changes": (
+        str,
+        "",
+        'Options whose files, data or models may be others than when the resumed run began, such as "reward dataset".',
+    ),
     "quiet": (bool, False, "Hide progress; warnings are still printed."),
     "json": (bool, False, "End the output with one line of JSON."),
     "debug": (bool, False, "Show the traceback of an error."),
@@ -57,8 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has heard enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0
+    except InputsChanged as error:
+        accept = f"--accept-changes {shlex.quote(' '.join(error.names))}"
+        return _complain(f"{error}; to go on with what is there now, type {accept}", error.exit_code, words)
     except PosttrainError as error:
-        return _complain(str(error), error.exit_code, words)
+        return _complain(_with_notes(error), error.exit_code, words)
     except ModuleNotFoundError as error:
         if not error.name or error.name.startswith("posttrain"):
             return _unexpected(error, words)
@@ -97,7 +106,13 @@ def _set_up_libraries() -> None:
 
 def _unexpected(error: Exception, words: Sequence[str]) -> int:
     hint = "" if "--debug" in words else "; run again with --debug to see where"
-    return _complain(f"unexpected {type(error).__name__}: {error}{hint}", 1, words)
+    return _complain(f"unexpected {type(error).__name__}: {_with_notes(error)}{hint}", 1, words)
+
+
+def _with_notes(error: Exception) -> str:
+    """What an error says and, of a run that failed, what of it is saved."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return "; ".join([str(error), *(f"{note}, --resume goes on from there" for note in notes)])
 
 
 def _complain(message: str, code: int, words: Sequence[str]) -> int:
@@ -172,6 +187,10 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     if getattr(shared, "resume", None) and getattr(shared, "output", None):
         raise UserError("--resume goes on in the run's own directory; leave out --output")
     passed = {key: getattr(shared, key) for key in ("output", "resume", "quiet") if key in command.shared}
+    if accepted := getattr(shared, "accept_changes", "").split():
+        if not getattr(shared, "resume", None):
+            raise UserError("--accept-changes is for a run that goes on; type --resume RUN too")
+        passed["accept_changes"] = accepted
     if command.fetches:
         fetch(parts[0].model)
     file, _ = _file(name, command, argv)
@@ -219,7 +238,7 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
     run = read_run(Path(resume))
     if run.command not in ("", name):
         raise UserError(f"{resume} is a run of posttrain {run.command}, not of posttrain {name}")
-    return run.config, str(run.path / CONFIG)
+    return relocated(run.config, run.path, str(run.environment.get("folder", ""))), str(run.path / CONFIG)
 
 
 def _shared(names: Sequence[str]) -> type:

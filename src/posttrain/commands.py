@@ -164,7 +164,7 @@ def _answer_checks(items: Sequence[Any]) -> dict[str, Any]:
     return {"items": [dataclasses.asdict(item) for item in items]}
 
 
-_TRAINING = ("config", "output", "resume", "quiet", "json")
+_TRAINING = ("config", "output", "resume", "accept_changes", "quiet", "json")
 _ASKING = ("config", "output", "quiet", "json")
 
 COMMANDS: dict[str, Command] = {

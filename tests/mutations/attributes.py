@@ -141,7 +141,6 @@ MUTATIONS = [
         Mutation("recipes/reward_attributes/__init__.py", old, new, "recipes/test_reward_attributes.py")
         for old, new in [
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
-            ("step, steps=steps, peak", "step + 1, steps=steps, peak"),
             ("            model.mixture = parts.begins\n", ""),
             ("finished=not (pairs or config.apart)", "finished=True"),
             ("finished=not (pairs or config.apart)", "finished=False"),

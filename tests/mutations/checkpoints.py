@@ -61,7 +61,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/interrupt.py", old, new, "training/test_interrupt.py")
+        Mutation("runs/interrupt.py", old, new, "runs/test_interrupt.py")
         for old, new in [
             ("(signal.SIGINT, signal.SIGTERM)", "(signal.SIGINT,)"),
             ("(signal.SIGINT, signal.SIGTERM)", "(signal.SIGTERM,)"),

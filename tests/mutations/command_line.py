@@ -6,16 +6,13 @@ MUTATIONS = [
     *(
         Mutation("recipes/sft.py", old, new, "recipes/test_sft.py")
         for old, new in [
-            ("if parts.heldout and step == 0:", "if parts.heldout and step == 1:"),
-            ("step, steps=parts.steps, peak", "step + 1, steps=parts.steps, peak"),
+            ("return -row[LOSS]", "return row[LOSS]"),
+            ("held, held, score, pat", "False, held, score, pat"),
+            ("held, held, score, pat", "held, False, score, pat"),
+            ("patience(config.stop_after, score)", "patience(0, score)"),
+            ("        losses[0],\n        losses[-1],", "        losses[-1],\n        losses[0],"),
             ("config.examples_per_step, step, config.seed)", "config.examples_per_step, 0, config.seed)"),
             ("config.examples_per_step, step, config.seed)", "config.examples_per_step, step, 0)"),
-            ("(last or (config.eval_every", "(config.eval_every and last or (config.eval_every"),
-            ("step % config.eval_every == 0)", "step % config.eval_every == 1)"),
-            ('score = -metrics["evaluation/loss"]', 'score = metrics["evaluation/loss"]'),
-            ("or last or stop.requested:", "or last:"),
-            ("losses[0], losses[-1])", "losses[-1], losses[0])"),
-            ('stop.cause if step < parts.steps else ""', "stop.cause"),
             ("min(config.max_tokens, policy.model.context)", "config.max_tokens"),
             ("math.ceil(config.epochs", "math.floor(config.epochs"),
             ("if len(examples) < config.examples_per_step:", "if len(examples) <= config.examples_per_step:"),
@@ -29,15 +26,12 @@ MUTATIONS = [
     *(
         Mutation("recipes/preference.py", old, new, "recipes/test_pairs.py")
         for old, new in [
-            ("if units.heldout and step == 0:", "if units.heldout and step == 1:"),
-            ("step, steps=units.steps, peak", "step + 1, steps=units.steps, peak"),
+            ("if policy.model.adapter is not None or not needs_only", "if not needs_only"),
+            ("        return reference_for(policy.model)\n", "        return None\n"),
+            ("step in range(units.steps)), heldout)", "step in range(units.steps)), [])"),
+            ("held, held, score, pat", "False, held, score, pat"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("        lora=lora_of(config),\n", ""),
-            ("directory.rewind(found.step)", "directory.rewind(-1)"),
-            ("return found.step, (*parts.notes", "return 0, (*parts.notes"),
-            ("model.adapter is None and needs_only_logprobs", "needs_only_logprobs"),
-            ("    elif algorithm.needs_reference:\n", "    elif False:\n"),
-            ("for step in range(parts.units.steps)), heldout)", "for step in range(parts.units.steps)), [])"),
         ]
     ),
     *(
@@ -53,18 +47,10 @@ MUTATIONS = [
     *(
         Mutation("recipes/reward_model.py", old, new, "recipes/test_pairs.py")
         for old, new in [
-            ("step, steps=pairs.steps, peak", "step + 1, steps=pairs.steps, peak"),
+            ("                parts.calibration = None\n", ""),
+            ("held, held, score, pat", "False, held, score, pat"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("if not 0 <= config.label_smoothing < 0.5:", "if False:"),
-        ]
-    ),
-    *(
-        Mutation("monitoring/opening.py", old, new, "recipes/test_sft.py recipes/test_pairs.py")
-        for old, new in [
-            ("directory.rewind(found.step)", "directory.rewind(-1)"),
-            ("return directory, found.step, found", "return directory, 0, found"),
-            ("found.step, found.skipped", "found.step, ()"),
-            ('may_differ=("steps", "epochs")', "may_differ=()"),
         ]
     ),
     *(
@@ -111,7 +97,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/failure.py", old, new, "training/test_failure.py")
+        Mutation("runs/failure.py", old, new, "runs/test_failure.py")
         for old, new in [
             ("[*example.prefix, *example.continuation]", "[*example.continuation]"),
             ("except TrainingError as error:", "except Exception as error:"),
@@ -143,7 +129,7 @@ MUTATIONS = [
     *(
         Mutation("cli.py", old, new, " ".join(f"test_cli.py::test_{name}" for name in tests.split()))
         for old, new, tests in [
-            ("error.exit_code, words)", "1, words)", "exit_codes"),
+            ("_with_notes(error), error.exit_code, words)", "_with_notes(error), 1, words)", "exit_codes"),
             ("' '.join(message.split())", "message", "exit_codes"),
             ('startswith("posttrain"):', 'startswith("x"):', "exit_codes"),
             (
@@ -162,7 +148,7 @@ MUTATIONS = [
             ("if config and resume:", "if False:", "a_mistake_is_one_line_and_exit_code_2"),
             ('if run.command not in ("", name):', "if False:", "sft_resumed"),
             ('if getattr(shared, "resume", None) and', "if False and", "sft_resumed"),
-            ("    return run.config, ", "    return {}, ", "sft_resumed"),
+            ("    return relocated(run.config, run.path, ", "    return relocated({}, run.path, ", "sft_resumed"),
             (
                 'for key in ("output", "resume", "quiet") if',
                 'for key in ("output", "resume") if',
@@ -193,11 +179,5 @@ MUTATIONS = [
             ("if result.steps else found", "", "a_run_stopped_before_its_first_step_cannot_be_gone_on_with"),
             ('f"{field.name}_ci95": value.ci95', "", "rl_reports_accuracies_with_intervals"),
         ]
-    ),
-    Mutation(
-        "training/state.py",
-        "return replace(found, skipped=skipped)",
-        "return replace(found, skipped=())",
-        "test_bad_input.py::test_truncated_checkpoint",
     ),
 ]

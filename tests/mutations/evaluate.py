@@ -70,9 +70,9 @@ MUTATIONS = [
     *(
         Mutation("training/saved.py", old, new, "training/test_saved.py")
         for old, new in [
-            ("    if now.where != began:\n", "    if False:\n"),
-            ("if Path(began).is_dir():", "if False:"),
-            ("    if not began:\n", "    if True:\n"),
+            ("!= began != now.where and not _is_the_same(now.where, run):", "!= began and False:"),
+            ("if began and Path(began).is_dir():", "if False:"),
+            ("    if began and os.path.abspath(now.where)", "    if False and os.path.abspath(now.where)"),
             ("and not path.exists() and (", "and ("),
             ("if name not in PACKAGED and not", "if not"),
             ("_runs_in(path.parent)", "[]"),

@@ -22,29 +22,18 @@ MUTATIONS = [
     *(
         Mutation("recipes/rl.py", old, new, f"recipes/test_rl.py::{test}")
         for old, new, test in [
-            ("draws += rolled.draws", "draws += 1", THROWN),
+            ("draws = continued", "draws += 1", THROWN),
             ("roll_out(draws, accepts, shaped", "roll_out(step, accepts, shaped", THROWN),
-            ("_FRESH | found.state", "_FRESH", RESUMED + "[ppo-penalty-changes2]"),
+            ("_FRESH | session.state", "_FRESH", RESUMED + "[ppo-penalty-changes2]"),
+            ("parts.critic.optimizer if parts.critic else None,", "None,", RESUMED + "[ppo-penalty-changes2]"),
+            ("parts.reference if config.renew_reference else None,", "None,", RESUMED + "[ppo-penalty-changes3]"),
+            ("(step + 1) % config.renew_reference == 0", "step == 1", RENEWED),
+            ("delay=_warmup_of_critic(algorithm)", "delay=0", BEGINS),
             ("replace(algorithm, **state", "replace(algorithm, **{} and state", RESUMED + "[ppo-penalty-changes2]"),
-            ("critic.optimizer if critic else None", "None", RESUMED + "[ppo-penalty-changes2]"),
-            (
-                "parts.optimizer, None if parts.critic is None else parts.critic.optimizer",
-                "parts.optimizer, None",
-                RESUMED + "[ppo-penalty-changes2]",
-            ),
-            (
-                "parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))",
-                "pass",
-                RESUMED + "[ppo-penalty-changes3]",
-            ),
             ("if value != knobs[name]}", "}", THROWN),
-            ("step % config.renew_reference == 0", "step == 1", RENEWED),
             ("renewed=config.renew_reference > 0", "renewed=False", RENEWED),
-            ("max(0, step - alone)", "step", BEGINS),
-            ("steps=config.steps - alone", "steps=config.steps", BEGINS),
             ("isinstance(algorithm, ActorCritic) and step < alone:", "False:", WARMED),
             ("algorithm.adapted(batch.kl)", "algorithm", STEERED),
-            ("rollout.tokens)", 'int(metrics["tokens"]))', PACE),
             ("shortened(group, config.length_penalty", "shortened(group, 0.0", PENALTY),
             ("max_refills=config.max_refills", "max_refills=1", THROWN),
             ("importance_cap=config.importance_cap", "importance_cap=0.0", WEIGHED),
@@ -63,6 +52,8 @@ MUTATIONS = [
     *(
         Mutation("recipes/iterate.py", old, new, f"recipes/test_iterate.py::{test}")
         for old, new, test in [
+            ("(step + 1) % config.renew_reference == 0", "step == 3", NOW),
+            ("reference=parts.reference if config.renew_reference else None", "reference=None", RESUMED),
             ("sampler.roll_out(step)", "sampler.roll_out(0)", "test_every_round_samples_anew"),
             ("margin=config.margin", "margin=0.0", "test_a_round_without_pairs_learns_nothing_and_says_so"),
             ("pairs_of(rolled.groups, config.pairing", 'pairs_of(rolled.groups, "all"', NOW),
@@ -70,12 +61,6 @@ MUTATIONS = [
             ("range(config.updates_per_round)", "range(1)", DIVIDED),
             ("len(pairs), size, update, seed)", "len(pairs), size, 0, seed)", DIVIDED),
             ("+ value / config.updates_per_round", "+ value", DIVIDED),
-            ("step % config.renew_reference == 0", "step == 3", NOW),
-            (
-                "parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))",
-                "pass",
-                RESUMED,
-            ),
             ("if isinstance(algorithm, UnpairedAlgorithm):", "if False:", REFUSED_TOO),
             ("if config.pairing not in PAIRINGS:", "if False:", REFUSED_TOO),
             ("if config.completions_per_prompt < 2:", "if config.completions_per_prompt < 1:", REFUSED_TOO),

@@ -284,14 +284,10 @@ MUTATIONS = [
             ("rollouts/setup.py", 'if use != "mean" and unknown:', "if False:"),
             ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
             ("recipes/rl.py", "stays = reference if not config.renew_reference else None", "stays = reference"),
+            ("recipes/rl.py", "goodness(row, config.kl_budget, chosen_by", "goodness(row, 0.0, chosen_by"),
+            ("recipes/rl.py", "if not past_budget(row, config.kl_budget))", ")"),
             ("recipes/rl.py", "if setup.gold or config.kl_budget else None", "if setup.gold else None"),
-            ("recipes/rl.py", "goodness(metrics, config.kl_budget, chosen_by", "goodness(metrics, 0.0, chosen_by"),
             ("recipes/rl.py", "if rows and past_budget(rows[-1], config.kl_budget):", "if False:"),
-            (
-                "recipes/rl.py",
-                "held_out(row for row in written.metrics if not past_budget(row, config.kl_budget))",
-                "held_out(written.metrics)",
-            ),
         ]
     ),
     *(
@@ -341,7 +337,7 @@ MUTATIONS = [
     *(
         Mutation(
             file,
-            "        directory.log_heldout(step, samples_of(groups, per_group=1))\n",
+            "    session.directory.log_heldout(session.step, samples_of(groups, per_group=1))\n",
             "",
             "recipes/test_rl_reward_model.py",
         )

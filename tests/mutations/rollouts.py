@@ -83,8 +83,8 @@ MUTATIONS = [
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", len(tasks), p, g)'),
             ("played[p * completions_per_prompt : (p + 1)", "played[p : (p + 1)"),
             (
-                "        return asyncio.run(coroutine)\n    with",
-                "        pass\n    return asyncio.run(coroutine)\n    with",
+                "        return asyncio.run(_awake(coroutine))\n    with",
+                "        pass\n    return asyncio.run(_awake(coroutine))\n    with",
             ),
         ]
     ),

@@ -257,9 +257,7 @@ def test_a_run_is_not_gone_on_with_by_a_reward_model_that_has_changed(config, sc
     train(learned, output=tmp_path / "run")
     assert train(replace(learned, steps=2), resume=tmp_path / "run").steps == 2
     reward_model.run(replace(scoring, steps=3, decay="constant"), resume=judge.run, quiet=True)
-    with pytest.raises(
-        UserError, match=r"the reward model .*judge was .*step-000002 when the run began, and is .*3 now"
-    ):
+    with pytest.raises(UserError, match="what reward_model reads has changed since the run began"):
         train(replace(learned, steps=3), resume=tmp_path / "run")
 
 
@@ -276,10 +274,6 @@ def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config
     found = iterate.run(iterated, algorithms.preference("dpo")(), output=tmp_path / "run", quiet=True)
     assert isinstance(found.after, HeldOutReward) and "reward/reward_model" in read_run(found.run).metrics[-1]
     assert [row["step"] for row in read_run(found.run).heldout] == [0] * 3 + [2] * 3
-    with pytest.raises(UserError, match="--stop-after is for posttrain rl"):
-        iterate.run(
-            replace(iterated, stop_after=1), algorithms.preference("dpo")(), output=tmp_path / "stop", quiet=True
-        )
 
 
 @pytest.mark.parametrize(

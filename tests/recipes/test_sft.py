@@ -283,3 +283,12 @@ def test_what_does_not_fit_the_model_s_context_is_left_out(config: SFT, tmp_path
     rows = [*ROWS, {"prompt": "1", "completion": "x" * 256}]  # the context is 256 tokens, of a byte each
     longer = replace(config, dataset=write_rows(tmp_path / "long.jsonl", rows), max_tokens=1024, steps=1)
     assert run(longer, output=tmp_path / "run", quiet=True).dropped == 1
+
+
+def test_a_run_ends_when_the_held_out_loss_no_longer_falls(config, tmp_path):
+    held = write_rows(tmp_path / "held.jsonl", [{"prompt": "7+7", "completion": "14"}])
+    config = replace(config, eval_dataset=held, eval_every=1, steps=9, lr=0.0, stop_after=2)  # it learns nothing
+    result = run(config, output=tmp_path / "run", quiet=True)
+    assert (result.steps, result.interrupted) == (2, "")  # neither was better than before the first step
+    with pytest.raises(UserError, match="--stop-after counts evaluations; give --eval-every too"):
+        run(replace(config, eval_every=0), output=tmp_path / "other", quiet=True)

@@ -3,9 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.data.digests import model_digest
 from posttrain.errors import CheckpointError, ModelError, UserError
 from posttrain.training import checkpoint
 from posttrain.training.saved import SavedModel, began_from, saved_model, spoken_otherwise
+from tests.recipes.folders import model_folder
 
 
 def save(run: Path, step: int, score: float | None = None) -> Path:
@@ -140,3 +142,14 @@ def test_a_folder_that_is_gone_is_missed_only_where_the_name_means_another_one(t
     (tmp_path / "old").mkdir()
     found = began_from(str(tmp_path / "new"), tmp_path / "run")
     assert (found.where, found.title) == (str(tmp_path / "old"), str(tmp_path / "new"))
+
+
+def test_another_folder_will_do_where_it_has_the_same_model(tmp_path):
+    model_folder(tmp_path / "new")
+    (tmp_path / "run").mkdir()
+    kept = {"model": str(tmp_path / "old"), "inputs": {"model": f"sha256:{model_digest(tmp_path / 'new')}"}}
+    (tmp_path / "run" / "environment.json").write_text(json.dumps(kept))
+    assert began_from(str(tmp_path / "new"), tmp_path / "run").where == str(tmp_path / "new")
+    model_folder(tmp_path / "new", seed=1)
+    with pytest.raises(ModelError, match="which is gone"):
+        began_from(str(tmp_path / "new"), tmp_path / "run")

@@ -1,7 +1,7 @@
 import pytest
 
 from posttrain.errors import UserError
-from posttrain.training.schedule import learning_rate, rescheduled, unreached
+from posttrain.training.schedule import LearningRate, learning_rate, rescheduled, unreached
 
 
 def rates(steps, warmup, decay):
@@ -56,3 +56,11 @@ def test_a_run_of_another_length_says_what_happens_to_its_learning_rate():
 @pytest.mark.parametrize(("before", "steps", "done"), [(4, 4, 2), (None, 8, 4), (4, 8, 0), (8, 4, 4), (8, 4, 6)])
 def test_there_is_nothing_to_say_of_a_run_of_the_same_length_or_one_that_is_done(before, steps, done):
     assert rescheduled(before, steps, done, peak=2.0, warmup=0, decay="linear") == []
+
+
+def test_a_delay_comes_before_the_schedule():
+    rate = LearningRate(2.0, 0, "linear", steps=6, delay=2)
+    assert [rate(step) for step in range(6)] == [2.0, 2.0, 2.0, 1.5, 1.0, 0.5]
+    (line,) = rate.changed(4, 3)  # of the two steps after the delay one is done, of four now
+    assert line.endswith("it was 2 at step 1 and is 1.5 at step 2") and line.startswith("4 steps now, 2 when it began")
+    assert rate.changed(None, 3) == rate.changed(6, 3) == rate.changed(4, 2) == []

@@ -74,10 +74,11 @@ def test_a_recipe_names_more_that_must_be_counted():
         ({"eval_share": 1.0}, "--eval-share is a share of the rows"),
         ({"eval_share": 0.1, "eval_dataset": "x"}, "give one of them"),
         ({"eval_every": 1}, "--eval-every needs rows that are held out"),
+        ({"stop_after": 1}, "--stop-after counts evaluations"),
     ],
 )
 def test_what_is_held_out_is_said_once(changes, message):
-    said = {"eval_share": 0.0, "eval_dataset": "", "eval_every": 0}
+    said = {"eval_share": 0.0, "eval_dataset": "", "eval_every": 0, "stop_after": 0}
     check_heldout(**said)
     check_heldout(**said | {"eval_share": 0.5, "eval_every": 1})
     check_heldout(**said | {"eval_dataset": "x", "eval_every": 1})

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from posttrain.data.packing import Example
-from posttrain.errors import CheckpointError, UserError
+from posttrain.errors import CheckpointError
 from posttrain.models.lora import add_lora
 from posttrain.models.wide import narrow_
 from posttrain.training import checkpoint
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.state import ABOUT, MASTERS, OPTIMIZER, restore, restore_latest, writer
+from posttrain.training.state import ABOUT, MASTERS, OPTIMIZER, Trained
 from posttrain.training.supervised import supervised_step
 from tests.tiny import tiny_llama
 
@@ -30,6 +30,10 @@ def subject(dtype, rank=0, seed=0):
     return model, MasterAdamW(model.trainable(), weight_decay=0.1)
 
 
+def kept(optimizer):
+    return Trained(lambda folder: None, optimizer)
+
+
 def train(model, optimizer, batches):
     return [supervised_step(model, optimizer, b, lr=0.01, microbatch_tokens=8) for b in batches]
 
@@ -45,12 +49,12 @@ def test_restored_training_goes_on_bit_for_bit(tmp_path, dtype, rank):
         pytest.importorskip("peft")
     model, optimizer = subject(dtype, rank)
     train(model, optimizer, BATCHES[:3])
-    checkpoint.save(tmp_path, 3, writer(lambda folder: None, optimizer), {})
+    kept(optimizer).save(tmp_path)
     expected = train(model, optimizer, BATCHES[3:])
 
     again, other = subject(dtype, rank, seed=0 if rank else 1)  # the base of an adapter is not in its checkpoint
     train(again, other, BATCHES[:1])  # whatever it was before
-    assert restore_latest(tmp_path, other).step == 3
+    kept(other).restore(tmp_path)
     assert train(again, other, BATCHES[3:]) == expected
     assert all(torch.equal(p, weights(model)[name]) for name, p in again.network.named_parameters())
 
@@ -58,7 +62,7 @@ def test_restored_training_goes_on_bit_for_bit(tmp_path, dtype, rank):
 def test_what_the_sampler_saw_is_the_rounding_of_what_is_kept(tmp_path):
     model, optimizer = subject(torch.bfloat16)
     train(model, optimizer, BATCHES[:2])
-    writer(model.save, optimizer)(tmp_path)
+    Trained(model.save, optimizer).save(tmp_path)
     masters = checkpoint.load_tensors(tmp_path / MASTERS)
     saved = checkpoint.load_tensors(tmp_path / "model.safetensors")
     for name, master in masters.items():
@@ -72,11 +76,11 @@ def test_what_the_sampler_saw_is_the_rounding_of_what_is_kept(tmp_path):
 def test_another_model_is_refused_and_untouched(tmp_path):
     model, optimizer = subject(torch.float32)
     train(model, optimizer, BATCHES[:1])
-    writer(lambda folder: None, optimizer)(tmp_path)
+    kept(optimizer).save(tmp_path)
     adapted, other = subject(torch.float32, rank=2)
     before = weights(adapted)
     with pytest.raises(CheckpointError, match=r"not those trained here: '.*' is \[40, 32\] there and missing here"):
-        restore(tmp_path, other)
+        kept(other).restore(tmp_path)
     assert all(torch.equal(p, before[name]) for name, p in adapted.network.named_parameters())
 
 
@@ -84,25 +88,7 @@ def test_another_shape_is_refused(tmp_path):
     model, optimizer = subject(torch.float32)
     tensors = {name: m[:1] if "norm" in name else m for name, m in optimizer.named_masters().items()}
     train(model, optimizer, BATCHES[:1])
-    writer(lambda folder: None, optimizer)(tmp_path)
+    kept(optimizer).save(tmp_path)
     checkpoint.save_tensors(tmp_path / MASTERS, tensors)
     with pytest.raises(CheckpointError, match=r"is \[1\] there and \[32\] here"):
-        restore(tmp_path, optimizer)
-
-
-def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path):
-    _, optimizer = subject(torch.float32)
-    with pytest.raises(UserError, match="nothing to resume"):
-        restore_latest(tmp_path / "checkpoints", optimizer)
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path):
-    model, optimizer = subject(torch.float32)
-    for step in (1, 2):
-        train(model, optimizer, BATCHES[:1])
-        checkpoint.save(tmp_path, step, writer(lambda folder: None, optimizer), {})
-    (tmp_path / "step-000002" / MASTERS).write_bytes(b"torn")
-    found = restore_latest(tmp_path, optimizer)
-    assert found.step == 1
-    assert found.skipped[0].startswith("damaged and passed over: step-000002")
-    assert found.skipped[0].endswith("going on from step 1")
+        kept(optimizer).restore(tmp_path)

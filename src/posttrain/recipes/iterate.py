@@ -9,10 +9,12 @@ the tokens that were sampled, never encoded again. A round is a step of the run:
 Left out: algorithms that learn from single responses.
 """
 
-import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.data import Pair, batch_indices, seed_for
@@ -29,24 +31,21 @@ from posttrain.evaluation.heldout import (
 )
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
-from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, read_run, write_report
-from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
-from posttrain.training import checkpoint
-from posttrain.training.failure import kept_batch
-from posttrain.training.interrupt import stop_requests
+from posttrain.runs.early_stopping import patience
+from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training.learner import Learner, learner_for
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
 from posttrain.training.saved import began_from, saved_model
-from posttrain.training.schedule import learning_rate, rescheduled, unreached
+from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.settings import check_settings
-from posttrain.training.state import REFERENCE, restore_latest, writer
+from posttrain.training.state import Trained
 
 
 @dataclass(frozen=True)
@@ -83,75 +82,45 @@ class IteratedResult:
 
 
 def run(
-    config: Iterated,
-    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    *,
-    output: Path | None = None,
-    resume: Path | None = None,
-    quiet: bool = False,
+    config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
 ) -> IteratedResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, algorithm, resume)
-    setup, policy, optimizer, reference = parts.setup, parts.setup.policy, parts.optimizer, parts.reference
-    directory, step, notes = _open(config, algorithm, parts, output, resume)
-    announce(machine_line(directory.environment), quiet=quiet)
+    parts = _prepare(config, algorithm, where.get("resume"))
+    setup, model, reference = parts.setup, parts.setup.policy.model, parts.reference
     with (
-        directory,
-        TIME_LIMITS.kept_in(directory.path / "timeouts.jsonl"),
-        stop_requests() as stop,
-        Progress("preference", config.iterate, start=step, quiet=quiet) as progress,
+        _open(config, algorithm, parts, where) as session,
+        TIME_LIMITS.kept_in(session.directory.path / "timeouts.jsonl"),
     ):
-        for note in notes:
-            progress.say(note)
-        sampler = setup.sampler(config, progress.tokens)
-        if config.eval_every and step == 0:
-            directory.log_metrics(0, _examine(config, setup, directory, 0, progress))
-
+        examine = partial(_examine, config, setup, session)
+        setup.environment.reward.restore(session.state.get("unbounded", {}))
+        sampler = setup.sampler(config, session.progress.tokens)
+        session.evaluate(examine)
         told = False
-        while step < config.iterate and not stop.requested:
-            began = time.perf_counter()
-            with progress.phase("rollout") as rollout:
+        for step in session.steps():
+            with session.rollout():
                 rolled = sampler.roll_out(step)
-            sampled = time.perf_counter()
             pairs = pairs_of(rolled.groups, config.pairing, margin=config.margin)
-            lr = learning_rate(
-                step, steps=config.iterate, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
-            )
             metrics: dict[str, float] = {}
-            with (
-                progress.phase("update"),
-                kept_batch(step + 1, examples_of(pairs), directory.path, directory.checkpoints),
-            ):
+            with session.update(examples_of(pairs)):
                 for update, batch in enumerate(_batches(config, pairs, step)):
-                    with policy.model.dropping(seed_for(config.seed, "dropout", step, update)):
-                        found = parts.learner.step(batch, lr)
+                    with model.dropping(seed_for(config.seed, "dropout", step, update)):
+                        found = parts.learner.step(batch, session.lr)
                     for name, value in found.items():
                         metrics[name] = metrics.get(name, 0.0) + value / config.updates_per_round
+                if reference and config.renew_reference and (step + 1) % config.renew_reference == 0:
+                    reference.renew(dict(model.trainable()))
             if not pairs and not told:
                 told = True
-                progress.say("no pairs in this round: no prompt has completions that earned enough more than others")
+                session.progress.say(
+                    "no pairs in this round: no prompt has completions that earned enough more than others"
+                )
             metrics |= {f"pairs/{name}": metrics.pop(name) for name in ("accuracy", "margin") if name in metrics}
-            metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr, "pairs/made": len(pairs)}
-            metrics |= rollout_cost(began, sampled, rollout.tokens)
-            step += 1
-            last = step == config.iterate
-            if reference and config.renew_reference and step % config.renew_reference == 0:
-                reference.renew(dict(policy.model.trainable()))
-            if config.eval_every and (step % config.eval_every == 0 or last):
-                metrics |= _examine(config, setup, directory, step, progress)
-            directory.log_metrics(step, metrics)
-            directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
-            progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
-            score = goodness(metrics, by=chosen_by(setup))
-            if step % config.save_every == 0 or score is not None or last or stop.requested:
-                kept = reference.kept() if reference and config.renew_reference else None
-                save = writer(policy.save, optimizer, reference=kept)
-                state = {"unbounded": setup.environment.reward.unbounded}
-                checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
-    done = directory.read()
-    write_report(done)
-    before, after = held_out(done.metrics)
-    return IteratedResult(directory.path, step, stop.cause if step < config.iterate else "", before, after)
+            metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"pairs/made": len(pairs)}
+            state = {"unbounded": setup.environment.reward.unbounded}
+            session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
+            session.evaluate(examine)
+    before, after = held_out(session.rows)
+    return IteratedResult(session.directory.path, session.step, session.interrupted, before, after)
 
 
 def _batches(config: Iterated, pairs: list[Pair], step: int) -> list[list[Pair]]:
@@ -173,14 +142,11 @@ class _Parts:
     notes: tuple[str, ...]  # what to tell the user
 
 
-def _examine(
-    config: Iterated, setup: Setup, directory: RunDirectory, step: int, progress: Progress
-) -> dict[str, float]:
+def _examine(config: Iterated, setup: Setup, session: Session) -> dict[str, float]:
     """What the policy is worth on the held-out tasks."""
-    with progress.phase("evaluation"):
-        groups = heldout_groups(setup, config, progress.tokens)
-        directory.log_heldout(step, samples_of(groups, per_group=1))
-        return heldout_metrics(setup, groups)
+    groups = heldout_groups(setup, config, session.progress.tokens)
+    session.directory.log_heldout(session.step, samples_of(groups, per_group=1))
+    return heldout_metrics(setup, groups)
 
 
 def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
@@ -192,8 +158,6 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
     )
     check_sampling(config)
     check_evaluations(config)
-    if config.stop_after:
-        raise UserError("--stop-after is for posttrain rl; rounds are as many as --iterate says")
     if isinstance(algorithm, UnpairedAlgorithm):
         raise UserError(f"{config.algorithm} learns from single responses; --iterate makes pairs: type --algorithm dpo")
     if config.renew_reference and not algorithm.needs_reference:
@@ -216,24 +180,30 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
 
 
 def _open(
-    config: Iterated, algorithm: Any, parts: _Parts, output: Path | None, resume: Path | None
-) -> tuple[RunDirectory, int, tuple[str, ...]]:
-    """The run directory, new or gone on with, the round to go on from, and what to tell the user."""
-    settings = asdict(config) | {"knobs": asdict(algorithm)}
-    model = parts.setup.policy.model
-    about = compute_of(model, config.precision)
-    about |= {"model": parts.model, "steps": config.iterate, "judges": parts.setup.judges}
-    about["data"] = digests(settings)
-    if resume is None:
-        return RunDirectory.create(output, "preference", settings, environment=about), 0, parts.notes
-    parts.setup.refuse_other_judges(read_run(resume).environment.get("judges", {}))
-    directory = RunDirectory.resume(resume, settings, may_differ=("iterate",), environment=about)
-    found = restore_latest(directory.checkpoints, parts.optimizer)
-    if parts.reference and config.renew_reference:
-        parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))
-    directory.rewind(found.step)
-    parts.setup.environment.reward.restore(found.state.get("unbounded", {}))
-    before = directory.before.get("steps")
-    knobs = {"peak": config.lr, "warmup": config.warmup_steps, "decay": config.decay}
-    changed = rescheduled(before, config.iterate, found.step, **knobs)
-    return directory, found.step, (*parts.notes, *found.skipped, *changed)
+    config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
+) -> AbstractContextManager[Session]:
+    def score(row: Mapping[str, Any]) -> float | None:
+        return goodness(row, by=chosen_by(parts.setup))
+
+    settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
+    about = compute_of(parts.setup.policy.model, config.precision)
+    about |= {"model": parts.model, "steps": config.iterate, "judges": parts.setup.judges, "data": digests(settings)}
+    return open_session(
+        "preference",
+        settings,
+        steps=config.iterate,
+        trained=Trained(
+            parts.setup.policy.save,
+            parts.optimizer,
+            reference=parts.reference if config.renew_reference else None,
+        ),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.iterate),
+        evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
+        environment=about,
+        save_every=config.save_every,
+        keep_last=config.keep_last,
+        may_differ=("iterate", "stop_after"),
+        notes=parts.notes,
+        headline=HEADLINE,
+        **where,
+    )

@@ -9,12 +9,12 @@ and takes pairs as well. The prompt of a pair is computed once for both. What di
 `algorithms/`, one file each. Pairs that the policy itself samples are `iterate.py`'s.
 """
 
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.data.digests import digests
@@ -24,20 +24,20 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
-from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, write_report
-from posttrain.monitoring.cost import step_cost
+from posttrain.monitoring import Progress
 from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.training import checkpoint, feedback, pair_options
-from posttrain.training.failure import kept_batch
+from posttrain.runs.early_stopping import patience
+from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.training import feedback, pair_options
 from posttrain.training.feedback import Feedback, Units
-from posttrain.training.interrupt import stop_requests
 from posttrain.training.learner import Learner, feedback_for, learner_for, needs_only_logprobs
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pair_options import PairOptions
+from posttrain.training.policy_batch import Reference
 from posttrain.training.remembered import remember
 from posttrain.training.saved import began_from
-from posttrain.training.schedule import learning_rate, rescheduled
-from posttrain.training.state import restore_latest, writer
+from posttrain.training.schedule import LearningRate
+from posttrain.training.state import Trained
 
 
 @dataclass(frozen=True)
@@ -62,56 +62,33 @@ class PreferencesResult:
 
 
 def run(
-    config: Preferences,
-    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    *,
-    output: Path | None = None,
-    resume: Path | None = None,
-    quiet: bool = False,
+    config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
 ) -> PreferencesResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, algorithm, resume)
-    policy, optimizer, units = parts.policy, parts.optimizer, parts.units
-    directory = _open(config, algorithm, parts, output, resume)
-    announce(machine_line(directory.environment), quiet=quiet)
-    learner = _learner(config, algorithm, parts, quiet)
-    step, notes = (0, parts.notes) if resume is None else _restore(config, directory, parts)
-    with directory, stop_requests() as stop, Progress("preference", units.steps, start=step, quiet=quiet) as progress:
-        for note in notes:
-            progress.say(note)
-        if units.heldout and step == 0:
-            directory.log_metrics(0, _heldout(parts, learner, progress))
+    parts = _prepare(config, algorithm, where.get("resume"))
+    model, units = parts.policy.model, parts.units
 
-        while step < units.steps and not stop.requested:
-            began = time.perf_counter()
-            batch = _batch(config, parts, step)
-            sequences = _sequences(parts, batch)
-            lr = learning_rate(step, steps=units.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
+    def examine() -> dict[str, float]:
+        found = parts.learner.judge(units.heldout) | {"pairs": len(units.heldout)}
+        return {f"evaluation/{name}": value for name, value in found.items()}
+
+    with _open(config, algorithm, parts, where) as session:
+        session.evaluate(examine)
+        for step in session.steps():
+            batch = _batch(config, units, step)
             with (
-                progress.phase("update"),
-                kept_batch(step + 1, sequences, directory.path, directory.checkpoints),
-                policy.model.dropping(seed_for(config.seed, "dropout", step)),
+                session.update(_sequences(parts.feedback, batch)),
+                model.dropping(seed_for(config.seed, "dropout", step)),
             ):
-                metrics = learner.step(batch, lr)
-            metrics |= step_cost(began, sum(len(example.continuation) for example in sequences)) | {"lr": lr}
-            step += 1
-            last = step == units.steps
-            if units.heldout and (last or (config.eval_every and step % config.eval_every == 0)):
-                metrics |= _heldout(parts, learner, progress)
-            directory.log_metrics(step, metrics)
-            progress.step(step, loss=metrics["loss"], accuracy=metrics["accuracy"])
-            if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
-                save = writer(policy.save, optimizer)
-                score = metrics.get("evaluation/accuracy")
-                checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
-    done = directory.read()
-    write_report(done)
-    cause = stop.cause if step < units.steps else ""
-    before, after = pair_options.heldout_of(done.metrics)
-    return PreferencesResult(directory.path, step, cause, len(units.learned), units.dropped, before, after)
+                metrics = parts.learner.step(batch, session.lr)
+            session.finish_step(metrics)
+            session.evaluate(examine)
+    before, after = pair_options.heldout_of(session.rows)
+    run, learned = session.directory.path, len(units.learned)
+    return PreferencesResult(run, session.step, session.interrupted, learned, units.dropped, before, after)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Parts:
     feedback: Feedback[Any, Any]
     units: Units[Any]
@@ -119,6 +96,7 @@ class _Parts:
     optimizer: MasterAdamW
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
+    learner: Learner = field(init=False)  # from when the run's directory is open
 
 
 def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
@@ -141,75 +119,72 @@ def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgor
     return _Parts(kind, units, policy, optimizer, saved.where, (*saved.notes(), *units.notes))
 
 
-def _batch(config: Preferences, parts: _Parts, step: int) -> list[Any]:
+def _batch(config: Preferences, units: Units[Any], step: int) -> list[Any]:
     """The units of a step."""
-    units = parts.units.learned
-    return [units[i] for i in batch_indices(len(units), config.pairs_per_step, step, config.seed)]
+    chosen = batch_indices(len(units.learned), config.pairs_per_step, step, config.seed)
+    return [units.learned[i] for i in chosen]
 
 
-def _sequences(parts: _Parts, units: Sequence[Any]) -> list[Example]:
-    return [example for unit in units for example in parts.feedback.sequences(unit)]
+def _sequences(kind: Feedback[Any, Any], units: Sequence[Any]) -> list[Example]:
+    return [example for unit in units for example in kind.sequences(unit)]
 
 
-def _learner(
-    config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, quiet: bool
-) -> Learner:
-    """How the algorithm learns, beside the policy as it is now, before any update.
-
-    Where all weights are trained, what the reference says of every response is taken first, if that is all that is
-    needed of it: no second model is held then. Under an adapter the base is at hand.
-    """
-    model, reference = parts.policy.model, None
-    if algorithm.needs_reference and model.adapter is None and needs_only_logprobs(algorithm):
-        heldout = [parts.units.heldout] if parts.units.heldout else []
-        batches = chain((_batch(config, parts, step) for step in range(parts.units.steps)), heldout)
-        with Progress("reference", parts.units.steps + len(heldout), quiet=quiet) as progress:
-            reference = remember(
-                model,
-                (_sequences(parts, batch) for batch in batches),
-                microbatch_tokens=config.microbatch_tokens,
-                together=2,
-                on_batch=progress.step,
-            )
-    elif algorithm.needs_reference:
-        reference = reference_for(model)
-    return learner_for(algorithm, model, parts.optimizer, reference, microbatch_tokens=config.microbatch_tokens)
-
-
-def _open(
+def _reference(
     config: Preferences,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
     parts: _Parts,
-    output: Path | None,
-    resume: Path | None,
-) -> RunDirectory:
-    """The run directory, new or gone on with."""
-    settings = asdict(config) | {"knobs": asdict(algorithm)}
-    about = compute_of(parts.policy.model, config.precision) | {"model": parts.model, "steps": parts.units.steps}
-    about["data"] = digests(settings)
-    if resume is None:
-        return RunDirectory.create(output, "preference", settings, environment=about)
-    return RunDirectory.resume(resume, settings, may_differ=("steps", "epochs"), environment=about)
+    *,
+    quiet: bool,
+) -> Reference | None:
+    """The policy as it is now, before any update, if the algorithm compares with it.
+
+    Where all weights are trained and nothing but logprobs is needed of the reference, those of every response are
+    computed first, so that no second model is held. Under an adapter the base is at hand.
+    """
+    policy, units = parts.policy, parts.units
+    if not algorithm.needs_reference:
+        return None
+    if policy.model.adapter is not None or not needs_only_logprobs(algorithm):
+        return reference_for(policy.model)
+    heldout = [units.heldout] if units.heldout else []
+    batches = chain((_batch(config, units, step) for step in range(units.steps)), heldout)
+    with Progress("reference", units.steps + len(heldout), quiet=quiet) as progress:
+        return remember(
+            policy.model,
+            (_sequences(parts.feedback, batch) for batch in batches),
+            microbatch_tokens=config.microbatch_tokens,
+            together=2,
+            on_batch=progress.step,
+        )
 
 
-def _restore(config: Preferences, directory: RunDirectory, parts: _Parts) -> tuple[int, tuple[str, ...]]:
-    """Put the newest checkpoint in place: the step to go on from, and what to tell the user."""
-    found = restore_latest(directory.checkpoints, parts.optimizer)
-    directory.rewind(found.step)
-    changed = rescheduled(
-        directory.before.get("steps"),
-        parts.units.steps,
-        found.step,
-        peak=config.lr,
-        warmup=config.warmup_steps,
-        decay=config.decay,
+def _open(
+    config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
+) -> AbstractContextManager[Session]:
+    def score(row: Mapping[str, float]) -> float | None:
+        return row.get("evaluation/accuracy")
+
+    def prepare() -> None:
+        reference = _reference(config, algorithm, parts, quiet=where.get("quiet", False))
+        parts.learner = learner_for(
+            algorithm, parts.policy.model, parts.optimizer, reference, microbatch_tokens=config.microbatch_tokens
+        )
+
+    settings, held, steps = asdict(config) | {"knobs": asdict(algorithm)}, bool(parts.units.heldout), parts.units.steps
+    about = compute_of(parts.policy.model, config.precision)
+    return open_session(
+        "preference",
+        settings,
+        steps=steps,
+        trained=Trained(parts.policy.save, parts.optimizer),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
+        evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
+        environment=about | {"model": parts.model, "steps": steps, "data": digests(settings)},
+        save_every=config.save_every,
+        keep_last=config.keep_last,
+        may_differ=("steps", "epochs", "stop_after"),
+        notes=parts.notes,
+        headline={"loss": "loss", "accuracy": "accuracy"},
+        prepare=prepare,
+        **where,
     )
-    return found.step, (*parts.notes, *found.skipped, *changed)
-
-
-def _heldout(parts: _Parts, learner: Learner, progress: Progress) -> dict[str, float]:
-    with progress.phase("evaluation"):
-        found = learner.judge(parts.units.heldout)
-    return {f"evaluation/{name}": value for name, value in found.items()} | {
-        "evaluation/pairs": len(parts.units.heldout)
-    }

@@ -13,12 +13,12 @@ template ends where the score is read. An adapter that was trained is merged int
 recipes/reward_attributes.
 """
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Unpack
 
 import numpy as np
 
@@ -33,20 +33,17 @@ from posttrain.models.heads import Calibration, RewardModel, load_reward_model, 
 from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
-from posttrain.monitoring import Progress, announce, machine_line, write_report
-from posttrain.monitoring.cost import step_cost
-from posttrain.monitoring.opening import open_run
 from posttrain.rollouts.scorer import scores_of
-from posttrain.training import checkpoint, feedback, pair_options
-from posttrain.training.failure import kept_batch
+from posttrain.runs.early_stopping import patience
+from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.training import feedback, pair_options
 from posttrain.training.feedback import RANKINGS, Units
-from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pair_options import ScoreOptions
 from posttrain.training.reward import RewardLoss, reward_step, sequences_of
 from posttrain.training.saved import began_from
-from posttrain.training.schedule import learning_rate, rescheduled
-from posttrain.training.state import restore_latest, writer
+from posttrain.training.schedule import LearningRate
+from posttrain.training.state import Trained
 
 
 @dataclass(frozen=True)
@@ -83,66 +80,61 @@ class ScoringResult:
     after: dict[str, float] | None
 
 
-def run(
-    config: Scoring, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False
-) -> ScoringResult:
+def run(config: Scoring, **where: Unpack[RunOptions]) -> ScoringResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, resume)
+    parts = _prepare(config, where.get("resume"))
     optimizer, pairs, model = parts.optimizer, parts.pairs, parts.model
-    about = compute_of(model.body, config.precision) | {"model": parts.begun, "steps": pairs.steps}
-    about["data"] = digests(asdict(config))
-    restore = partial(restore_latest, optimizer=optimizer)
-    directory, step, skipped = open_run(
-        "reward-model", asdict(config), restore, environment=about, output=output, resume=resume
-    )
-    announce(machine_line(directory.environment), quiet=quiet)
-    changed = rescheduled(
-        directory.before.get("steps"), pairs.steps, step, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
-    )
-    with directory, stop_requests() as stop, Progress("reward-model", pairs.steps, start=step, quiet=quiet) as progress:
-        for note in (*parts.notes, *skipped, *changed):
-            progress.say(note)
-        if pairs.heldout and step == 0:
-            directory.log_metrics(0, _measures(_judge(config, parts, progress)))
 
-        while step < pairs.steps and not stop.requested:
-            began = time.perf_counter()
-            batch = [
-                pairs.learned[i] for i in batch_indices(len(pairs.learned), config.pairs_per_step, step, config.seed)
-            ]
-            sequences = sequences_of(batch)
-            lr = learning_rate(step, steps=pairs.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
-            with (
-                progress.phase("update"),
-                kept_batch(step + 1, sequences, directory.path, directory.checkpoints),
-                model.body.dropping(seed_for(config.seed, "dropout", step)),
-            ):
+    def examine() -> dict[str, float]:
+        scored = _judge(config, parts)
+        if session.step == 0:
+            return _measures(scored)
+        parts.calibration = _calibration(scored) if config.calibrate else None
+        if parts.calibration and parts.calibration.temperature >= HOTTEST * 0.99:
+            session.progress.say("the scores say nothing of what people choose in held-out pairs; they are near 0 now")
+        return _measures(scored, parts.calibration)
+
+    with _open(config, parts, where) as session:
+        session.evaluate(examine)
+        for step in session.steps():
+            chosen = batch_indices(len(pairs.learned), config.pairs_per_step, step, config.seed)
+            batch = [pairs.learned[i] for i in chosen]
+            with session.update(sequences_of(batch)), model.body.dropping(seed_for(config.seed, "dropout", step)):
+                parts.calibration = None
                 metrics = reward_step(
-                    optimizer, model, batch, parts.loss, lr=lr, microbatch_tokens=config.microbatch_tokens
+                    optimizer, model, batch, parts.loss, lr=session.lr, microbatch_tokens=config.microbatch_tokens
                 )
-            metrics |= step_cost(began, sum(len(example.continuation) for example in sequences)) | {"lr": lr}
-            step += 1
-            last, calibration = step == pairs.steps, None
-            if pairs.heldout and (last or (config.eval_every and step % config.eval_every == 0)):
-                scored = _judge(config, parts, progress)
-                calibration = _calibration(scored) if config.calibrate else None
-                if calibration and calibration.temperature >= HOTTEST * 0.99:
-                    progress.say("the scores say nothing of what people choose in held-out pairs; they are near 0 now")
-                metrics |= _measures(scored, calibration)
-            directory.log_metrics(step, metrics)
-            progress.step(step, loss=metrics["loss"], accuracy=metrics["accuracy"])
-            if step % config.save_every == 0 or "evaluation/accuracy" in metrics or last or stop.requested:
-                save = writer(partial(parts.save, calibration=calibration), optimizer)
-                score = metrics.get("evaluation/accuracy")
-                checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
-    done = directory.read()
-    write_report(done)
-    cause = stop.cause if step < pairs.steps else ""
-    before, after = pair_options.heldout_of(done.metrics)
-    return ScoringResult(directory.path, step, cause, len(pairs.learned), pairs.dropped, before, after)
+            session.finish_step(metrics)
+            session.evaluate(examine)
+    before, after = pair_options.heldout_of(session.rows)
+    run, learned = session.directory.path, len(pairs.learned)
+    return ScoringResult(run, session.step, session.interrupted, learned, pairs.dropped, before, after)
 
 
-@dataclass(frozen=True)
+def _open(config: Scoring, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
+    def score(row: Mapping[str, float]) -> float | None:
+        return row.get("evaluation/accuracy")
+
+    held, steps = bool(parts.pairs.heldout), parts.pairs.steps
+    about = compute_of(parts.model.body, config.precision)
+    return open_session(
+        "reward-model",
+        asdict(config),
+        steps=steps,
+        trained=Trained(parts.save, parts.optimizer),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
+        evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
+        environment=about | {"model": parts.begun, "steps": steps, "data": digests(asdict(config))},
+        save_every=config.save_every,
+        keep_last=config.keep_last,
+        may_differ=("steps", "epochs", "stop_after"),
+        notes=parts.notes,
+        headline={"loss": "loss", "accuracy": "accuracy"},
+        **where,
+    )
+
+
+@dataclass
 class _Parts:
     pairs: Units[Ranked]
     model: RewardModel
@@ -151,12 +143,13 @@ class _Parts:
     loss: RewardLoss
     begun: str  # where what is trained was loaded from
     notes: tuple[str, ...]  # what to tell the user
+    calibration: Calibration | None = None  # of the weights as they are now
 
-    def save(self, folder: Path, *, calibration: Calibration | None) -> None:
+    def save(self, folder: Path) -> None:
         """Write a Hugging Face folder."""
         ends = {example.continuation[-1] for example in sequences_of(self.pairs.learned)}
         padding = save_for_scores(self.chat.tokenizer, folder, ends)
-        self.model.save(folder, padding=padding, calibration=calibration)
+        self.model.save(folder, padding=padding, calibration=self.calibration)
 
 
 def _prepare(config: Scoring, resume: Path | None) -> _Parts:
@@ -218,11 +211,10 @@ def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:
     return found
 
 
-def _judge(config: Scoring, parts: _Parts, progress: Progress) -> list[ScoredPair]:
+def _judge(config: Scoring, parts: _Parts) -> list[ScoredPair]:
     """The held-out pairs with their scores."""
-    with progress.phase("evaluation"):
-        units = parts.pairs.heldout
-        scores = scores_of(parts.model, sequences_of(units), microbatch_tokens=config.microbatch_tokens)
+    units = parts.pairs.heldout
+    scores = scores_of(parts.model, sequences_of(units), microbatch_tokens=config.microbatch_tokens)
     return scored_pairs(units, scores)
 
 

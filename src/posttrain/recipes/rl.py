@@ -9,11 +9,12 @@ asynchronous rollouts, so the policy that samples is always the one that is trai
 """
 
 import math
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -39,25 +40,22 @@ from posttrain.evaluation.heldout import (
 from posttrain.models.critic import CRITICS
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
-from posttrain.monitoring import Progress, RunDirectory, announce, machine_line, read_run, write_report
-from posttrain.monitoring.cost import rollout_cost
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.setup import Setup, set_up
+from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training import checkpoint
 from posttrain.training.critic import TrainedCritic, critic_step
-from posttrain.training.failure import kept_batch
-from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.policy import policy_step
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.saved import began_from, saved_model
-from posttrain.training.schedule import learning_rate, rescheduled, unreached
+from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.settings import OPTIMIZERS, check_settings
-from posttrain.training.state import REFERENCE, restore_latest, writer
+from posttrain.training.state import Trained
 from posttrain.types import Group
 
 
@@ -108,52 +106,34 @@ class RLResult:
     after: HeldOut | HeldOutReward | None  # of the last evaluation within the budget of KL, where there is one
 
 
-def run(
-    config: RL,
-    algorithm: OnlineAlgorithm,
-    *,
-    output: Path | None = None,
-    resume: Path | None = None,
-    quiet: bool = False,
-) -> RLResult:
+def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> RLResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, algorithm, resume)
-    setup, policy, optimizer = parts.setup, parts.setup.policy, parts.optimizer
-    critic, reference = parts.critic, parts.reference
-    directory, step, state, notes = _open(config, algorithm, parts, output, resume)
-    announce(machine_line(directory.environment), quiet=quiet)
-    setup.environment.reward.restore(state["unbounded"])
-    draws, knobs = state["draws"], asdict(algorithm)
-    alone = _warmup_of_critic(algorithm)
-    algorithm = replace(algorithm, **state["adapted"])
+    parts = _prepare(config, algorithm, where.get("resume"))
+    setup, policy, critic, reference = parts.setup, parts.setup.policy, parts.critic, parts.reference
+    knobs, alone = asdict(algorithm), _warmup_of_critic(algorithm)
+
+    def accepts(rewards: Sequence[float]) -> bool:
+        return algorithm.accepts(torch.tensor(rewards))
+
+    def shaped(group: Group) -> Group:
+        return shortened(group, config.length_penalty, config.max_new_tokens)
+
     with (
-        directory,
-        TIME_LIMITS.kept_in(directory.path / "timeouts.jsonl"),
-        stop_requests() as stop,
-        Progress("rl", config.steps, start=step, quiet=quiet) as progress,
+        _open(config, algorithm, parts, where) as session,
+        TIME_LIMITS.kept_in(session.directory.path / "timeouts.jsonl"),
     ):
-        for note in notes:
-            progress.say(note)
-        sampler = setup.sampler(config, progress.tokens)
-
-        def accepts(rewards: Sequence[float]) -> bool:
-            return algorithm.accepts(torch.tensor(rewards))
-
-        def shaped(group: Group) -> Group:
-            return shortened(group, config.length_penalty, config.max_new_tokens)
-
-        if config.eval_every and step == 0:
-            directory.log_metrics(0, _examine(config, parts, directory, 0, progress))
-
-        finished = _finished(config, parts, directory, step)
-        while step < config.steps and not stop.requested and not finished:
-            began = time.perf_counter()
-            with progress.phase("rollout") as rollout:
+        examine = partial(_examine, config, parts, session)
+        state = _FRESH | session.state
+        setup.environment.reward.restore(state["unbounded"])
+        draws, algorithm = state["draws"], replace(algorithm, **state["adapted"])
+        sampler = setup.sampler(config, session.progress.tokens)
+        session.evaluate(examine)
+        for step in session.steps():
+            with session.rollout():
                 rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
-                draws += rolled.draws
                 greedy = sampler.greedy_rewards(rolled.groups) if algorithm.needs_greedy else None
-                states = sampler.state_values(rolled.groups, algorithm.states, draws) if algorithm.states else None
-            sampled = time.perf_counter()
+                continued = draws + rolled.draws
+                states = sampler.state_values(rolled.groups, algorithm.states, continued) if algorithm.states else None
             batch, metrics = policy_batch(
                 rolled.groups,
                 algorithm,
@@ -165,24 +145,17 @@ def run(
                 microbatch_tokens=config.microbatch_tokens,
                 temperature=config.temperature,
             )
-            lr = learning_rate(
-                max(0, step - alone),
-                steps=config.steps - alone,
-                peak=config.lr,
-                warmup=config.warmup_steps,
-                decay=config.decay,
-            )
-            with progress.phase("update"), kept_batch(step + 1, batch.examples, directory.path, directory.checkpoints):
+            with session.update(batch.examples):
                 if critic and isinstance(algorithm, ActorCritic) and step < alone:
                     metrics |= critic_step(critic, algorithm, batch, microbatch_tokens=config.microbatch_tokens)
                 else:
                     with policy.model.dropping(seed_for(config.seed, "dropout", step)):
                         metrics |= policy_step(
                             policy.model,
-                            optimizer,
+                            parts.optimizer,
                             algorithm,
                             batch,
-                            lr=lr,
+                            lr=session.lr,
                             microbatch_tokens=config.microbatch_tokens,
                             temperature=config.temperature,
                             updates=config.updates_per_step,
@@ -191,41 +164,20 @@ def run(
                             pretraining=_texts(config, parts, step),
                         )
                     algorithm = algorithm if batch.kl is None else algorithm.adapted(batch.kl)
-            metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"lr": lr}
-            metrics |= {"groups/thrown_away": rolled.thrown_away} | (
-                {"groups/lost": rolled.lost} if rolled.lost else {}
-            )
-            metrics |= rollout_cost(began, sampled, rollout.tokens)
-            step += 1
-            last = step == config.steps
-            if reference and config.renew_reference and step % config.renew_reference == 0:
-                reference.renew(dict(policy.model.trainable()))
-            if config.eval_every and (step % config.eval_every == 0 or last):
-                metrics |= _examine(config, parts, directory, step, progress)
-            directory.log_metrics(step, metrics)
-            directory.log_samples(step, samples_of(rolled.sampled, per_group=1))
-            progress.step(step, **{name: metrics[key] for name, key in HEADLINE.items() if key in metrics})
-            score = goodness(metrics, config.kl_budget, chosen_by(setup))
-            evaluated = PREFIX + "reward" in metrics
-            if step % config.save_every == 0 or evaluated or last or stop.requested:
-                behind = reference.kept() if reference and config.renew_reference else None
-                save = writer(policy.save, optimizer, critic.optimizer if critic else None, behind)
-                adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
-                state = {"draws": draws, "adapted": adapted, "unbounded": setup.environment.reward.unbounded}
-                checkpoint.save(directory.checkpoints, step, save, state, keep_last=config.keep_last, score=score)
-            finished = _finished(config, parts, directory, step)
-        if finished and step < config.steps:
-            progress.say(f"stopped after step {step}: {finished}")
-        done = finished or step == config.steps
-        if config.kl_budget and done and checkpoint.best(directory.checkpoints) is None:
-            progress.say(
-                "no evaluation after a step was within --kl-budget, so there is no best checkpoint; evaluate "
-                "more often with --eval-every, or learn more slowly with --lr"
-            )
-    written = directory.read()
-    write_report(written)
-    before, after = held_out(row for row in written.metrics if not past_budget(row, config.kl_budget))
-    return RLResult(directory.path, step, stop.cause if step < config.steps else "", bool(finished), before, after)
+                if reference and config.renew_reference and (step + 1) % config.renew_reference == 0:
+                    reference.renew(dict(policy.model.trainable()))
+            draws = continued
+            metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome)
+            metrics |= {"groups/thrown_away": rolled.thrown_away}
+            metrics |= {"groups/lost": rolled.lost} if rolled.lost else {}
+            adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
+            state = {"draws": draws, "adapted": adapted, "unbounded": setup.environment.reward.unbounded}
+            session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
+            session.evaluate(examine)
+        _say_if_none_is_best(config, session)
+    before, after = held_out(row for row in session.rows if not past_budget(row, config.kl_budget))
+    run, step, finished = session.directory.path, session.step, bool(session.finished)
+    return RLResult(run, step, session.interrupted, finished, before, after)
 
 
 @dataclass(frozen=True)
@@ -263,27 +215,32 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     return _Parts(setup, optimizer, reference, start, critic, pretraining, saved.where, notes)
 
 
-def _finished(config: RL, parts: _Parts, directory: RunDirectory, step: int) -> str:
+def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
     """Why training on would only game the reward, by what the last evaluations found; "" where it would not."""
-    if not (config.stop_after or config.kl_budget) or step % config.eval_every:
-        return ""
-    rows = directory.read().metrics
     if rows and past_budget(rows[-1], config.kl_budget):
         return f"{rows[-1][PREFIX + KL]:.1f} nats from where it began (--kl-budget {config.kl_budget:g})"
-    if past_best(rows, config.stop_after, chosen_by(parts.setup)):
+    if past_best(rows, config.stop_after, chosen_by(setup)):
         return f"no better for {config.stop_after} evaluations (--stop-after)"
     return ""
 
 
-def _examine(config: RL, parts: _Parts, directory: RunDirectory, step: int, progress: Progress) -> dict[str, float]:
+def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
     """What the policy is worth on the held-out tasks and, with gold rewards or a budget of KL, how far it has gone."""
-    with progress.phase("evaluation"):
-        groups = heldout_groups(parts.setup, config, progress.tokens)
-        directory.log_heldout(step, samples_of(groups, per_group=1))
-        found = heldout_metrics(parts.setup, groups)
-        if parts.start:
-            found[PREFIX + KL] = distance(groups, parts.start, microbatch_tokens=config.microbatch_tokens)
+    groups = heldout_groups(parts.setup, config, session.progress.tokens)
+    session.directory.log_heldout(session.step, samples_of(groups, per_group=1))
+    found = heldout_metrics(parts.setup, groups)
+    if parts.start:
+        found[PREFIX + KL] = distance(groups, parts.start, microbatch_tokens=config.microbatch_tokens)
     return found
+
+
+def _say_if_none_is_best(config: RL, session: Session) -> None:
+    done = session.finished or session.step == config.steps
+    if config.kl_budget and done and checkpoint.best(session.directory.checkpoints) is None:
+        session.progress.say(
+            "no evaluation after a step was within --kl-budget, so there is no best checkpoint; evaluate "
+            "more often with --eval-every, or learn more slowly with --lr"
+        )
 
 
 def _critic(config: RL, policy: Policy) -> TrainedCritic:
@@ -346,35 +303,35 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         )
 
 
-def _open(
-    config: RL, algorithm: OnlineAlgorithm, parts: _Parts, output: Path | None, resume: Path | None
-) -> tuple[RunDirectory, int, dict[str, Any], tuple[str, ...]]:
-    """The run directory, new or gone on with, step and state to go on from, and what to tell the user."""
-    settings = asdict(config) | {"knobs": asdict(algorithm)}
-    model = parts.setup.policy.model
-    about = compute_of(model, config.precision)
-    about |= {"model": parts.model, "steps": config.steps, "judges": parts.setup.judges}
-    about["data"] = digests(settings)
-    if resume is None:
-        return RunDirectory.create(output, "rl", settings, environment=about), 0, _FRESH, parts.notes
-    parts.setup.refuse_other_judges(read_run(resume).environment.get("judges", {}))
-    directory = RunDirectory.resume(resume, settings, may_differ=("steps", "stop_after"), environment=about)
-    found = restore_latest(
-        directory.checkpoints, parts.optimizer, None if parts.critic is None else parts.critic.optimizer
+def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptions) -> AbstractContextManager[Session]:
+    def score(row: Mapping[str, Any]) -> float | None:
+        return goodness(row, config.kl_budget, chosen_by(parts.setup))
+
+    settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
+    about = compute_of(parts.setup.policy.model, config.precision)
+    about |= {"model": parts.model, "steps": config.steps, "judges": parts.setup.judges, "data": digests(settings)}
+    return open_session(
+        "rl",
+        settings,
+        steps=config.steps,
+        trained=Trained(
+            parts.setup.policy.save,
+            parts.optimizer,
+            parts.critic.optimizer if parts.critic else None,
+            parts.reference if config.renew_reference else None,
+        ),
+        rate=LearningRate(
+            config.lr, config.warmup_steps, config.decay, config.steps, delay=_warmup_of_critic(algorithm)
+        ),
+        evaluations=Evaluations(config.eval_every, held, held, score, partial(_finished, config, parts.setup)),
+        environment=about,
+        save_every=config.save_every,
+        keep_last=config.keep_last,
+        may_differ=("steps", "stop_after"),
+        notes=parts.notes,
+        headline=HEADLINE,
+        **where,
     )
-    if parts.reference and config.renew_reference:
-        parts.reference.renew(checkpoint.load_tensors(found.path / REFERENCE))
-    directory.rewind(found.step)
-    alone = _warmup_of_critic(algorithm)
-    changed = rescheduled(
-        directory.before.get("steps", config.steps) - alone,
-        config.steps - alone,
-        found.step - alone,
-        peak=config.lr,
-        warmup=config.warmup_steps,
-        decay=config.decay,
-    )
-    return directory, found.step, _FRESH | found.state, (*parts.notes, *found.skipped, *changed)
 
 
 def _warmup_of_critic(algorithm: OnlineAlgorithm) -> int:

@@ -9,11 +9,11 @@ without padding, and none sees another. Left out: learning the prompts too, and 
 """
 
 import math
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 from posttrain.data import Example, divide, load_demonstrations, parse_columns
 from posttrain.data.digests import digests
@@ -22,22 +22,19 @@ from posttrain.errors import UserError, unknown
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of
-from posttrain.monitoring import Progress, announce, machine_line, write_report
-from posttrain.monitoring.cost import step_cost
-from posttrain.monitoring.opening import open_run
 from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.training import checkpoint
-from posttrain.training.failure import kept_batch
-from posttrain.training.interrupt import stop_requests
+from posttrain.runs.early_stopping import patience
+from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.saved import began_from
-from posttrain.training.schedule import learning_rate, rescheduled, unreached
+from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.settings import check_heldout, check_settings
-from posttrain.training.state import restore_latest, writer
+from posttrain.training.state import Trained
 from posttrain.training.supervised import supervised_loss, supervised_step
 from posttrain.types import Message, Task
 
 Conversation = tuple[Message, ...]
+LOSS = "evaluation/loss"
 
 
 @dataclass(frozen=True)
@@ -110,6 +107,8 @@ class SFT:
     """Held-out demonstrations to use."""
     eval_every: int = 0
     """Compute the held-out loss every so many steps, besides before the first and after the last."""
+    stop_after: int = 0
+    """Stop once the held-out loss has not improved for this many evaluations; 0: never."""
     save_every: int = 100
     """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
@@ -131,59 +130,60 @@ class SFTResult:
     after: float | None
 
 
-def run(config: SFT, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False) -> SFTResult:
+def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
     """Fine-tune a model in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, resume)
-    policy, optimizer = parts.policy, parts.optimizer
-    about = compute_of(policy.model, config.precision) | {
-        "model": parts.model,
-        "steps": parts.steps,
-        "examples": len(parts.examples),
-        "dropped": parts.dropped,
-        "heldout": len(parts.heldout),
-        "data": digests(asdict(config)),
-    }
-    restore = partial(restore_latest, optimizer=optimizer)
-    directory, step, skipped = open_run("sft", asdict(config), restore, environment=about, output=output, resume=resume)
-    announce(machine_line(directory.environment), quiet=quiet)
-    changed = rescheduled(
-        directory.before.get("steps"), parts.steps, step, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
-    )
-    with directory, stop_requests() as stop, Progress("sft", parts.steps, start=step, quiet=quiet) as progress:
-        for note in (*parts.notes, *skipped, *changed):
-            progress.say(note)
-        if parts.heldout and step == 0:
-            directory.log_metrics(0, {"evaluation/loss": _heldout_loss(config, parts, progress)})
+    parts = _prepare(config, where.get("resume"))
+    model = parts.policy.model
 
-        while step < parts.steps and not stop.requested:
-            began = time.perf_counter()
+    def examine() -> dict[str, float]:
+        return {LOSS: supervised_loss(model, parts.heldout, microbatch_tokens=config.microbatch_tokens)}
+
+    with _open(config, parts, where) as session:
+        session.evaluate(examine)
+        for step in session.steps():
             indices = batch_indices(len(parts.examples), config.examples_per_step, step, config.seed)
             examples = [parts.examples[i] for i in indices]
-            lr = learning_rate(step, steps=parts.steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
-            with (
-                progress.phase("update"),
-                kept_batch(step + 1, examples, directory.path, directory.checkpoints),
-                policy.model.dropping(seed_for(config.seed, "dropout", step)),
-            ):
+            with session.update(examples), model.dropping(seed_for(config.seed, "dropout", step)):
                 metrics = supervised_step(
-                    policy.model, optimizer, examples, lr=lr, microbatch_tokens=config.microbatch_tokens
+                    model, parts.optimizer, examples, lr=session.lr, microbatch_tokens=config.microbatch_tokens
                 )
-            metrics |= step_cost(began, metrics["tokens"]) | {"lr": lr}
-            step += 1
-            last = step == parts.steps
-            if parts.heldout and (last or (config.eval_every and step % config.eval_every == 0)):
-                metrics["evaluation/loss"] = _heldout_loss(config, parts, progress)
-            directory.log_metrics(step, metrics)
-            progress.step(step, loss=metrics["loss"], lr=lr)
-            if step % config.save_every == 0 or "evaluation/loss" in metrics or last or stop.requested:
-                save = writer(policy.save, optimizer)
-                score = -metrics["evaluation/loss"] if "evaluation/loss" in metrics else None
-                checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
-    done = directory.read()
-    write_report(done)
-    losses = [row["evaluation/loss"] for row in done.metrics if "evaluation/loss" in row] or [None]
-    cause = stop.cause if step < parts.steps else ""
-    return SFTResult(directory.path, step, cause, len(parts.examples), parts.dropped, losses[0], losses[-1])
+            session.finish_step(metrics, tokens=metrics["tokens"])
+            session.evaluate(examine)
+    losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
+    return SFTResult(
+        session.directory.path,
+        session.step,
+        session.interrupted,
+        len(parts.examples),
+        parts.dropped,
+        losses[0],
+        losses[-1],
+    )
+
+
+def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
+    def score(row: Mapping[str, float]) -> float | None:
+        return -row[LOSS] if LOSS in row else None
+
+    held = bool(parts.heldout)
+    about = compute_of(parts.policy.model, config.precision)
+    about |= {"model": parts.model, "steps": parts.steps, "data": digests(asdict(config))}
+    about |= {"examples": len(parts.examples), "dropped": parts.dropped, "heldout": len(parts.heldout)}
+    return open_session(
+        "sft",
+        asdict(config),
+        steps=parts.steps,
+        trained=Trained(parts.policy.save, parts.optimizer),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, parts.steps),
+        evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
+        environment=about,
+        save_every=config.save_every,
+        keep_last=config.keep_last,
+        may_differ=("steps", "epochs", "stop_after"),
+        notes=parts.notes,
+        headline={"loss": "loss", "lr": "lr"},
+        **where,
+    )
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def _check(config: SFT) -> None:
     check_settings(
         config,
         counts=("examples_per_step", "max_tokens", "eval_limit"),
-        zero_or_more=("eval_every",),
+        zero_or_more=("eval_every", "stop_after"),
     )
     if config.steps < 0 or not 0 < config.epochs < math.inf:
         raise UserError(
@@ -254,7 +254,12 @@ def _check(config: SFT) -> None:
         )
     if config.train_on not in ("all", "last"):
         raise unknown("--train-on", config.train_on, ("all", "last"))
-    check_heldout(eval_share=config.eval_share, eval_dataset=config.eval_dataset, eval_every=config.eval_every)
+    check_heldout(
+        eval_share=config.eval_share,
+        eval_dataset=config.eval_dataset,
+        eval_every=config.eval_every,
+        stop_after=config.stop_after,
+    )
 
 
 def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation], tuple[str, ...]]:
@@ -306,8 +311,3 @@ def _examples(
     ]
     kept = [example for example in found if len(example.continuation) <= longest]
     return kept, len(found) - len(kept)
-
-
-def _heldout_loss(config: SFT, parts: _Parts, progress: Progress) -> float:
-    with progress.phase("evaluation"):
-        return supervised_loss(parts.policy.model, parts.heldout, microbatch_tokens=config.microbatch_tokens)

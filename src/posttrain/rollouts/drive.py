@@ -18,6 +18,8 @@ from posttrain.environments.env import Environment
 from posttrain.errors import RewardError
 from posttrain.types import Completion, Engine, Episode, Group, Message, Request, Sampling, Task, Trajectory, Turn
 
+AWAKE_S = 0.2  # how late a signal can be
+
 OnTokens = Callable[[int], None]
 T = TypeVar("T")
 
@@ -124,9 +126,24 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
+        return asyncio.run(_awake(coroutine))
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(copy_context().run, asyncio.run, coroutine).result()
+
+
+async def _awake(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine in a loop that wakes up now and then.
+
+    Python runs signal handlers between two instructions: a signal that arrives just before the loop begins to wait for
+    something would be handled when that something happens, such as a reward that hangs.
+    """
+    loop = asyncio.get_running_loop()
+
+    def tick() -> None:
+        loop.call_later(AWAKE_S, tick)
+
+    tick()
+    return await coroutine
 
 
 async def _play_all(

@@ -1,7 +1,7 @@
 """What a recipe needs that learns from samples of its policy: tasks, rewards, and a policy that can be sampled."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
@@ -30,21 +30,6 @@ class Setup:
     judge: SingleTurn  # the environment of held-out tasks: gold rewards are read there, too
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
     judges: dict[str, str] = field(default_factory=dict[str, str])  # reward models as they are named, and their folders
-
-    def refuse_other_judges(self, before: Mapping[str, str]) -> None:
-        """A run that is gone on with must have the reward models that it began with.
-
-        The name of a run stands for its best checkpoint, which is another one once it has been trained on.
-
-        Raises:
-            UserError: one of them is in another folder now.
-        """
-        for name, folder in self.judges.items():
-            if before.get(name, folder) != folder:
-                raise UserError(
-                    f"the reward model {name} was {before[name]} when the run began, and is {folder} now; go on with "
-                    "the first by its folder in a new run, or start one with the second"
-                )
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None) -> Sampler:
         """Draws prompts of the tasks and samples their completions."""

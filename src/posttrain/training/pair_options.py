@@ -77,6 +77,8 @@ class PairOptions:
     """Held-out pairs to use."""
     eval_every: int = 0
     """Judge the held-out pairs every so many steps, besides before the first and after the last."""
+    stop_after: int = 0
+    """Stop once the held-out pairs have been judged no better for this many evaluations; 0: never."""
     save_every: int = 100
     """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
@@ -100,9 +102,14 @@ def check(options: PairOptions, *, counts: tuple[str, ...] = (), zero_or_more: t
     check_settings(
         options,
         counts=("pairs_per_step", "max_tokens", "eval_limit", *counts),
-        zero_or_more=("eval_every", *zero_or_more),
+        zero_or_more=("eval_every", "stop_after", *zero_or_more),
     )
-    check_heldout(eval_share=options.eval_share, eval_dataset=options.eval_dataset, eval_every=options.eval_every)
+    check_heldout(
+        eval_share=options.eval_share,
+        eval_dataset=options.eval_dataset,
+        eval_every=options.eval_every,
+        stop_after=options.stop_after,
+    )
     if options.steps < 0 or not 0 < options.epochs < math.inf:
         raise UserError(
             f"--epochs must be above 0 and --steps 0 or more; got {options.epochs} epochs and {options.steps} steps"

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import os
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from posttrain.errors import ModelError, unknown
+from posttrain.data.digests import model_digest
+from posttrain.errors import ModelError, PosttrainError, unknown
 from posttrain.models.packaged import PACKAGED
 from posttrain.training import checkpoint
 
@@ -69,12 +71,14 @@ def began_from(name: str, run: Path | None) -> SavedModel:
         ModelError: the folder is gone, and the name means another one now.
     """
     began = _kept(run)
-    if not began:
-        return saved_model(name)
-    if Path(began).is_dir():
+    if began and Path(began).is_dir():
+        with contextlib.suppress(PosttrainError):  # the name is not there any more, and need not be
+            now = saved_model(name)
+            if os.path.abspath(now.where) == began:
+                return now
         return replace(saved_model(began), title=name)
     now = saved_model(name)
-    if now.where != began:
+    if began and os.path.abspath(now.where) != began != now.where and not _is_the_same(now.where, run):
         raise ModelError(
             f"{run} began from {began}, which is gone, and {name} is {now.where} now; put the first back, or start a "
             "new run from the second"
@@ -82,14 +86,26 @@ def began_from(name: str, run: Path | None) -> SavedModel:
     return now
 
 
+def _is_the_same(folder: str, run: Path | None) -> bool:
+    """Whether the model in `folder` is the one that the run began from, by the digest that the run kept."""
+    kept = _environment(run).get("inputs")
+    digest = cast("dict[str, object]", kept).get("model") if isinstance(kept, dict) else None
+    return Path(folder).is_dir() and digest == f"sha256:{model_digest(Path(folder))}"
+
+
 def _kept(run: Path | None) -> str:
     """Where the model of a run was when it began, as its environment.json says; "" where it does not."""
+    began = _environment(run).get("model")
+    return began if isinstance(began, str) else ""
+
+
+def _environment(run: Path | None) -> dict[str, object]:
+    """What a run's environment.json says; nothing where it cannot be read."""
     try:
         kept: object = json.loads((run / "environment.json").read_text(encoding="utf-8")) if run else {}
     except (OSError, ValueError):
-        return ""
-    began = cast("dict[str, object]", kept).get("model") if isinstance(kept, dict) else None
-    return began if isinstance(began, str) else ""
+        return {}
+    return cast("dict[str, object]", kept) if isinstance(kept, dict) else {}
 
 
 def spoken_otherwise(saved: SavedModel, *, system: str | None, prompt_template: str) -> list[str]:

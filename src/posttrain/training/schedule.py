@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from posttrain.errors import unknown
 
@@ -68,3 +69,38 @@ def learning_rate(step: int, *, steps: int, peak: float, warmup: int, decay: str
     if step < warmup:
         return peak * (step + 1) / warmup
     return peak * SCHEDULES[decay]((step - warmup) / max(1, steps - warmup))
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """The learning rate of each step of a run: `learning_rate` of the steps after the first `delay`.
+
+    Attributes:
+        peak: the highest learning rate.
+        warmup: steps until the peak.
+        decay: a name in `SCHEDULES`.
+        steps: of the whole run.
+        delay: first steps in which nothing is updated at this rate, such as a critic's warmup.
+    """
+
+    peak: float
+    warmup: int
+    decay: str
+    steps: int
+    delay: int = 0
+
+    def __call__(self, step: int) -> float:
+        """Of `step`, from 0."""
+        past = max(0, step - self.delay)
+        return learning_rate(past, steps=self.steps - self.delay, peak=self.peak, warmup=self.warmup, decay=self.decay)
+
+    def changed(self, before: int | None, done: int) -> list[str]:
+        """What to tell the user of a run of `before` steps that goes on with this schedule after `done` of them."""
+        return rescheduled(
+            None if before is None else before - self.delay,
+            self.steps - self.delay,
+            done - self.delay,
+            peak=self.peak,
+            warmup=self.warmup,
+            decay=self.decay,
+        )

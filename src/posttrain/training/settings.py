@@ -72,7 +72,7 @@ def nothing_to_quantize(optim: str) -> str:
     )
 
 
-def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int) -> None:
+def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int, stop_after: int) -> None:
     """Refuse what does not say, or says twice, which rows are held out.
 
     Raises:
@@ -84,6 +84,8 @@ def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int) -> N
         raise UserError("--eval-dataset and --eval-share both say what is held out; give one of them")
     if eval_every and not (eval_share or eval_dataset):
         raise UserError("--eval-every needs rows that are held out; give them with --eval-share or --eval-dataset")
+    if stop_after and not eval_every:
+        raise UserError("--stop-after counts evaluations; give --eval-every too")
 
 
 def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:

@@ -9,10 +9,11 @@ those that are given. The gate is learned whenever held-out rows are judged afte
 is saved between cannot score yet, and is there to go on from. Left out: ratings and pairs of parts of a response.
 """
 
-import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 from posttrain.data import ChatFormat, batch_indices, load_tokenizer, seed_for
 from posttrain.data.digests import digests
@@ -22,20 +23,17 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
-from posttrain.monitoring import Progress, announce, machine_line, write_report
-from posttrain.monitoring.cost import step_cost
-from posttrain.monitoring.opening import open_run
 from posttrain.recipes.reward_attributes.asked import Attributes, of_these, read, units_of, weights_of
 from posttrain.recipes.reward_attributes.mixing import Parts, judge, mix
-from posttrain.training import checkpoint, feedback, pair_options
+from posttrain.runs.early_stopping import patience
+from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.training import feedback, pair_options
 from posttrain.training.attributes import rating_step
-from posttrain.training.failure import kept_batch
 from posttrain.training.feedback import RANKINGS, RATINGS
-from posttrain.training.interrupt import stop_requests
 from posttrain.training.optimizer import optimizer_for
 from posttrain.training.saved import began_from
-from posttrain.training.schedule import learning_rate, rescheduled
-from posttrain.training.state import restore_latest, writer
+from posttrain.training.schedule import LearningRate
+from posttrain.training.state import Trained
 
 __all__ = ["Attributes", "AttributesResult", "run"]
 
@@ -54,59 +52,57 @@ class AttributesResult:
     after: dict[str, float] | None
 
 
-def run(
-    config: Attributes, *, output: Path | None = None, resume: Path | None = None, quiet: bool = False
-) -> AttributesResult:
+def run(config: Attributes, **where: Unpack[RunOptions]) -> AttributesResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, resume)
-    optimizer, graded, model = parts.optimizer, parts.graded.learned, parts.model
-    about = compute_of(model.body, config.precision) | {"model": parts.begun, "steps": parts.graded.steps}
-    about["data"] = digests(asdict(config))
-    restore = partial(restore_latest, optimizer=optimizer)
-    directory, step, skipped = open_run(
-        "reward-model", asdict(config), restore, environment=about, output=output, resume=resume
-    )
-    steps = parts.graded.steps
-    announce(machine_line(directory.environment), quiet=quiet)
-    changed = rescheduled(
-        directory.before.get("steps"), steps, step, peak=config.lr, warmup=config.warmup_steps, decay=config.decay
-    )
-    with directory, stop_requests() as stop, Progress("reward-model", steps, start=step, quiet=quiet) as progress:
-        for note in (*parts.notes, *skipped, *changed):
-            progress.say(note)
-        if parts.judges and step == 0:
-            directory.log_metrics(0, judge(config, parts, progress))
+    parts = _prepare(config, where.get("resume"))
+    graded, model = parts.graded, parts.model
 
-        while step < steps and not stop.requested:
-            began = time.perf_counter()
-            batch = [graded[i] for i in batch_indices(len(graded), config.pairs_per_step, step, config.seed)]
+    def examine() -> dict[str, float]:
+        if session.step:
+            mix(config, parts)
+        return judge(config, parts, session.progress)
+
+    with _open(config, parts, where) as session:
+        session.evaluate(examine)
+        for step in session.steps():
+            chosen = batch_indices(len(graded.learned), config.pairs_per_step, step, config.seed)
+            batch = [graded.learned[i] for i in chosen]
             sequences = [one.example for one in batch]
-            lr = learning_rate(step, steps=steps, peak=config.lr, warmup=config.warmup_steps, decay=config.decay)
-            with (
-                progress.phase("update"),
-                kept_batch(step + 1, sequences, directory.path, directory.checkpoints),
-                model.body.dropping(seed_for(config.seed, "dropout", step)),
-            ):
-                metrics = rating_step(optimizer, model, batch, lr=lr, microbatch_tokens=config.microbatch_tokens)
-            metrics |= step_cost(began, sum(len(example.continuation) for example in sequences)) | {"lr": lr}
-            step += 1
-            last = step == steps
-            model.mixture = parts.begins
-            if last or (config.eval_every and step % config.eval_every == 0):
-                mix(config, parts, progress)
-                metrics |= judge(config, parts, progress)
-            directory.log_metrics(step, metrics)
-            progress.step(step, loss=metrics["loss"])
-            score = metrics.get("evaluation/accuracy", metrics.get("evaluation/correlation"))
-            if step % config.save_every == 0 or score is not None or last or stop.requested:
-                save = writer(parts.save, optimizer)
-                checkpoint.save(directory.checkpoints, step, save, {}, keep_last=config.keep_last, score=score)
-    done = directory.read()
-    write_report(done)
-    cause = stop.cause if step < steps else ""
-    before, after = pair_options.heldout_of(done.metrics)
-    names = model.units.names
-    return AttributesResult(directory.path, step, cause, len(graded), parts.graded.dropped, names, before, after)
+            with session.update(sequences), model.body.dropping(seed_for(config.seed, "dropout", step)):
+                metrics = rating_step(
+                    parts.optimizer, model, batch, lr=session.lr, microbatch_tokens=config.microbatch_tokens
+                )
+                model.mixture = parts.begins
+            session.finish_step(metrics)
+            session.evaluate(examine)
+    before, after = pair_options.heldout_of(session.rows)
+    run, names = session.directory.path, model.units.names
+    return AttributesResult(
+        run, session.step, session.interrupted, len(graded.learned), graded.dropped, names, before, after
+    )
+
+
+def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContextManager[Session]:
+    def score(row: Mapping[str, float]) -> float | None:
+        return row.get("evaluation/accuracy", row.get("evaluation/correlation"))
+
+    steps = parts.graded.steps
+    about = compute_of(parts.model.body, config.precision)
+    return open_session(
+        "reward-model",
+        asdict(config),
+        steps=steps,
+        trained=Trained(parts.save, parts.optimizer),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
+        evaluations=Evaluations(config.eval_every, parts.judges, True, score, patience(config.stop_after, score)),
+        environment=about | {"model": parts.begun, "steps": steps, "data": digests(asdict(config))},
+        save_every=config.save_every,
+        keep_last=config.keep_last,
+        may_differ=("steps", "epochs", "stop_after"),
+        notes=parts.notes,
+        headline={"loss": "loss"},
+        **where,
+    )
 
 
 def _prepare(config: Attributes, resume: Path | None) -> Parts:

@@ -53,19 +53,18 @@ class Parts:
         self.model.save(folder, padding=save_for_scores(self.chat.tokenizer, folder, ends))
 
 
-def mix(config: Attributes, parts: Parts, progress: Progress) -> None:
+def mix(config: Attributes, parts: Parts) -> None:
     """Learn how to make one score of the attributes as they are now."""
     model, most = parts.model, config.microbatch_tokens
-    with progress.phase("gate"):
-        if config.apart:
-            seen = read_all(model, [one.example for one in parts.graded.learned], microbatch_tokens=most)
-            apart = model.units.names.index(config.apart)
-            left = tuple(shares(seen.attributes_EK, apart).tolist())
-            model.mixture = model.mixture._replace(apart=apart, shares=left)
-        if parts.pairs is not None:
-            seen = read_all(model, sequences_of(parts.pairs.learned), microbatch_tokens=most)
-            choices = choices_of(model.mixture, seen, parts.pairs.learned)
-            model.mixture = fit_gate(model.mixture, choices, seed=config.seed)
+    if config.apart:
+        seen = read_all(model, [one.example for one in parts.graded.learned], microbatch_tokens=most)
+        apart = model.units.names.index(config.apart)
+        left = tuple(shares(seen.attributes_EK, apart).tolist())
+        model.mixture = model.mixture._replace(apart=apart, shares=left)
+    if parts.pairs is not None:
+        seen = read_all(model, sequences_of(parts.pairs.learned), microbatch_tokens=most)
+        choices = choices_of(model.mixture, seen, parts.pairs.learned)
+        model.mixture = fit_gate(model.mixture, choices, seed=config.seed)
     model.mixture = model.mixture._replace(finished=True)
 
 
@@ -73,16 +72,15 @@ def judge(config: Attributes, parts: Parts, progress: Progress) -> dict[str, flo
     """What held-out rows say of the attributes and of the score, which pairs calibrate."""
     model, most = parts.model, config.microbatch_tokens
     metrics: dict[str, float] = {}
-    with progress.phase("evaluation"):
-        if graded := parts.graded.heldout:
-            seen = read_all(model, [one.example for one in graded], microbatch_tokens=most)
-            found = correlations(model.units.names, seen.attributes_EK.tolist(), [one.ratings for one in graded])
-            metrics |= {f"correlation/{name}": value for name, value in found.items()}
-            metrics |= {"correlation": fmean(found.values())} if found else {}
-        if parts.pairs is not None and (heldout := parts.pairs.heldout):
-            seen = read_all(model, sequences_of(heldout), microbatch_tokens=most)
-            metrics |= _alone(model, heldout, seen, progress)
-            metrics |= _together(config, model, heldout, seen, progress)
+    if graded := parts.graded.heldout:
+        seen = read_all(model, [one.example for one in graded], microbatch_tokens=most)
+        found = correlations(model.units.names, seen.attributes_EK.tolist(), [one.ratings for one in graded])
+        metrics |= {f"correlation/{name}": value for name, value in found.items()}
+        metrics |= {"correlation": fmean(found.values())} if found else {}
+    if parts.pairs is not None and (heldout := parts.pairs.heldout):
+        seen = read_all(model, sequences_of(heldout), microbatch_tokens=most)
+        metrics |= _alone(model, heldout, seen, progress)
+        metrics |= _together(config, model, heldout, seen, progress)
     return {f"evaluation/{name}": value for name, value in metrics.items()}
 
 

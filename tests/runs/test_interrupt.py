@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import posttrain
-from posttrain.training import interrupt
+from posttrain.runs import interrupt
 
 HERE = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}  # the source that is under test
 
 LOOP = """
 import os, signal, sys, time
-from posttrain.training.interrupt import stop_requests
+from posttrain.runs.interrupt import stop_requests
 
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 try:
@@ -89,10 +89,31 @@ def test_sigterm_after_a_request_asks_for_nothing_more(first):
         assert (stop.requested, stop.cause) == (True, first.name)
 
 
+@pytest.mark.parametrize("within", [True, False])
+def test_work_that_may_be_cancelled_is_ended_by_a_request_within_or_before_it(within):
+    done = []
+    with interrupt.stop_requests() as stop, pytest.raises(interrupt.Stopped, match="SIGTERM"):
+        if not within:
+            signal.raise_signal(signal.SIGTERM)
+        with stop.cancellable():
+            done.append("begun")
+            signal.raise_signal(signal.SIGTERM)
+            done.append("ended")
+    assert done == (["begun"] if within else [])
+
+
+def test_after_work_that_may_be_cancelled_a_request_waits_again():
+    with interrupt.stop_requests() as stop:
+        with stop.cancellable():
+            pass
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.requested
+
+
 def test_a_signal_that_was_ignored_stays_ignored():
     script = """
 import signal
-from posttrain.training.interrupt import stop_requests
+from posttrain.runs.interrupt import stop_requests
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 with stop_requests() as stop:
     print("ready", flush=True)
@@ -107,7 +128,7 @@ with stop_requests() as stop:
 def test_forked_worker_ends_by_sigterm_and_outlives_ctrl_c():
     script = """
 import os, signal, time
-from posttrain.training.interrupt import stop_requests
+from posttrain.runs.interrupt import stop_requests
 with stop_requests() as stop:
     reading, writing = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop at the next step boundary."""
+"""Ctrl-C and SIGTERM as a request to stop: at once where work may be lost, otherwise at the next step boundary."""
 
 import contextlib
 import os
@@ -7,6 +7,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
+
+
+class Stopped(KeyboardInterrupt):
+    """A requested stop, raised where `StopRequest.cancellable` allows it.
+
+    A KeyboardInterrupt, because asyncio hands only that and SystemExit on from a callback; and no Exception, so that a
+    reward that catches everything cannot swallow it.
+    """
 
 
 @dataclass
@@ -20,15 +28,37 @@ class StopRequest:
 
     requested: bool = False
     cause: str = ""
+    _cancellable: bool = False
+
+    @contextlib.contextmanager
+    def cancellable(self) -> Iterator[None]:
+        """Work that a request ends at once by raising `Stopped`, also one that was made before: sampling and scoring.
+
+        Not for what changes weights or writes files, which must not be cut in half.
+        """
+        if self.requested:
+            raise Stopped(self.cause)
+        self._cancellable = True
+        try:
+            yield
+        finally:
+            self._cancellable = False
+
+    def request(self, cause: str) -> None:
+        """Ask the loop to stop; in the main thread, as a signal handler."""
+        self.requested, self.cause = True, cause
+        if self._cancellable:
+            raise Stopped(cause)
 
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
     """Catch Ctrl-C and SIGTERM while the block runs.
 
-    The first of either only sets `requested`, so that a step is never cut in half. A Ctrl-C after that raises
-    KeyboardInterrupt at once. The handlers that were there before come back when the block ends, however it ends.
-    A signal that the process ignores stays ignored; a forked worker is ended by SIGTERM and left alone by Ctrl-C.
+    The first of either only sets `requested`, so that an update is never cut in half; within `cancellable` it raises
+    `Stopped`. A Ctrl-C after that raises KeyboardInterrupt at once. The handlers that were there before come back when
+    the block ends, however it ends. A signal that the process ignores stays ignored; a forked worker is ended by
+    SIGTERM and left alone by Ctrl-C.
 
     Python delivers signals to the main thread alone: in any other thread this changes nothing, and the request that
     it yields is never made.
@@ -55,7 +85,7 @@ def stop_requests() -> Iterator[StopRequest]:
         if stop.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not stop.requested:
-            stop.requested, stop.cause = True, signal.Signals(number).name
+            stop.request(signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # a job started in the background or with nohup ignores some signals, and goes on doing so

@@ -1,0 +1,101 @@
+"""Faults of a run's session: a step lost or done twice, a signal that waits, an evaluation that is forgotten."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("runs/session.py", old, new, "runs/test_session.py")
+        for old, new in [
+            ("return self._rate(self.step)", "return self._rate(self.step + 1)"),
+            ("if self._due or (", "if ("),
+            ("and not self.finished) else", ") else"),
+            ("finished(self.rows) if self.step else", "finished([]) if self.step else"),
+            ("and not self._stop.requested and not", "and not"),
+            (
+                'self.progress.phase("rollout") as self._phase, self._stop.cancellable():',
+                'self.progress.phase("rollout") as self._phase:',
+            ),
+            ('self.progress.phase("evaluation"), self._stop.cancellable():', 'self.progress.phase("evaluation"):'),
+            ("for example in examples), True", "for example in examples), False"),
+            ("            yield\n        self._updating = False\n", "            yield\n"),
+            ("self.state = dict(state or {})", "self.state = {}"),
+            ("self.step % when.every == 0)", "self.step % when.every == 1)"),
+            ("or (when.last and last)", ""),
+            ("(evaluations.first and self.step == 0)", "evaluations.first"),
+            ("self._waiting is not None or (eval", "(eval"),
+            ("self._evaluations.score(metrics) if evaluation else None", "None"),
+            ("or evaluation or step == self.total", "or step == self.total"),
+            ("or evaluation or step == self.total", "or evaluation"),
+            ("if step % self._save_every == 0 or", "if"),
+            ("            self.directory.log_metrics(0, found)\n", ""),
+            ("        self.directory.log_samples(step, done.samples)\n", ""),
+            ("if self._updating:\n", "if False:\n"),
+            ("            if self.saved < self.step:  # or", "            if False:  # or"),
+            ("            if self.saved < self.step:  # or", "            if True:  # or"),
+            ("elif self.saved < self.step == self._written:", "elif False:"),
+            ("found.step - (_OWED in found.state)", "found.step"),
+            ("found.step - (_OWED in found.state)", "-1"),
+            ("    trained.restore(found.path)\n", ""),
+            ("    if found is None:\n", "    if False:\n"),
+            ("for line in found.skipped)", "for line in ())"),
+            ("    except Stopped:\n        pass\n", "    except ZeroDivisionError:\n        pass\n"),
+            ("            session.keep()\n        if", "            pass\n        if"),
+            ("        raise\n    session.keep()\n", "        raise\n"),
+            ("            error.add_note(", "            str("),
+        ]
+    ),
+    *(
+        Mutation("runs/early_stopping.py", old, new, "runs/test_session.py")
+        for old, new in [("max(found[-patience:]) <= max", "max(found[-patience:]) < max"), ("patience > 0 and ", "")]
+    ),
+    *(
+        Mutation("runs/interrupt.py", old, new, "runs/test_session.py")
+        for old, new in [
+            ("class Stopped(KeyboardInterrupt)", "class Stopped(Exception)"),
+            ("        self._cancellable = True\n", ""),
+        ]
+    ),
+    Mutation("runs/interrupt.py", "        if self.requested:\n", "        if False:\n", "runs/test_interrupt.py"),
+    *(
+        Mutation("runs/inputs.py", old, new, "runs/test_inputs.py")
+        for old, new in [
+            ("for name in (*SOURCES, *CODE):", "for name in SOURCES:"),
+            ("for name in (*SOURCES, *CODE):", "for name in CODE:"),
+            ("return {name: text for name, text in found.items() if _MARK in text}", "return found"),
+            ("before.keys() | now.keys()", "before.keys() & now.keys()"),
+            ("for name in changed if name not in accepted]", "for name in ()]"),
+            ("for file in (path, *imported(path)):\n            ", "for file in (path,):\n            "),
+            ("if began_in and _there(name, there):", "if False:"),
+            ("            if kept:\n", "            if False:\n"),
+            ("waiting.append(candidate)", "pass"),
+            ('name in ("reward", "gold") and', "False and"),
+            ("or (glob.has_magic(path) and", "or (False and"),
+            ("for file in (path, *imported(path))}", "for file in (path,)}"),
+            ("[len(word), *(place", "[*(place"),
+        ]
+    ),
+    *(
+        Mutation("runs/session.py", old, new, "runs/test_inputs.py")
+        for old, new in [
+            ("refuse_changes(before, now, accept_changes) if before else []", "[]"),
+            ("may_differ=(*may_differ, *by_digest)", "may_differ=may_differ"),
+            ('{"accepted": changed} if changed else {}', "{}"),
+            ("    keep_code(settings, directory.path)\n", ""),
+            ('"folder": os.getcwd(), ', ""),
+        ]
+    ),
+    Mutation("training/saved.py", "and not _is_the_same(now.where, run)", "", "training/test_saved.py"),
+    *(
+        Mutation("data/digests.py", old, new, "runs/test_inputs.py training/test_saved.py")
+        for old, new in [("found.update(file.read(_PIECE))", "pass"), ("* number // (_PIECES - 1)", "* 0")]
+    ),
+    *(
+        Mutation("training/schedule.py", old, new, "training/test_schedule.py")
+        for old, new in [
+            ("past = max(0, step - self.delay)", "past = step"),
+            ("past, steps=self.steps - self.delay", "past, steps=self.steps"),
+            ("done - self.delay,", "done,"),
+            ("before - self.delay,", "before,"),
+        ]
+    ),
+]

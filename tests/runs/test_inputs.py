@@ -1,0 +1,175 @@
+"""What a run reads: told apart by digest, kept in the run, found again from elsewhere."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from posttrain.cli import main
+from posttrain.data.digests import model_digest
+from posttrain.monitoring import read_run
+from posttrain.runs.inputs import InputsChanged, digests_in, imported, keep_code, refuse_changes, relocated
+from tests.recipes.folders import model_folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Data, a reward with two neighbours and a template, in the working directory."""
+    for name, text in {
+        "a.jsonl": "1\n", "b.jsonl": "2\n", "folder/x.jsonl": "3\n", "r.py": "import near\n",
+        "near.py": "from far import x\n", "far.py": "x = 1\n", "other.py": "", "t.jinja": "{{ messages }}",
+        "numbers": "a file that is called as a reward is",
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+OPTIONS = {
+    "dataset": "a.jsonl=0.7 b.jsonl=0.3",
+    "eval_dataset": "folder",
+    "ratings": "*.jsonl",
+    "reward": "numbers=1.0 r.py:f=0.2",
+    "chat_template": "t.jinja",
+    "model": "smollm2-135m-instruct",
+    "steps": 4,
+}
+
+
+def test_digests_stand_in_for_paths_and_for_nothing_else(here):
+    found = digests_in(OPTIONS)
+    assert found.keys() == {"dataset", "eval_dataset", "ratings", "reward", "chat_template"}
+    one = "4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865"  # sha256 of "1\n"
+    two = "53c234e5e8472b6ac51c1ae1cab3fe06fad053beb8ebfd8977b010655bfdd3c3"
+    assert found["dataset"] == f"sha256:{one}=0.7 sha256:{two}=0.3"
+    assert found["reward"].startswith("numbers=1.0 sha256:") and found["reward"].endswith(":f=0.2")
+    assert digests_in({"reward": "numbers", "dataset": "gym:chain_sum", "eval_dataset": "owner/name"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("a.jsonl", {"dataset", "ratings"}),
+        ("folder/x.jsonl", {"eval_dataset"}),
+        ("r.py", {"reward"}),
+        ("near.py", {"reward"}),
+        ("far.py", {"reward"}),  # imported by what it imports
+        ("other.py", set()),
+        ("t.jinja", {"chat_template"}),
+        ("numbers", set()),
+    ],
+)
+def test_a_changed_file_changes_the_options_that_read_it(here, file, changed):
+    before = digests_in(OPTIONS)
+    (here / file).write_text((here / file).read_text() + "\n# changed")
+    now = digests_in(OPTIONS)
+    assert {name for name in before if before[name] != now[name]} == changed
+    assert refuse_changes(before, before, ()) == []
+    if changed:
+        with pytest.raises(InputsChanged) as error:
+            refuse_changes(before, now, sorted(changed)[1:])
+        assert error.value.names == tuple(sorted(changed)[:1])
+    assert refuse_changes(before, now, ["steps", *changed]) == sorted(changed)
+
+
+def test_where_files_are_does_not_matter(here, tmp_path_factory, monkeypatch):
+    before = digests_in(OPTIONS)
+    moved = tmp_path_factory.mktemp("elsewhere") / "moved"
+    shutil.copytree(here, moved)
+    there = {name: text for name, text in OPTIONS.items() if name != "ratings"}
+    there |= {"dataset": f"{moved}/a.jsonl=0.7 {moved}/b.jsonl=0.3", "eval_dataset": str(moved / "folder")}
+    there |= {"reward": f"numbers=1.0 {moved}/r.py:f=0.2", "ratings": f"{moved}/*.jsonl"}
+    monkeypatch.chdir(moved.parent)
+    there["chat_template"] = "moved/t.jinja"
+    assert digests_in(there) == before
+
+
+def test_models_are_told_apart_by_their_weights(tmp_path):
+    one, same, other = (model_folder(tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
+    assert model_digest(one) == model_digest(same) != model_digest(other)
+    found = digests_in({"model": "runs/x"}, {"model": [str(one)], "reward_model": [str(same), "owner/name"]})
+    assert found == {name: f"sha256:{model_digest(one)}" for name in ("model", "reward_model")}
+
+
+def test_code_is_kept_with_its_neighbours(here, tmp_path):
+    assert imported(here / "r.py") == [here / "far.py", here / "near.py"] and imported(here / "t.jinja") == []
+    run = tmp_path / "run"
+    keep_code(OPTIONS, run)
+    keep_code(OPTIONS, run)  # as a resumed run does
+    kept = sorted(str(path.relative_to(run / "inputs")) for path in (run / "inputs").rglob("*") if path.is_file())
+    assert [name.split("/")[0] + "/" + name.split("/")[-1] for name in kept] == [
+        "chat_template/t.jinja",
+        "reward/far.py",
+        "reward/near.py",
+        "reward/r.py",
+    ]
+
+
+def test_paths_are_found_where_the_run_began_or_in_the_run(here, tmp_path_factory, monkeypatch):
+    away = tmp_path_factory.mktemp("away")
+    run = away / "run"
+    keep_code(OPTIONS, run)
+    before = digests_in(OPTIONS)
+    assert relocated(OPTIONS, run, str(here)) == OPTIONS  # all is here
+    monkeypatch.chdir(away)
+    found = relocated(OPTIONS, run, str(here))
+    assert found["dataset"] == f"{here}/a.jsonl=0.7 {here}/b.jsonl=0.3" and found["model"] == OPTIONS["model"]
+    assert digests_in(found) == before
+    (here / "r.py").unlink()
+    (here / "t.jinja").unlink()
+    found = relocated(OPTIONS, run, str(here))
+    assert found["reward"].startswith(f"numbers=1.0 {run}/inputs/reward/")
+    assert digests_in(found) == before
+    assert relocated(OPTIONS, away / "no run", "")["reward"] == OPTIONS["reward"]  # nowhere: whoever reads it says so
+
+
+def test_a_run_goes_on_elsewhere_after_its_reward_was_mended(tmp_path, monkeypatch, capsys):
+    """The reward fails, the run's folder is moved, the file is mended, and another directory is the working one."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    monkeypatch.chdir(first)
+    model_folder(Path("model"))
+    Path("tasks.jsonl").write_text("".join(json.dumps({"prompt": f"{i}?", "answer": ""}) + "\n" for i in range(4)))
+    broken = "n = []\ndef f(completion):\n    n.append(1)\n    assert len(n) < 9\n    return len(completion) % 3 / 2\n"
+    Path("r.py").write_text(broken)
+    options = ["--prompts-per-step", "2", "--completions-per-prompt", "2", "--max-new-tokens", "4", "--steps", "4"]
+    names = ["--dataset", "tasks.jsonl", "--model", "model", "--reward", "r.py:f"]
+    assert main(["rl", *names, *options, "--precision", "float32", "--quiet", "--output", "run"]) == 1
+    assert "step 2 is saved in run, --resume goes on from there" in capsys.readouterr().err
+    shutil.move("run", second / "moved")
+    monkeypatch.chdir(second)
+    Path(first / "r.py").write_text(broken.replace("assert len(n) < 9", "pass"))
+
+    assert main(["rl", "--resume", "moved", "--quiet"]) == 2
+    assert "what reward reads has changed since the run began" in (said := capsys.readouterr().err)
+    assert "type --accept-changes reward" in said
+    assert main(["rl", "--resume", "moved", "--accept-changes", "reward", "--quiet"]) == 0
+    run = read_run(Path("moved"))
+    assert [row["step"] for row in run.metrics] == [1, 2, 3, 4]
+    assert run.environment["resumed"][-1]["accepted"] == ["reward"]
+
+    capsys.readouterr()
+    assert main(["rl", "--resume", "moved", "--steps", "5", "--quiet"]) == 0  # what was accepted is what it reads now
+    shutil.rmtree(first)  # data and model are gone: a copy elsewhere will do, for its digest is the same
+    assert main(["rl", "--resume", "moved", "--steps", "6", "--quiet"]) == 2
+    assert "tasks.jsonl" in capsys.readouterr().err
+
+
+def test_changed_data_is_noticed(tmp_path, capsys):
+    model_folder(tmp_path / "model")
+    rows = [json.dumps({"prompt": f"{i}?", "completion": str(i)}) + "\n" for i in range(4)]
+    data = tmp_path / "d.jsonl"
+    data.write_text("".join(rows))
+    begin = ["sft", "--dataset", str(data), "--model", str(tmp_path / "model"), "--steps", "1", "--quiet"]
+    assert main([*begin, "--examples-per-step", "2", "--output", str(tmp_path / "run")]) == 0
+    data.write_text("".join(reversed(rows)))
+    again = ["sft", "--resume", str(tmp_path / "run"), "--steps", "2", "--quiet"]
+    assert main(again) == 2
+    assert "what dataset reads has changed" in capsys.readouterr().err
+    (tmp_path / "copy.jsonl").write_text("".join(rows))
+    assert main([*again, "--dataset", str(tmp_path / "copy.jsonl")]) == 0  # the same data by another name
+    assert main(["sft", "--dataset", str(data), "--accept-changes", "dataset"]) == 2
+    assert "--accept-changes is for a run that goes on" in capsys.readouterr().err
