@@ -71,6 +71,8 @@ def test_a_changed_file_changes_the_options_that_read_it(here, file, changed):
         with pytest.raises(InputsChanged) as error:
             refuse_changes(before, now, sorted(changed)[1:])
         assert error.value.names == tuple(sorted(changed)[:1])
+    with pytest.raises(InputsChanged, match="what new reads has changed"):
+        refuse_changes(before, before | {"new": "sha256:1"}, ())
     assert refuse_changes(before, now, ["steps", *changed]) == sorted(changed)
 
 

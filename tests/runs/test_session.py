@@ -38,7 +38,7 @@ class Number:
 
 
 def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, in_update=None, in_evaluation=None,
-          stop_after=0, scores=lambda step: float(step), **where):  # fmt: skip
+          stop_after=0, sampled=True, scores=lambda step: float(step), **where):  # fmt: skip
     """A run of `steps`; what is given is called with the step's number at that place. Returns session and number."""
     number = Number()
 
@@ -67,10 +67,11 @@ def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, i
         seen = session.state.get("seen", 0)
         session.evaluate(examine)
         for step in session.steps():
-            with session.rollout() as rollout:
-                rollout.tokens = 4
-                if before_rollout:
-                    before_rollout(step)
+            if sampled:
+                with session.rollout() as rollout:
+                    rollout.tokens = 4
+                    if before_rollout:
+                        before_rollout(step)
             with session.update(BATCH):
                 number.value += step + 1
                 if in_update:
@@ -206,6 +207,21 @@ def test_a_signal_in_an_update_lets_it_end(tmp_path, whole, at):
     assert last(run).step == at + 1
     train(resume=run)
     assert files(run) == whole
+
+
+def test_a_signal_ends_a_run_that_samples_nothing_after_the_update(tmp_path):
+    session, _ = train(
+        output=tmp_path / "run",
+        sampled=False,
+        in_update=lambda step: step == 2 and signal.raise_signal(signal.SIGTERM),
+    )
+    assert (session.step, session.interrupted) == (3, "SIGTERM")
+    assert "tokens_per_second" in (row := read_run(tmp_path / "run").metrics[-1]) and "seconds/rollout" not in row
+
+
+def test_the_last_step_is_evaluated_whichever_it_is(tmp_path):
+    train(output=tmp_path / "run", steps=5)
+    assert [row["step"] for row in read_run(tmp_path / "run").metrics if "evaluation/score" in row] == [0, 2, 4, 5]
 
 
 def test_a_run_ends_when_evaluations_are_no_better(tmp_path, capsys):

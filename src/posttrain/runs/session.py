@@ -219,7 +219,7 @@ class Session:
         self.progress.step(step, **{name: metrics[key] for name, key in self._headline.items() if key in metrics})
         if owed:
             self._save({_OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
-        elif step % self._save_every == 0 or evaluation or step == self.total:
+        elif step % self._save_every == 0 or evaluation:
             self._save()
 
     def _save(self, more: Mapping[str, Any] | None = None) -> None:
@@ -238,8 +238,7 @@ class Session:
         if self._updating:
             return
         if self._waiting is not None:
-            if self.saved < self.step:  # or an evaluation that was owed already, and still is
-                self._write({}, owed=True)
+            self._write({}, owed=True)
         elif self.saved < self.step == self._written:
             self._save()
 
