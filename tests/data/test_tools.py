@@ -344,6 +344,14 @@ def test_a_turn_that_calls_may_end_with_another_stop_token():
     )
 
 
+def test_a_tag_that_closes_a_call_is_no_stop_token():
+    closes = CHATML_CALLS.replace("<|endoftext|>", "</tool_call>").replace(
+        "ARGUMENTS", "(c.function.arguments | tojson)"
+    )
+    with pytest.raises(TemplateError, match="before assistant turn 1 differently once the turn is there"):
+        chat_of(closes).training_ids([Message("user", "a"), DIALOGUE[1]])
+
+
 def test_a_template_that_wants_arguments_as_text_gets_text():
     chat = chat_of(CHATML_CALLS.replace("ARGUMENTS", "('' + c.function.arguments)"))
     text = marked(chat, chat.training_ids([Message("user", "a"), DIALOGUE[1]]))

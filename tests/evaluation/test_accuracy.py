@@ -142,3 +142,11 @@ def test_without_an_outcome_the_mean_reward_is_told_with_its_interval():
     assert (value, n) == (2.0, 3) and interval == pytest.approx((2 - 1.959964, 2 + 1.959964))
     with pytest.raises(ValueError, match="the same tasks"):
         again.over(exam)
+
+
+def test_without_an_outcome_a_task_with_one_answer_that_no_reward_applies_to_is_left_out():
+    lost = replace(group(1, 0), rewards=(1.0, math.nan))
+    found = summarize([replace(group(1, 0), rewards=(2.0, 4.0)), lost], "", greedy=False)
+    assert (found.n, found.rates, found.accuracy) == (1, (3.0,), 3.0)
+    with pytest.raises(RewardError, match="no reward applies to the answers of any of the 1 tasks"):
+        summarize([lost], "", greedy=False)

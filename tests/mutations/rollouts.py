@@ -198,7 +198,7 @@ MUTATIONS = [
             ("if part[name].applicable]", "]"),
         ]
     ),
-    Mutation("rollouts/signals.py", "if not group.lost]", "]", "rollouts/test_measures.py"),
+    Mutation("rollouts/signals.py", "if not group.lost]", "]", "rollouts/test_signals.py"),
     Mutation(
         "rollouts/drive.py",
         "(*opening, *trajectory",

@@ -29,7 +29,6 @@ MUTATIONS = [
             ("if row.scores[name].applicable]", "]"),
             ("score.value if score.applicable else None", "score.value"),
             ("    check_reward_models(config.reward_model,", "    (config.reward_model,"),
-            ("        refuse_unreadable(SingleTurn(rewards)", "        (SingleTurn(rewards)"),
         ]
     ),
     *(
@@ -52,6 +51,7 @@ MUTATIONS = [
             ("rollouts/setup.py", "None if config.eval_every else gold", "None"),
             ("rollouts/setup.py", "None if config.eval_every else gold", "gold"),
             ("recipes/evaluate.py", "    refuse_unreadable(environment,", "    (environment,"),
+            ("recipes/score.py", "        refuse_unreadable(SingleTurn(rewards)", "        (SingleTurn(rewards)"),
         ]
     ),
 ]

@@ -88,6 +88,8 @@ def test_pairs_tasks_and_judgements(model):
         ("'chosen' says nothing", 1, (f"row 3 of {source}",)),
     )
     assert [(one["part"], sum(one["learned"])) for one in found.summary()["shown"]] == [("chosen", 2), ("rejected", 6)]
+    answers = [line for line in found.lines() if line.startswith("  > ")]
+    assert answers == ["  > 2<|im_end|>", "  > three<|im_end|>"]  # and nothing of the prompt
     tasks = run(DataShow(in_memory([{"prompt": "1+1?", "answer": "2\x1b[2J"}]), model))
     assert tasks.layout == "rl" and tasks.learned == 0 and text(tasks).endswith("<|im_start|>assistant\n")
     assert "  answer: 2\\x1b[2J" in tasks.lines()

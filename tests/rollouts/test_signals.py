@@ -1,5 +1,7 @@
 """Signs of a gamed reward, counted by hand."""
 
+import math
+
 import pytest
 
 from posttrain.rollouts.signals import signals
@@ -28,6 +30,9 @@ def test_reward_and_length_within_groups():
     assert signals(falling)["reward/length_correlation"] == pytest.approx(-1.0)
     still = [group((1.0, 1.0), long, middle), group((3.0, 3.0), middle, short)]
     assert "reward/length_correlation" not in signals(still)
+    lost = group((math.nan, 5.0), long, short)  # one answer has no reward, so the other is compared with nothing
+    assert signals([*rising, lost])["reward/length_correlation"] == pytest.approx(1.0)
+    assert "reward/length_correlation" not in signals([lost])
 
 
 def test_pairs_of_tokens_that_differ_in_a_group():
