@@ -98,8 +98,35 @@ def test_the_letter_with_its_choice_is_read_and_with_another_it_is_not(text):
     assert read_letter(text.replace("aris", "ome").replace("P", "R").replace("p", "r"), CITIES) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "choices", "letter"),
+    [
+        *((said, ["5", "6"], None) for said in ("A) -5", "A: <5", ">5", "5!", "A) 5.5", "A) -5 is it")),
+        *((said, ["(0,1)", "x"], None) for said in ("[0,1]", "A) [0,1)", "A) 0,1")),
+        *((said, [".5", "6"], None) for said in ("5", "A) 5")),
+        *((said, ["-5", "5"], "A") for said in ("-5", "-5.", "\u22125", "A) -5", "A) \u22125")),
+        ("Paris", ["Paris", "London", "Paris"], None),
+        ("A", ["O", "A", "B"], None),  # the letter, or the blood group
+        ("O", ["O", "A", "B"], "A"),
+        ("B) A", ["O", "A", "B"], "B"),
+        ("35", [str(number) for number in range(40)], None),
+        *((letter, [], None) for letter in ("\u017f", "\u0131", "\u0130", "\u212a")),
+        ("B-Paris", CITIES, "B"),
+        ("B\u2014Paris", CITIES, "B"),
+    ],
+)
+def test_the_text_of_a_choice_is_read_with_its_signs(text, choices, letter):
+    assert read_letter(text, choices) == letter
+
+
+def test_choices_without_a_letter_are_refused():
+    with pytest.raises(RewardError, match="has 40 choices, and there are 26 letters"):
+        score(ChoiceVerifier(), "<answer>B</answer>", 1, choices=[str(number) for number in range(40)])
+
+
 def test_white_space_is_one_space():
     assert read_letter("The answer is\n\nB)  New\n York", ["Rome", "New York"]) == "B"
+    assert read_letter("B\n\nbecause it lies on the Seine", CITIES) == "B"
 
 
 LISTED = "What is the capital of France?\nA) London\nB) Paris\n(C) Rome"
@@ -119,6 +146,11 @@ LISTED = "What is the capital of France?\nA) London\nB) Paris\n(C) Rome"
         ("B who knows", LISTED, None),
         ("B) Paris is the capital of France.", LISTED, "B"),
         ("B) Paris is a joke", LISTED, None),
+        ("B) Paris. Is it the capital of France", LISTED, None),
+        ("B) Paris is lovely", LISTED, None),
+        ("B... I think", LISTED, None),
+        ("A) 5.5", "Is it 5?\nA) 5\nB) 6", None),
+        ("B) Paris", "(A) Paris (B) Paris (C) Rome", None),
         ("B) Rome", LISTED, None),
         ("The answer is Paris (B).", LISTED, "B"),
         ("London (B)", LISTED, None),
@@ -133,6 +165,29 @@ LISTED = "What is the capital of France?\nA) London\nB) Paris\n(C) Rome"
         ("A\u202eB", LISTED, None),
         ("\uff22\u200b", LISTED, "B"),
         ("b) paris", LISTED, "B"),
+        *((said, LISTED, None) for said in ("is B", "Is B correct", "is option B the answer", "B is that so", "B...")),
+        *((said, LISTED, None) for said in ("your answer is B", "[ ] B", "B [ ]", "[ ] Paris", "Paris...", "<> B")),
+        *((said, LISTED, None) for said in ("I B", "I) B", "B (I)", "(B)'", "Pari\u017f", "B) -Paris")),
+        *(
+            (f"B {tail}", LISTED, None)
+            for tail in (
+                "as a joke",
+                "as I was told",
+                "because of random choice",
+                "since nobody knows",
+                "because you do",
+            )
+        ),
+        ("B as Paris is in France", LISTED, "B"),
+        ("I think I choose B", LISTED, "B"),
+        *(
+            ("B" + tail, "London (A), Paris (B) or Rome (C)?", None)
+            for tail in (" ?", "?!", ") Rome", ") s", " 'A'", " a")
+        ),
+        ("B) Paris", "London (A), Paris (B) or Rome (C)?", "B"),
+        ("B) Paris", "(A) London (B) Paris (C) Rome", "B"),
+        ("B) Rome", "(A) London (B) Paris (C) Rome", None),
+        ("B) London", "(A) London (B) Paris (C) Rome", None),
     ],
 )
 def test_what_stands_with_a_letter_is_its_own_choice_or_words_of_the_question(text, question, letter):
@@ -153,6 +208,7 @@ def test_a_choice_that_denies_something_is_read_with_its_letter():
 def test_an_explanation_may_name_no_other_choice():
     assert read_letter("B, because it lies on the Seine", CITIES) == "B"
     assert read_letter("B because Rome is larger", CITIES) is None
+    assert read_letter("B, because it is larger than C", CITIES) is None
 
 
 def test_the_text_of_a_choice_counts_as_its_letter():
@@ -190,9 +246,12 @@ def test_a_hostile_completion_takes_no_time():
         "\\text{" * 20_000,
         "(" * 50_000 + "B",
         "answer" + "*:" * 50_000,
+        "B " * 999,
+        "B," * 999,
+        "I J " * 499,
     )
     start = time.monotonic()
-    assert [read_letter(text) for text in hostile] == [None] * 6
+    assert [read_letter(text) for text in hostile] == [None] * 9
     assert time.monotonic() - start < 10
 
 

@@ -76,6 +76,7 @@ def test_one_number_is_read(text, expected):
         "3-5",
         "10^6^2",
         "0,500,000",
+        "00,500",
         "\u00bd2",
         "2 3/2",
         "50 - 8 = 41",
@@ -257,6 +258,36 @@ def test_signs_fractions_percent_and_units(gold, answer, expected):
         ("How many?", "42 m", 42),
         ("How much has Janet?", "Janet has 42", 42),
         ("How much has Janet?", "Nobody has 42", None),
+        *(
+            (f"{word} of them are sold. How many?", f"{word} is 42", None)
+            for word in ("None", "Half", "Fifty", "Twice")
+        ),
+        *(
+            (f"How many eggs are {word} sold?", f"42 {end}", None)
+            for word in (
+                "too",
+                "not",
+                "hundredfold",
+                "fifty",
+                "ninth",
+                "cannot",
+                "maximum",
+                "none",
+                "lakhs",
+                "fiftieth",
+            )
+            for end in (word, f"eggs {word}")
+        ),
+        ("How many eggs does she sell?", "42 does she sell", None),
+        ("How many eggs?", "42 how many", None),
+        *(("How many eggs?", f"42 {end}", None) for end in ("of", "per", "eggs per", "eggs of")),
+        *(("How many dollars or eggs?", said, None) for said in ("$42m", "$42 mm", "42m eggs", "42 m dollars", "42m$")),
+        *(("How many?", said, None) for said in ("$42 kg", "Answer-42", "total-42")),
+        *(("How many people?", said, None) for said in ("42 MM", "42 M people", "42 MM people")),
+        ("How many eggs are left?", "42 eggs left", 42),
+        ("How many years older?", "42 years older", 42),
+        ("How many pounds?", "\u00a342 pounds", 42),
+        ("How deep in meters is it?", "42 m deep", 42),
     ],
 )
 def test_a_unit_of_another_scale_than_the_question_names_is_not_read(question, answer, expected):
@@ -294,6 +325,7 @@ def test_the_last_number_counts_only_when_asked_for_and_only_outside_the_reasoni
     lenient = NumberVerifier(last_number=True)
     assert value(lenient, "6 times 7 is 42", "42") == 1.0
     assert score(lenient, "<think>it is 42 here</think> I do not know", "42").unparsed
+    assert score(lenient, "<think>\nit is 42\n</think>\nDone", "42").unparsed
     assert score(lenient, "#### 41 or 42", "42").unparsed  # there is an answer, and it is not one number
     assert value(lenient, "42 it is, and not 41", "42") == 0.0
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from string import ascii_uppercase
 from typing import Any, ClassVar, cast
 
@@ -10,6 +11,7 @@ from posttrain.errors import RewardError
 from posttrain.rewards.reward import score_each
 from posttrain.rewards.verifiers.characters import plain_characters
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
+from posttrain.rewards.verifiers.surroundings import answered_before, around, taken_back
 from posttrain.types import Episode, Score
 
 # These see text whose white space is single spaces. No two repetitions in them can take the same character, so that a
@@ -18,14 +20,21 @@ MAX_CHARACTERS = 2000  # of an answer that is read
 _COMMAND = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|boxed) ?\{([^{}]*)\}")
 _DENIED = re.compile(r"(?:[!\u00ac~\u2260]|[-\u2013\u2014](?! ))[ *_`\"'(\[]*$")  # before a letter: !B, -B
 _DENIED_WHOLE = re.compile(r"[!\u00ac~\u2260]|[-\u2013\u2014](?! )|<!--")
-_PRIME = re.compile(r"['\u2019\u2032]")  # after it: B' is a complement, unless B was quoted
+_SPOILED_WHOLE = re.compile(r"\[ *\]|<>|(?:\.\.|\u2026)[^\w.]*$")  # a box that is not ticked, an end left open
+_PRIME = re.compile(r"[)\]}*_`$]*['\u2019\u2032]")  # after it: B' is a complement, unless B was quoted
+_SPOILED = re.compile(r"[)\]}*_`\"'$ ]*(?:\.\.|\u2026)")  # B...
 _MARKS = " *_`\"'\u201c\u201d.,:;!()[]{}$<>-\u2013\u2014"
 _CAPITAL = re.compile(r"(?<![\w'\u2019])([A-Z])(?![\w'\u2019])")
+_ANY_CAPITAL = re.compile(r"(?<!\w)(?<!\w['\u2019])([A-Z])(?!\w|['\u2019]\w)")
+_NO_LETTER = re.compile(r"\bA (?=[a-z])|\bI(?=['\u2019 ][A-Za-z]{2})")  # the article, and the word "I"
 _ALONE = re.compile(
-    r"(?:(?:the )?(?:correct |right |final )?(?:option|choice|answer)(?: is)?[ *_`\"':(\[]*)?([a-z])", re.IGNORECASE
+    r"(?:(?:the )?(?:correct |right |final )?(?:option|choice|answer)(?: is)?[ *_`\"':(\[]*)?([a-z])",
+    re.IGNORECASE | re.ASCII,  # else the long s and the sign of kelvin are letters
 )
 # A tail that explains begins with one of these; it may name no other letter or choice, and nothing in _TURNS.
-_BECAUSE = re.compile(r"[ ,;.:\-]*(?:because|since|as(?! (?:well|long|soon|far|if|opposed)))\b", re.IGNORECASE)
+_BECAUSE = re.compile(
+    r"(?i)[ ,;.:\-]*(?:(?:because|since) \w|as (?=(?:it|this|that|he|she|they|we|the)\b|(?-i:[A-Z])))"
+)
 # What may stand before the letter, and after it. No word in it can turn what the sentence says.
 _LEADS = frozenset(
     (
@@ -40,7 +49,6 @@ _LEADS = frozenset(
             "the",
             "my",
             "our",
-            "your",
             "final",
             "correct",
             "right",
@@ -49,15 +57,20 @@ _LEADS = frozenset(
         *("answer", "option", "choice", "letter", "is", "be", "it", "it's", "one", "must", "definitely", "clearly"),
     )
 )
+_LETTER_IN_QUESTION = re.compile(r"(?<!\w)[(\[]?[A-Z][)\].:=]")
 _FILLERS = re.compile(r"(?i)\b(?:of course|for sure|to (?:this|the) question)\b")
-_ASKS = re.compile(r"(?i)[ *_\"'(]*(?:is|would|will|must|am) (?:it|this|that|i|we|the)\b")
+_ASKS = re.compile(
+    r"(?i)[ *_\"'(]*(?:(?:is|am)\b|(?:would|will|must)(?: (?:it|this|that|i|we|the|option|choice)\b|\W*$))"
+)
+_ASKS_AFTER = re.compile(r"(?i)\b(?:is|would|will|must) (?:it|this|that|i|we)\b.*\w")
 # Words that turn what a sentence says: with one of them, free text says nothing for certain.
 _TURNS = re.compile(
     r"(?i)\b(?:no|not|none|never|nor|neither|cannot|can't|\w+n['\u2019]t|wait|actually|instead|rather|but|however|though"
     r"|although|or|and|also|possibly|maybe|perhaps|probably|might|may|could|either|both|all|any|except|unless|without"
     r"|excluding|rule[sd]?|ruling|eliminat\w*|reject\w*|exclud\w*|discard\w*|wrong|incorrect\w*|false|falsely|invalid"
     r"|untrue|bad|worst|least|opposite|other|others|else|if|unsure|uncertain|guess\w*|doubt\w*|hardly|scarcely|second"
-    r"|alternatively|otherwise|correction|sorry|hmm|thought|far|fails?|refuted?|contradict\w*|mistak\w*)\b"
+    r"|alternatively|otherwise|correction|sorry|hmm|thought|far|fails?|refuted?|contradict\w*|mistak\w*|seems?|appears?"
+    r"|random\w*|nobody|jok(?:e|es|ing)|told|you|your|want(?:ed|s)?|have to|had to|should|placeholder)\b"
 )
 
 
@@ -69,10 +82,10 @@ class ChoiceVerifier:
     under "choices" in the task's metadata, or else the lines "A) ...", "B) ..." of its prompt. An answer is read as a
     letter if it is the letter alone, "(B)", "the answer is B", "B) Paris" or "B, because ...", or the text of a choice.
     Anything else is `unparsed`: an answer with two letters, a denial or a hedge ("B is wrong", "possibly B"), or
-    whose letter and text belong to two choices.
+    whose letter and text belong to two choices, or that what stands before or after it takes back.
 
     Raises (while scoring):
-        RewardError: `task.answer` names no choice.
+        RewardError: `task.answer` names no choice, or may mean two; there are more than 26 choices.
     """
 
     answer_in: AnswerIn = "answer"
@@ -86,6 +99,10 @@ class ChoiceVerifier:
 
     def _score_one(self, episode: Episode) -> Score:
         choices = _choices(episode)
+        if len(choices) > len(ascii_uppercase):
+            raise RewardError(
+                f"reward '{self.name}': task {episode.task.id!r} has {len(choices)} choices, and there are 26 letters"
+            )
         right = _right_letter(episode.task.answer, choices)
         if right is None:
             raise RewardError(
@@ -96,8 +113,12 @@ class ChoiceVerifier:
         if answer is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
         letter = read_letter(answer, choices, _question(episode))
-        if letter is None:
-            return Score(0.0, answer, "not one letter", unparsed=True)
+        before, after = around(episode.completion, self.answer_in, answer)
+        earlier = answered_before(before, self.answer_in)
+        others = [*_DECLARED.findall(after), *([read_letter(earlier, choices)] if earlier else [])]
+        if letter is None or taken_back(before, after, self.answer_in) or set(others) - {letter}:
+            why = "not one letter" if letter is None else "what stands around it takes it back"
+            return Score(0.0, answer, why, unparsed=True)
         return Score(float(letter == right), letter, "" if letter == right else f"expected {right}")
 
 
@@ -113,26 +134,40 @@ def read_letter(text: str, choices: Sequence[str] = (), question: str = "") -> s
         ('B', 'B')
     """
     plain = plain_characters(text) if len(text) <= MAX_CHARACTERS else None
-    if plain is None or _DENIED_WHOLE.match(plain):
+    if plain is None:
         return None
     text = _COMMAND.sub(r"\1", " ".join(plain.split()))
     text = _COMMAND.sub(r"\1", text)  # a box around text
-    for index, choice in enumerate(choices):
-        if " ".join(choice.split()) == text:
-            return ascii_uppercase[index]
-    if letter := _by_text(text, choices):
-        return letter
-    if alone := _ALONE.fullmatch(text.strip(_MARKS)):
-        return None if _denied(text, text.index(alone[0]) + alone.start(1)) else alone[1].upper()
-    return next((match[1] for match in _CAPITAL.finditer(text) if _gives(text, match, choices, question)), None)
+    lettered = list(zip(ascii_uppercase, choices, strict=False))
+    same = [letter for letter, choice in lettered if " ".join(choice.split()) == text]
+    spoiled = not same and _SPOILED_WHOLE.search(text) is not None
+    same = same or [letter for letter, choice in lettered if _same(choice, text) and not spoiled]
+    denied = spoiled or _DENIED_WHOLE.match(text) is not None
+    by_text = same[0] if len(same) == 1 else None if denied else _by_text(text, choices)
+    alone = _ALONE.fullmatch(text.strip(_MARKS))
+    letter = alone[1].upper() if alone else None
+    if by_text:  # a letter that is the text of another choice may mean either
+        return None if letter and letter != by_text and letter in ascii_uppercase[: len(choices)] else by_text
+    if denied or same:
+        return None
+    if alone:
+        return None if _denied(text, text.index(alone[0]) + alone.start(1)) else letter
+    letters = islice(_CAPITAL.finditer(text), 8)  # before the one that counts only the word "I" may stand
+    return next((match[1] for match in letters if _gives(text, match, choices, question)), None)
 
 
 def _denied(text: str, letter: int) -> bool:
     """Whether a sign at the letter at this place denies it."""
-    quoted = text[max(letter - 1, 0) : letter] in ("'", "\u2018")
-    return _DENIED.search(text[:letter]) is not None or (_PRIME.match(text, letter + 1) is not None and not quoted)
+    quoted = text[:letter].rstrip("([{*_`$")[-1:] in ("'", "\u2018")
+    spoiled = _SPOILED.match(text, letter + 1) is not None or (
+        _PRIME.match(text, letter + 1) is not None and not quoted
+    )
+    return spoiled or _DENIED.search(text[:letter]) is not None
 
 
+_DECLARED = re.compile(
+    r"(?:\b(?i:(?:answer|option|choice)(?: is|:)|choose|pick|select)|^)[\s*_(\[,/;]*([A-Z])(?![\w'\u2019])(?! [a-z])"
+)
 _THE_ANSWER = re.compile(
     r"(?:(?:so|thus|therefore|hence),? )?(?:the |my )?(?:final |correct |right |best )?(?:answer|option|choice)"
     r"(?: is)?[ :*_]+",
@@ -144,8 +179,8 @@ _TEXT_BESIDE = re.compile(r"[(\[]?(?P<letter>[a-z])[)\].:] *(?P<text>.+)")
 
 def _by_text(text: str, choices: Sequence[str]) -> str | None:
     """The letter of the choice whose text is given: after "the answer is", or with its own letter beside it."""
-    text = _THE_ANSWER.sub("", text.strip(_MARKS), count=1)
-    letters = [ascii_uppercase[i] for i, choice in enumerate(choices) if _same(choice, text)]
+    text = _THE_ANSWER.sub("", _without_marks(text), count=1)
+    letters = [letter for letter, choice in zip(ascii_uppercase, choices, strict=False) if _same(choice, text)]
     for beside in (_LETTER_BESIDE.fullmatch(text.strip(" .*")), _TEXT_BESIDE.fullmatch(text)):
         if beside:
             index = ascii_uppercase.index(beside["letter"].upper())
@@ -162,20 +197,33 @@ def _gives(text: str, letter: re.Match[str], choices: Sequence[str], question: s
         _denied(text, letter.start())
         or _ASKS.match(before)
         or not _is_lead(before)
+        or _other_letters(before, letter[1])
         or (choices and ascii_uppercase.index(letter[1]) >= len(choices))
     ):
         return False
-    if not after.strip(_MARKS) or (_is_lead(after) and not _other_letters(after, letter[1])):
-        return True
-    if choices and _same(choices[ascii_uppercase.index(letter[1])], after.lstrip(_MARKS)):
+    shown = _without_marks(_DASH.sub("", after))
+    if not shown.strip(_MARKS) or (_is_lead(after) and not _other_letters(after, letter[1])):
+        return not _ASKS_AFTER.search(after)
+    if choices and _same(choices[ascii_uppercase.index(letter[1])], shown):
         return True
     if _other_letters(after, letter[1]) or _TURNS.search(after):
         return False
     own = "".join(choices[ascii_uppercase.index(letter[1]) :][:1])
-    if _BECAUSE.match(after) or (own.strip() and _repeats(after.lstrip(_MARKS), own, question)):
+    if _BECAUSE.match(after) or (own.strip() and _repeats(shown, own, question)):
         return not any(_names(after, choice) for choice in _others(choices, letter[1]))
-    shown = after.strip(_MARKS).casefold()  # the text of a choice that only the question has
-    return not choices and bool(shown) and shown in " ".join(question.split()).casefold()
+    return not choices and _stands_beside(letter[1], shown.rstrip(_MARKS), " ".join(question.split()))
+
+
+def _stands_beside(letter: str, text: str, question: str) -> bool:
+    """Whether the question, whose choices are not known, has this text beside this letter and beside no other."""
+    text, letters = rf"(?i:{re.escape(text)})", list(_LETTER_IN_QUESTION.finditer(question))
+    if not re.search(r"\w", text.removeprefix("(?i:")) or not letters:
+        return False
+    if re.match(r"[*_ -]{0,3}\w", question[letters[-1].end() :]):  # (A) London (B) Paris
+        beside = rf"(?<!\w)([A-Z])(?!\w)[)\]}}.:=*_ -]{{1,6}}{text}(?!\w)"
+    else:  # London (A) or Paris (B)
+        beside = rf"(?<!\w){text}[ *_]*[(\[]([A-Z])[)\]]"
+    return set(re.findall(beside, question)) == {letter}
 
 
 def _is_lead(text: str) -> bool:
@@ -185,8 +233,8 @@ def _is_lead(text: str) -> bool:
 
 
 def _other_letters(text: str, letter: str) -> bool:
-    """Whether `text` has a capital letter that stands alone, but for the word "I" and an article."""
-    return any(match[1] not in ("I", letter) for match in _CAPITAL.finditer(re.sub(r"\bA (?=[a-z])", "", text)))
+    """Whether `text` has another capital letter that stands alone, but for the word "I" and an article."""
+    return any(match[1] != letter for match in _ANY_CAPITAL.finditer(_NO_LETTER.sub("", text)))
 
 
 def _others(choices: Sequence[str], letter: str) -> list[str]:
@@ -199,17 +247,32 @@ def _names(text: str, choice: str) -> bool:
 
 def _repeats(text: str, choice: str, question: str) -> bool:
     """Whether `text` is the choice and then no more than words of the question: "Paris is the capital of France"."""
-    said = re.match(rf"{re.escape(' '.join(choice.split()))}(?!\w)", text, re.IGNORECASE)
+    said = re.match(rf"{re.escape(' '.join(choice.split()))}(?![.,]?\w)", text, re.IGNORECASE)
     known = {*re.findall(r"\w+", question.casefold()), "is", "are", "was", "the", "a", "an", "of", "it"}
     return (
         said is not None
-        and not re.search(r"[^\w\s.,!*]", text[said.end() :])
+        and not (re.search(r"[^\w\s.,!*]", text[said.end() :]) or _ASKS_AFTER.search(text[said.end() :]))
         and set(re.findall(r"\w+", text[said.end() :].casefold())) <= known
     )
 
 
+# Marks around the text of a choice, where a sign that is glued to it is none: -5, <5, .5, 5!
+_BEFORE_TEXT = re.compile(r"^(?:[ *_`\"'\u201c\u201d,:;()\[\]{}$]|\.(?![0-9])|[->\u2013\u2014]+(?= ))+")
+_AFTER_TEXT = re.compile(r"(?:[ *_`\"'\u201c\u201d.,:;()\[\]{}$<>\u2013\u2014-]|(?<![0-9)])!)+$")
+_DASH = re.compile(r"^[)\]}*_`.:]*[-\u2013\u2014](?=[^\W\d_]{2})")  # B-Paris
+_BRACKETS = re.compile(r"[(\[].*,.*[)\]]")  # of an interval or a point, where they say something
+
+
 def _same(choice: str, text: str) -> bool:
-    return " ".join(choice.split()).strip(_MARKS).casefold() == text.strip(_MARKS).casefold()
+    choice, text = (" ".join(part.split()).replace("\u2212", "-").lower() for part in (choice, text))
+    if _BRACKETS.fullmatch(choice) and not text.rstrip(" .*_`\"'$").endswith(choice):
+        return False
+    return _AFTER_TEXT.sub("", _without_marks(choice)) == _AFTER_TEXT.sub("", _without_marks(text))
+
+
+def _without_marks(text: str) -> str:
+    """`text` without the marks that stand before it."""
+    return _BEFORE_TEXT.sub("", text, count=1)
 
 
 def _choices(episode: Episode) -> list[str]:

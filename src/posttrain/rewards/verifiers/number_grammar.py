@@ -11,7 +11,7 @@ from fractions import Fraction
 from posttrain.rewards.verifiers.arithmetic import arithmetic
 from posttrain.rewards.verifiers.cardinals import leading_cardinal
 from posttrain.rewards.verifiers.characters import plain_characters
-from posttrain.rewards.verifiers.units import is_unit, other_scale
+from posttrain.rewards.verifiers.units import is_millions, is_other_word, is_unit, other_scale
 
 MAX_CHARACTERS = 400  # of an answer that is read; a number needs fewer
 MAX_EXPONENT = 400
@@ -107,10 +107,12 @@ def parse_number(text: str, question: str = "") -> Number | None:
 
 def _without_lead(text: str, question: str) -> str:
     lead = _LEAD.match(text)
-    subject = lead and lead["subject"]
-    if subject and subject.casefold() not in _SUBJECTS and subject not in re.findall(r"\b[A-Z][a-z]+\b", question):
+    subject = (lead and lead["subject"]) or "it"
+    names = [name for name in re.findall(r"\b[A-Z][a-z]+\b", question) if not is_other_word(name.casefold())]
+    if lead is None or (subject.casefold() not in _SUBJECTS and subject not in names):
         return text
-    return unwrapped(text[lead.end() :]) if lead else text
+    rest = text[lead.end() :]
+    return text if lead[0][-1:].isalpha() and rest.startswith("-") else unwrapped(rest)  # "Answer-42": a dash?
 
 
 def _said(text: str, question: str) -> Number | None:
@@ -119,7 +121,9 @@ def _said(text: str, question: str) -> Number | None:
     if match is None or not is_unit(text[match.end() :], question):
         return None
     currency = (match["currency"] or "").casefold()
-    if other_scale([currency], question) or other_scale(re.findall(r"[a-z€£]+", text[match.end() :]), currency):
+    if is_millions(text[match.end() :], currency) or other_scale([currency], question):
+        return None
+    if other_scale(re.findall(r"[a-z€£]+", text[match.end() :]), currency):
         return None
     number = read_number(match)
     if number is None or (negated and (match["sign"] or match["inner"])):

@@ -11,7 +11,8 @@ from posttrain.errors import RewardError
 from posttrain.rewards.reward import score_each
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, outside_reasoning
 from posttrain.rewards.verifiers.number_grammar import Number, parse_number
-from posttrain.rewards.verifiers.prose import final_number
+from posttrain.rewards.verifiers.prose import declared, final_number
+from posttrain.rewards.verifiers.surroundings import answered_before, around, taken_back
 from posttrain.types import Episode, Score
 
 
@@ -23,7 +24,7 @@ class NumberVerifier:
     percent sign, "minus 5", "forty-two", an equation that holds, and a unit: a common one, or words of the question; of
     the units of time, money, length, mass and volume only those that the question names, where it names any. Numbers
     are compared exactly, so 0.10 equals .1. 50% equals 50 and 0.5 alike. An answer that says anything else is
-    `unparsed`.
+    `unparsed`, and so is one that what stands before or after it takes back.
 
     Args:
         answer_in: where the answer is.
@@ -56,6 +57,11 @@ class NumberVerifier:
         question = " ".join([*(m.content for m in episode.task.prompt if m.role == "user"), gold])
         if answer is not None:
             number, why = parse_number(answer, question), f"not one number: {answer[:80]!r}"
+            before, after = around(episode.completion, self.answer_in, answer)
+            earlier = answered_before(before, self.answer_in)
+            others = _numbers_after(after, question) + ([parse_number(earlier, question)] if earlier else [])
+            if taken_back(before, after, self.answer_in) or any(other != number for other in others):
+                number, why = None, "what stands around it takes it back"
         else:
             number = final_number(outside_reasoning(episode.completion), question) if self.last_number else None
             why = not_found(self.answer_in)
@@ -63,6 +69,12 @@ class NumberVerifier:
         if number is None or equal is None:
             return Score(0.0, answer, why if number is None else f"{number} may mean {right} or not", unparsed=True)
         return Score(float(equal), str(number), "" if equal else f"expected {right}")
+
+
+def _numbers_after(after: str, question: str) -> list[Number | None]:
+    """The numbers that the text after an answer calls the answer, or that the next line is."""
+    alone = parse_number(after.strip().partition("\n")[0], question)
+    return [number for number in (alone, *declared(after)) if number is not None]
 
 
 def same_number(given: Number, right: Number) -> bool | None:

@@ -5,13 +5,16 @@ Prose has no grammar, so doubts decide: a word that denies, hedges or compares, 
 """
 
 import re
+from fractions import Fraction
 from itertools import pairwise
 
 from posttrain.rewards.verifiers.cardinals import leading_cardinal
 from posttrain.rewards.verifiers.characters import plain_characters
+from posttrain.rewards.verifiers.claims import is_claim
 from posttrain.rewards.verifiers.extraction import extract
 from posttrain.rewards.verifiers.number_grammar import NUMBER, Number, equals, one_notation, parse_number, read_number
-from posttrain.rewards.verifiers.units import CHANGES, other_scale
+from posttrain.rewards.verifiers.surroundings import taken_back
+from posttrain.rewards.verifiers.units import CHANGES, is_millions, other_scale
 
 MAX_CHARACTERS = 2000  # of the end of a text that are read
 
@@ -52,13 +55,27 @@ _BEFORE = (
     | {"after", "before", "square", "cube", "like", "but", "approx", "ca"}
     | {"suppose", "supposing", "assume", "assuming", "pretend", "try", "trying", "let", "another", "neg"}
 )
-_AFTER = _NEAR | {"plus", "etc", "dz", "doz", "approx", "bc", "bce"}
+_AFTER = (_NEAR - {"remaining"}) | {"plus", "etc", "dz", "doz", "approx", "bc", "bce"}
+_ENDS = frozenset(
+    (
+        *("half", "change", "third", "quarter", "debt", "short", "off", "plus", "minus"),
+        *("without", "percent", "times", "million", "millions", "mil", "thousand", "hundred", "dozen", "approx", "odd"),
+        *("something", "ish", "some"),
+    )
+)  # after the number, perhaps with its unit between
 _MILLIONS = re.compile(r"[ *_$`)]*[KMGBT]\b")  # 42 M; a unit is written small: 42 m, 42 g
 _NO_EQUATION = re.compile(r"[<>!~\u2248]\s*=[ *_$`(]*$")  # >= 42, != 42
 _SIGN_APART = re.compile(r"[-+~!]\)?[ *_$`]*$|!$")  # (-)42, !42
 _JOINS = re.compile(r"(?i)\b(?:to|and|or|through|until|vs|versus|then|first|und|\u0438|et|y)\b")
 _DECLARED = re.compile(r"\banswer(?: is|:| =|\*\*:|:\*\*)[ *_$:(]*(" + re.sub(r"\?P<\w+>", "?:", NUMBER) + ")", re.I)
+_DECLARED_IN_WORDS = re.compile(r"\banswer(?: is|:) [*_]*([a-z]+(?:[ -][a-z]+)*)", re.I)
 _SIGN = re.compile(r"(?:^|[a-z:=,] )(?:minus|negative) $", re.IGNORECASE)
+_GOES_ON = re.compile(
+    r"(?i)\W*(?:add|double|triple|halve|half|then|divide|multiply|subtract|let|but|in|at|approximately|roughly|about|plus"
+    r"|minus|times|scratch|source|i made)\b"
+)
+_SHORT = re.compile(r"(?:^|[.!?] +)\(?(?!yes|so|ok|thus|mrs?|ms|dr|st)[a-z]{1,4}\.\s*$", re.IGNORECASE)
+_ITEM = re.compile(r"\s*(?:[-*\u2022]|\(?(?:[0-9a-z]{1,2}|[ivx]{1,4})[.):]|[a-z] ?=)\s+(.*)", re.IGNORECASE)
 _BULLET = re.compile(r"(?:[-*\u2022]|\(?[0-9]{1,2}[.)]|\(?[a-z][.)]) [ *_$]*$", re.IGNORECASE)
 _FOLLOWS = ".,:;)\"'`}\u00b0\u20ac\u00a3(\u2705\u2713\u2714"
 _FORMULA = re.compile(r"\$\$([^$]+)\$\$|\$([^$]+)\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
@@ -79,7 +96,9 @@ def final_number(text: str, question: str = "") -> Number | None:
     number = parse_number(sentence, question) or _inside(one_notation(sentence), question)
     if number is None or _TURNS.search(sentence + " " + rest) or _numbers_in_words(rest):
         return None
-    return None if _another_stands(before, sentence, number) else number
+    if _GOES_ON.match(rest) or taken_back("", rest):
+        return None
+    return None if _another_stands(before, sentence, number, question) else number
 
 
 def final_formula(text: str, question: str = "") -> str | None:
@@ -130,19 +149,37 @@ def _last_sentence_with_digit(text: str) -> tuple[str, str, str]:
     return text[:start], text[start:end], text[end:]
 
 
-def _another_stands(before: str, sentence: str, number: Number) -> bool:
+def declared(text: str) -> list[Number | None]:
+    """The numbers that `text` calls its answer."""
+    words = [leading_cardinal(match[1]) for match in _DECLARED_IN_WORDS.finditer(text)]
+    numbers = [parse_number(match[1]) for match in _DECLARED.finditer(one_notation(text))]
+    return numbers + [Number(Fraction(cardinal[0])) for cardinal in words if cardinal and cardinal[0] != 1]
+
+
+def _another_stands(before: str, sentence: str, number: Number, question: str) -> bool:
     """Whether the text gave another answer, or is a list of numbers, of which this is the last."""
-    declared = [parse_number(match[1]) for match in _DECLARED.finditer(one_notation(before + sentence))]
-    if any(said not in (None, number) for said in declared):
+    if any(said not in (None, number) for said in declared(before + sentence)):
         return True
     line = before.rpartition("\n")[2]
-    alone = parse_number(sentence) is not None
+    above = before.rstrip().rpartition("\n")[2]
+    if _item(sentence, question) is not None and _item(above, question) not in (None, number):
+        return True
+    if _SHORT.search(line) and re.match(r"\W*[0-9]", sentence):  # Eq. 42
+        return True
+    alone = parse_number(sentence, question) is not None
     if alone and _BULLET.fullmatch(line.lstrip() + re.split(r"[0-9]", sentence)[0]):
         return True
     before = re.sub(r"(?:^|\n)\s*\(?[0-9a-z]{1,2}[.)]\s*$", "", before, flags=re.IGNORECASE)  # the number of a line
     previous = re.split(r"(?<=[.!?;])\s+|\n+", before.strip())[-1].rstrip("!?;.\u2026 ")
     alone = alone and "answer" not in sentence.casefold()
-    return alone and parse_number(previous) not in (None, number)
+    step = re.search(r"[0-9].*=", sentence) is not None  # 48 / 2 = 24. 48 + 24 = 72
+    return alone and not step and parse_number(previous, question) not in (None, number)
+
+
+def _item(line: str, question: str) -> Number | None:
+    """The number that an item of a list is: "(a) 42", "* 42", "B: 42"."""
+    item = _ITEM.fullmatch(line.rstrip())
+    return parse_number(item[1], question) if item else None
 
 
 def _numbers_in_words(text: str) -> bool:
@@ -161,6 +198,8 @@ def _inside(sentence: str, question: str) -> Number | None:
     negated = _SIGN.search(before) is not None and not match["sign"]
     if not _words_fit(before, after, negated, question) or not _signs_fit(before, after, match):
         return None
+    if not is_claim(before, after, question) or is_millions(after[:40], match["currency"] or ""):
+        return None
     number = read_number(match)
     if number is None or not _sides_hold(before, number):
         return None
@@ -175,7 +214,7 @@ def _words_fit(before: str, after: str, negated: bool, question: str) -> bool:
     follow = [word.strip(".,;:!?*_()$").casefold() for word in follow]
     if set(said) & (_BEFORE - {"minus", "negative"} if negated else _BEFORE) or set(follow[:1]) & _AFTER:
         return False
-    if {"half", "change", "third", "quarter", "debt"} & set(follow) or re.search(r"(?i)\bif\b", after):
+    if _ENDS & set(follow) or re.search(r"(?i)\bif\b", after):
         return False
     if any(_numbers_in_words(word) for word in [*said[-1:], *follow[:1]]):
         return False
@@ -210,6 +249,6 @@ def _sides_hold(before: str, number: Number) -> bool:
     if not before.endswith("="):
         return True
     side = before[:-1].split("=")[-1]
-    arithmetic = re.search(r"(?<![\w.])[-+*/\u00d7\u00f7\u00b7()0-9.,\s$x]*$", side)
+    arithmetic = re.search(r"(?<![\w.])[-+*/\u2013\u00d7\u00f7\u00b7()0-9.,\s$x]*$", side)
     written = arithmetic[0].strip(" ,.$") if arithmetic else ""
     return not re.search(r"[0-9]", written) or equals(written, number.value)

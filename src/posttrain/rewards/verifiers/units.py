@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from string import ascii_letters
 
+from posttrain.rewards.verifiers.cardinals import leading_cardinal
+
 _MONEY = ({"dollar", "dollars", "usd", "bucks", "$"}, {"cent", "cents"}, {"euro", "euros", "eur", "€"}, {"gbp", "£"})
 _TIME = (
     {"second", "seconds", "sec", "s"},
@@ -39,9 +41,11 @@ _COMPOUND = (
     *("°c", "°f", "celsius", "old", "am", "pm", "units", "unit", "points", "point", "items", "people", "times", "¥"),
     "₹",
 )
+_MEASURES = frozenset[str]().union(*_LENGTH, *_MASS, *_VOLUME) - {"pound", "pounds"}
 _DIMENSIONS = (_MONEY, _TIME, _LENGTH, _MASS, _VOLUME)
 UNITS = frozenset(_COMPOUND).union(*(unit for dimension in _DIMENSIONS for unit in dimension)) - {"$"}
 ONE_LETTER = frozenset(("s", "h", "m", "g", "l", "L"))  # 42 S, 42 H and 42 A are no answers to what schools ask
+_ORDINALS = frozenset(("first", "second", "third", "fifth", "eighth", "ninth", "twelfth"))
 _CONNECTORS = frozenset(("per", "a", "an", "each", "every", "of", "in", "total", "altogether"))
 CAPITALS = frozenset(("M", "MM", "G", "T", "B", "K"))  # million, giga, tera, billion, thousand
 CHANGES = frozenset(
@@ -61,6 +65,33 @@ CHANGES = frozenset(
     )
 )
 """Words that change what a number says. None of them is a unit, even where the question has it."""
+
+OTHER_WORDS = frozenset(
+    (
+        *("who", "whom", "whose", "what", "which", "when", "where", "why", "how", "whether", "does", "did", "doing"),
+        *("can", "cannot", "could", "may", "might", "must", "shall", "should", "will", "would", "ought"),
+        *("nobody", "none", "nothing", "nowhere", "anybody", "anyone", "anything", "any", "everybody", "everyone"),
+        *("everything", "both", "some", "somebody", "someone", "something", "several", "few", "many", "much"),
+        *("little", "lot", "lots", "enough", "other", "others", "another", "same", "such", "equal", "unequal"),
+        *("although", "though", "because", "since", "until", "till", "while", "whereas", "then", "otherwise", "else"),
+        *("yet", "still", "however", "so", "also", "too", "even", "ever", "again", "hardly", "scarcely", "barely"),
+        *("rather", "quite", "very", "sometimes", "always", "often", "likely", "unlikely", "uncertain", "unsure"),
+        *("after", "before", "beyond", "behind", "past", "near", "within", "beside", "besides", "against", "among"),
+        *("despite", "toward", "towards", "through", "throughout", "like", "upon", "as", "at", "by"),
+        *("maximum", "minimum", "max", "min", "approximate", "exact", "rounded", "impossible", "invalid", "untrue"),
+        *(
+            "fold",
+            "lakhs",
+            "crores",
+            "quadrillion",
+            "quintillion",
+            "couples",
+            "grand",
+            "quadruple",
+        ),
+    )
+)
+"""Words that ask, hedge, deny, bound or count. No question makes one of them a unit, or the subject of a number."""
 
 _WORDS = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?|[$€£]")
 _OPEN = re.compile(r"^(?:\\text\{|[*_`$(])+|[*_`$.})]+$")
@@ -82,7 +113,7 @@ def is_unit(text: str, question: str) -> bool:
         return not text.strip() or _OPEN.sub("", text.strip()) == ""
     if len(words) > 4 or not re.match(r"(?:[ *`$\\a-zA-Z°€£¥₹]|_(?![a-zA-Z]))", text) or CAPITALS & set(raw):
         return False
-    if raw[-1] in ascii_letters and raw[-1] not in ONE_LETTER:
+    if (raw[-1] in ascii_letters and raw[-1] not in ONE_LETTER) or words[-1] in ("per", "an", "of", "every"):
         return False
     asked = _WORDS.findall(question.casefold())
     known = {stem(word) for word in asked if len(word) > 2}
@@ -93,9 +124,29 @@ def is_word_of_unit(word: str, known: set[str]) -> bool:
     """Whether `word`, in lower case, is a common unit, a word between units, or a stem of `known`."""
     if word in UNITS and word != "times":
         return True
-    if word in CHANGES:
+    if is_other_word(word):
         return False
     return word in _CONNECTORS or (word.isalpha() and stem(word) in known)
+
+
+def is_other_word(word: str) -> bool:
+    """Whether `word`, in lower case, is none that a question can make a unit: "not", "how", "fifty", "ninth"."""
+    number = re.sub(r"(?:th|fold|s)$", "", re.sub(r"ieth$", "y", word))
+    others = CHANGES | OTHER_WORDS | _ORDINALS
+    return word in others or number in CHANGES or leading_cardinal(number) is not None
+
+
+def is_millions(text: str, currency: str) -> bool:
+    """Whether the m or mm that a number is followed by may mean millions: of money, or of what is counted.
+
+    Example:
+        >>> is_millions("m", "$"), is_millions(" m dollars", ""), is_millions(" m per day", "")
+        (True, True, False)
+    """
+    words = [_OPEN.sub("", word) for word in text.casefold().split()[:2]]
+    if currency or re.search(r"[$€£¥₹]", text):
+        return bool(words) and words[0] in _MEASURES
+    return words[:1] in (["m"], ["mm"]) and re.search(r"s$|^people$|^usd$", "".join(words[1:2])) is not None
 
 
 def other_scale(words: Iterable[str], question: str) -> bool:
