@@ -459,6 +459,7 @@ MUTATIONS = [
             ("return answer if quotient and", "return answer if False and"),
             ("and given.value.denominator == 1", ""),
             ("if family in WORDS and", "if False and"),
+            (' and ".." not in answer', ""),
             ("if family in NUMBERS:", "if False:"),
             ('parse_number(answer, str(entry.get("question")))', "parse_number(answer)"),
         ]

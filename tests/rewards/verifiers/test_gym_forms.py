@@ -128,6 +128,7 @@ def paid(name: str, row: dict[str, Any], text: str) -> bool:
         ),
         ("prime_factorization", PRODUCT, ["2 × 3", "3×2"], ["2 × × 3", "× 2 × 3", "٢ × ٣", "2 × 3 ×", "+2 × 3"]),
         ("figlet_font", WORD, ["disappearing", "D I S A P P E A R I N G"], ["disappearixx", "disappeari or not"]),
+        ("acre", {"answer": "off"}, ["off", "Off.", '"off"'], ["off...", "off..", "...off", "off?", "off on"]),
         ("dice", {"answer": "13/8"}, ["13/8"], ["13/8 or 1/2", "1\n3/8", "1\u20283/8"]),
         ("word_sorting", WORDS, ["be,see", "be, see", "be,\nsee"], ["be\nsee", "be, see, see"]),
         ("manipulate_matrix", {"answer": "1 2\n3 4"}, ["1 2\n3 4", "1 2 \n 3 4"], ["1 2 3 4", "12\n34"]),

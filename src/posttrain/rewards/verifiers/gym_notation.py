@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posttrain.rewards.verifiers.characters import plain_characters
-from posttrain.rewards.verifiers.number_grammar import MAX_CHARACTERS, parse_number, unwrapped
+from posttrain.rewards.verifiers.number_grammar import parse_number, unwrapped
 
 NUMBERS = frozenset(
     (
@@ -38,7 +38,7 @@ def as_the_task_writes_it(family: str, answer: str, entry: Mapping[str, Any]) ->
         ['292', '292 or 293']
     """
     right = str(entry.get("answer"))
-    if family in WORDS and len(answer) <= MAX_CHARACTERS:
+    if family in WORDS and ".." not in answer:
         plain = plain_characters(answer)
         if plain is not None and unwrapped(plain).casefold() == right.casefold():
             return right
