@@ -389,7 +389,7 @@ MUTATIONS = [
             ('r"(?i:-?0x[0-9a-f]+)"', 'r".*"'),
             ('"prime_factorization": r"\\d+(?:\\s*×\\s*\\d+)*"', '"prime_factorization": r".*"'),
             ("abs(right) / 10**10", "1"),
-            ('f"{said:.2e}" ==', '"" !='),
+            ('"power_function": _SCIENTIFIC', '"power_function": ".*"'),
             ("None not in said and", ""),
             ("len(said) == len(right.split(", "len(said) >= len(right.split("),
             ('Decimal("0.0051")', "1"),
@@ -404,7 +404,7 @@ MUTATIONS = [
             ("len(ones) == len(others) and", ""),
             (" and isinstance(said, bool) == isinstance(right, bool)", ""),
             ("sorted(map(sorted, said)) ==", "said !="),
-            ("sorted(said) == sorted(entry", "set(map(tuple, said)) == set(map(tuple, entry"),
+            ("sorted(said) == sorted(", "set(map(tuple, said)) == set(tuple(part) for part in "),
             ("isinstance(value, list) and all(", "all("),
             ("sorted(key for key, _ in pairs) == vertices", "pairs"),
             ("all(type(color) is int for _, color in pairs)", "pairs"),
@@ -413,8 +413,7 @@ MUTATIONS = [
             ("_STATEMENTS.fullmatch(text) is not None and", ""),
             ("is not None and said == right", "is not None"),
             ("            if str(board) == before:", "            if False:"),
-            ("all(step in", "any(step in"),
-            ('step in "UDLR" and', ""),
+            ("return all(game", "return any(game"),
             ("re.ASCII) is None:", "re.ASCII) is None and False:"),
         ]
     ),
@@ -455,7 +454,7 @@ MUTATIONS = [
             *(old, new, "rewards/verifiers/test_gym.py rewards/verifiers/test_gym_forms.py"),
         )
         for old, new in [
-            ("given == gold and not given.percent", "given == gold"),
+            ("given is not None and given == gold", "given is not None"),
             ("return answer if quotient and", "return answer if False and"),
             ("and given.value.denominator == 1", ""),
             ("if family in WORDS and", "if False and"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from posttrain.errors import RewardError
 from posttrain.rewards import GymVerifier
 from posttrain.rewards.verifiers.gym_forms import misread, unasked
 from posttrain.rewards.verifiers.worker import Worker
@@ -11,6 +12,7 @@ from tests.rewards.episodes import score
 
 SUM = {"question": "1000 + 234 =", "answer": "1234"}
 NUMBERS = {"answer": "3*4 - 5", "metadata": {"numbers": [3, 4, 5], "target": 7}}
+DECIMALS = {"answer": "5 - 2*1", "metadata": {"numbers": [1, 2, 5], "target": 3}}
 INTEGRAL = {"answer": "X**2 + C", "metadata": {"variable": "X", "integrand": "2*X"}}
 HEX = {"answer": "0x1f", "metadata": {"problem": "(0x10 + 0xf)"}}
 COMPLEX = {"answer": "-5.0 + 20.0i", "metadata": {"result": (-5.0, 20.0)}}
@@ -21,6 +23,7 @@ DATE = {"answer": "67 days", "metadata": {"task_type": "date"}}
 COUNT = {"question": "How many days?", "answer": "53", "metadata": {"task": "count_days"}}
 NEVER = {"answer": "-1", "metadata": {"task": "recurring_event_day"}}
 BITS = {"answer": "['1', '0']", "metadata": {"direction": "descending", "sorted_numbers": ["1", "0"]}}
+MATRIX = {"answer": "1.0 2.0\n3.0 4.0"}
 PRODUCT = {"answer": "2 × 3"}
 WORDS = {"answer": "be, see", "metadata": {"sorted_words": ["be", "see"]}}
 WORD = {"answer": "DISAPPEARING"}
@@ -52,6 +55,20 @@ def paid(name: str, row: dict[str, Any], text: str) -> bool:
                 "1\t234",
             ],
         ),
+        ("gsm_symbolic", {"answer": "0.5"}, ["0.5", "1/2", "\\frac{1}{2}"], ["50%", "0,5,0", "1/2 or 1"]),
+        (
+            "power_function",
+            {"answer": "0.00137"},
+            ["1.37e-3", "0.00137", "1.370E-03"],
+            ["0.001_37", "٠.٠٠١٣٧", "-1.37e-3"],
+        ),
+        (
+            "polynomial_equations",
+            {"answer": "-0.433, 0.433"},
+            ["-0.433, 0.433"],
+            ["-0.4_33, 0.433", "-0.433, 0.433, x"],
+        ),
+        ("pool_matrix", MATRIX, ["1 2\n3 4", "1.004 2\n3 4"], ["1.01 2\n3 4", "1 2\n3 4.03", "1 2 # 3\n3 4"]),
         ("products", SUM, ["1,234"], ["1,2,3,4", "1234,"]),
         ("decimal_chain_sum", {"answer": "1.4730"}, ["1.473", "1.4730"], ["1.4_730", "١.٤٧٣"]),
         ("rectangle_count", {"answer": "12"}, ["12", "12.0", "24/2 = 12"], ["1_2", "١٢", "12 21", "12 / 1", "24/2"]),
@@ -72,6 +89,7 @@ def paid(name: str, row: dict[str, Any], text: str) -> bool:
                 *("(3-3)*(4+5) + 7", "7", "3*4 - 5 + 0", "3*4 - 05", "(3*4 - 5)**1", "3*4-5+(x-x)*1_0"),
             ],
         ),
+        ("countdown", DECIMALS, ["5 - 2*1"], ["1.5*2"]),
         (
             "simple_integration",
             INTEGRAL,
@@ -146,6 +164,17 @@ def test_of_a_family_without_a_form_only_the_right_answer_may_be_paid(name):
     assert misread(name, "A 2\n\n3", {"answer": "a2\n3"}) is None
     assert misread(name, "4\n2", {"answer": "42"}) is not None
     assert misread(name, "42, or so", {"answer": "42"}) == f"not an answer of {name} alone"
+
+
+def test_as_many_roots_are_said_as_there_are():
+    """Whatever the options of the task take off for one too many or too few."""
+    for text in ("-0.433, 0.433, 5", "0.433"):
+        assert misread("polynomial_equations", text, {"answer": "-0.433, 0.433"}) is not None
+
+
+def test_a_refused_family_is_not_scored():
+    with pytest.raises(RewardError, match="cannot judge boxnet"):
+        paid("boxnet", {"answer": "5"}, "5")
 
 
 LONG = {"answer": "9" * 300}

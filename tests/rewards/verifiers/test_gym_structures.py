@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from posttrain.rewards import GymVerifier
+from posttrain.rewards.verifiers.gym_structures import group_anagrams, palindrome_partitioning, same_json
 from tests.rewards.episodes import score
 
 LIFE = {"answer": "[[0,1],[1,0]]"}
@@ -82,6 +83,7 @@ ROUTE = {"answer": "right", "metadata": {"matrix": [["*", "#"], ["O", "O"]]}}
                     "Zoey is a knight, Jim is a knave, That is a lie",
                 ),
                 *(
+                    "Zoey is a knight, and Jim is a knave, or so",
                     "This is a guess, and Zoey is a knight, and Jim is a knave.",
                     "Zoey is a knight, Zoey is a knight, Jim is a knave",
                 ),
@@ -97,7 +99,7 @@ ROUTE = {"answer": "right", "metadata": {"matrix": [["*", "#"], ["O", "O"]]}}
             "rush_hour",
             CARS,
             ["B+2 A+4", "B+1 A+1 B+1 A+3"],
-            ["A+4 B+2 A+4", "B+5 A+4", "B+2 A+4 A+1", "B+2 A+9", "B+2 A+4 or A-1", "B+0"],
+            ["A+4 B+2 A+4", "B+5 A+4", "B+2 A+4 A+1", "B+2 A+9", "B+2 A+4 or A-1", "B+2 and A+4", "B+0"],
         ),
         ("sokoban", BOX, ["RR", "R R", "LRRR"], ["RRU", "LLRRR", "RR or L", "RR x", "R", "UDRR"]),
         ("kakurasu", SQUARES, ["1 0\n0 1", "10\n01"], ["1 0 7\n0 1 7", "21 0\n0 1"]),
@@ -115,3 +117,15 @@ def test_answers_are_read_whole(name: str, row: dict[str, Any], right: list[str]
         **dict.fromkeys(right, True),
         **dict.fromkeys(wrong, False),
     }
+
+
+def test_a_check_alone_knows_what_is_right():
+    """Without a scorer before it, which refuses some of these too."""
+    assert same_json('{"n": 5}', {"n": 5.0})
+    assert not same_json('{"n": 5, "m": 1}', {"n": 5}) and not same_json('{"m": 5}', {"n": 5})
+    assert not same_json("[1]", {"n": 5}) and not same_json("[1", [1]) and not same_json("[1, 2]", [1])
+    assert group_anagrams('[["tan", "nat"], ["tea", "eat"]]', GROUPS)
+    assert not group_anagrams('[["tea", "eat"]]', GROUPS) and not group_anagrams(
+        '[["tan", "tea"], ["nat", "eat"]]', GROUPS
+    )
+    assert palindrome_partitioning('[["aa"], ["a", "a"]]', PARTS) and not palindrome_partitioning('[["aa"]]', PARTS)

@@ -24,7 +24,8 @@ REFUSED = {
 """Families whose full score does not mean that the task was solved, and why."""
 
 _NUMBER = r"[+-]?\d{1,50}(?:\.\d{1,50})?(?:e[+-]?\d{1,3}|/\d{1,50})?"
-_DECIMAL = re.compile(r"[+-]?\d{1,50}(?:\.\d{0,50})?(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
+_SCIENTIFIC = r"(?i:[+-]?\d{1,50}(?:\.\d{0,50})?(?:e[+-]?\d{1,3})?)"
+_DECIMAL = re.compile(_SCIENTIFIC, re.ASCII)
 _ALGEBRA = ("intermediate_integration", "polynomial_multiplication", "simple_integration")
 _EXPONENT = re.compile(r"(?<![\w.])[\d.]+e[+-]?\d{4,}", re.IGNORECASE)
 _CONSTANT = "([CcKk])"
@@ -46,6 +47,7 @@ _FORMS = {
     "knight_swap": rf"(?i:no)|\[\s*{_JUMP}(?:\s*,\s*{_JUMP})*\s*\]",
     "n_queens": r"[Q_\s]+",
     "palindrome_generation": r"[A-Za-z]+",
+    "power_function": _SCIENTIFIC,
     "prime_factorization": r"\d+(?:\s*×\s*\d+)*",
     "quantum_lock": r"[A-Ca-c](?:\s*(?:→|->|,)?\s*[A-Ca-c])*",
     "rubiks_cube": r"(?:[UDLRFBMESxyzudlrfb]w?['\u2019]?2?\s*)+",
@@ -110,11 +112,6 @@ def _twelve_digits(text: str, entry: Mapping[str, Any]) -> bool:
     """The question asks for 12 significant digits; its scorer lets the number be off in the first decimals."""
     said, right = _decimal(text), Decimal(str(entry["answer"]))
     return said is not None and abs(said - right) <= abs(right) / 10**10
-
-
-def _three_digits(text: str, entry: Mapping[str, Any]) -> bool:
-    said = _decimal(text)
-    return said is not None and f"{said:.2e}" == f"{Decimal(str(entry['answer'])):.2e}"
 
 
 def _coin_flip(text: str, entry: Mapping[str, Any]) -> bool:
@@ -206,7 +203,6 @@ _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "polynomial_equations": _polynomial_equations,
     "polynomial_multiplication": _polynomial,
     "pool_matrix": _pool_matrix,
-    "power_function": _three_digits,
     "puzzle24": _puzzle24,
     "rush_hour": gym_structures.rush_hour,
     "simple_integration": _antiderivative,

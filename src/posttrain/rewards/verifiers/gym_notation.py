@@ -45,6 +45,6 @@ def as_the_task_writes_it(family: str, answer: str, entry: Mapping[str, Any]) ->
     if family in NUMBERS:
         given, gold = parse_number(answer, str(entry.get("question"))), parse_number(right)
         quotient = _QUOTIENT.search(answer.rpartition("=")[2])
-        if given is not None and given == gold and not given.percent:
+        if given is not None and given == gold:
             return answer if quotient and given.value.denominator == 1 else right
     return answer
