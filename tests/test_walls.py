@@ -63,7 +63,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "peft": ("models/lora.py",),
     "datasets": ("data/sources.py",),
     "math_verify": ("rewards/verifiers/math.py",),
-    "reasoning_gym": ("data/gym.py", "rewards/verifiers/gym.py"),
+    "reasoning_gym": ("data/gym.py", "rewards/verifiers/gym.py", "rewards/verifiers/gym_structures.py"),
     "vllm": ("rollouts/vllm.py",),
     "ray": ("distributed/ray.py",),
     "matplotlib": ("monitoring/",),

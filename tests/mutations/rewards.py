@@ -174,6 +174,8 @@ MUTATIONS = [
             ('.replace("\\u2212", "-")', ""),
             ('.replace("{,}", ",")', ""),
             ("> MAX_EXPONENT", "> 10 * MAX_EXPONENT * 100"),
+            (" or _TWO_NUMBERS.search(plain)", ""),
+            ("(?:\\s{2,}|", "(?:"),
             ("sign = -1 if", "sign = 1 if"),
             ("all(equals(side, number.value) for side in sides)", "any(equals(side, number.value) for side in sides)"),
             ("if below == 0 or (whole and above >= below):", "if below == 0:"),
@@ -336,7 +338,10 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rewards/verifiers/gym_forms.py", old, new, "rewards/verifiers/test_gym.py")
+        Mutation(
+            "rewards/verifiers/gym_forms.py",
+            *(old, new, "rewards/verifiers/test_gym.py rewards/verifiers/test_gym_forms.py"),
+        )
         for old, new in [
             (
                 "re.fullmatch(_FORMS[family], text, re.ASCII) is not None",
@@ -344,23 +349,67 @@ MUTATIONS = [
             ),
             ('_plain(text) == _plain(str(entry["answer"]))', "True"),
             ("if family in _CHECKS:", "if False:"),
-            ('re.sub(r"\\s*,\\s*", ",", " ".join(text.split()))', "text"),
+            ('("".join(line.split()) for line in', "(line for line in"),
+            ('re.sub(r",\\s+", ",", text).splitlines()', "text.splitlines()"),
+            ('"\\n".join(filter(None, lines)).casefold()', '"\\n".join(filter(None, lines))'),
+            ('"\\n".join(filter(None, lines))', '"".join(lines)'),
+            ('"\\n".join(filter(None, lines))', '"\\n".join(lines)'),
             ("<= min(Fraction(1, 10_000), right / 200)", "<= 1"),
-            ("[float(number) for number in said] ==", "len(said) * [0.0] !="),
-            (", text) in (shape,", ", text)[:1] in (shape[:1],"),
-            ('sorted(map(int, re.findall(r"\\d+", text))) != given', "False"),
-            ("return arithmetic(text) == 24", "return arithmetic(text) is not None"),
+            ("for number in said] == right", "for number in said] != []"),
+            ("_decimal(str(number).strip())", "Decimal(float(number))"),
+            ("said in (right, right.removesuffix", "said[:3] in (right[:3], right.removesuffix"),
+            ("(?<![\\d.])0+(?=\\d)", "0+(?=\\d)"),
+            ("used == sorted(map(int, numbers)) and", ""),
+            ('"." not in text and', ""),
+            ("and arithmetic(text) == target", ""),
+            ("_POLYNOMIAL.fullmatch(text) is not None and", ""),
+            (" and sorted(said) == sorted(right)", ""),
+            ("if match is None or (match[1] and match[3]):", "if match is None:"),
+            ('<= {entry["metadata"]["variable"], "E"}', "<= set(text)"),
+            ("if len(answer) > longest:", "if False:"),
+            ("400 + 4 * len(str(right))", "400"),
+            ("    if _EXPONENT.search(answer) and not", "    if False and not"),
+            ("and not _EXPONENT.search(str(right))", ""),
+            ("(?<![\\w.])[\\d.]+e", "[\\d.]+e"),
+            ('if family in ("rubiks_cube", "rush_hour")', 'if family in ("rubiks_cube",)'),
+            ("if family in _ALGEBRA and", "if False and"),
+            ('if family in ("countdown", "puzzle24") and', "if False and"),
+            ('r"(?i:-?0x[0-9a-f]+)"', 'r".*"'),
+            ('"prime_factorization": r"\\d+(?:\\s*×\\s*\\d+)*"', '"prime_factorization": r".*"'),
             ("abs(right) / 10**10", "1"),
-            ('f"{said:.2e}" ==', '"" !='),
+            ('"power_function": _SCIENTIFIC', '"power_function": ".*"'),
             ("None not in said and", ""),
             ("len(said) == len(right.split(", "len(said) >= len(right.split("),
             ('Decimal("0.0051")', "1"),
-            ("sorted(key for key, _ in pairs) ==", "pairs !="),
             ("_decimal(text) == Decimal(str(entry", "abs(_decimal(text)) == Decimal(str(entry"),
         ]
     ),
     *(
-        Mutation("rewards/verifiers/gym.py", old, new, "rewards/verifiers/test_gym.py")
+        Mutation("rewards/verifiers/gym_structures.py", old, new, "rewards/verifiers/test_gym_structures.py")
+        for old, new in [
+            ("if len(dict(pairs)) != len(pairs):", "if False:"),
+            ("one.keys() == other.keys() and", ""),
+            ("len(ones) == len(others) and", ""),
+            (" and isinstance(said, bool) == isinstance(right, bool)", ""),
+            ("sorted(map(sorted, said)) ==", "said !="),
+            ("sorted(said) == sorted(", "set(map(tuple, said)) == set(tuple(part) for part in "),
+            ("isinstance(value, list) and all(", "all("),
+            ("sorted(key for key, _ in pairs) == vertices", "pairs"),
+            ("all(type(color) is int for _, color in pairs)", "pairs"),
+            ("and len(letters) == len(set(letters))", ""),
+            ("_MAPPING.fullmatch(text) is not None and", ""),
+            ("_STATEMENTS.fullmatch(text) is not None and", ""),
+            ("is not None and said == right", "is not None"),
+            ("            if str(board) == before:", "            if False:"),
+            ("return all(game", "return any(game"),
+            ("re.ASCII) is None:", "re.ASCII) is None and False:"),
+        ]
+    ),
+    *(
+        Mutation(
+            "rewards/verifiers/gym.py",
+            *(old, new, "rewards/verifiers/test_gym.py rewards/verifiers/test_gym_forms.py"),
+        )
         for old, new in [
             ("if not self.partial_credit:", "if self.partial_credit:"),
             ("if _NOT_FINITE.search(answer) and not", "if False and not"),
@@ -368,7 +417,9 @@ MUTATIONS = [
             ("(?<![a-z])(?:nan|", "(?:nan|"),
             ("float(value == 1.0)", "float(value > 0)"),
             ('task.metadata.get("options")', "None"),
-            ("return original(plain_expression(text), *args, **kwargs)", "return original(text, *args, **kwargs)"),
+            ("original(plain_expression(text), *args, **kwargs)", "original(text, *args, **kwargs)"),
+            ("if value.has(*infinite):", "if False:"),
+            ("misread(name, answer, entry) if value >= 1.0 else None", "None"),
             ('vars(module)["eval"] = literal', "pass"),
             ("Score(0.0, answer, raw, unparsed=True)", "Score(0.0, answer, raw)"),
             ('s", unparsed=True)', 's")'),
@@ -386,10 +437,17 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rewards/verifiers/gym_notation.py", old, new, "rewards/verifiers/test_gym.py")
+        Mutation(
+            "rewards/verifiers/gym_notation.py",
+            *(old, new, "rewards/verifiers/test_gym.py rewards/verifiers/test_gym_forms.py"),
+        )
         for old, new in [
-            ("given == gold and not given.percent", "given == gold"),
-            ("return right if same", "return answer if same"),
+            ("given is not None and given == gold", "given is not None"),
+            ("return answer if quotient and", "return answer if False and"),
+            ("and given.value.denominator == 1", ""),
+            ("if family in WORDS and", "if False and"),
+            (' and ".." not in answer', ""),
+            ("if family in NUMBERS:", "if False:"),
             ('parse_number(answer, str(entry.get("question")))', "parse_number(answer)"),
         ]
     ),
@@ -398,7 +456,9 @@ MUTATIONS = [
         for old, new in [
             (" and node.func.id in _ELEMENTARY", ""),
             ('if "#" in text:', "if False:"),
-            ("and _is_large(node):", "and False:"),
+            ("if any(map(_is_large, powers)) or", "if"),
+            (" or sum(map(_exponent, powers)) > MAX_EXPONENT", ""),
+            ("sum(abs(number) for", "sum(number for"),
             ("abs(value) <= MAX_EXPONENT", "value <= MAX_EXPONENT"),
             ("    return numeric and any(isinstance(node, ast.Pow | ast.LShift) for node in base)", "    return False"),
             ("if numeric and any(isinstance(node, grows)", "if any(isinstance(node, grows)"),

@@ -14,8 +14,7 @@ from posttrain.rewards.verifiers.gym_forms import REFUSED
 from posttrain.rewards.verifiers.gym_notation import as_the_task_writes_it
 from tests.rewards.episodes import episode, scores
 
-NEEDS_OPTIONS = {"composite"}  # a mixture of the other families
-FAMILIES = sorted(DATASETS.keys() - NEEDS_OPTIONS - REFUSED.keys())
+FAMILIES = sorted(DATASETS.keys() - REFUSED.keys())
 SIZE = 3
 
 # Where a family gives no answer of its own, or another right one would do as "wrong".
@@ -90,12 +89,12 @@ def test_only_the_right_answer_of_a_family_is_paid(family):
 
 def test_every_family_is_judged_or_refused():
     assert len(DATASETS) >= 105
-    assert {*FAMILIES} | NEEDS_OPTIONS | REFUSED.keys() == DATASETS.keys()
+    assert {*FAMILIES} | REFUSED.keys() == DATASETS.keys()
 
 
 @pytest.mark.parametrize("family", sorted(REFUSED))
 def test_a_family_that_cannot_be_guarded_is_refused_when_the_data_is_loaded(family):
-    row = reasoning_gym.create_dataset(family, seed=1, size=1)[0]
+    row = {"question": "", "answer": "5", "metadata": {"source_dataset": "gcd"}}
     fine = {"question": "", "answer": "5", "metadata": {}}
     tasks = [episode("", None, dataset=family, entry=row).task, episode("", "5", dataset="gcd", entry=fine).task]
     refused, judged = asyncio.run(unreadable_answers(GymVerifier(), tasks))

@@ -79,7 +79,11 @@ def test_docstring_examples_run():
 
 
 @pytest.mark.parametrize(
-    "text", ["9**9**9", "(9**9)**9", "2**(9*9)", "2**10000", "2**-10000", "1<<99999", "2**(1<<9)", "x**10000"]
+    "text",
+    [
+        *("9**9**9", "(9**9)**9", "2**(9*9)", "2**10000", "2**-10000", "1<<99999", "2**(1<<9)", "x**10000"),
+        *("7**5000 * 7**5000", "7**-5000 / 7**5000 - 1", "(1 << 5000) + (1 << 5000)"),
+    ],
 )
 def test_what_would_be_large_is_not_evaluated(text):
     for read in (plain_expression, literal):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
-from posttrain.rewards.verifiers.gym_forms import REFUSED, misread
+from posttrain.rewards.verifiers.gym_forms import REFUSED, misread, unasked
 from posttrain.rewards.verifiers.gym_notation import as_the_task_writes_it
 from posttrain.rewards.verifiers.pool import score_together, workers_for
 from posttrain.rewards.verifiers.untrusted import literal, plain_expression
@@ -36,8 +36,9 @@ class GymVerifier:
 
     An answer on which the scorer raises or takes longer than `timeout_s` seconds is `unparsed`, value 0. So is one that
     says nan or infinity where the task does not: every comparison with nan is false, which some scorers take for right.
-    And so is a full score for more, less or other than one answer in the family's form (`gym_forms`). Where the answer
-    is one number or one word, other ways to write it are read (`gym_notation`).
+    And so is a full score for more, less or other than one answer in the family's form, and an answer that would cost
+    the scorer seconds (`gym_forms`). Where the answer is one number or one word, other ways to write it are read
+    (`gym_notation`).
 
     Raises (while scoring):
         RewardError: the metadata lacks those keys, the family is one that cannot be judged, the data set is unknown, or
@@ -81,6 +82,8 @@ class GymVerifier:
         entry = task.metadata["entry"]
         if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(f"{entry.get('question')} {entry.get('answer')}"):
             return Score(0.0, answer, "not a finite number", unparsed=True)
+        if (why := unasked(task.metadata["dataset"], answer, entry)) is not None:
+            return Score(0.0, answer, why, unparsed=True)
         said = as_the_task_writes_it(task.metadata["dataset"], answer, entry)
         question = (task.metadata["dataset"], entry, task.metadata.get("options"), said)
         try:
@@ -91,8 +94,6 @@ class GymVerifier:
             raise RewardError(f"reward '{self.name}' failed on task {task.id!r}: {error}") from error
         if isinstance(raw, str):
             return Score(0.0, answer, raw, unparsed=True)
-        if raw >= 1.0 and (why := misread(task.metadata["dataset"], said, entry)) is not None:
-            return Score(0.0, answer, why, unparsed=True)
         value = min(max(float(raw), 0.0), 1.0)
         if not self.partial_credit:
             value = float(value == 1.0)
@@ -111,7 +112,9 @@ def score_answer(question: Question | None) -> float | str:
     name, entry, options, answer = question
     score = _scorer(name, options or {})
     try:
-        return float(score(answer, dict(entry)))
+        value = float(score(answer, dict(entry)))
+        why = misread(name, answer, entry) if value >= 1.0 else None
+        return value if why is None else why
     except MemoryError:
         return "verifier ran out of memory"
     except Exception as error:
@@ -140,11 +143,15 @@ def _guard_evaluation() -> None:
     # sympy.physics.units parses names of its own while it is imported, which the guard would refuse.
     import sympy.physics.units  # pyright: ignore[reportMissingTypeStubs, reportUnusedImport]
 
+    infinite = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
     parser: Any = sympy.parsing.sympy_parser
     original: Callable[..., Any] = parser.parse_expr
 
     def guarded(text: str, *args: Any, **kwargs: Any) -> Any:
-        return original(plain_expression(text), *args, **kwargs)
+        value = original(plain_expression(text), *args, **kwargs)
+        if value.has(*infinite):
+            raise ValueError("not finite")
+        return value
 
     for module in (sympy, sympy.parsing, sympy.parsing.sympy_parser):
         vars(module)["parse_expr"] = guarded

@@ -27,6 +27,7 @@ NUMBER = (
     rf"(?:(?P<fraction>{_FRACTION})|(?P<decimal>{_DECIMAL}))(?P<percent> ?%| ?percent\b)?"
 )
 _NUMBER = re.compile(NUMBER)
+_TWO_NUMBERS = re.compile(r"[0-9](?:\s{2,}|[^\S \u00a0\u2009\u202f])[0-9]")  # on two lines, or in two columns
 _VERBS = (
     "is|are|was|were|has|have|had|makes?|made|sells?|sold|earns?|earned|needs?|needed|gets?|got|pays?|paid|spends?"
     "|spent|saves?|saved|buys?|bought|eats?|ate|uses?|used|takes?|took|costs?|weighs?|walks?|walked|runs?|ran|drinks?"
@@ -97,7 +98,7 @@ def parse_number(text: str, question: str = "") -> Number | None:
         ('42', 'None', '42')
     """
     plain = plain_characters(text) if len(text) <= MAX_CHARACTERS else None
-    if plain is None or ".." in plain or "\u2026" in plain:
+    if plain is None or ".." in plain or "\u2026" in plain or _TWO_NUMBERS.search(plain):
         return None
     plain = _without_lead(unwrapped(one_notation(plain)), question)
     *sides, said = plain.split("=")

@@ -1,7 +1,7 @@
 """Reading what a model wrote as an expression or a literal, without running any of it.
 
-Everything else is refused before anything is evaluated, and so are powers of powers and exponents above 9999. Neither
-function bounds time or memory beyond that: they are used in a worker process that does.
+Everything else is refused before anything is evaluated, and so are powers of powers and exponents above 9999, or above
+that in all. Neither function bounds time or memory beyond that: they are used in a worker process that does.
 """
 
 import ast
@@ -74,10 +74,17 @@ def _parsed(text: str) -> ast.Expression:
     if "#" in text:
         raise ValueError("not a plain expression: it has a comment")
     tree = ast.parse(text.strip(), mode="eval")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift) and _is_large(node):
-            raise ValueError("not a plain expression: a power that is too large")
+    operations = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp)]
+    powers = [node for node in operations if isinstance(node.op, ast.Pow | ast.LShift)]
+    if any(map(_is_large, powers)) or sum(map(_exponent, powers)) > MAX_EXPONENT:
+        raise ValueError("not a plain expression: powers that are too large")
     return tree
+
+
+def _exponent(power: ast.BinOp) -> float:
+    """At most what the exponent is in size, where it is a sum of numbers."""
+    numbers = (node.value for node in ast.walk(power.right) if isinstance(node, ast.Constant))
+    return sum(abs(number) for number in numbers if isinstance(number, int | float))
 
 
 def _is_large(power: ast.BinOp) -> bool:
