@@ -53,11 +53,11 @@ _BEFORE = (
     | {"suppose", "supposing", "assume", "assuming", "pretend", "try", "trying", "let", "another", "neg"}
 )
 _AFTER = _NEAR | {"plus", "etc", "dz", "doz", "approx", "bc", "bce"}
-_MILLIONS = re.compile(r"[ *_$`)]*[KMGBT]\b")  # 42 M; a unit is written small: 42 m, 42 g
+MILLIONS = re.compile(r"[ *_$`)]*[KMGBT]\b")  # 42 M; a unit is written small: 42 m, 42 g
 _NO_EQUATION = re.compile(r"[<>!~\u2248]\s*=[ *_$`(]*$")  # >= 42, != 42
 _SIGN_APART = re.compile(r"[-+~!]\)?[ *_$`]*$|!$")  # (-)42, !42
 _JOINS = re.compile(r"(?i)\b(?:to|and|or|through|until|vs|versus|then|first|und|\u0438|et|y)\b")
-_DECLARED = re.compile(r"\banswer(?: is|:| =|\*\*:|:\*\*)[ *_$:(]*(" + re.sub(r"\?P<\w+>", "?:", NUMBER) + ")", re.I)
+DECLARED = re.compile(r"\banswer(?: is|:| =|\*\*:|:\*\*)[ *_$:(]*(" + re.sub(r"\?P<\w+>", "?:", NUMBER) + ")", re.I)
 _SIGN = re.compile(r"(?:^|[a-z:=,] )(?:minus|negative) $", re.IGNORECASE)
 _BULLET = re.compile(r"(?:[-*\u2022]|\(?[0-9]{1,2}[.)]|\(?[a-z][.)]) [ *_$]*$", re.IGNORECASE)
 _FOLLOWS = ".,:;)\"'`}\u00b0\u20ac\u00a3(\u2705\u2713\u2714"
@@ -132,7 +132,7 @@ def _last_sentence_with_digit(text: str) -> tuple[str, str, str]:
 
 def _another_stands(before: str, sentence: str, number: Number) -> bool:
     """Whether the text gave another answer, or is a list of numbers, of which this is the last."""
-    declared = [parse_number(match[1]) for match in _DECLARED.finditer(one_notation(before + sentence))]
+    declared = [parse_number(match[1]) for match in DECLARED.finditer(one_notation(before + sentence))]
     if any(said not in (None, number) for said in declared):
         return True
     line = before.rpartition("\n")[2]
@@ -159,7 +159,7 @@ def _inside(sentence: str, question: str) -> Number | None:
         return None
     before, after = text[: match.start()], text[match.end() :]
     negated = _SIGN.search(before) is not None and not match["sign"]
-    if not _words_fit(before, after, negated, question) or not _signs_fit(before, after, match):
+    if not words_fit(before, after, negated, question) or not _signs_fit(before, after, match):
         return None
     number = read_number(match)
     if number is None or not _sides_hold(before, number):
@@ -167,7 +167,7 @@ def _inside(sentence: str, question: str) -> Number | None:
     return Number(-number.value, number.percent) if negated else number
 
 
-def _words_fit(before: str, after: str, negated: bool, question: str) -> bool:
+def words_fit(before: str, after: str, negated: bool, question: str) -> bool:
     """Whether no word beside the number changes what it says."""
     said = [word.strip(".,;:!?*_()$").casefold() for word in before[-40:].split()[-2:]]
     follow = re.sub(r"^ times(?= *[.!)]*$)", "", after.lstrip("*_$`\"')"))[:40].split()[:3]
@@ -187,7 +187,7 @@ def _signs_fit(before: str, after: str, match: re.Match[str]) -> bool:
     glued, follows = before.rstrip(" *_$(`")[-1:], after.lstrip(" *_$)`")[:1]
     if glued and not (glued.isalpha() or glued in "0123456789.,:;=)\"'!\u2019"):
         return False
-    if _NO_EQUATION.search(before) or _SIGN_APART.search(before.rstrip(" ")) or _MILLIONS.match(after):
+    if _NO_EQUATION.search(before) or _SIGN_APART.search(before.rstrip(" ")) or MILLIONS.match(after):
         return False
     bare = before.rstrip("*_$`")
     if bare != before and bare[-1:].isalnum():  # x**72**
