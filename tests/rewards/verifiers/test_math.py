@@ -227,6 +227,30 @@ def test_prose_that_ends_on_one_formula_is_paid():
     [
         *("9^{9^{9^9}}", "9^9^9", "(9^9)^{9^9}", "9**9**9", "2^{99999}", "2**99999", "99999!", "(5!)!", "5!!"),
         *(r"\binom{99999}{500}", "1" * 51, "(" * 31 + "1" + ")" * 31, "1+" * 600),
+        *("(x+1)^{9999}", "((x+1)^{50}+1)^{50}", "(x+y+z)^{60}", r"(1+\sqrt2)^{999}", r"\binom{x}{999}", "2^{1e9}"),
+        *(
+            "{9^{999}}^{999}",
+            "e^{e^{e^{e^e}}}",
+            "i^{i^{i^i}}",
+            "1.000001^{9999}",
+            "(" * 13 + "x" + ")" * 13,
+            "|x|" * 20,
+        ),
+        *(
+            "(x+1)" * 30,
+            "x^2" * 50,
+            r"\sin x" * 7,
+            r"\sqrt2+" * 7 + "1",
+            "1=" * 20 + "1",
+            "-" * 9 + "1",
+            "1," * 99 + "1",
+        ),
+        *(
+            "1 " * 40,
+            "12e" * 20,
+            r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^{99}",
+            r"\begin{vmatrix}a b c d e f g h i j\end{vmatrix}",
+        ),
     ],
 )
 def test_what_is_too_large_never_reaches_the_worker(text, monkeypatch):
@@ -250,6 +274,36 @@ def test_a_hostile_text_in_prose_takes_no_time():
     assert time.process_time() - start < 10
 
 
+def test_the_size_of_a_hostile_formula_takes_no_time():
+    hostile = [
+        "9",
+        "9 ",
+        "9.",
+        "1e",
+        "^9",
+        "(x+1)",
+        ")^9",
+        "{",
+        "(",
+        "[",
+        "|x",
+        "\\sin",
+        "-",
+        "- ",
+        "=",
+        "a",
+        "\\$",
+        " ",
+        "e^{",
+        "\\begin{vmatrix}",
+    ]
+    start = time.process_time()
+    for part in hostile:
+        too_large((part * 1000)[:1000])
+        formula.unexplained("42" + (part * 1000)[:950], "42")
+    assert time.process_time() - start < 5
+
+
 def test_what_mathematics_needs_is_not_too_large():
     for text in (
         "2^{2025}",
@@ -259,6 +313,15 @@ def test_what_mathematics_needs_is_not_too_large():
         "x^{2}^{}",
         r"\frac{1}{1+\frac{1}{1+x}}",
         "(x+1)^{10}",
+        *(
+            "(x-1)^2(x+1)^3",
+            r"2^3\cdot3^2\cdot5",
+            "(x+1)^{499}",
+            "e^{e^x}",
+            r"\begin{vmatrix}a&b\\c&d\end{vmatrix}",
+            "1" * 50,
+        ),
+        *(",".join(map(str, range(50))), r"\{1,\frac{\sqrt{3}}{2}\}", r"\sin x\cos y+\cos x\sin y", "12^{999}"),
     ):
         assert too_large(text) is None
 

@@ -8,6 +8,7 @@ from unicodedata import normalize
 
 from posttrain.errors import RewardError
 from posttrain.rewards.reward import score_each
+from posttrain.rewards.verifiers.boxes import doubt_around_tag
 from posttrain.rewards.verifiers.characters import INVISIBLE
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.types import Episode, Score, Task
@@ -19,7 +20,8 @@ class ExactVerifier:
 
     Runs of white space count as one space, invisible characters at the ends as nothing, and a letter with an accent as
     the same in one code point or two (NFC). Nothing else is forgiven, except case with `ignore_case`. An answer that
-    is null, NaN or empty is a missing one and earns nothing, whatever the completion says.
+    is null, NaN or empty is a missing one and earns nothing, whatever the completion says. Tags that are struck out, a
+    comment, denied ("not <answer>") or taken back are `unparsed`.
 
     Raises (while scoring):
         RewardError: the task has no answer, or one that is no text, number or boolean.
@@ -41,6 +43,8 @@ class ExactVerifier:
         if answer is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
         equal = self._normal(answer) in expected
+        if equal and self.answer_in == "answer" and (doubt := doubt_around_tag(episode.completion)):
+            return Score(0.0, answer, doubt, unparsed=True)
         return Score(float(equal), answer, "" if equal else f"expected {' or '.join(expected)}")
 
     def _expected(self, task: Task) -> list[str]:

@@ -88,20 +88,27 @@ def _last_tagged(text: str) -> str | None:
 _BRACE = re.compile(r"(?P<box>\\{1,3}(?:boxed|fbox)\{)|\\.|(?P<brace>[{}])", re.DOTALL)
 
 
-def _last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{`, or of the one around it; None if it is never closed. `\{` is text."""
+def last_box(text: str) -> tuple[int, int] | None:
+    r"""Where the last `\boxed{...}`, or the one around it, begins and ends; None if it is never closed."""
     last, opened, closed = -1, list[int](), list[tuple[int, int]]()
     for match in _BRACE.finditer(text):
         if match["box"]:
-            last = match.end()
+            last = match.start()
             opened.append(last)
         elif match["brace"] == "{":
             opened.append(-1)
         elif match["brace"] == "}" and opened:
             start = opened.pop()
             if start >= 0:
-                closed.append((start, match.start()))
+                closed.append((start, match.end()))
     if last < 0 or all(start != last for start, _ in closed):
         return None
-    start, end = min(span for span in closed if span[1] >= last)
-    return text[start:end]
+    return min(span for span in closed if span[1] > last)
+
+
+def _last_boxed(text: str) -> str | None:
+    r"""The content of that box. `\{` is text."""
+    if (span := last_box(text)) is None:
+        return None
+    box = text[slice(*span)]
+    return box[box.index("{") + 1 : -1]

@@ -7,12 +7,17 @@ answer whose parts the right answer does not explain is not paid, whatever value
 import re
 from collections.abc import Iterable
 
+from posttrain.rewards.verifiers.dropped import dropped
+from posttrain.rewards.verifiers.labels import LABEL, label_of_others, narrower
+from posttrain.rewards.verifiers.powers import highest_power, terms_multiplied_out, too_many
 from posttrain.rewards.verifiers.units import CAPITALS, ONE_LETTER, UNITS, is_word_of_unit, other_scale, stem
 
 MAX_CHARACTERS = 1000
 MAX_DIGITS = 50  # of one number; more are refused, unless the answer is that number and nothing else
 MAX_EXPONENT = 9999
-MAX_DEPTH = 30
+MAX_DEPTH = 12
+MAX_TERMS = 1000
+MAX_LETTERS = 9  # of a determinant
 
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)")
@@ -45,12 +50,8 @@ _KNOWN_COMMANDS = frozenset(
 )
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "log", "ln", "exp"))
 _RELATION = re.compile(
-    r"\\(?:neq?|not|approx|sim|simeq|cong|equiv|leq?|geq?|leqslant|geqslant|lt|gt|ll|gg|in|notin|propto|to|implies)\b"
+    r"\\(?:neq?|not|approx|sim|simeq|cong|equiv|leq?|geq?|leqslant|geqslant|lt|gt|ll|gg|in|notin|propto|to|implies)(?![A-Za-z])"
     r"|[=<>≠≈≤≥~]|\\iff"
-)
-_LABEL = re.compile(
-    r"^\s*(?:(?:[A-Za-z](?:_?\{?[0-9A-Za-z]\}?)?(?:\([A-Za-z0-9]\))?|\([a-z](?:, ?[a-z])*\)"
-    r"|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|sigma|rho|tau))\s*=(?!=)|[A-Za-z]\s*\\in(?![a-z]))"
 )
 _SAME_RELATION = {
     **{r"\gt": "<", r"\lt": "<", ">": "<"},
@@ -59,11 +60,13 @@ _SAME_RELATION = {
 _LEAD = re.compile(
     r"^\s*\\(?:text|textbf|mathrm)\s*\{\s*(?:the )?(?:final |correct )?answer(?: is)?:?\s*\}", re.IGNORECASE
 )
-_SEPARATOR = re.compile(r"[,;]|\\(?:lor|vee|land|wedge)\b|\b(?:or|and)\b")
+_SEPARATOR = re.compile(r"[,;]|\\(?:lor|vee|land|wedge)(?![A-Za-z])|\b(?:or|and)\b")
 _POWER = re.compile(r"\^\s*(?:\{([^{}]*)\}|([0-9A-Za-z]))")
 _TOWER = re.compile(
-    r"[0-9)}]\s*\^\s*\{?[^{}^]{0,20}[0-9)}]\s*\^|[0-9)}\]]\s*\*\*[^*]{0,20}[0-9)}\]]\s*(?:\*\*|\^)|\^\s*\{?\s*[-+]?[0-9.(]+\s*!"
+    r"\^\s*\{?\s*[0-9.]+[eE][0-9]|(?:(?:(?<![a-z])[ei]|\\pi)\s*\^\s*\{?\s*){3}"
+    r"|[0-9)}]\s*\^\s*(?:\{[^{}^]{0,20}[0-9)}]|\([^()^]{0,20}[0-9)]|[-+]?[0-9.]+)\s*\^|[0-9)}\]]\s*\*\*[^*]{0,20}[0-9)}\]]\s*(?:\*\*|\^)|\^\s*\{?\s*[-+]?[0-9.(]+\s*!"
 )
+_POWER_OF_MATRIX = re.compile(r"\\end\s*\{[a-z]*(?:matrix|array)\}(?:\s|\\right.)*\^\s*\{?\s*[0-9]{2}")
 _FACTORIAL = re.compile(r"(?:[0-9]{4,}|[)}\]!])\s*!")
 _STRAY = re.compile(
     r"[?@#\u2026\u00ac]|\.\.|\\[cl]?dots|(?<!\\):|['\u2019\u2032]|//|\^\s*(?:\{\s*\}|$)|(?<=[0-9}])\^\s*\{?\s*e(?![A-Za-z])"
@@ -79,8 +82,8 @@ _THOUSANDS = re.compile(r"(?<![0-9])[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+(?![0-
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 _LETTER_OF_UNIT = re.compile(r"([0-9](?:\\[ ,;]|[ ~])*)[smghlL][ .]*$")
 _CONSTANTS = frozenset("ei")
-_LOOPS = re.compile(r"\\(?:sum|prod|int|iint|oint|lim|bigcup|bigcap)\b")
-_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*[0-9]{4,}")
+_LOOPS = re.compile(r"\\(?:sum|prod|int|iint|oint|lim|bigcup|bigcap)(?![A-Za-z])")
+_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*[a-z][^{}]*\}\s*\{[0-9]{3,}|\\[dt]?binom\s*\{[^{}]*[0-9]{4,}")
 
 
 def too_large(text: str) -> str | None:
@@ -107,6 +110,17 @@ def too_large(text: str) -> str | None:
         return "a large factorial"
     if _BINOMIAL.search(text):
         return "a large binomial coefficient"
+    if highest_power(text) > MAX_EXPONENT:
+        return f"powers of powers above {MAX_EXPONENT}"
+    if _POWER_OF_MATRIX.search(text):
+        return "a large power of a matrix"
+    determinants = [part.split(r"\end")[0] for part in text.split(r"\begin{vmatrix}")[1:]]
+    if any(len(_LETTER.findall(_COMMAND.sub(" ", part))) > MAX_LETTERS for part in determinants):
+        return "a determinant of many letters"
+    if what := too_many(text):
+        return f"too many {what}"
+    if terms_multiplied_out(text) > MAX_TERMS:
+        return "powers of sums that have many terms"
     return None
 
 
@@ -123,14 +137,18 @@ def unexplained(answer: str, gold: str, question: str = "") -> str | None:
     """
     if ".." in answer and ".." not in gold:
         return "a sign: '..'"
+    if re.search(r"[0-9]\s*\\\$\s*[0-9]", answer):
+        return "a currency sign in a number"
     answer, gold = _bare(_LEAD.sub("", _bare(answer))), _bare(gold)
-    if sign := _stray(answer, gold):
+    if sign := _stray(answer, gold) or dropped(answer, gold):
         return f"a sign: {sign!r}"
     if "$" in answer or r"\boxed" in answer:
         return "several formulas"
-    told = ",".join(
-        _LABEL.sub("", part) for part in re.split(r",(?![^(]*\)\s*=)|\\text\s*\{\s*(?:and|or)\s*\}", answer)
-    )
+    told = ",".join(LABEL.sub("", part) for part in re.split(r",(?![^(]*\)\s*=)|\\text\s*\{\s*(?:and|or)\s*\}", answer))
+    if label := label_of_others(answer, gold):
+        return f"a label of other letters: {label!r}"
+    if extra := narrower(answer, gold):
+        return f"another domain: {extra!r}"
     if extra := _surplus(_relations(told), _relations(gold)):
         return f"a relation: {extra!r}"
     if word := _unexplained_word(answer, gold, question):

@@ -12,9 +12,11 @@ from typing import Any, ClassVar, cast
 
 from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
+from posttrain.rewards.verifiers.boxes import doubt_around_box
 from posttrain.rewards.verifiers.characters import plain_characters
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.formula import too_large, unexplained
+from posttrain.rewards.verifiers.near import differs_by_little
 from posttrain.rewards.verifiers.number_grammar import parse_number
 from posttrain.rewards.verifiers.numbers import same_number
 from posttrain.rewards.verifiers.pool import score_together, together, workers_for
@@ -73,10 +75,17 @@ class MathVerifier:
         return ""
 
     def _score_one(self, episode: Episode) -> Score:
+        got = self._score_found(episode)
+        if self.answer_in != "boxed" or got.value <= 0:
+            return got
+        doubt = doubt_around_box(episode.completion, _question(episode))
+        return Score(0.0, got.parsed, doubt, unparsed=True) if doubt else got
+
+    def _score_found(self, episode: Episode) -> Score:
         found = extract(episode.completion, self.answer_in)
         if found is None:
             return Score(0.0, explanation=not_found(self.answer_in), unparsed=True)
-        question = " ".join(m.content for m in episode.task.prompt if m.role == "user")
+        question = _question(episode)
         answer = self._formula(found, question)
         golds = _golds(episode.task)
         if not golds:
@@ -114,6 +123,10 @@ class MathVerifier:
 
 _LOOKS_LIKE = {"\u2212": "-", r"\mathrm{i}": "i", r"\mathrm{e}": "e", "pi": r"\pi"}
 _LOOK_ALIKES = re.compile(r"\u2212|\\mathrm\{[ie]\}|(?<![\\A-Za-z])pi(?![A-Za-z])")
+
+
+def _question(episode: Episode) -> str:
+    return " ".join(message.content for message in episode.task.prompt if message.role == "user")
 
 
 def _golds(task: Task) -> list[str]:
@@ -161,14 +174,14 @@ def compare(question: tuple[list[str], str, str] | None) -> str:
         return "not readable as mathematics"
     doubts: list[str] = []
     for gold in golds:
-        for right, given in product(_gold(gold), read):
+        for pair in product(map(_rational, _gold(gold)), map(_rational, read)):
             try:
                 exact = {"float_rounding": ROUNDING, "numeric_precision": ROUNDING + 10}
-                if verify(_rational(right), _rational(given), timeout_seconds=None, raise_on_error=True, **exact):
+                if verify(*pair, timeout_seconds=None, raise_on_error=True, **exact):
                     doubt = unexplained(answer, gold, asked)
-                    if doubt is None:
+                    if doubt is None and not differs_by_little(*pair):
                         return "equal"
-                    doubts.append(f"it says more than its value, {doubt}")
+                    doubts.append(f"it says more than its value, {doubt}" if doubt else "it differs by little")
             except MemoryError:
                 return "verifier ran out of memory"
             except Exception as error:  # one reading of the answer; another may still be equal

@@ -63,11 +63,11 @@ _ENDS = frozenset(
         *("something", "ish", "some"),
     )
 )  # after the number, perhaps with its unit between
-_MILLIONS = re.compile(r"[ *_$`)]*[KMGBT]\b")  # 42 M; a unit is written small: 42 m, 42 g
+MILLIONS = re.compile(r"[ *_$`)]*[KMGBT]\b")  # 42 M; a unit is written small: 42 m, 42 g
 _NO_EQUATION = re.compile(r"[<>!~\u2248]\s*=[ *_$`(]*$")  # >= 42, != 42
 _SIGN_APART = re.compile(r"[-+~!]\)?[ *_$`]*$|!$")  # (-)42, !42
 _JOINS = re.compile(r"(?i)\b(?:to|and|or|through|until|vs|versus|then|first|und|\u0438|et|y)\b")
-_DECLARED = re.compile(r"\banswer(?: is|:| =|\*\*:|:\*\*)[ *_$:(]*(" + re.sub(r"\?P<\w+>", "?:", NUMBER) + ")", re.I)
+DECLARED = re.compile(r"\banswer(?: is|:| =|\*\*:|:\*\*)[ *_$:(]*(" + re.sub(r"\?P<\w+>", "?:", NUMBER) + ")", re.I)
 _DECLARED_IN_WORDS = re.compile(r"\banswer(?: is|:) [*_]*([a-z]+(?:[ -][a-z]+)*)", re.I)
 _SIGN = re.compile(r"(?:^|[a-z:=,] )(?:minus|negative) $", re.IGNORECASE)
 _GOES_ON = re.compile(
@@ -152,7 +152,7 @@ def _last_sentence_with_digit(text: str) -> tuple[str, str, str]:
 def declared(text: str) -> list[Number | None]:
     """The numbers that `text` calls its answer."""
     words = [leading_cardinal(match[1]) for match in _DECLARED_IN_WORDS.finditer(text)]
-    numbers = [parse_number(match[1]) for match in _DECLARED.finditer(one_notation(text))]
+    numbers = [parse_number(match[1]) for match in DECLARED.finditer(one_notation(text))]
     return numbers + [Number(Fraction(cardinal[0])) for cardinal in words if cardinal and cardinal[0] != 1]
 
 
@@ -196,7 +196,7 @@ def _inside(sentence: str, question: str) -> Number | None:
         return None
     before, after = text[: match.start()], text[match.end() :]
     negated = _SIGN.search(before) is not None and not match["sign"]
-    if not _words_fit(before, after, negated, question) or not _signs_fit(before, after, match):
+    if not words_fit(before, after, negated, question) or not _signs_fit(before, after, match):
         return None
     if not is_claim(before, after, question) or is_millions(after[:40], match["currency"] or ""):
         return None
@@ -206,7 +206,7 @@ def _inside(sentence: str, question: str) -> Number | None:
     return Number(-number.value, number.percent) if negated else number
 
 
-def _words_fit(before: str, after: str, negated: bool, question: str) -> bool:
+def words_fit(before: str, after: str, negated: bool, question: str) -> bool:
     """Whether no word beside the number changes what it says."""
     said = [word.strip(".,;:!?*_()$").casefold() for word in before[-40:].split()[-2:]]
     follow = re.sub(r"^ times(?= *[.!)]*$)", "", after.lstrip("*_$`\"')"))[:40].split()[:3]
@@ -226,7 +226,7 @@ def _signs_fit(before: str, after: str, match: re.Match[str]) -> bool:
     glued, follows = before.rstrip(" *_$(`")[-1:], after.lstrip(" *_$)`")[:1]
     if glued and not (glued.isalpha() or glued in "0123456789.,:;=)\"'!\u2019"):
         return False
-    if _NO_EQUATION.search(before) or _SIGN_APART.search(before.rstrip(" ")) or _MILLIONS.match(after):
+    if _NO_EQUATION.search(before) or _SIGN_APART.search(before.rstrip(" ")) or MILLIONS.match(after):
         return False
     bare = before.rstrip("*_$`")
     if bare != before and bare[-1:].isalnum():  # x**72**

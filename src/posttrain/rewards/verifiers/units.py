@@ -35,15 +35,16 @@ _MASS = (
     {"ton", "tons", "tonne", "tonnes"},
 )
 _VOLUME = ({"ml"}, {"l", "liter", "liters", "litre", "litres"}, {"gallon", "gallons"}, {"cup", "cups"})
+_ANGLE = ({"degree", "degrees", "°", "circ"}, {"rad", "radian", "radians"})
 _COMPOUND = (
     *("m2", "m3", "cm2", "cm3", "km2", "ft2", "m²", "m³", "cm²", "cm³", "km²", "ft²", "m^2", "m^3", "cm^2", "cm^3"),
-    *("km^2", "ft^2", "km/h", "m/s", "mi/h", "kmh", "mph", "acres", "square", "cubic", "degrees", "degree", "°"),
+    *("km^2", "ft^2", "km/h", "m/s", "mi/h", "kmh", "mph", "acres", "square", "cubic"),
     *("°c", "°f", "celsius", "old", "am", "pm", "units", "unit", "points", "point", "items", "people", "times", "¥"),
     "₹",
 )
 _MEASURES = frozenset[str]().union(*_LENGTH, *_MASS, *_VOLUME) - {"pound", "pounds"}
-_DIMENSIONS = (_MONEY, _TIME, _LENGTH, _MASS, _VOLUME)
-UNITS = frozenset(_COMPOUND).union(*(unit for dimension in _DIMENSIONS for unit in dimension)) - {"$"}
+_DIMENSIONS = (_MONEY, _TIME, _LENGTH, _MASS, _VOLUME, _ANGLE)
+UNITS = frozenset(_COMPOUND).union(*(unit for dimension in _DIMENSIONS for unit in dimension)) - {"$", "circ"}
 ONE_LETTER = frozenset(("s", "h", "m", "g", "l", "L"))  # 42 S, 42 H and 42 A are no answers to what schools ask
 _ORDINALS = frozenset(("first", "second", "third", "fifth", "eighth", "ninth", "twelfth"))
 _CONNECTORS = frozenset(("per", "a", "an", "each", "every", "of", "in", "total", "altogether"))
