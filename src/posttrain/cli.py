@@ -26,7 +26,9 @@ from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
 from posttrain.monitoring.run import CONFIG, read_run
 from posttrain.options import Section, given, parse
+from posttrain.runs.callback import load_callback
 from posttrain.runs.inputs import InputsChanged, relocated
+from posttrain.runs.trackers import Tracking
 
 SHARED: Mapping[str, tuple[Any, Any, str]] = {
     "config": (Path | None, None, "A TOML file of options, such as the config.toml of a run; flags come on top of it."),
@@ -37,6 +39,11 @@ SHARED: Mapping[str, tuple[Any, Any, str]] = {
         "",
         'Options whose files, data or models may be others than when the resumed run began, such as "reward dataset".',
     ),
+    "track": (str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps those it had."),
+    "track_project": (str, "posttrain", "Project or experiment there."),
+    "track_name": (str, "", "Name of the run there; unless given, that of its directory."),
+    "track_tags": (str, "", "Tags of the run there, separated by commas."),
+    "callback": (str, "", "Classes called at the events of the run, such as watch.py:Watch; several in one text."),
     "quiet": (bool, False, "Hide progress; warnings are still printed."),
     "json": (bool, False, "End the output with one line of JSON."),
     "debug": (bool, False, "Show the traceback of an error."),
@@ -191,6 +198,8 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
         if not getattr(shared, "resume", None):
             raise UserError("--accept-changes is for a run that goes on; type --resume RUN too")
         passed["accept_changes"] = accepted
+    if "track" in command.shared:
+        passed |= _watching(shared)
     if command.fetches:
         fetch(parts[0].model)
     file, _ = _file(name, command, argv)
@@ -203,6 +212,16 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     if as_json:
         print(json.dumps(command.answer(result), default=str), flush=True)
     return code
+
+
+def _watching(shared: Any) -> dict[str, Any]:
+    """Trackers and callbacks."""
+    names = tuple(filter(None, (name.strip() for name in shared.track.split(","))))
+    tags = tuple(filter(None, (tag.strip() for tag in shared.track_tags.split(","))))
+    if not names and (tags or shared.track_name):
+        raise UserError("--track-name and --track-tags are for a tracker; name one with --track")
+    tracking = Tracking(names, shared.track_project, shared.track_name, tags) if names else None
+    return {"tracking": tracking, "callbacks": [load_callback(spec) for spec in shlex.split(shared.callback)]}
 
 
 def read(name: str, argv: Sequence[str]) -> list[Any]:

@@ -164,7 +164,8 @@ def _answer_checks(items: Sequence[Any]) -> dict[str, Any]:
     return {"items": [dataclasses.asdict(item) for item in items]}
 
 
-_TRAINING = ("config", "output", "resume", "accept_changes", "quiet", "json")
+_WATCHED = ("track", "track_project", "track_name", "track_tags", "callback")
+_TRAINING = ("config", "output", "resume", "accept_changes", *_WATCHED, "quiet", "json")
 _ASKING = ("config", "output", "quiet", "json")
 
 COMMANDS: dict[str, Command] = {

@@ -40,6 +40,10 @@ class RewardError(PosttrainError):
     """A reward that raised, hung, or returned something that is not one finite number per episode."""
 
 
+class CallbackError(PosttrainError):
+    """A user's callback raised."""
+
+
 class TrainingError(PosttrainError):
     """Training cannot go on: a loss or gradient that is not finite."""
 

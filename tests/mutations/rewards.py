@@ -120,10 +120,6 @@ MUTATIONS = [
                 "list(await gather(*(self._score_one(episode) for episode in episodes)))",
                 "[await self._score_one(e) for e in episodes]",
             ),
-            ("if name in sys.modules:", "if False:"),
-            ('b"\\0" + location.read_bytes()', 'b"\\0"'),
-            ("sys.path.insert(0, str(location.parent))", "sys.path.insert(0, '')"),
-            ("except (Exception, SystemExit) as error:", "except Exception as error:"),
             ('hasattr(value, "__float__")', "isinstance(value, float)"),
             ("if not episodes:\n            return []", "if False:\n            return []"),
         ]

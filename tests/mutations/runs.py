@@ -8,7 +8,11 @@ MUTATIONS = [
         for old, new in [
             ("return self._rate(self.step)", "return self._rate(self.step + 1)"),
             ("if self._due or (", "if ("),
-            ("finished(self.rows) if self.step else", "finished([]) if self.step else"),
+            (
+                "        if self.step:\n            self.finished = self.finished",
+                "        if False:\n            self.finished = self.finished",
+            ),
+            ("self.finished = self.finished or self._evaluations.finished(self.rows)\n\n", "pass\n\n"),
             ("and not self._stop.requested and not", "and not"),
             (
                 'self.progress.phase("rollout") as self._phase, self._stop.cancellable():',
@@ -25,7 +29,7 @@ MUTATIONS = [
             ("self._evaluations.score(metrics) if evaluation else None", "None"),
             ("elif step % self._save_every == 0 or", "elif"),
             ("0 or evaluation:", "0:"),
-            ("            self.directory.log_metrics(0, found)\n", ""),
+            ("            self._log(0, found)\n", ""),
             ("        self.directory.log_samples(step, done.samples)\n", ""),
             ("if self._updating:\n", "if False:\n"),
             ("elif self.saved < self.step == self._written:", "elif False:"),
@@ -51,6 +55,69 @@ MUTATIONS = [
         ]
     ),
     Mutation("runs/interrupt.py", "        if self.requested:\n", "        if False:\n", "runs/test_interrupt.py"),
+    *(
+        Mutation("runs/session.py", old, new, "runs/test_callback.py")
+        for old, new in [
+            ('            call(callbacks, "on_run_start", session)\n', ""),
+            ('            call(callbacks, "on_run_end", session)\n', ""),
+            ('        call(self._callbacks, "on_step", self, step, metrics)\n', ""),
+            ('        call(self._callbacks, "on_checkpoint", self, self.step, folder)\n', ""),
+            ('        call(self._callbacks, "on_evaluation", self, self.step, found)\n', ""),
+            ('            call(self._callbacks, "on_evaluation", self, 0, found)\n', ""),
+            ("        self.finished = why\n", "        pass\n"),
+        ]
+    ),
+    Mutation(
+        "runs/session.py", '"interrupted" if session.interrupted else "finished"', '"failed"', "runs/test_trackers.py"
+    ),
+    *(
+        Mutation("runs/callback.py", old, new, "runs/test_callback.py")
+        for old, new in [
+            ("except PosttrainError:", "except Exception:"),
+            ("any(hasattr(kind, event)", "True or any(hasattr(kind, event)"),
+            ("if not isinstance(kind, type):", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("runs/trackers/__init__.py", old, new, "runs/test_trackers.py")
+        for old, new in [
+            ('ids.get(tracker, "")', '""'),
+            ("        if tracker == TENSORBOARD:\n            continue\n", ""),
+            ("        ids[tracker] = identity\n", ""),
+            ("name not in (TENSORBOARD, *TRACKERS)", "False"),
+        ]
+    ),
+    *(
+        Mutation("runs/trackers/tracker.py", old, new, "runs/test_trackers.py")
+        for old, new in [
+            ("            del waiting[0]\n", "            waiting.clear()\n"),
+            ("            if not self._complained:\n", "            if True:\n"),
+            ("self._thread.join(wait_s)", "self._thread.join()"),
+            ("        if self._tracker is None:\n", "        if False:\n"),
+            ("self._tracker.finish(status) if self._tracker else None", "None"),
+            ("            waiting.append(row)\n", "            waiting[:] = [row]\n"),
+        ]
+    ),
+    *(
+        Mutation("runs/trackers/wandb.py", old, new, "runs/test_trackers.py")
+        for old, new in [
+            ("            id=identity,\n", ""),
+            ('{"step": step, **metrics}', "dict(metrics)"),
+            ("tags=list(run.tags)", "tags=[]"),
+        ]
+    ),
+    *(
+        Mutation("runs/trackers/mlflow.py", old, new, "runs/test_trackers.py")
+        for old, new in [
+            ("        if run.identity:\n", "        if False:\n"),
+            ("metrics=found[at : at + _AT_ONCE]", "metrics=found[:1]"),
+            ("float(value), now, step)", "float(value), now, 0)"),
+        ]
+    ),
+    *(
+        Mutation("runs/trackers/trackio.py", old, new, "runs/test_trackers.py")
+        for old, new in [('"allow" if run.identity else "never"', '"never"'), ("step=step", "step=0")]
+    ),
     *(
         Mutation("runs/inputs.py", old, new, "runs/test_inputs.py")
         for old, new in [
@@ -91,6 +158,15 @@ MUTATIONS = [
             ("past, steps=self.steps - self.delay", "past, steps=self.steps"),
             ("done - self.delay,", "done,"),
             ("before - self.delay,", "before,"),
+        ]
+    ),
+    *(
+        Mutation("user_code.py", old, new, "rewards/test_custom.py rewards/test_trl.py runs/test_callback.py")
+        for old, new in [
+            ("if name in sys.modules:", "if False:"),
+            ('b"\\0" + location.read_bytes()', 'b"\\0"'),
+            ("sys.path.insert(0, str(location.parent))", "sys.path.insert(0, '')"),
+            ("except (Exception, SystemExit) as error:", "except Exception as error:"),
         ]
     ),
 ]

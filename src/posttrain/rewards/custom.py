@@ -25,21 +25,16 @@ thread, so that a hang hits the time limit.
 TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_state` and `environments` do not exist.
 """
 
-import hashlib
-import importlib.util
 import inspect
 import json
 import math
-import sys
-import traceback
 from asyncio import gather
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, cast
 
+from posttrain import user_code
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import scoring
@@ -181,19 +176,8 @@ def load_reward(path: str) -> CustomReward:
         UserError: the file or the function does not exist (nearest name given), the file cannot be imported, or the
             function's parameters are not understood.
     """
-    file, colon, name = path.rpartition(":")
-    if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise UserError(f"cannot read the reward '{path}'; expected path/to/file.py:function")
-    location = Path(file).expanduser()
-    if not location.is_file():
-        raise UserError(f"the reward '{path}' needs the file '{file}', which does not exist (looked in {Path.cwd()})")
-    module = _import(location)
-    function = getattr(module, name, None)
-    if function is None:
-        defined = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        near = get_close_matches(name, defined, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'? " if near else ""
-        raise UserError(f"'{file}' has no function '{name}'; {hint}It has: {', '.join(sorted(defined)) or 'none'}")
+    file, _, name = path.rpartition(":")
+    function = user_code.load("reward", path, "function")
     if not callable(function):
         raise UserError(f"'{name}' in '{file}' is a {type(function).__name__}, not a function")
     return from_function(function, name)
@@ -304,33 +288,3 @@ def _no_such_key(reward: str, key: str, episode: Episode) -> str:
         f"reward '{reward}' wants '{key}', which the metadata of task {episode.task.id!r} does not have; {hint}"
         f"It has: {', '.join(known) or 'none'}"
     )
-
-
-def _import(location: Path) -> ModuleType:
-    """The file as a module, once for each version of the file: two functions of one file share its state."""
-    location = location.resolve()
-    version = hashlib.sha256(str(location).encode() + b"\0" + location.read_bytes()).hexdigest()[:16]
-    name = f"posttrain_reward_{location.stem}_{version}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, location)
-    if spec is None or spec.loader is None:
-        raise UserError(f"'{location}' cannot be imported as a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(location.parent))  # so that it can import its neighbours, as a script can
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        line = getattr(error, "lineno", None) or _line_in(location, error)
-        where = f"line {line}: " if line else ""
-        raise UserError(f"'{location}' cannot be imported: {where}{type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(location.parent))
-    return module
-
-
-def _line_in(location: Path, error: BaseException) -> int | None:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(location)]
-    return frames[-1].lineno if frames else None

@@ -28,9 +28,12 @@ from posttrain.errors import CheckpointError, PosttrainError, TrainingError, Use
 from posttrain.monitoring import Progress, RunDirectory, Sample, announce, machine_line, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost, step_cost
 from posttrain.monitoring.progress import Phase
+from posttrain.runs.callback import call
 from posttrain.runs.failure import kept_batch
 from posttrain.runs.inputs import digests_in, keep_code, refuse_changes
 from posttrain.runs.interrupt import Stopped, StopRequest, stop_requests
+from posttrain.runs.trackers import Tracking, open_trackers
+from posttrain.runs.trackers.tracker import Sender
 from posttrain.training import checkpoint
 from posttrain.training.schedule import LearningRate
 
@@ -44,6 +47,8 @@ class RunOptions(TypedDict):
     resume: NotRequired[Path | None]  # the run to go on with
     quiet: NotRequired[bool]  # no progress
     accept_changes: NotRequired[Sequence[str]]  # options whose files may have changed since the run began
+    tracking: NotRequired[Tracking | None]  # trackers besides TensorBoard; None: those that a resumed run had
+    callbacks: NotRequired[Sequence[object]]  # see runs/callback.py
 
 
 class Trained(Protocol):
@@ -111,11 +116,14 @@ class Session:
         save_every: int,
         keep_last: int,
         headline: Mapping[str, str],
+        callbacks: Sequence[object],
     ) -> None:
         """See `open_session`; `found` is the checkpoint that the run goes on from."""
         self.directory, self.progress, self.step, self.total = directory, progress, found.step if found else 0, steps
         self.state: dict[str, Any] = dict(found.state) if found else {}
         self.finished = ""
+        self.trackers: Sequence[Sender] = ()
+        self._callbacks = callbacks
         self._stop, self._trained, self._rate, self._evaluations = stop, trained, rate, evaluations
         self._save_every, self._keep_last, self._headline = save_every, keep_last, headline
         self.saved, self._written, self._updating = self.step, self.step, False
@@ -140,9 +148,14 @@ class Session:
         """The metrics that have been written, a row a step."""
         return self.directory.read().metrics
 
+    def stop(self, why: str) -> None:
+        """End the run, as a finished one, after the step that goes on."""
+        self.finished = why
+
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do, from 0, until the last, a signal, or what the evaluations decide."""
-        self.finished = self._evaluations.finished(self.rows) if self.step else ""
+        if self.step:
+            self.finished = self.finished or self._evaluations.finished(self.rows)
         while self.step < self.total and not self._stop.requested and not self.finished:
             self._began, self._sampled, self._tokens = time.perf_counter(), 0.0, 0
             yield self.step
@@ -203,17 +216,19 @@ class Session:
             found = examine()
         self._due = False
         if self._waiting is None:  # before the first step
-            self.directory.log_metrics(0, found)
+            self._log(0, found)
+            call(self._callbacks, "on_evaluation", self, 0, found)
             return
         self._write(found)
-        self.finished = self._evaluations.finished(self.rows)
+        call(self._callbacks, "on_evaluation", self, self.step, found)
+        self.finished = self.finished or self._evaluations.finished(self.rows)
 
     def _write(self, evaluation: Mapping[str, float], *, owed: bool = False) -> None:
         """Write the row of the last step, and a checkpoint if one is due."""
         assert self._waiting is not None
         step, done, self._waiting = self.step, self._waiting, None
         metrics = {**done.metrics, **evaluation}
-        self.directory.log_metrics(step, metrics)
+        self._log(step, metrics)
         self.directory.log_samples(step, done.samples)
         self._written, self._score = step, self._evaluations.score(metrics) if evaluation else None
         self.progress.step(step, **{name: metrics[key] for name, key in self._headline.items() if key in metrics})
@@ -221,9 +236,15 @@ class Session:
             self._save({_OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
         elif step % self._save_every == 0 or evaluation:
             self._save()
+        call(self._callbacks, "on_step", self, step, metrics)
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.directory.log_metrics(step, metrics)
+        for tracker in self.trackers:
+            tracker.log(step, metrics)
 
     def _save(self, more: Mapping[str, Any] | None = None) -> None:
-        checkpoint.save(
+        folder = checkpoint.save(
             self.directory.checkpoints,
             self.step,
             self._trained.save,
@@ -232,6 +253,7 @@ class Session:
             score=self._score,
         )
         self.saved = self.step
+        call(self._callbacks, "on_checkpoint", self, self.step, folder)
 
     def keep(self) -> None:
         """Save the state after the last finished step, unless that was done, or an update has begun since."""
@@ -266,6 +288,8 @@ def open_session(
     resume: Path | None = None,
     quiet: bool = False,
     accept_changes: Sequence[str] = (),
+    tracking: Tracking | None = None,
+    callbacks: Sequence[object] = (),
 ) -> Iterator[Session]:
     """Open a run's directory, new or to go on with, and close it with its report.
 
@@ -288,6 +312,8 @@ def open_session(
         resume: the run to go on with, if it is none.
         quiet: whether to show no progress.
         accept_changes: options whose files, data or models may be others than those that the run began with.
+        tracking: trackers besides TensorBoard; None for those that a resumed run had.
+        callbacks: called at the events of the run, see `runs/callback.py`.
 
     Raises:
         UserError: the directory cannot be used, or there is nothing to resume in it.
@@ -321,11 +347,17 @@ def open_session(
             save_every=save_every,
             keep_last=keep_last,
             headline=headline,
+            callbacks=callbacks,
         )
         for note in notes:
             progress.say(note)
-        with _saved_on_failure(session):
+        with (
+            _tracked(session, open_trackers(tracking, directory.path, settings, progress.say)),
+            _saved_on_failure(session),
+        ):
+            call(callbacks, "on_run_start", session)
             yield session
+            call(callbacks, "on_run_end", session)
     write_report(directory.read())
 
 
@@ -363,6 +395,19 @@ def _restored(checkpoints: Path, trained: Trained) -> checkpoint.Checkpoint:
         raise UserError(f"there is no checkpoint in {checkpoints} yet, so nothing to resume; start a new run")
     trained.restore(found.path)
     return found
+
+
+@contextlib.contextmanager
+def _tracked(session: Session, trackers: Sequence[Sender]) -> Iterator[None]:
+    """Send the session's rows to trackers, and tell them how it ended."""
+    session.trackers = trackers
+    status = "failed"
+    try:
+        yield
+        status = "interrupted" if session.interrupted else "finished"
+    finally:
+        for tracker in trackers:
+            tracker.finish(status)
 
 
 @contextlib.contextmanager

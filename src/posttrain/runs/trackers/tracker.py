@@ -1,0 +1,128 @@
+"""The interface of a tracker, and the thread that keeps it from costing the run a step."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+Say = Callable[[str], None]
+
+LAST_WAIT_S = 15.0
+"""How long the end of a run waits for a tracker to take what is left."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told of a run.
+
+    Attributes:
+        project: project or experiment.
+        name: of the run.
+        tags: of the run.
+        settings: the run's options.
+        folder: the run's directory.
+        identity: the tracker's own id of the run, where it is one that goes on; "" for a new one.
+    """
+
+    project: str
+    name: str
+    tags: tuple[str, ...]
+    settings: Mapping[str, Any]
+    folder: Path
+    identity: str = ""
+
+
+class Tracker(Protocol):
+    """One tracker. All of its methods are called in one thread, and may raise and block."""
+
+    def start(self, run: TrackedRun) -> str:
+        """Begin a run, or go on with the one of `run.identity`; returns its id."""
+        ...
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a step; one that was logged before is replaced or repeated."""
+        ...
+
+    def finish(self, status: str) -> None:
+        """End it: `finished`, `interrupted` or `failed`."""
+        ...
+
+
+class Sender:
+    """Sends a run's rows to one tracker from a thread of its own.
+
+    What fails is said once, and sent again with the next row; what is left at the end is tried for `LAST_WAIT_S`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Tracker],
+        run: TrackedRun,
+        keep: Callable[[str, str], None],
+        say: Say,
+    ) -> None:
+        """Start it; `keep` stores the tracker's id of the run."""
+        self.name, self._make, self._run, self._keep, self._say = name, make, run, keep, say
+        self._rows: queue.Queue[tuple[int, Mapping[str, float]] | str] = queue.Queue()
+        self._tracker: Tracker | None = None
+        self._complained = False
+        self._thread = threading.Thread(target=self._send, daemon=True, name=f"tracker {name}")
+        self._thread.start()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send a row, without waiting."""
+        self._rows.put((step, metrics))
+
+    def finish(self, status: str, *, wait_s: float = LAST_WAIT_S) -> None:
+        """Send what is left, and end the run there."""
+        self._rows.put(status)
+        self._thread.join(wait_s)
+        if self._thread.is_alive() and not self._complained:
+            self._say(f"tracker {self.name} did not take the last rows within {wait_s:g} s; metrics.jsonl has them")
+
+    def _send(self) -> None:
+        waiting: list[tuple[int, Mapping[str, float]]] = []
+        self._attempt(self._begin)
+        while True:
+            row = self._rows.get()
+            if isinstance(row, str):
+                self._last(waiting, row)
+                return
+            waiting.append(row)
+            self._attempt(lambda: self._flush(waiting))
+
+    def _last(self, waiting: list[tuple[int, Mapping[str, float]]], status: str) -> None:
+        """Once more what could not be sent, for as long as the end of the run waits."""
+        until = time.monotonic() + LAST_WAIT_S
+        while not self._attempt(lambda: self._flush(waiting)) and time.monotonic() < until:
+            time.sleep(0.5)
+        self._attempt(lambda: self._tracker.finish(status) if self._tracker else None)
+
+    def _begin(self) -> None:
+        tracker = self._make()
+        self._keep(self.name, tracker.start(self._run))
+        self._tracker = tracker
+
+    def _flush(self, waiting: list[tuple[int, Mapping[str, float]]]) -> None:
+        if self._tracker is None:
+            self._begin()
+        assert self._tracker is not None
+        while waiting:
+            self._tracker.log(*waiting[0])
+            del waiting[0]
+
+    def _attempt(self, work: Callable[[], None]) -> bool:
+        """Whether it could be done; what could not is said once."""
+        try:
+            work()
+        except BaseException as error:  # a tracker may even raise SystemExit
+            if not self._complained:
+                self._complained = True
+                why = (str(error).strip() or type(error).__name__).splitlines()[0]
+                self._say(f"tracker {self.name} failed ({type(error).__name__}: {why}); the run goes on without it")
+            return False
+        return True
