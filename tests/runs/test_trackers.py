@@ -56,10 +56,10 @@ def test_trackio_has_the_rows_of_a_run_that_went_on_as_one_run(tmp_path, capfd):
     _, rows = interrupted_and_resumed(tmp_path / "run", "trackio")
     assert capfd.readouterr().out == ""  # standard output is for answers
     with sqlite3.connect(next((tmp_path / "trackio").glob("p*.db"))) as database:
-        found = database.execute("select run_name, step, metrics from metrics order by step, id").fetchall()
+        found = database.execute("select run_id, run_name, step, metrics from metrics order by step, id").fetchall()
         configs = database.execute("select config from configs").fetchall()
-    assert {name for name, _, _ in found} == {"n"}
-    assert {step: json.loads(text).get("number") for _, step, text in found} == {
+    assert {name for _, name, _, _ in found} == {"n"} and len({identity for identity, *_ in found}) == 1
+    assert {step: json.loads(text).get("number") for _, _, step, text in found} == {
         step: row.get("number") for step, row in rows.items()
     }
     assert any(json.loads(text).get("tags") == "first, small" for (text,) in configs)
