@@ -37,8 +37,8 @@ class Number:
         self.value = json.loads((folder / "number.json").read_text())
 
 
-def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, in_update=None, in_evaluation=None,
-          stop_after=0, sampled=True, scores=lambda step: float(step), **where):  # fmt: skip
+def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, in_update=None, after_update=None,
+          in_evaluation=None, stop_after=0, sampled=True, scores=lambda step: float(step), **where):  # fmt: skip
     """A run of `steps`; what is given is called with the step's number at that place. Returns session and number."""
     number = Number()
 
@@ -76,6 +76,8 @@ def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, i
                 number.value += step + 1
                 if in_update:
                     in_update(step)
+            if after_update:
+                after_update(step)
             seen += 1
             metrics = {"number": float(number.value), "seen": float(seen)}
             session.finish_step(metrics, [Sample("p", f"c{step}")], state={"seen": seen})
@@ -146,6 +148,14 @@ def test_an_update_that_fails_leaves_the_last_checkpoint(tmp_path, whole, at):
     if found:
         train(resume=run)
         assert files(run) == whole
+
+
+def test_what_fails_after_an_update_is_no_finished_step(tmp_path, whole):
+    with pytest.raises(RuntimeError):
+        train(output=tmp_path / "run", after_update=fail_at(3, RuntimeError))
+    assert last(tmp_path / "run").step == 2  # not 3, with the weights of 4
+    train(resume=tmp_path / "run")
+    assert files(tmp_path / "run") == whole
 
 
 @pytest.mark.parametrize("at", [2, 6])

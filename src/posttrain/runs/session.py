@@ -178,7 +178,6 @@ class Session:
             kept_batch(self.step + 1, examples, self.directory.path, self.directory.checkpoints),
         ):
             yield
-        self._updating = False
 
     def finish_step(
         self,
@@ -200,7 +199,7 @@ class Session:
             cost = rollout_cost(self._began, self._sampled, self._phase.tokens)
         else:
             cost = step_cost(self._began, self._tokens if tokens is None else tokens)
-        self.state = dict(state or {})
+        self.state, self._updating = dict(state or {}), False
         self._waiting = _Finished({**metrics, "lr": self.lr, **cost}, list(samples), self.state)
         self.step += 1
         when, last = self._evaluations, self.step == self.total
