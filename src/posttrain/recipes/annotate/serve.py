@@ -96,6 +96,7 @@ def server_settings(app: Any, config: Serve) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=TimedProtocol,
+        loop="asyncio",  # what was tested: with "auto" it is uvloop wherever another package has brought that
         host=config.host,
         port=config.port,
         log_level="warning",
