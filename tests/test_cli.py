@@ -92,7 +92,7 @@ def surface() -> str:
     for name, command in COMMANDS.items():
         form, _ = command.load()
         lines += [f"posttrain {name} {typed} = {default}" for typed, default in flags(form).items()]
-        lines += [f"posttrain {name} --{key}" for key in (*command.shared, "debug")]
+        lines += [f"posttrain {name} {flag(key)}" for key in (*command.shared, "debug")]
     for name in sorted(ALGORITHMS):
         knobs = flags(type(ALGORITHMS[name]()))
         command = FAMILY_COMMANDS[ALGORITHMS[name]().family]
