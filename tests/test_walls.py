@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "distributed",
         "objectives",
         "algorithms.algorithm",
+        "algorithms.inputs",
     },
     "runs": {"types", "errors", "user_code", "data", "monitoring", "training"},
     "export": {"types", "errors", "data", "models"},

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, Responses
 from posttrain.algorithms.dpo import DPO
+from posttrain.algorithms.inputs import ReferenceLogprobs
 from posttrain.errors import UserError
 from tests.references import pairwise as reference
 
@@ -69,5 +70,5 @@ def test_a_knob_that_cannot_be_is_refused(knobs):
 
 def test_it_is_a_preference_algorithm_with_the_published_defaults():
     assert isinstance(DPO(), PreferenceAlgorithm)
-    assert (DPO().beta, DPO().label_smoothing, DPO().needs_reference) == (0.1, 0.0, True)
-    assert not DPO(reference_free=True).needs_reference
+    assert (DPO().beta, DPO().label_smoothing, DPO().inputs) == (0.1, 0.0, (ReferenceLogprobs(),))
+    assert DPO(reference_free=True).inputs == ()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from posttrain.algorithms.algorithm import Counts, Rollout, Tokens
 from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.inputs import ReferenceLogprobs
 from posttrain.errors import UserError
 from posttrain.objectives import kl
 from tests.references import grpo as reference
@@ -99,7 +100,7 @@ def test_the_defaults_are_the_papers():
     algorithm = GRPO()
     assert (algorithm.clip_low, algorithm.clip_high) == (0.2, 0.2)
     assert (algorithm.kl_coefficient, algorithm.kl_estimator, algorithm.std_epsilon) == (0.04, "k3", 1e-4)
-    assert algorithm.needs_reference and not WITHOUT_KL.needs_reference
+    assert (algorithm.inputs, WITHOUT_KL.inputs) == ((ReferenceLogprobs(),), ())
 
 
 def test_on_the_first_update_the_ratio_is_one_nothing_is_clipped_and_the_gradient_is_reinforce():

@@ -15,6 +15,14 @@ from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dr_grpo import DrGRPO
 from posttrain.algorithms.grpo_bucketed import BucketedGRPO
 from posttrain.algorithms.gspo import GSPO
+from posttrain.algorithms.inputs import (
+    CriticValues,
+    GreedyReward,
+    PretrainingNLL,
+    ReferenceLogprobs,
+    StateValues,
+    declared,
+)
 from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.ppo_penalty import PPOPenalty
 from posttrain.algorithms.ppo_ptx import PPOPtx
@@ -25,7 +33,6 @@ from posttrain.algorithms.rloo import RLOO
 from posttrain.algorithms.vapo import VAPO
 from posttrain.algorithms.vineppo import VinePPO
 from posttrain.errors import UserError
-from posttrain.types import States
 from tests.references import online as reference
 
 LONGEST, KINDS, GREEDY = 6, ("sum", "word", "sum"), [0.5, 0.0, 1.0]
@@ -245,14 +252,14 @@ def test_the_punishment_of_dapo_is_seen_in_its_metrics():
 @pytest.mark.parametrize("kind", [Reinforce, RLOO, ReinforcePlusPlus])
 def test_a_kl_in_the_reward_without_a_reference_is_an_error(kind):
     rollout = Rollout(torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0, 1]), 6, torch.zeros(2))
-    assert kind().needs_reference and not kind(kl_coefficient=0.0).needs_reference
+    assert (kind().inputs, kind(kl_coefficient=0.0).inputs) == ((ReferenceLogprobs(),), ())
     with pytest.raises(ValueError, match="reference_N; got None"):
         kind().advantages(rollout)
     assert not kind(kl_coefficient=0.0).advantages(rollout).advantages_N.any()
 
 
 def test_remax_without_greedy_completions_is_an_error():
-    assert ReMax.needs_greedy and not Reinforce.needs_greedy
+    assert declared(ReMax(), GreedyReward) and not declared(Reinforce(), GreedyReward)
     with pytest.raises(ValueError, match="needs greedy_P"):
         ReMax(kl_coefficient=0.0).advantages(Rollout(torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0])))
 
@@ -317,10 +324,12 @@ def test_a_coefficient_is_steered_to_its_target():
 
 
 def test_what_else_an_algorithm_asks_for():
-    assert VAPO().critic_warmup == 50 and PPO().critic_warmup == 0 and PPO(critic_warmup_steps=3).critic_warmup == 3
+    steps = [declared(algorithm, CriticValues) for algorithm in (VAPO(), PPO(), PPO(critic_warmup_steps=3))]
+    assert steps == [CriticValues(50), CriticValues(0), CriticValues(3)]
     assert PPO(entropy_coefficient=0.1).needs_entropy and not PPO().needs_entropy
-    assert PPOPtx().pretraining_weight == 27.8 and PPO().pretraining_weight == 0.0
-    assert VinePPO(continuations=3, step_tokens=2, max_states=4).states == States(3, 2, 4) and PPO().states is None
+    assert PPOPtx().extra_losses == (PretrainingNLL(27.8),) and PPO().extra_losses == ()
+    states = declared(VinePPO(continuations=3, step_tokens=2, max_states=4), StateValues)
+    assert states == StateValues(3, 2, 4) and declared(PPO(), StateValues) is None
     whole = {name for name in algorithms.ONLINE if algorithms.online(name).sequence_ratio}
     assert whole == {"reinforce", "rloo", "remax", "gspo"}
     assert {n for n in algorithms.ONLINE if isinstance(algorithms.online(n)(), ActorCritic)} == {

@@ -13,6 +13,7 @@ from posttrain import algorithms
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, Responses, UnpairedAlgorithm
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.dpop import DPOP
+from posttrain.algorithms.inputs import ReferenceDivergence, ReferenceLogprobs, declared
 from posttrain.algorithms.ipo import IPO
 from posttrain.algorithms.irpo import IRPO
 from posttrain.algorithms.kto import KTO
@@ -163,8 +164,8 @@ def test_one_that_needs_a_reference_refuses_to_do_without(name):
     algorithm = algorithms.preference(name)()
     one = Responses(-torch.ones(1), torch.ones(1), torch.zeros(1))
     if isinstance(algorithm, UnpairedAlgorithm):
-        assert algorithm.needs_reference
-    elif algorithm.needs_reference:
+        assert declared(algorithm, ReferenceLogprobs)
+    elif declared(algorithm, ReferenceLogprobs):
         with pytest.raises(ValueError, match="reference"):
             algorithm.loss(one, one)
     else:
@@ -173,7 +174,7 @@ def test_one_that_needs_a_reference_refuses_to_do_without(name):
 
 def test_without_divergences_there_is_no_token_level_loss():
     one = Responses(-torch.ones(1), torch.ones(1))
-    assert TDPO().needs_divergence and not DPO().needs_divergence
+    assert declared(TDPO(), ReferenceDivergence) and not declared(DPO(), ReferenceDivergence)
     with pytest.raises(ValueError, match="divergence_B"):
         TDPO().loss(one, one, reference=(one, one))
 

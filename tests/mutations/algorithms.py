@@ -15,8 +15,8 @@ MUTATIONS = [
             ("(tokens.logprobs_N, tokens.reference_N)", "(tokens.logprobs_N, tokens.old_N)"),
             ("(tokens.logprobs_N, tokens.reference_N)", "(tokens.reference_N, tokens.logprobs_N)"),
             ("kl_N.detach()}", "kl_N}"),
-            ("return self.kl_coefficient > 0", "return self.kl_coefficient >= 0"),
-            ("return not self.needs_reference", "return True"),
+            ("return (ReferenceLogprobs(),) if self.kl_coefficient else ()", "return (ReferenceLogprobs(),)"),
+            ("return not self.kl_coefficient", "return True"),
             ("rollout.per_token(advantages_PG)", "rollout.per_token(rewards_PG)"),
             ("epsilon=self.std_epsilon", "epsilon=0.0"),
             ("denominator=counts.sequences", "denominator=counts.tokens"),
@@ -103,7 +103,7 @@ MUTATIONS = [
                 ("kl_target: float = 6.0", "kl_target: float = 0.6"),
             ],
             "ppo_ptx": [
-                ("return self.pretraining_coefficient", "return 1.0"),
+                ("PretrainingNLL(self.pretraining_coefficient)", "PretrainingNLL(1.0)"),
                 ("pretraining_coefficient: float = 27.8", "pretraining_coefficient: float = 2.78"),
                 ("kl_coefficient: float = 0.02", "kl_coefficient: float = 0.2"),
             ],
@@ -138,7 +138,7 @@ MUTATIONS = [
                 ("token_mean(values_N, counts.sequences)", "token_mean(values_N, counts.tokens)"),
                 ("clip_low=1.0,", "clip_low=0.2,"),
                 ("clip_high=math.inf,", "clip_high=0.2,"),
-                ("return self.kl_coefficient > 0", "return self.kl_coefficient >= 0"),
+                ("return (ReferenceLogprobs(),) if self.kl_coefficient else ()", "return (ReferenceLogprobs(),)"),
                 ("kl_PG.mean().item()", "kl_PG.sum().item()"),
             ],
             "rloo": [
@@ -149,7 +149,7 @@ MUTATIONS = [
             ],
             "remax": [
                 ("return rollout.greedy_P[:, None]", "return rollout.greedy_P.mean()"),
-                ("needs_greedy: ClassVar[bool] = True", "needs_greedy: ClassVar[bool] = False"),
+                ("(*super().inputs, GreedyReward())", "super().inputs"),
                 ("kl_coefficient: float = 0.1", "kl_coefficient: float = 0.05"),
             ],
             "reinforce_pp": [
@@ -179,10 +179,10 @@ MUTATIONS = [
     *(
         Mutation("algorithms/catalogue.py", old, new, "algorithms/test_catalogue.py")
         for old, new in [
-            ('("reference", algorithm.needs_reference)', '("reference", not algorithm.needs_reference)'),
-            ("algorithm.needs_reference and not remembered", "algorithm.needs_reference"),
+            ("declared(algorithm, kind) is not None) for", "declared(algorithm, kind) is None) for"),
+            ("is not None and not remembered)", "is not None)"),
             ("forwards *= 2", "forwards *= 1"),
-            ("1 + algorithm.needs_reference + isinstance(algorithm, ActorCritic)", "1 + algorithm.needs_reference"),
+            ("1 + sum(need.passes for need in algorithm.inputs)", "1 + len(algorithm.inputs)"),
             ("algorithm.least_group > 1", "algorithm.least_group > 0"),
             ("reversed(algorithm.__mro__)", "algorithm.__mro__"),
             ("field.default", "field.name"),
@@ -200,7 +200,7 @@ MUTATIONS = [
                 ),
                 ("bradley_terry(*rewards, label_smoothing=self.label_smoothing)", "bradley_terry(*rewards)"),
                 ("self.beta * chosen.logprob_B, ", "chosen.logprob_B, "),
-                ("return not self.reference_free", "return True"),
+                ("return () if self.reference_free else", "return"),
                 ('positive(self, "beta")', 'positive(self, "beta", or_zero=True)'),
                 ("self.label_smoothing < 0.5", "self.label_smoothing <= 0.5"),
                 ("beta: float = 0.1", "beta: float = 0.5"),
@@ -267,7 +267,7 @@ MUTATIONS = [
                 ("self.alpha * self.beta * (", "self.alpha * ("),
                 ("self.alpha * self.beta * (", "self.beta * ("),
                 ("stop_gradient: bool = True", "stop_gradient: bool = False"),
-                ("needs_divergence: ClassVar[bool] = True", "needs_divergence: ClassVar[bool] = False"),
+                ("(*super().inputs, ReferenceDivergence())", "super().inputs"),
                 ('"divergence/rejected": of_rejected_B.detach()', '"divergence/rejected": of_chosen_B.detach()'),
             ],
             "kto": [

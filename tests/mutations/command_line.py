@@ -81,7 +81,7 @@ MUTATIONS = [
     *(
         Mutation("training/learner.py", old, new, "recipes/test_pairs.py")
         for old, new in [
-            ("JUDGEMENTS if isinstance(algorithm, UnpairedAlgorithm) else PAIRS", "PAIRS"),
+            ('JUDGEMENTS if algorithm.unit == "response" else PAIRS', "PAIRS"),
             ("preference_loss(model, algorithm, reference)", "preference_loss(model, algorithm, None)"),
         ]
     ),

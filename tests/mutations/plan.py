@@ -119,14 +119,13 @@ MUTATIONS = [
     *(
         Mutation("recipes/plan/work.py", old, new, "recipes/test_plan.py")
         for old, new in [
-            ("reference=algorithm.needs_reference", "reference=False"),
+            ("reference=declared(algorithm, ReferenceLogprobs) is not None", "reference=False"),
             ("if length <= config.max_prompt_tokens]", "]"),
             ("    enough(algorithm, config.completions_per_prompt)", "    pass"),
             ("math.ceil(config.epochs * rows / config.examples_per_step)", "int(config.epochs)"),
             ("math.ceil(config.epochs * rows / config.pairs_per_step)", "int(config.epochs)"),
             ("longest = load(*max(sizes, key=sum))", "longest = load(*min(sizes, key=sum))"),
             ("load(*(sum(column) / len(sizes) for", "load(*(max(column) for"),
-            ("algorithm.needs_reference and not needs_only_logprobs", "needs_only_logprobs"),
             ("head=not scored", "head=True"),
             ("Load(config.pairs_per_step, 2,", "Load(config.pairs_per_step, 1,"),
             ("updates=config.updates_per_step", "updates=1"),
@@ -134,13 +133,8 @@ MUTATIONS = [
             ("if config.critic != PlanRL.critic and not", "if not"),
             ("if config.pretraining_dataset and not", "if not"),
             ("shape.context, config.microbatch_tokens)", "shape.context)"),
-            ("_greedy(algorithm, longest), *_continued(algorithm, longest)", "greedy, *continued"),
-            ("(replace(load, group=1),)", "(load,)"),
-            ("math.ceil(load.completion_tokens / max(1, states.step_tokens))", "states.most"),
-            ("load.sequences * (steps - 1)", "load.sequences * steps"),
-            ("prompt, completion = load.prompt_tokens + done,", "prompt, completion = load.prompt_tokens,"),
-            ("load.completion_tokens - done\n", "load.completion_tokens\n"),
-            ("return replace(load, group=states.samples), later", "return (later,)"),
+            ("isinstance(need, kind)], load)", "True], load)"),
+            ("longest_beside=sampled_besides(algorithm.inputs, longest)", "longest_beside=(*greedy, *continued)"),
             ("sum(min(length, most) for length in lengths)", "sum(lengths)"),
         ]
     ),

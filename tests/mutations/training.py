@@ -4,6 +4,70 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
+        Mutation(f"training/inputs/{file}.py", old, new, tests)
+        for file, tests, pairs in [
+            (
+                "context",
+                "training/test_policy.py training/test_actor_critic.py",
+                [
+                    ("prompt = trajectory.turns[0].context_ids", "prompt = trajectory.turns[-1].context_ids"),
+                    ("trajectory.sampled[len(prompt) :])", "(True,) * (len(trajectory.token_ids) - len(prompt)))"),
+                    (
+                        "for number, part in zip(row.examples, parts, strict=True)",
+                        "for number, part in enumerate(parts)",
+                    ),
+                ],
+            ),
+            (
+                "reference_logprobs",
+                "training/test_policy.py",
+                [
+                    ("reference.logprobs(row, context.temperature)", "reference.logprobs(row, 1.0)"),
+                    ('"reference_N": flat(found)', '"reference_N": 0 * flat(found)'),
+                ],
+            ),
+            (
+                "greedy_reward",
+                "training/test_inputs.py recipes/test_plan.py",
+                [
+                    ("torch.tensor(earned, dtype=torch.float64)", "0 * torch.tensor(earned, dtype=torch.float64)"),
+                    ("(replace(load, group=1),)", "(load,)"),
+                ],
+            ),
+            (
+                "prompt_kinds",
+                "training/test_inputs.py",
+                [('metadata.get("kind", "")', 'metadata.get("kind")'), ("str(group.task.", "(group.task.")],
+            ),
+            (
+                "state_values",
+                "training/test_inputs.py recipes/test_plan.py",
+                [
+                    ("[state.values for state in states]", "[state.values[::-1] for state in states]"),
+                    (
+                        "for state in states for step in state.steps",
+                        "for state in states[::-1] for step in state.steps",
+                    ),
+                    ("math.ceil(load.completion_tokens / max(1, need.step_tokens))", "need.most"),
+                    ("load.sequences * (steps - 1)", "load.sequences * steps"),
+                    ("prompt, completion = load.prompt_tokens + done,", "prompt, completion = load.prompt_tokens,"),
+                    ("load.completion_tokens - done\n", "load.completion_tokens\n"),
+                    ("return replace(load, group=need.samples), later", "return (later,)"),
+                ],
+            ),
+            (
+                "__init__",
+                "training/test_inputs.py recipes/test_plan.py",
+                [
+                    ("samples == provider.SAMPLES", "True"),
+                    ("if groups and samples", "if samples"),
+                    ("found |= provider.columns", "found = provider.columns"),
+                ],
+            ),
+        ]
+        for old, new in pairs
+    ),
+    *(
         Mutation("training/optimizer.py", old, new, "training/test_optimizer.py")
         for old, new in [
             ('"weight_decay": weight_decay}', '"weight_decay": 0.0}'),
@@ -140,8 +204,6 @@ MUTATIONS = [
     *(
         Mutation("training/policy_batch.py", old, new, "training/test_policy.py training/test_actor_critic.py")
         for old, new in [
-            ("prompt = trajectory.turns[0].context_ids", "prompt = trajectory.turns[-1].context_ids"),
-            ("trajectory.sampled[len(prompt) :])", "(True,) * (len(trajectory.token_ids) - len(prompt)))"),
             ("everything or any(any(advantages[number]) for number in group)", "True"),
             ("everything or any(any(advantages[number]) for number in group)", "not any(advantages[group[0]])"),
             ("not (algorithm.silent_at_zero and fast_paths", "not (fast_paths"),
@@ -152,14 +214,11 @@ MUTATIONS = [
             ),
             ("Counts(len(trajectories), int(lengths.sum()), longest)", "Counts(len(trajectories), len(kept), longest)"),
             ("[advantages[number] for number in kept]", "advantages"),
-            ("if reference is not None and algorithm.needs_reference:", "if reference is not None:"),
-            ("for number, part in zip(row.examples, parts, strict=True)", "for number, part in enumerate(parts)"),
-            ("reference.logprobs(row, temperature))", "reference.logprobs(row, 1.0))"),
             ("for number in row.examples for value", "for number in row.examples[::-1] for value"),
             ("values, dtype=torch.float64).to(like)", "values).to(like)"),
-            ("None if worth is None else _flat(worth)", "None if worth is None else 0 * _flat(worth)"),
             ("        of_kept(expected),\n", "        of_kept(column(found.advantages_N)),\n"),
-            ("else column(found.returns_N))", "else column(found.advantages_N))"),
+            ("of_kept(column(found.returns_N))", "of_kept(column(found.advantages_N))"),
+            ("if declared(algorithm, CriticValues) else None", "if rollout.values_N is not None else None"),
         ]
     ),
     *(
@@ -215,9 +274,9 @@ MUTATIONS = [
             ("beside = [] if critic is None else [critic.optimizer]", "beside = []"),
             ("            each.finite_norm()\n", "            pass\n"),
             ("            each.discard()\n        raise", "            pass\n        raise"),
-            ("weight=algorithm.pretraining_weight", "weight=1.0"),
-            ("accumulate(pretraining, text) / algorithm.pretraining_weight", "accumulate(pretraining, text)"),
-            ("        if pretraining:\n", "        if False:\n"),
+            ("weight=extra.weight", "weight=1.0"),
+            ("accumulate(pretraining, text) / extra.weight", "accumulate(pretraining, text)"),
+            ("algorithm.extra_losses if pretraining else ()", "()"),
         ]
     ),
     *(
@@ -291,5 +350,7 @@ MUTATIONS = [
         "(*shared[:0], *self.token_ids[at",
         "training/test_remembered.py",
     ),
-    Mutation("training/learner.py", "and not algorithm.needs_divergence", "", "recipes/test_pairs.py"),
+    Mutation(
+        "training/learner.py", " and declared(algorithm, ReferenceDivergence) is None", "", "recipes/test_pairs.py"
+    ),
 ]

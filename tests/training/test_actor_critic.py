@@ -13,9 +13,10 @@ from posttrain.errors import TrainingError
 from posttrain.models.critic import OwnCritic, TrunkCritic
 from posttrain.models.plain import Float64
 from posttrain.training.critic import TrainedCritic, critic_step
+from posttrain.training.inputs.context import Context, by_example
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import by_example, policy_batch
+from posttrain.training.policy_batch import policy_batch
 from tests.tiny import tiny_llama
 from tests.training.test_policy import REWARDS, SPOKEN, alone, difference, distributions, groups
 
@@ -49,7 +50,7 @@ def weights(model, trained):
 def test_an_update_is_that_of_the_equation_sequence_by_sequence(kind):
     (model, optimizer, trained), (plain, _, other) = subject(kind), subject(kind)
     with Float64():
-        batch, told = policy_batch(groups(), ALGORITHM, critic=trained.critic, microbatch_tokens=9)
+        batch, told = policy_batch(groups(), ALGORITHM, context=Context(critic=trained.critic, microbatch_tokens=9))
         found = policy_step(model, optimizer, ALGORITHM, batch, lr=0.0, microbatch_tokens=9, critic=trained)
         # by hand: the state before each token, its value, GAE, one scale for the batch
         judge = plain if kind is TrunkCritic else other.critic._model
@@ -96,7 +97,7 @@ def _rows(shown, said):
 def test_later_updates_are_clipped_around_what_was_expected_at_first(kind):
     model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
     tight = PPO(kl_coefficient=0.0, value_clip=1e-6)  # more than sums in another order differ by
-    batch, _ = policy_batch(groups(), tight, critic=trained.critic)
+    batch, _ = policy_batch(groups(), tight, context=Context(critic=trained.critic))
     options = {"lr": 1e-3, "microbatch_tokens": 9, "critic": trained}
     assert policy_step(model, optimizer, tight, batch, **options)["value_clip_fraction"] == 0.0
     # those that came nearer are held where they were, which their loss is then
@@ -107,7 +108,7 @@ def test_later_updates_are_clipped_around_what_was_expected_at_first(kind):
 def test_the_critic_alone_learns_and_the_policy_stays(kind):
     model, _, trained = subject(kind, torch.float32, MasterAdamW)
     algorithm = VAPO(length_alpha=1.0)
-    batch, _ = policy_batch(groups(), algorithm, critic=trained.critic)
+    batch, _ = policy_batch(groups(), algorithm, context=Context(critic=trained.critic))
     before = [p.detach().clone() for _, p in model.trainable()]
     losses = []
     for _ in range(10):
@@ -127,7 +128,7 @@ def test_the_critic_alone_learns_and_the_policy_stays(kind):
 def test_a_step_whose_groups_were_all_lost_moves_no_critic():
     model, _, trained = subject(OwnCritic, torch.float32, MasterAdamW)
     algorithm, before = VAPO(length_alpha=1.0), weights(model, trained)
-    batch, _ = policy_batch([], algorithm, critic=trained.critic)
+    batch, _ = policy_batch([], algorithm, context=Context(critic=trained.critic))
     assert critic_step(trained, algorithm, batch, microbatch_tokens=9) == {"loss": 0.0, "critic_grad_norm": 0.0}
     assert all(torch.equal(a, b) for a, b in zip(before, weights(model, trained), strict=True))
 
@@ -136,7 +137,7 @@ def test_a_step_whose_groups_were_all_lost_moves_no_critic():
 @pytest.mark.parametrize("side", ["policy", "critic"])
 def test_a_gradient_that_is_not_finite_moves_neither(kind, side):
     model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
-    batch, _ = policy_batch(groups(), ALGORITHM, critic=trained.critic)
+    batch, _ = policy_batch(groups(), ALGORITHM, context=Context(critic=trained.critic))
     bad = optimizer if side == "policy" else trained.optimizer
     right, bad.grad_norm = bad.grad_norm, lambda: math.nan
     before = weights(model, trained)
@@ -157,7 +158,7 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient_anywhere(kind):
             return found._replace(loss_N=torch.where(tokens.row_N == 4, math.inf, found.loss_N))
 
     algorithm = Explodes(kl_coefficient=0.0)
-    batch, _ = policy_batch(groups(), algorithm, critic=trained.critic)
+    batch, _ = policy_batch(groups(), algorithm, context=Context(critic=trained.critic))
     before = weights(model, trained)
     with pytest.raises(TrainingError, match=r"loss is inf for examples \[3, 4\]"):
         policy_step(model, optimizer, algorithm, batch, lr=0.1, microbatch_tokens=8, critic=trained)
@@ -172,7 +173,7 @@ def test_pretraining_text_is_weighed_and_added():
         model, optimizer, trained = subject(TrunkCritic)
         algorithm = PPOPtx(kl_coefficient=0.0, pretraining_coefficient=weight)
         with Float64():
-            batch, _ = policy_batch(groups(), algorithm, critic=trained.critic)
+            batch, _ = policy_batch(groups(), algorithm, context=Context(critic=trained.critic))
             found = policy_step(
                 model, optimizer, algorithm, batch, lr=0.0, microbatch_tokens=99, critic=trained, pretraining=text
             )

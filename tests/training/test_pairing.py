@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posttrain.training.inputs.context import example_of
 from posttrain.training.pairing import PAIRINGS, pairs_of
-from posttrain.training.policy_batch import example_of
 from tests.training.test_policy import REWARDS, SPOKEN, group, groups
 
 

@@ -19,9 +19,10 @@ from posttrain.models.lora import add_adapter, add_lora
 from posttrain.models.lora_options import Lora
 from posttrain.models.plain import Float64
 from posttrain.models.reference import AdapterOff, FrozenCopy
+from posttrain.training.inputs.context import Context, example_of
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import example_of, policy_batch, shortened
+from posttrain.training.policy_batch import policy_batch, shortened
 from posttrain.types import Group, StopReason, Task, Trajectory, Turn
 from tests.references import grpo as reference_grpo
 from tests.tiny import tiny_llama
@@ -71,7 +72,7 @@ def gradient(model, algorithm, batch, *, tokens=1000, **options):
 def batch_of(found, algorithm, reference=None, **options):
     """A batch with the logprobs of a reference in float64, which would take its norms in float32 if it were let."""
     with Float64() if reference is not None else nullcontext():
-        return policy_batch(found, algorithm, reference=reference, **options)[0]
+        return policy_batch(found, algorithm, context=Context(reference=reference, **options))[0]
 
 
 def difference(a, b) -> float:
@@ -195,9 +196,9 @@ def test_a_reference_is_asked_for_nothing_that_the_algorithm_does_not_need():
         def logprobs(self, row, temperature):
             raise AssertionError("asked")
 
-    assert policy_batch(groups(), NO_KL, reference=Refuses())[0].reference_logprobs is None
+    assert policy_batch(groups(), NO_KL, context=Context(reference=Refuses()))[0].reference_logprobs is None
     with pytest.raises(AssertionError, match="asked"):
-        policy_batch(groups(), GRPO(), reference=Refuses())
+        policy_batch(groups(), GRPO(), context=Context(reference=Refuses()))
 
 
 def test_another_batch_has_old_logprobs_of_its_own():
@@ -236,7 +237,7 @@ def test_the_kl_of_a_batch_is_of_whole_completions():
         def logprobs(self, row, temperature):
             return torch.full((len(row.targets),), -3.0)
 
-    batch, _ = policy_batch(groups(), GRPO(kl_coefficient=0.1), reference=Half())
+    batch, _ = policy_batch(groups(), GRPO(kl_coefficient=0.1), context=Context(reference=Half()))
     said = [trajectory.logprobs for one in groups() for trajectory in one.trajectories]
     assert batch.kl == pytest.approx(sum(sum(logprob + 3.0 for logprob in each) for each in said) / 6)
 
@@ -293,11 +294,11 @@ def test_kl_is_measured_to_the_reference_that_was_kept():
     model = tiny_llama(dtype=torch.float64)
     reference = FrozenCopy(model)
     algorithm = GRPO(kl_coefficient=0.05)
-    batch = policy_batch(groups(), algorithm, reference=reference)[0]
+    batch = policy_batch(groups(), algorithm, context=Context(reference=reference))[0]
     optimizer = MasterAdamW(model.trainable())
     first = policy_step(model, optimizer, algorithm, batch, lr=0.01, microbatch_tokens=1000)
     assert first["kl"] == pytest.approx(0.0, abs=1e-12)
-    again = policy_batch(groups(), algorithm, reference=reference)[0]
+    again = policy_batch(groups(), algorithm, context=Context(reference=reference))[0]
     found = policy_step(model, optimizer, algorithm, again, lr=0.0, microbatch_tokens=1000)["kl"]
     start = tiny_llama(dtype=torch.float64)
     behind = torch.cat([alone(start, *w) - alone(model, *w) for members in SPOKEN for w in members])
@@ -313,7 +314,7 @@ def test_the_base_under_an_adapter_is_a_reference_that_costs_nothing():
     optimizer = MasterAdamW(model.trainable())
 
     def kl(reference, lr: float) -> float:
-        batch, _ = policy_batch(groups(), algorithm, reference=reference)
+        batch, _ = policy_batch(groups(), algorithm, context=Context(reference=reference))
         return policy_step(model, optimizer, algorithm, batch, lr=lr, microbatch_tokens=1000)["kl"]
 
     assert kl(AdapterOff(model), 0.05) == 0.0

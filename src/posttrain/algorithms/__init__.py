@@ -74,8 +74,8 @@ def get(name: str) -> Callable[..., Algorithm]:
     """Find an algorithm by its name; raises `UserError`, with the nearest name, for one that does not exist.
 
     Example:
-        >>> get("grpo")(kl_coefficient=0.0).needs_reference
-        False
+        >>> get("grpo")(kl_coefficient=0.0).inputs
+        ()
     """
     return _find(name, ALGORITHMS)
 

@@ -34,10 +34,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posttrain import errors
+from posttrain.algorithms.inputs import Input, PretrainingNLL
 from posttrain.objectives import kl
 from posttrain.objectives.pairwise import wins
 from posttrain.objectives.values import last_of_rows
-from posttrain.types import States
 
 
 class Rollout(NamedTuple):
@@ -175,8 +175,8 @@ class Algorithm(Protocol):
     """The arXiv identifier of the paper whose objective this is."""
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether `loss` needs the reference policy's logprobs."""
+    def inputs(self) -> tuple[Input, ...]:
+        """What it needs besides its samples and their rewards, or its pairs."""
         ...
 
 
@@ -184,8 +184,8 @@ class Algorithm(Protocol):
 class PreferenceAlgorithm(Algorithm, Protocol):
     """An algorithm that learns from pairs of a chosen and a rejected response."""
 
-    needs_divergence: ClassVar[bool]
-    """Whether `loss` needs the token-wise divergence of the policy from the reference, `Responses.divergence_B`."""
+    unit: ClassVar[str]
+    """What it learns from: `pair`."""
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
@@ -201,6 +201,9 @@ class PreferenceAlgorithm(Algorithm, Protocol):
 @runtime_checkable
 class UnpairedAlgorithm(Algorithm, Protocol):
     """An algorithm that learns from single responses, each of them found good or bad."""
+
+    unit: ClassVar[str]
+    """What it learns from: `response`."""
 
     def rewards(self, responses: Responses, reference: Responses) -> Float[Tensor, "B"]:
         """What the policy's own logprobs say each response is worth; it carries the gradient."""
@@ -227,13 +230,15 @@ class OnlineAlgorithm(Algorithm, Protocol):
     least_group: ClassVar[int] = 1
     """How many completions of a prompt it takes at least: 2 where they are compared with each other."""
 
-    needs_greedy: ClassVar[bool] = False
-    """Whether `advantages` needs what the most likely completion of each prompt earned."""
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What `advantages` or `loss` needs besides samples and rewards."""
+        return ()
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether `advantages` or `loss` needs the reference policy's logprobs."""
-        return False
+    def extra_losses(self) -> tuple[PretrainingNLL, ...]:
+        """Losses on batches of their own, added to the policy's."""
+        return ()
 
     sequence_ratio: ClassVar[bool] = False
     """Whether the importance ratio is a whole completion's, and not a token's."""
@@ -247,16 +252,6 @@ class OnlineAlgorithm(Algorithm, Protocol):
     def silent_at_zero(self) -> bool:
         """Whether a token whose advantage is 0 adds nothing to the loss, so that it need not be computed."""
         return False
-
-    @property
-    def states(self) -> States | None:
-        """At which intermediate states completions are continued, to find what those are worth; None: at none."""
-        return None
-
-    @property
-    def pretraining_weight(self) -> float:
-        """Weight of the loss on pretraining text that is learned beside; 0 where there is none."""
-        return 0.0
 
     def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
         """Whether to learn from a group; if not, it is thrown away, and another prompt's is sampled in its place."""
@@ -281,12 +276,7 @@ class OnlineAlgorithm(Algorithm, Protocol):
 
 @runtime_checkable
 class ActorCritic(OnlineAlgorithm, Protocol):
-    """An online algorithm with a critic: `advantages` needs the values that it gives, and `loss` trains it."""
-
-    @property
-    def critic_warmup(self) -> int:
-        """For how many steps the critic learns alone, of what the policy samples as it is."""
-        ...
+    """An online algorithm with a critic, which declares `CriticValues`: `loss` trains the critic, too."""
 
     def critic_loss(
         self, values_N: Float[Tensor, "N"], old_values_N: Float[Tensor, "N"], returns_N: Float[Tensor, "N"]

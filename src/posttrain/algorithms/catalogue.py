@@ -7,7 +7,8 @@ import textwrap
 from typing import NamedTuple
 
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
-from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.inputs import KINDS, ReferenceDivergence, ReferenceLogprobs, declared
 
 DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example of what each family learns from
 
@@ -45,19 +46,15 @@ def describe(name: str) -> Row:
         ("pairs", isinstance(algorithm, PreferenceAlgorithm)),
         ("good and bad responses", isinstance(algorithm, UnpairedAlgorithm)),
         ("groups", online and algorithm.least_group > 1),
-        ("greedy completions", online and algorithm.needs_greedy),
-        ("continuations", online and algorithm.states is not None),
-        ("critic", isinstance(algorithm, ActorCritic)),
-        ("reference", algorithm.needs_reference),
-        ("pretraining text", online and algorithm.pretraining_weight > 0),
+        *((kind.title, declared(algorithm, kind) is not None) for kind in KINDS),
     )
-    forwards = 1 + algorithm.needs_reference + isinstance(algorithm, ActorCritic)
+    forwards = 1 + sum(need.passes for need in algorithm.inputs)
     if isinstance(algorithm, UnpairedAlgorithm):
         forwards *= 2  # responses to other prompts, which say how far the policy has moved
     there = tuple(need for need, here in needs if here)
     # of pairs nothing but logprobs of a reference may be needed, and those are taken before training
-    remembered = isinstance(algorithm, PreferenceAlgorithm) and not algorithm.needs_divergence
-    models = 1 + (algorithm.needs_reference and not remembered)
+    remembered = isinstance(algorithm, PreferenceAlgorithm) and declared(algorithm, ReferenceDivergence) is None
+    models = 1 + (declared(algorithm, ReferenceLogprobs) is not None and not remembered)
     return Row(name, algorithm.family, algorithm.paper, there, models, forwards)
 
 

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import PairLoss, Responses, compared, needed, positive
+from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives.pairwise import bradley_terry, implicit_reward
 
 
@@ -53,7 +54,7 @@ class DPO:
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2305.18290"
-    needs_divergence: ClassVar[bool] = False
+    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "beta")
@@ -61,9 +62,9 @@ class DPO:
             raise errors.UserError(f"label_smoothing must be at least 0 and below 0.5; got {self.label_smoothing}")
 
     @property
-    def needs_reference(self) -> bool:
-        """Unless it is left out."""
-        return not self.reference_free
+    def inputs(self) -> tuple[Input, ...]:
+        """The reference policy, unless it is left out."""
+        return () if self.reference_free else (ReferenceLogprobs(),)
 
     def rewards(
         self, chosen: Responses, rejected: Responses, reference: tuple[Responses, Responses] | None

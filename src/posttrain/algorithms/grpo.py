@@ -67,6 +67,7 @@ from posttrain.algorithms.algorithm import (
     enough,
     positive,
 )
+from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import group_normalised
 from posttrain.objectives.policy import PolicyLoss, clipped_surrogate
@@ -101,14 +102,14 @@ class GRPO(OnlineAlgorithm):
             raise errors.unknown("KL estimator", self.kl_estimator, kl.ESTIMATORS)
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether the loss has a KL term, and so needs the reference policy's logprobs."""
-        return self.kl_coefficient > 0
+    def inputs(self) -> tuple[Input, ...]:
+        """The reference policy, if the loss has a KL term."""
+        return (ReferenceLogprobs(),) if self.kl_coefficient else ()
 
     @property
     def silent_at_zero(self) -> bool:
         """Without a KL term."""
-        return not self.needs_reference
+        return not self.kl_coefficient
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """Compare each completion with its group.
@@ -139,7 +140,7 @@ class GRPO(OnlineAlgorithm):
         """
         surrogate = self.surrogate(tokens)
         metrics = {"ratio": surrogate.ratio, "clip_fraction": surrogate.clipped}
-        if not self.needs_reference:
+        if not self.kl_coefficient:
             return TokenLoss(surrogate.loss, metrics)
         if tokens.reference_N is None:
             raise ValueError(f"kl_coefficient is {self.kl_coefficient}, so loss() needs reference_N; got None")

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 from posttrain.algorithms.algorithm import Advantages, Rollout
 from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.inputs import Input, PromptKinds
 from posttrain.objectives.advantages import bucket_normalised
 
 
@@ -30,6 +31,11 @@ class BucketedGRPO(GRPO):
     """The knobs of GRPO with a bucketed baseline; an `OnlineAlgorithm`."""
 
     least_group: ClassVar[int] = 1
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The kinds of prompts besides."""
+        return (*super().inputs, PromptKinds())
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """Normalise by kind of prompt. Metrics: `kinds`, their number, and `zero_advantage`, the share of groups."""

@@ -33,6 +33,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from posttrain.algorithms.algorithm import PairLoss, Responses, positive
+from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives.pairwise import implicit_reward, prospect, wins
 
 
@@ -51,15 +52,16 @@ class KTO:
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2402.01306"
+    unit: ClassVar[str] = "response"
 
     def __post_init__(self) -> None:
         for name in ("beta", "good_weight", "bad_weight"):
             positive(self, name)
 
     @property
-    def needs_reference(self) -> bool:
-        """Always."""
-        return True
+    def inputs(self) -> tuple[Input, ...]:
+        """The reference policy."""
+        return (ReferenceLogprobs(),)
 
     def rewards(self, responses: Responses, reference: Responses) -> Float[Tensor, "B"]:
         """The implicit rewards, in nats."""

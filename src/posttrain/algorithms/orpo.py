@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
+from posttrain.algorithms.inputs import Input
 from posttrain.objectives.likelihood import negative_log_likelihood
 from posttrain.objectives.pairwise import bradley_terry, log_odds
 
@@ -39,15 +40,15 @@ class ORPO:
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2403.07691"
-    needs_divergence: ClassVar[bool] = False
+    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "odds_weight")
 
     @property
-    def needs_reference(self) -> bool:
-        """Never."""
-        return False
+    def inputs(self) -> tuple[Input, ...]:
+        """None: there is no reference policy."""
+        return ()
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import ActorCritic, Advantages, Counts, Rollout, TokenLoss, Tokens, positive
+from posttrain.algorithms.inputs import CriticValues, Input, ReferenceLogprobs
 from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.policy import clipped_surrogate
@@ -93,19 +94,15 @@ class PPO(ActorCritic):
             raise errors.UserError(f"critic_warmup_steps must be 0 or more; got {self.critic_warmup_steps}")
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether the reward has a KL term."""
-        return self.kl_coefficient > 0
+    def inputs(self) -> tuple[Input, ...]:
+        """A critic, and the reference policy if the reward has a KL term."""
+        critic = CriticValues(self.critic_warmup_steps)
+        return (critic, ReferenceLogprobs()) if self.kl_coefficient else (critic,)
 
     @property
     def needs_entropy(self) -> bool:
         """Whether there is an entropy bonus."""
         return self.entropy_coefficient > 0
-
-    @property
-    def critic_warmup(self) -> int:
-        """As the knob says."""
-        return self.critic_warmup_steps
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """Compare what was earned with what the critic expected, token by token.
@@ -118,7 +115,7 @@ class PPO(ActorCritic):
             raise ValueError("PPO compares with what a critic expected, so advantages() needs values_N; got None")
         rewards_N = rollout.at_end(rollout.rewards_PG)
         metrics = dict[str, float]()
-        if self.needs_reference:
+        if self.kl_coefficient:
             kl_N = rollout.kl_N()
             rewards_N = rewards_N - self.kl_coefficient * kl_N
             metrics["kl_coefficient"] = self.kl_coefficient

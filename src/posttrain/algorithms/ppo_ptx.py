@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.algorithms.algorithm import positive
+from posttrain.algorithms.inputs import PretrainingNLL
 from posttrain.algorithms.ppo import PPO
 
 
@@ -42,6 +43,6 @@ class PPOPtx(PPO):
         positive(self, "pretraining_coefficient")
 
     @property
-    def pretraining_weight(self) -> float:
-        """As the knob says."""
-        return self.pretraining_coefficient
+    def extra_losses(self) -> tuple[PretrainingNLL, ...]:
+        """The text's."""
+        return (PretrainingNLL(self.pretraining_coefficient),)

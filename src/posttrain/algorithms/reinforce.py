@@ -29,6 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from posttrain.algorithms.algorithm import Advantages, Counts, OnlineAlgorithm, Rollout, TokenLoss, Tokens, positive
+from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives import reduce
 from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
@@ -47,9 +48,9 @@ class Reinforce(OnlineAlgorithm):
         positive(self, "kl_coefficient", or_zero=True)
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether the reward has a KL term."""
-        return self.kl_coefficient > 0
+    def inputs(self) -> tuple[Input, ...]:
+        """The reference policy, if the reward has a KL term."""
+        return (ReferenceLogprobs(),) if self.kl_coefficient else ()
 
     @property
     def silent_at_zero(self) -> bool:
@@ -62,7 +63,7 @@ class Reinforce(OnlineAlgorithm):
         Metrics: `kl`, the mean over completions of their KL in nats, with a reference.
         """
         rewards_PG, metrics = rollout.rewards_PG, dict[str, float]()
-        if self.needs_reference:
+        if self.kl_coefficient:
             kl_PG = reduce.sequence_sum(rollout.kl_N(), rollout.row_N, rewards_PG.numel()).view(rewards_PG.shape)
             rewards_PG = rewards_PG - self.kl_coefficient * kl_PG
             metrics["kl"] = kl_PG.mean().item()

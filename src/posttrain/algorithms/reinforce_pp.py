@@ -59,7 +59,7 @@ class ReinforcePlusPlus(Reinforce):
     def advantages(self, rollout: Rollout) -> Advantages:
         """Normalise what is still to come at each token; `kl_per_token` in the metrics is in nats."""
         returns_N, metrics = rollout.per_token(rollout.rewards_PG), dict[str, float]()
-        if self.needs_reference:
+        if self.kl_coefficient:
             kl_N = rollout.kl_N()
             returns_N = returns_N - self.kl_coefficient * returns(kl_N, rollout.row_N)
             metrics["kl_per_token"] = kl_N.mean().item()

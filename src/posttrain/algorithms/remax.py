@@ -26,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posttrain.algorithms.algorithm import Rollout
+from posttrain.algorithms.inputs import GreedyReward, Input
 from posttrain.algorithms.reinforce import Reinforce
 
 
@@ -37,7 +38,11 @@ class ReMax(Reinforce):
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
     paper: ClassVar[str] = "2310.10505"
-    needs_greedy: ClassVar[bool] = True
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """Greedy completions besides."""
+        return (*super().inputs, GreedyReward())
 
     def baseline(self, rewards_PG: Float[Tensor, "P G"], rollout: Rollout) -> Tensor:
         """What the prompt's greedy completion earned; raises `ValueError` where that is missing."""

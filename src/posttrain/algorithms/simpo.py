@@ -26,6 +26,7 @@ from typing import ClassVar
 import torch
 
 from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
+from posttrain.algorithms.inputs import Input
 from posttrain.objectives.pairwise import bradley_terry
 
 
@@ -41,16 +42,16 @@ class SimPO:
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2405.14734"
-    needs_divergence: ClassVar[bool] = False
+    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "beta")
         positive(self, "gamma", or_zero=True)
 
     @property
-    def needs_reference(self) -> bool:
-        """Never."""
-        return False
+    def inputs(self) -> tuple[Input, ...]:
+        """None: there is no reference policy."""
+        return ()
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.algorithms.algorithm import PairLoss, Responses, compared, needed, positive
+from posttrain.algorithms.inputs import Input, ReferenceLogprobs
 from posttrain.objectives.pairwise import squared_distance
 
 
@@ -38,15 +39,15 @@ class SPPO:
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2405.00675"
-    needs_divergence: ClassVar[bool] = False
+    unit: ClassVar[str] = "pair"
 
     def __post_init__(self) -> None:
         positive(self, "eta")
 
     @property
-    def needs_reference(self) -> bool:
-        """Always."""
-        return True
+    def inputs(self) -> tuple[Input, ...]:
+        """The reference policy."""
+        return (ReferenceLogprobs(),)
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None

@@ -31,6 +31,7 @@ from torch import Tensor
 from posttrain import errors
 from posttrain.algorithms.algorithm import PairLoss, Responses, compared, positive
 from posttrain.algorithms.dpo import DPO
+from posttrain.algorithms.inputs import Input, ReferenceDivergence
 from posttrain.objectives.pairwise import bradley_terry
 
 
@@ -45,7 +46,11 @@ class TDPO(DPO):
     """Whether the divergence on the chosen response carries no gradient: TDPO2; without it and with alpha 1, TDPO1."""
 
     paper: ClassVar[str] = "2404.11999"
-    needs_divergence: ClassVar[bool] = True
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The reference policy, and how far the policy is from it over the whole vocabulary."""
+        return (*super().inputs, ReferenceDivergence())
 
     def __post_init__(self) -> None:
         super().__post_init__()

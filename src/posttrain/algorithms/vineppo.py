@@ -36,10 +36,10 @@ from torch import Tensor
 from posttrain import errors
 from posttrain.algorithms.algorithm import Advantages, Counts, Rollout
 from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.inputs import Input, StateValues
 from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.values import first_of_rows, step_gains
-from posttrain.types import States
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class VinePPO(GRPO):
                 raise errors.UserError(f"{knob} must be {least} or more; got {getattr(self, knob)}")
 
     @property
-    def states(self) -> States:
-        """As the knobs say."""
-        return States(self.continuations, self.step_tokens, self.max_states)
+    def inputs(self) -> tuple[Input, ...]:
+        """The values of states besides."""
+        return (*super().inputs, StateValues(self.continuations, self.step_tokens, self.max_states))
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """What each step changed in what the completion was worth.

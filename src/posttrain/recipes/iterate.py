@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.data.digests import digests
 from posttrain.errors import UserError, unknown
@@ -160,7 +161,7 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
     check_evaluations(config)
     if isinstance(algorithm, UnpairedAlgorithm):
         raise UserError(f"{config.algorithm} learns from single responses; --iterate makes pairs: type --algorithm dpo")
-    if config.renew_reference and not algorithm.needs_reference:
+    if config.renew_reference and not declared(algorithm, ReferenceLogprobs):
         raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
     if config.pairing not in PAIRINGS:
         raise unknown("pairing", config.pairing, PAIRINGS)
@@ -173,7 +174,9 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
     setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
     model = setup.policy.model
     optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
-    reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
+    reference = (
+        reference_for(model, renewed=config.renew_reference > 0) if declared(algorithm, ReferenceLogprobs) else None
+    )
     learner = learner_for(algorithm, model, optimizer, reference, microbatch_tokens=config.microbatch_tokens)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.iterate))
     return _Parts(setup, optimizer, reference, learner, saved.where, notes)

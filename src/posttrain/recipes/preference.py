@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
@@ -30,10 +31,10 @@ from posttrain.runs.early_stopping import patience
 from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training import feedback, pair_options
 from posttrain.training.feedback import Feedback, Units
+from posttrain.training.inputs.context import Reference
 from posttrain.training.learner import Learner, feedback_for, learner_for, needs_only_logprobs
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.pair_options import PairOptions
-from posttrain.training.policy_batch import Reference
 from posttrain.training.remembered import remember
 from posttrain.training.saved import began_from
 from posttrain.training.schedule import LearningRate
@@ -142,7 +143,7 @@ def _reference(
     computed first, so that no second model is held. Under an adapter the base is at hand.
     """
     policy, units = parts.policy, parts.units
-    if not algorithm.needs_reference:
+    if not declared(algorithm, ReferenceLogprobs):
         return None
     if policy.model.adapter is not None or not needs_only_logprobs(algorithm):
         return reference_for(policy.model)

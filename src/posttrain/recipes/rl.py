@@ -18,7 +18,8 @@ from typing import Any, Unpack
 
 import torch
 
-from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm, enough
+from posttrain.algorithms.algorithm import OnlineAlgorithm, enough
+from posttrain.algorithms.inputs import CriticValues, GreedyReward, ReferenceLogprobs, StateValues, declared
 from posttrain.data import load_texts
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
@@ -49,6 +50,7 @@ from posttrain.rollouts.setup import Setup, set_up
 from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training import checkpoint
 from posttrain.training.critic import TrainedCritic, critic_step
+from posttrain.training.inputs import Context, columns_of
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
 from posttrain.training.policy import policy_step
 from posttrain.training.policy_batch import distance, policy_batch, shortened
@@ -110,7 +112,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
     setup, policy, critic, reference = parts.setup, parts.setup.policy, parts.critic, parts.reference
-    knobs, alone = asdict(algorithm), _warmup_of_critic(algorithm)
+    knobs, warmup = asdict(algorithm), _critic_warmup(algorithm)
 
     def accepts(rewards: Sequence[float]) -> bool:
         return algorithm.accepts(torch.tensor(rewards))
@@ -131,22 +133,21 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
         for step in session.steps():
             with session.rollout():
                 rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
-                greedy = sampler.greedy_rewards(rolled.groups) if algorithm.needs_greedy else None
                 continued = draws + rolled.draws
-                states = sampler.state_values(rolled.groups, algorithm.states, continued) if algorithm.states else None
+                context = Context(
+                    sampler.greedy_rewards,
+                    partial(sampler.state_values, draw=continued),
+                    reference,
+                    critic.critic if critic else None,
+                    config.microbatch_tokens,
+                    config.temperature,
+                )
+                sampled = columns_of(algorithm.inputs, rolled.groups, context, samples=True)
             batch, metrics = policy_batch(
-                rolled.groups,
-                algorithm,
-                longest=config.max_new_tokens,
-                greedy=greedy,
-                states=states,
-                reference=reference,
-                critic=None if critic is None else critic.critic,
-                microbatch_tokens=config.microbatch_tokens,
-                temperature=config.temperature,
+                rolled.groups, algorithm, longest=config.max_new_tokens, sampled=sampled, context=context
             )
             with session.update(batch.examples):
-                if critic and isinstance(algorithm, ActorCritic) and step < alone:
+                if critic and step < warmup:
                     metrics |= critic_step(critic, algorithm, batch, microbatch_tokens=config.microbatch_tokens)
                 else:
                     with policy.model.dropping(seed_for(config.seed, "dropout", step)):
@@ -200,12 +201,14 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     setup = set_up(config, saved.where, where=lambda name: saved_model(name).where)
     model = setup.policy.model
     optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
-    reference = reference_for(model, renewed=config.renew_reference > 0) if algorithm.needs_reference else None
+    reference = (
+        reference_for(model, renewed=config.renew_reference > 0) if declared(algorithm, ReferenceLogprobs) else None
+    )
     stays = reference if not config.renew_reference else None
     start = (stays or reference_for(model)) if setup.gold or config.kl_budget else None
-    critic = _critic(config, setup.policy) if isinstance(algorithm, ActorCritic) else None
+    critic = _critic(config, setup.policy) if declared(algorithm, CriticValues) else None
     pretraining: list[str] = []
-    if algorithm.pretraining_weight:
+    if algorithm.extra_losses:
         pretraining = [
             text for text in load_texts(config.pretraining_dataset, seed=config.seed) if len(text.split()) > 1
         ]
@@ -281,24 +284,24 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         raise UserError(f"--critic-lr must be above 0; got {config.critic_lr}")
     if config.critic not in CRITICS:
         raise unknown("critic", config.critic, CRITICS)
-    if isinstance(algorithm, ActorCritic):
-        if algorithm.critic_warmup >= config.steps:
+    if critic := declared(algorithm, CriticValues):
+        if critic.warmup_steps >= config.steps:
             raise UserError(
                 f"in all {config.steps} steps the critic would learn alone; type --steps above "
-                f"{algorithm.critic_warmup}, or a smaller --critic-warmup-steps"
+                f"{critic.warmup_steps}, or a smaller --critic-warmup-steps"
             )
     elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
         raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
-    if config.renew_reference and not algorithm.needs_reference:
+    if config.renew_reference and not declared(algorithm, ReferenceLogprobs):
         raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
-    if config.length_penalty and (algorithm.needs_greedy or algorithm.states):
+    if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
         raise UserError(
             f"{config.algorithm} compares with completions that are not penalised; leave out --length-penalty"
         )
-    if bool(config.pretraining_dataset) != bool(algorithm.pretraining_weight):
+    if bool(config.pretraining_dataset) != bool(algorithm.extra_losses):
         raise UserError(
             f"{config.algorithm} learns from text beside; name it with --pretraining-dataset"
-            if algorithm.pretraining_weight
+            if algorithm.extra_losses
             else f"{config.algorithm} learns from no text; leave out --pretraining-dataset, or type --algorithm ppo-ptx"
         )
 
@@ -320,9 +323,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
             parts.critic.optimizer if parts.critic else None,
             parts.reference if config.renew_reference else None,
         ),
-        rate=LearningRate(
-            config.lr, config.warmup_steps, config.decay, config.steps, delay=_warmup_of_critic(algorithm)
-        ),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=_critic_warmup(algorithm)),
         evaluations=Evaluations(config.eval_every, held, held, score, partial(_finished, config, parts.setup)),
         environment=about,
         save_every=config.save_every,
@@ -334,6 +335,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
     )
 
 
-def _warmup_of_critic(algorithm: OnlineAlgorithm) -> int:
+def _critic_warmup(algorithm: OnlineAlgorithm) -> int:
     """Steps in which the policy stays, and the critic learns alone."""
-    return algorithm.critic_warmup if isinstance(algorithm, ActorCritic) else 0
+    critic = declared(algorithm, CriticValues)
+    return critic.warmup_steps if critic else 0

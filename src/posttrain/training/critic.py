@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import ActorCritic
+from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm
 from posttrain.data.packing import PackedRow
 from posttrain.models.critic import Critic
 from posttrain.training.means import Means
@@ -27,11 +27,12 @@ class TrainedCritic:
 
 
 def critic_step(
-    critic: TrainedCritic, algorithm: ActorCritic, batch: PolicyBatch, *, microbatch_tokens: int
+    critic: TrainedCritic, algorithm: OnlineAlgorithm, batch: PolicyBatch, *, microbatch_tokens: int
 ) -> dict[str, float]:
     """One update of the critic's own parameters; the policy stays as it is."""
     if not batch.examples:  # every group was lost
         return {"loss": 0.0, "critic_grad_norm": 0.0}
+    assert isinstance(algorithm, ActorCritic)
     assert batch.values is not None and batch.returns is not None
     before, target = batch.values, batch.returns
     seen = Means()

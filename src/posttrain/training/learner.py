@@ -6,12 +6,13 @@ from itertools import chain
 from typing import Any
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.algorithms.inputs import ReferenceDivergence, declared
 from posttrain.data.packing import Judged, Pair
 from posttrain.models.language_model import LanguageModel
 from posttrain.training.feedback import JUDGEMENTS, PAIRS, Feedback
+from posttrain.training.inputs.context import Reference
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.pairwise import pairwise_loss, pairwise_step, preference_loss
-from posttrain.training.policy_batch import Reference
 from posttrain.training.unpaired import unpaired_loss, unpaired_step
 
 
@@ -25,12 +26,12 @@ class Learner:
 
 def feedback_for(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> Feedback[Any, Any]:
     """What an algorithm learns from."""
-    return JUDGEMENTS if isinstance(algorithm, UnpairedAlgorithm) else PAIRS
+    return JUDGEMENTS if algorithm.unit == "response" else PAIRS
 
 
 def needs_only_logprobs(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> bool:
     """Whether of a reference nothing is needed but logprobs of the responses, which can be taken before training."""
-    return isinstance(algorithm, PreferenceAlgorithm) and not algorithm.needs_divergence
+    return isinstance(algorithm, PreferenceAlgorithm) and declared(algorithm, ReferenceDivergence) is None
 
 
 def learner_for(

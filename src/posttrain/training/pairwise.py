@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.algorithm import PairLoss, PreferenceAlgorithm, Responses
+from posttrain.algorithms.inputs import ReferenceDivergence, declared
 from posttrain.data.packing import Example, PackedRow, Pair, pack
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import token_divergence, token_logprobs
 from posttrain.models.reference import Predictions
 from posttrain.objectives import reduce
+from posttrain.training.inputs.context import Reference
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import Reference
 from posttrain.training.responses import responses_of
 
 PairLossOf = Callable[[PackedRow], PairLoss]
@@ -41,7 +42,7 @@ def preference_loss(
     """What a preference algorithm makes of a row: both responses of each pair, by the policy and by the reference."""
 
     def loss_of(row: PackedRow) -> PairLoss:
-        if algorithm.needs_divergence:
+        if declared(algorithm, ReferenceDivergence):
             assert isinstance(reference, WholeReference), "logprobs alone do not say how far two models are apart"
             policy, anchor = _with_divergence(model, reference, row)
         else:

@@ -15,10 +15,11 @@ from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives.reduce import sequence_sum
 from posttrain.training.critic import TrainedCritic
+from posttrain.training.inputs.context import by_example
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import Column, PolicyBatch, by_example, of_row
+from posttrain.training.policy_batch import Column, PolicyBatch, of_row
 from posttrain.training.supervised import likelihood_of
 
 
@@ -51,8 +52,8 @@ def policy_step(
     the weights have moved, not what was dropped. Nothing was dropped in sampling, so `logprob_gap` and the importance
     weights compare the sampler with the policy without dropout, which takes one more forward pass.
 
-    `pretraining` text is learned beside, by the algorithm's `pretraining_weight`. Nothing is updated by a gradient that
-    is not finite, neither policy nor critic.
+    `pretraining` text has the weight of the algorithm's extra loss, `PretrainingNLL`. Nothing is updated by a gradient
+    that is not finite, neither policy nor critic.
     """
     old: dict[int, Tensor] = {}  # by the first example of a row: rows are cut alike in every update
     whole = _without_dropout(model, batch, microbatch_tokens, temperature) if model.drops else None
@@ -96,9 +97,9 @@ def policy_step(
 
         accumulate = partial(accumulate_gradients, optimizer, microbatch_tokens=microbatch_tokens, beside=beside)
         metrics = {"loss": accumulate(batch.examples, loss_of), **seen.summary()}
-        if pretraining:
-            text = likelihood_of(model, pretraining, weight=algorithm.pretraining_weight)
-            metrics["pretraining_loss"] = accumulate(pretraining, text) / algorithm.pretraining_weight
+        for extra in algorithm.extra_losses if pretraining else ():
+            text = likelihood_of(model, pretraining, weight=extra.weight)
+            metrics["pretraining_loss"] = accumulate(pretraining, text) / extra.weight
         if beside:
             _both_finite(optimizer, *beside)
         metrics["grad_norm"] = optimizer.step(lr)

@@ -16,10 +16,10 @@ from posttrain.data.packing import Example, Judged, PackedRow, pack
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import reduce
 from posttrain.objectives.pairwise import wins
+from posttrain.training.inputs.context import Reference
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import Reference
 from posttrain.training.responses import responses_of
 
 

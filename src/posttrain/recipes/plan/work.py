@@ -1,11 +1,12 @@
 """What a run will compute: how many sequences of which lengths, measured on its data where there are some."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from posttrain.algorithms import online, preference
-from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm, UnpairedAlgorithm, enough
+from posttrain.algorithms.algorithm import OnlineAlgorithm, UnpairedAlgorithm, enough
+from posttrain.algorithms.inputs import CriticValues, GreedyReward, Input, ReferenceLogprobs, StateValues, declared
 from posttrain.data import ChatFormat, load_demonstrations, load_tasks, load_texts, load_tokenizer, parse_columns
 from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
@@ -16,6 +17,7 @@ from posttrain.models.lora_options import Lora
 from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel, PlanRL, PlanSFT
 from posttrain.training import feedback
 from posttrain.training.feedback import PAIRS
+from posttrain.training.inputs import sampled_besides
 from posttrain.training.learner import feedback_for, needs_only_logprobs
 from posttrain.training.plan import Load
 
@@ -71,8 +73,8 @@ def _rlwork_of(config: PlanRL, shape: Shape) -> Work:
     prompts = f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most"
     if not config.dataset:
         prompts = f"prompts taken to have {longest.prompt_tokens} (--dataset measures them)"
-    text = _text(config, shape) if algorithm.pretraining_weight else None
-    greedy, continued = _greedy(algorithm, expected), _continued(algorithm, expected)
+    text = _text(config, shape) if algorithm.extra_losses else None
+    greedy, continued = _besides(algorithm, GreedyReward, expected), _besides(algorithm, StateValues, expected)
     batch = f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step"
     batch += "".join(f", and {one.sequences:,} greedy ones" for one in greedy)
     batch += f", and up to {sum(one.sequences for one in continued):,} continuations of them" if continued else ""
@@ -88,12 +90,12 @@ def _rlwork_of(config: PlanRL, shape: Shape) -> Work:
         updates=config.updates_per_step,
         cache=int(config.cache_gb * 2**30),
         lora=lora_of(config),
-        reference=algorithm.needs_reference,
-        reads=algorithm.needs_reference + isinstance(algorithm, ActorCritic),
+        reference=declared(algorithm, ReferenceLogprobs) is not None,
+        reads=sum(need.passes for need in algorithm.inputs),
         critic=config.critic == "own",
         text=text,
         beside=(*greedy, *continued),
-        longest_beside=(*_greedy(algorithm, longest), *_continued(algorithm, longest)),
+        longest_beside=sampled_besides(algorithm.inputs, longest),
     )
 
 
@@ -107,9 +109,9 @@ def _algorithm_of(config: PlanRL) -> OnlineAlgorithm:
     enough(algorithm, config.completions_per_prompt)
     if config.critic not in CRITICS:
         raise unknown("critic", config.critic, CRITICS)
-    if config.critic != PlanRL.critic and not isinstance(algorithm, ActorCritic):
+    if config.critic != PlanRL.critic and not declared(algorithm, CriticValues):
         raise UserError(f"{config.algorithm} has no critic; leave out --critic")
-    if config.pretraining_dataset and not algorithm.pretraining_weight:
+    if config.pretraining_dataset and not algorithm.extra_losses:
         raise UserError(f"{config.algorithm} learns from no text; leave out --pretraining-dataset")
     return algorithm
 
@@ -130,24 +132,9 @@ def _prompts_of(config: PlanRL) -> tuple[list[int], int | None]:
     return lengths, len(tasks)
 
 
-def _greedy(algorithm: OnlineAlgorithm, load: Load) -> tuple[Load, ...]:
-    """The most likely completion of each prompt, where an algorithm asks for it."""
-    return (replace(load, group=1),) if algorithm.needs_greedy else ()
-
-
-def _continued(algorithm: OnlineAlgorithm, load: Load) -> tuple[Load, ...]:
-    """The continuations that an algorithm asks for: of prompts, in which all completions begin, and of later states.
-
-    There are taken to be as many states as there may be, evenly spread over a completion: where a step is a line, how
-    many it has shows only when it is sampled.
-    """
-    if not (states := algorithm.states):
-        return ()
-    steps = min(states.most, math.ceil(load.completion_tokens / max(1, states.step_tokens)))
-    begun, done = load.sequences * (steps - 1), load.completion_tokens // 2
-    prompt, completion = load.prompt_tokens + done, load.completion_tokens - done
-    later = replace(load, prompts=begun, group=states.samples, prompt_tokens=prompt, completion_tokens=completion)
-    return replace(load, group=states.samples), later
+def _besides(algorithm: OnlineAlgorithm, kind: type[Input], load: Load) -> tuple[Load, ...]:
+    """The completions that the algorithm's input of this kind samples besides a batch of this load."""
+    return sampled_besides([need for need in algorithm.inputs if isinstance(need, kind)], load)
 
 
 def _text(config: PlanRL, shape: Shape) -> Load:
@@ -215,8 +202,8 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
     expected = load(*(sum(column) / len(sizes) for column in zip(*sizes, strict=True)))
     scored = isinstance(config, PlanRewardModel)
     algorithm = None if scored else preference(config.algorithm)()
-    compared = algorithm is not None and algorithm.needs_reference
-    held = algorithm is not None and algorithm.needs_reference and not needs_only_logprobs(algorithm)
+    compared = algorithm is not None and declared(algorithm, ReferenceLogprobs) is not None
+    held = compared and algorithm is not None and not needs_only_logprobs(algorithm)
     lengths = (
         f"prompts of {expected.prompt_tokens} and responses of {expected.completion_tokens} on average, together "
         f"{longest.prompt_tokens + longest.completion_tokens} at most"

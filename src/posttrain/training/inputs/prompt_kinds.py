@@ -1,0 +1,20 @@
+"""What kind of prompt each is, from the data."""
+
+from collections.abc import Sequence
+
+from posttrain.algorithms.inputs import PromptKinds
+from posttrain.training.inputs.context import Columns, Context
+from posttrain.training.plan import Load
+from posttrain.types import Group
+
+SAMPLES = False
+
+
+def columns(need: PromptKinds, groups: Sequence[Group], context: Context) -> Columns:
+    """`kinds_P`: the column `kind` of each task; "" where it has none."""
+    return {"kinds_P": tuple(str(group.task.metadata.get("kind", "")) for group in groups)}
+
+
+def sampled(need: PromptKinds, load: Load) -> tuple[Load, ...]:
+    """Nothing."""
+    return ()

@@ -1,0 +1,96 @@
+"""Inputs that algorithms declare: their columns, worked out by hand, and what the table of providers covers."""
+
+import pytest
+import torch
+
+from posttrain import algorithms
+from posttrain.algorithms.inputs import (
+    KINDS,
+    GreedyReward,
+    PretrainingNLL,
+    PromptKinds,
+    ReferenceDivergence,
+    ReferenceLogprobs,
+    StateValues,
+    declared,
+)
+from posttrain.training.inputs import PROVIDERS, Context, columns_of, sampled_besides
+from posttrain.training.plan import Load
+from posttrain.types import Group, States, StopReason, Task, Trajectory, Turn
+from posttrain.types import StateValues as Found
+
+
+def trajectory(*tokens: int) -> Trajectory:
+    return Trajectory((Turn((1, 2), tokens, (-1.0,) * len(tokens), StopReason.STOP, ""),))
+
+
+GROUPS = [
+    Group(Task((), metadata={"kind": "sums"}), (trajectory(3, 4), trajectory(5)), (1.0, 0.0), ({}, {})),
+    Group(Task(()), (trajectory(6, 7, 8),), (0.5,), ({},)),
+]
+
+
+def test_every_input_of_an_online_algorithm_has_a_provider():
+    needs = [need for name in algorithms.ONLINE for need in algorithms.online(name)().inputs]
+    assert {type(need) for need in needs} == set(PROVIDERS) == set(KINDS) - {ReferenceDivergence, PretrainingNLL}
+
+
+def test_what_is_declared_is_found_by_its_kind():
+    ptx = algorithms.online("ppo-ptx")(pretraining_coefficient=3.0)
+    assert declared(ptx, PretrainingNLL) == PretrainingNLL(3.0)
+    assert declared(algorithms.preference("dpo")(), PretrainingNLL) is None
+
+
+def test_greedy_rewards_are_one_number_per_prompt():
+    context = Context(greedy_rewards=lambda groups: [float(len(group.trajectories)) for group in groups])
+    found = columns_of([GreedyReward()], GROUPS, context, samples=True)
+    assert found["greedy_P"].tolist() == [2.0, 1.0]
+    assert found["greedy_P"].dtype == torch.float64
+
+
+def test_kinds_are_a_column_of_the_data_or_empty():
+    level = Group(Task((), metadata={"kind": 3}), (trajectory(6),), (0.5,), ({},))
+    assert columns_of([PromptKinds()], [*GROUPS, level], Context(), samples=False) == {"kinds_P": ("sums", "", "3")}
+
+
+def test_values_of_states_are_numbers_of_tokens():
+    asked: list[States] = []
+
+    def continued(groups, states):
+        asked.append(states)
+        return [Found((0.25, 0.5), (0, 1)), Found((0.75,), (0,)), Found((0.0, 0.0, 1.0), (0, 0, 1))]
+
+    need = StateValues(samples=9, step_tokens=2, most=4)
+    found = columns_of([need], GROUPS, Context(state_values=continued), samples=True)
+    assert found["values_N"].tolist() == [0.25, 0.5, 0.75, 0.0, 0.0, 1.0]
+    assert found["step_N"].tolist() == [0, 1, 0, 0, 0, 1]
+    assert asked == [need]
+
+
+def test_what_samples_comes_with_the_rollout_and_the_rest_with_the_batch():
+    class Halves:
+        def logprobs(self, row, temperature):
+            return torch.full((len(row.targets),), -0.5)
+
+    context = Context(greedy_rewards=lambda groups: [1.0] * len(groups), reference=Halves())
+    needs = [GreedyReward(), PromptKinds(), ReferenceLogprobs()]
+    assert set(columns_of(needs, GROUPS, context, samples=True)) == {"greedy_P"}
+    assert set(columns_of(needs, GROUPS, context, samples=False)) == {"kinds_P", "reference_N"}
+
+
+def test_of_no_groups_nothing_is_asked():
+    assert columns_of([GreedyReward(), ReferenceLogprobs()], [], Context(), samples=True) == {}
+
+
+@pytest.mark.parametrize(("need", "what"), [(GreedyReward(), "greedy completions"), (StateValues(1, 2, 3), "continu")])
+def test_a_context_without_what_is_needed_is_an_error(need, what):
+    with pytest.raises(ValueError, match=f"the algorithm needs {what}"):
+        columns_of([need], GROUPS, Context(), samples=True)
+
+
+def test_what_is_sampled_besides_is_one_load_per_need():
+    load = Load(4, 8, 100, 20, 512)
+    need = StateValues(samples=9, step_tokens=6, most=10)
+    # four steps of 6, 6, 6 and 2 tokens: three of 32 completions begin within, half of a completion away on average
+    expected = (Load(4, 1, 100, 20, 512), Load(4, 9, 100, 20, 512), Load(96, 9, 110, 10, 512))
+    assert sampled_besides([GreedyReward(), ReferenceLogprobs(), need], load) == expected
