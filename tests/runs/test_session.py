@@ -13,7 +13,7 @@ import pytest
 
 import posttrain
 from posttrain.data.packing import Example
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import CheckpointError, RewardError, TrainingError, UserError
 from posttrain.monitoring import Sample, read_run
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.session import Evaluations, open_session
@@ -136,6 +136,31 @@ def test_a_reward_that_fails_costs_no_finished_step(tmp_path, whole, at):
     assert failure.value.__notes__ == [f"step {at} is saved in {run}"]
     train(resume=run)
     assert files(run) == whole
+
+
+@pytest.mark.parametrize("kind", [TrainingError, CheckpointError, SystemExit])
+@pytest.mark.parametrize("place", ["before_rollout", "in_evaluation"])
+def test_what_fails_before_an_update_costs_no_finished_step_whatever_its_kind(tmp_path, whole, place, kind):
+    run, at = tmp_path / "run", {"before_rollout": 3, "in_evaluation": 4}[place]
+    fails: Any = {place: fail_at(at, kind)}  # such as a logit that is not finite, while sampling
+    with pytest.raises(kind) as failure:
+        train(output=run, **fails)
+    assert last(run).step == at and failure.value.__notes__ == [f"step {at} is saved in {run}"]
+    train(resume=run)
+    assert files(run) == whole
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_tried_once(tmp_path, monkeypatch):
+    tried = []
+
+    def full(self, folder):
+        tried.append(folder)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Number, "save", full)
+    with pytest.raises(CheckpointError, match="no space left"):
+        train(output=tmp_path / "run")
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from posttrain.data.packing import Example
-from posttrain.errors import CheckpointError, PosttrainError, TrainingError, UserError
+from posttrain.errors import PosttrainError, TrainingError, UserError
 from posttrain.monitoring import Progress, RunDirectory, Sample, announce, machine_line, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost, step_cost
 from posttrain.monitoring.progress import Phase
@@ -126,7 +126,7 @@ class Session:
         self._callbacks = callbacks
         self._stop, self._trained, self._rate, self._evaluations = stop, trained, rate, evaluations
         self._save_every, self._keep_last, self._headline = save_every, keep_last, headline
-        self.saved, self._written, self._updating = self.step, self.step, False
+        self.saved, self._tried, self._written, self._updating = self.step, self.step, self.step, False
         self._score = found.score if found else None
         self._began, self._sampled, self._phase, self._tokens = time.perf_counter(), 0.0, Phase("", 0.0), 0
         owed = self.state.pop(_OWED, None)
@@ -137,6 +137,11 @@ class Session:
     def lr(self) -> float:
         """The learning rate of the step that goes on."""
         return self._rate(self.step)
+
+    @property
+    def updating(self) -> bool:
+        """Whether an update has begun, and its step is not finished."""
+        return self._updating
 
     @property
     def interrupted(self) -> str:
@@ -243,6 +248,7 @@ class Session:
             tracker.log(step, metrics)
 
     def _save(self, more: Mapping[str, Any] | None = None) -> None:
+        self._tried = self.step
         folder = checkpoint.save(
             self.directory.checkpoints,
             self.step,
@@ -255,12 +261,12 @@ class Session:
         call(self._callbacks, "on_checkpoint", self, self.step, folder)
 
     def keep(self) -> None:
-        """Save the state after the last finished step, unless that was done, or an update has begun since."""
+        """Save the state after the last finished step, unless that was tried, or an update has begun since."""
         if self._updating:
             return
         if self._waiting is not None:
             self._write({}, owed=True)
-        elif self.saved < self.step == self._written:
+        elif self._tried < self.step == self._written:
             self._save()
 
 
@@ -416,12 +422,10 @@ def _saved_on_failure(session: Session) -> Iterator[None]:
         yield
     except Stopped:
         pass
-    except Exception as error:
-        if isinstance(error, CheckpointError | TrainingError):  # which say themselves what is left
-            raise
+    except (Exception, SystemExit) as error:
         with contextlib.suppress(PosttrainError, OSError):  # such as a full disk, which `error` may be
             session.keep()
-        if session.saved:
+        if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
             error.add_note(f"step {session.saved} is saved in {session.directory.path}")
         raise
     session.keep()
