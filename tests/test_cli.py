@@ -256,6 +256,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         (UserError("two\nlines"), 2, "two lines"),
         (RewardError("it hung"), 1, "it hung"),
         (ValueError("odd"), 1, "unexpected ValueError: odd; run again with --debug to see where"),
+        (AssertionError(), 1, "unexpected AssertionError; run again with --debug to see where"),
         (
             ModuleNotFoundError("No module named 'x'", name="x"),
             2,

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import tyro
 
 from posttrain.commands import COMMANDS, EXAMPLES, Command, Load
-from posttrain.errors import PosttrainError, UserError, unknown
+from posttrain.errors import PosttrainError, UserError, described, unknown
 from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
 from posttrain.monitoring.run import CONFIG, read_run
@@ -113,13 +113,13 @@ def _set_up_libraries() -> None:
 
 def _unexpected(error: Exception, words: Sequence[str]) -> int:
     hint = "" if "--debug" in words else "; run again with --debug to see where"
-    return _complain(f"unexpected {type(error).__name__}: {_with_notes(error)}{hint}", 1, words)
+    return _complain(f"unexpected {_with_notes(error, described(error))}{hint}", 1, words)
 
 
-def _with_notes(error: Exception) -> str:
+def _with_notes(error: Exception, says: str = "") -> str:
     """What an error says and, of a run that failed, what of it is saved."""
     notes: list[str] = getattr(error, "__notes__", [])
-    return "; ".join([str(error), *(f"{note}, --resume goes on from there" for note in notes)])
+    return "; ".join([says or str(error), *(f"{note}, --resume goes on from there" for note in notes)])
 
 
 def _complain(message: str, code: int, words: Sequence[str]) -> int:

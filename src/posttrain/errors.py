@@ -48,6 +48,16 @@ class TrainingError(PosttrainError):
     """Training cannot go on: a loss or gradient that is not finite."""
 
 
+def described(error: BaseException) -> str:
+    """The type of an error and what it says, if it says anything.
+
+    Example:
+        >>> described(KeyError("a")), described(AssertionError())
+        ("KeyError: 'a'", 'AssertionError')
+    """
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def unknown(kind: str, given: str, known: Iterable[str], *, see: str = "") -> UserError:
     """The error for a name that does not exist: the nearest one that does, and all of them or, if given, `see`.
 

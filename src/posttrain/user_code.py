@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from posttrain.errors import UserError
+from posttrain.errors import UserError, described
 
 
 def load(purpose: str, path: str, kind: str) -> Any:
@@ -61,7 +61,7 @@ def import_file(location: Path) -> ModuleType:
         del sys.modules[name]
         line = getattr(error, "lineno", None) or _line_in(location, error)
         where = f"line {line}: " if line else ""
-        raise UserError(f"'{location}' cannot be imported: {where}{type(error).__name__}: {error}") from error
+        raise UserError(f"'{location}' cannot be imported: {where}{described(error)}") from error
     finally:
         sys.path.remove(str(location.parent))
     return module

@@ -41,7 +41,7 @@ MUTATIONS = [
             ("    if found is None:\n", "    if False:\n"),
             ("for line in found.skipped)", "for line in ())"),
             ("            session.keep()\n        if", "            pass\n        if"),
-            ("        raise\n    session.keep()\n", "        raise\n"),
+            ("            session.keep()\n            call(", "            call("),
             ("            error.add_note(", "            str("),
         ]
     ),
@@ -66,7 +66,9 @@ MUTATIONS = [
             ('        call(self._callbacks, "on_checkpoint", self, self.step, folder)\n', ""),
             ('        call(self._callbacks, "on_evaluation", self, self.step, found)\n', ""),
             ('            call(self._callbacks, "on_evaluation", self, 0, found)\n', ""),
-            ("        self.finished = why\n", "        pass\n"),
+            ('        self.finished = why or "a callback said so"\n', "        pass\n"),
+            ('why or "a callback said so"', "why"),
+            ("            with contextlib.suppress(Stopped):\n", "            if True:\n"),
         ]
     ),
     Mutation(
@@ -78,6 +80,10 @@ MUTATIONS = [
             ("except PosttrainError:", "except Exception:"),
             ("any(hasattr(kind, event)", "True or any(hasattr(kind, event)"),
             ("if not isinstance(kind, type):", "if False:"),
+            (
+                "except (Exception, SystemExit) as error:\n            where",
+                "except Exception as error:\n            where",
+            ),
         ]
     ),
     *(

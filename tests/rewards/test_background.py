@@ -88,3 +88,18 @@ def test_a_thread_returns_raises_and_even_survives_sys_exit():
         asyncio.run(in_thread(lambda: 1 / 0))
     with pytest.raises(RuntimeError, match="SystemExit"):
         asyncio.run(in_thread(lambda: exec("raise SystemExit(3)")))
+
+
+def test_a_coroutine_that_exits_is_an_error_and_the_next_call_is_served():
+    async def exits():
+        raise SystemExit(3)
+
+    async def fine():
+        return 7
+
+    async def main():
+        with pytest.raises(RuntimeError, match=r"SystemExit\(3\)"):
+            await run_apart("exiting", exits(), 5)
+        return await run_apart("exiting", fine(), 5)
+
+    assert asyncio.run(main()) == 7

@@ -1,3 +1,6 @@
+import signal
+from typing import Any
+
 import pytest
 
 from posttrain.errors import CallbackError, UserError
@@ -44,6 +47,30 @@ def test_every_event_is_told_in_its_order(tmp_path):
     ]
 
 
+def test_the_last_checkpoint_comes_before_the_end_of_the_run(tmp_path):
+    notes = Notes()
+    train(output=tmp_path / "run", steps=3, held=False, every=0, callbacks=[notes])
+    assert notes.notes[-3:] == [("step", 3, 6.0), ("checkpoint", 3, "step-000003"), ("end", 3)]
+
+
+@pytest.mark.parametrize("place", ["before_rollout", "in_update", "in_evaluation"])
+def test_a_run_that_a_signal_ends_tells_of_its_end(tmp_path, place):
+    notes = Notes()
+    where: Any = {place: lambda step: step == 2 and signal.raise_signal(signal.SIGTERM)}
+    session, _ = train(output=tmp_path / "run", callbacks=[notes], **where)
+    assert session.interrupted == "SIGTERM" and notes.notes[-1] == ("end", session.step)
+    assert ("checkpoint", session.step, f"step-{session.step:06d}") in notes.notes
+
+
+def test_a_callback_needs_to_give_no_reason(tmp_path, capsys):
+    class Stops:
+        def on_step(self, session, step, metrics):
+            session.stop("")
+
+    session, _ = train(output=tmp_path / "run", callbacks=[Stops()])
+    assert session.step == 1 and "stopped after step 1: a callback said so" in capsys.readouterr().err
+
+
 def test_a_callback_can_end_the_run(tmp_path, capsys):
     session, _ = train(output=tmp_path / "run", callbacks=[Notes(stop_at=3)])
     assert (session.step, session.finished, session.interrupted) == (3, "enough", "")
@@ -83,3 +110,16 @@ def test_a_callback_comes_from_a_file(tmp_path):
     }.items():
         with pytest.raises(UserError, match=message):
             load_callback(f"{tmp_path}/watch.py:{name}")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(AssertionError(), r"AssertionError\n"), (SystemExit(0), r"SystemExit: 0\n")]
+)
+def test_whatever_a_callback_raises_is_named(tmp_path, error, said):
+    class Broken:
+        def on_step(self, session, step, metrics):
+            raise error
+
+    with pytest.raises(CallbackError, match=f"the callback Broken.on_step raised {said}"):
+        train(output=tmp_path / "run", callbacks=[Broken()])
+    assert last(tmp_path / "run").step == 1

@@ -36,7 +36,7 @@ async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: floa
         DidNotFinish: the time is up. Whatever the coroutine raises passes through.
     """
     loop = _loop_of(key)
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    future = asyncio.run_coroutine_threadsafe(_without_exit(coroutine), loop)
     waiter = asyncio.wrap_future(future)
     try:
         done, _ = await asyncio.wait({waiter}, timeout=None if timeout_s == math.inf else timeout_s)
@@ -48,6 +48,14 @@ async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: floa
         waiter.cancel()
         raise DidNotFinish(f"not finished after {timeout_s:g} s")
     return waiter.result()
+
+
+async def _without_exit(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await `coroutine`; its SystemExit would end the loop, and leave whoever waits without an answer."""
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(repr(error)) from error
 
 
 async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import RewardError, UserError, described
 from posttrain.rewards.background import DidNotFinish, run_apart
 from posttrain.types import Episode, Score
 
@@ -178,7 +178,7 @@ def _raised(error: Exception) -> str:
     """`raised KeyError: 'answer' (rewards.py:12)`, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
+    return f"raised {' '.join(described(error).split())}{where}"
 
 
 def _kind(value: object) -> str:

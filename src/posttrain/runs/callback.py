@@ -1,11 +1,13 @@
 """Callbacks: a user's own code at the events of a run.
 
-class Watch(Callback):
-def on_evaluation(self, session, step, metrics):
-if metrics["evaluation/reward"] > 0.9:
-session.stop("the reward is high enough")
+    class Watch(Callback):
+        def on_evaluation(self, session, step, metrics):
+            if metrics["evaluation/reward"] > 0.9:
+                session.stop("the reward is high enough")
 
-posttrain rl --callback watch.py:Watch ...
+    posttrain rl --callback watch.py:Watch ...
+
+Several are called in the order in which they are named.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain import user_code
-from posttrain.errors import CallbackError, PosttrainError, UserError
+from posttrain.errors import CallbackError, PosttrainError, UserError, described
 
 if TYPE_CHECKING:
     from posttrain.runs.session import Session
@@ -57,8 +59,8 @@ def load_callback(spec: str) -> object:
         raise UserError(f"the callback '{spec}' has none of the methods {', '.join(EVENTS)}")
     try:
         return kind()
-    except Exception as error:
-        raise UserError(f"the callback '{spec}' cannot be made without arguments: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"the callback '{spec}' cannot be made without arguments: {described(error)}") from error
 
 
 def call(callbacks: Sequence[object], event: str, *arguments: Any) -> None:
@@ -75,6 +77,6 @@ def call(callbacks: Sequence[object], event: str, *arguments: Any) -> None:
             method(*arguments)
         except PosttrainError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = f"{type(callback).__name__}.{event}"
-            raise CallbackError(f"the callback {where} raised {type(error).__name__}: {error}") from error
+            raise CallbackError(f"the callback {where} raised {described(error)}") from error

@@ -155,7 +155,7 @@ class Session:
 
     def stop(self, why: str) -> None:
         """End the run, as a finished one, after the step that goes on."""
-        self.finished = why
+        self.finished = why or "a callback said so"
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do, from 0, until the last, a signal, or what the evaluations decide."""
@@ -361,7 +361,9 @@ def open_session(
             _saved_on_failure(session),
         ):
             call(callbacks, "on_run_start", session)
-            yield session
+            with contextlib.suppress(Stopped):
+                yield session
+            session.keep()
             call(callbacks, "on_run_end", session)
     write_report(directory.read())
 
@@ -417,15 +419,12 @@ def _tracked(session: Session, trackers: Sequence[Sender]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _saved_on_failure(session: Session) -> Iterator[None]:
-    """Leave the last finished step as a checkpoint, however the run ends; a requested stop ends here."""
+    """Leave the last finished step as a checkpoint when the run fails."""
     try:
         yield
-    except Stopped:
-        pass
     except (Exception, SystemExit) as error:
         with contextlib.suppress(PosttrainError, OSError):  # such as a full disk, which `error` may be
             session.keep()
         if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
             error.add_note(f"step {session.saved} is saved in {session.directory.path}")
         raise
-    session.keep()
