@@ -6,7 +6,7 @@ MUTATIONS = [
     *(
         Mutation("recipes/sft.py", old, new, "recipes/test_sft.py")
         for old, new in [
-            ("return -row[LOSS]", "return row[LOSS]"),
+            ("else -loss", "else loss"),
             ("held, held, score, pat", "False, held, score, pat"),
             ("held, held, score, pat", "held, False, score, pat"),
             ("patience(config.stop_after, score)", "patience(0, score)"),

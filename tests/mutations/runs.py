@@ -27,6 +27,7 @@ MUTATIONS = [
             ("(evaluations.first and self.step == 0)", "evaluations.first"),
             ("self._waiting is not None or (eval", "(eval"),
             ("self._evaluations.score(metrics) if evaluation else None", "None"),
+            ("score if score is not None and math.isfinite(score) else None", "score"),
             ("elif step % self._save_every == 0 or", "elif"),
             ("0 or evaluation:", "0:"),
             ("            self._log(0, found)\n", ""),

@@ -1,6 +1,7 @@
 """The session with a loop that trains a number: what failures, signals and evaluations cost a run."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -267,6 +268,19 @@ def test_a_run_ends_when_evaluations_are_no_better(tmp_path, capsys):
     assert best and best.step == 2
     again, _ = train(resume=tmp_path / "run", stop_after=2, steps=20)
     assert again.step == 6  # it stays finished
+
+
+@pytest.mark.parametrize("nothing", [math.nan, math.inf])
+def test_a_score_that_is_not_finite_chooses_nothing_and_loses_nothing(tmp_path, nothing):
+    def scores(step):
+        return nothing if step == 4 else float(step == 2)
+
+    train(output=tmp_path / "run", scores=scores)
+    best = checkpoint.best(tmp_path / "run" / "checkpoints")
+    assert best and best.step == 2 and last(tmp_path / "run").step == 6
+    assert [row["evaluation/score"] for row in read_run(tmp_path / "run").metrics[::2]] == [0, 1, None, 0]
+    session, _ = train(output=tmp_path / "other", scores=scores, stop_after=2, steps=20)
+    assert session.step == 8  # 6 and 8 were no better than 2
 
 
 def test_without_evaluations_only_due_checkpoints_and_the_last_are_saved(tmp_path):

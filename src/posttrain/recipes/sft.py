@@ -162,8 +162,9 @@ def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
 
 
 def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
-    def score(row: Mapping[str, float]) -> float | None:
-        return -row[LOSS] if LOSS in row else None
+    def score(row: Mapping[str, float | None]) -> float | None:
+        loss = row.get(LOSS)  # None where it was not finite
+        return None if loss is None else -loss
 
     held = bool(parts.heldout)
     about = compute_of(parts.policy.model, config.precision)

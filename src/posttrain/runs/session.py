@@ -16,6 +16,7 @@ update that has begun is finished.
 """
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -234,7 +235,8 @@ class Session:
         metrics = {**done.metrics, **evaluation}
         self._log(step, metrics)
         self.directory.log_samples(step, done.samples)
-        self._written, self._score = step, self._evaluations.score(metrics) if evaluation else None
+        score = self._evaluations.score(metrics) if evaluation else None
+        self._written, self._score = step, score if score is not None and math.isfinite(score) else None
         self.progress.step(step, **{name: metrics[key] for name, key in self._headline.items() if key in metrics})
         if owed:
             self._save({_OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
