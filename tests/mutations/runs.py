@@ -91,8 +91,11 @@ MUTATIONS = [
         Mutation("runs/trackers/__init__.py", old, new, "runs/test_trackers.py")
         for old, new in [
             ('ids.get(tracker, "")', '""'),
-            ("        if tracker == TENSORBOARD:\n            continue\n", ""),
-            ("        ids[tracker] = identity\n", ""),
+            (" if tracker != TENSORBOARD]", "]"),
+            ("            ids[tracker] = identity\n", ""),
+            ("        with lock:", "        if True:"),
+            ("    if names:\n        write()\n", ""),
+            ('or kept.get("name") or', "or"),
             ("name not in (TENSORBOARD, *TRACKERS)", "False"),
         ]
     ),
@@ -119,6 +122,7 @@ MUTATIONS = [
         Mutation("runs/trackers/mlflow.py", old, new, "runs/test_trackers.py")
         for old, new in [
             ("        if run.identity:\n", "        if False:\n"),
+            ("        if not self._id:\n", "        if True:\n"),
             ("metrics=found[at : at + _AT_ONCE]", "metrics=found[:1]"),
             ("float(value), now, step)", "float(value), now, 0)"),
         ]

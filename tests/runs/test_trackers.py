@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import struct
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from posttrain.errors import RewardError, UserError
 from posttrain.monitoring import read_run
-from posttrain.runs.trackers import Tracking
+from posttrain.runs.trackers import Tracking, open_trackers
 from posttrain.runs.trackers.tracker import Sender, TrackedRun
 from tests.runs.test_session import fail_at, train
 
@@ -110,6 +111,23 @@ def test_a_tracker_that_cannot_be_reached_costs_no_step(tmp_path, monkeypatch, c
     assert said.count("tracker mlflow failed") == 1 and "the run goes on without it" in said
 
 
+def test_mlflow_makes_one_run_however_often_it_must_begin(tmp_path, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    log, failed = MlflowClient.log_batch, []
+
+    def flaky(self, *batch, **rest):
+        if len(failed) < 2:
+            failed.append(1)
+            raise ConnectionError("no route")
+        return log(self, *batch, **rest)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", flaky)
+    train(output=tmp_path / "run", tracking=Tracking(("mlflow",)))
+    found = MlflowClient().search_runs([MlflowClient().get_experiment_by_name("posttrain").experiment_id])
+    assert len(failed) == 2 and [run.info.status for run in found] == ["FINISHED"]
+
+
 class Fake:
     """A tracker that is down for its first calls, or hangs."""
 
@@ -156,6 +174,38 @@ def test_a_tracker_that_hangs_delays_only_the_end_and_that_little():
     sender.finish("finished", wait_s=0.1)
     assert time.monotonic() - began < 2
     assert said == ["tracker fake did not take the last rows within 0.1 s; metrics.jsonl has them"]
+
+
+def test_what_was_asked_for_is_kept_though_the_tracker_was_down_from_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("posttrain.runs.trackers.tracker.LAST_WAIT_S", 0.1)
+    monkeypatch.setattr("posttrain.runs.trackers._made", lambda name: Fake(down=100))
+    with pytest.raises(RewardError):
+        train(output=tmp_path / "run", before_rollout=fail_at(3), tracking=Tracking(("mlflow",), "p", "n", ("t",)))
+    fake = Fake()
+    monkeypatch.setattr("posttrain.runs.trackers._made", lambda name: fake)
+    train(resume=tmp_path / "run")
+    assert (fake.rows, fake.ended) == ([4, 5, 6], "finished")
+    kept = json.loads((tmp_path / "run" / "trackers.json").read_text())
+    assert kept == {"trackers": ["mlflow"], "project": "p", "name": "n", "tags": ["t"], "ids": {"mlflow": "p/n"}}
+
+
+def test_trackers_that_begin_at_once_all_keep_their_ids(tmp_path, monkeypatch):
+    together = threading.Barrier(3)
+
+    class Punctual(Fake):
+        def start(self, run):
+            together.wait(30)
+            return super().start(run)
+
+    monkeypatch.setattr("posttrain.runs.trackers._made", lambda name: Punctual())
+    for number in range(20):
+        (run := tmp_path / str(number)).mkdir()
+        said = []
+        senders = open_trackers(Tracking(("wandb", "mlflow", "trackio"), name="n"), run, {}, said.append)
+        for sender in senders:
+            sender.finish("finished")
+        ids = json.loads((run / "trackers.json").read_text())["ids"]
+        assert said == [] and ids == dict.fromkeys(("wandb", "mlflow", "trackio"), "posttrain/n")
 
 
 def test_a_tracker_that_does_not_exist_is_named_with_the_nearest_and_a_missing_package_with_its_extra(monkeypatch):

@@ -6,6 +6,7 @@ of a number, and one that cannot be reached costs no step.
 
 import importlib
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -70,20 +71,26 @@ def open_trackers(tracking: Tracking | None, run: Path, settings: Mapping[str, A
         )
     if tracking is None:
         return []
-    name = tracking.name or run.resolve().name
-    ids: dict[str, str] = kept.get("ids", {})
+    name = tracking.name or kept.get("name") or run.resolve().name
+    ids: dict[str, str] = dict(kept.get("ids", {}))
+    asked = {"trackers": tracking.trackers, "project": tracking.project, "name": name, "tags": tracking.tags}
+    lock = threading.Lock()
 
-    def keep(tracker: str, identity: str) -> None:
-        ids[tracker] = identity
-        about = {"trackers": tracking.trackers, "project": tracking.project, "name": name, "tags": tracking.tags}
+    def write() -> None:
         new = file.with_name(f".{file.name}.new")
-        new.write_text(json.dumps(about | {"ids": ids}, indent=1), encoding="utf-8")
+        new.write_text(json.dumps(asked | {"ids": ids}, indent=1), encoding="utf-8")
         new.replace(file)
 
+    def keep(tracker: str, identity: str) -> None:
+        with lock:  # each tracker calls from a thread of its own
+            ids[tracker] = identity
+            write()
+
+    names = [tracker for tracker in dict.fromkeys(tracking.trackers) if tracker != TENSORBOARD]
+    if names:
+        write()
     senders: list[Sender] = []
-    for tracker in dict.fromkeys(tracking.trackers):
-        if tracker == TENSORBOARD:
-            continue
+    for tracker in names:
         about = TrackedRun(tracking.project, name, tracking.tags, settings, run, ids.get(tracker, ""))
         senders.append(Sender(tracker, lambda tracker=tracker: _made(tracker), about, keep, say))
     return senders

@@ -21,6 +21,8 @@ _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 class MLflow:
     """A run of MLflow; its experiment is made if there is none of that name."""
 
+    _id = ""
+
     def start(self, run: TrackedRun) -> str:
         """Begin or go on."""
         self._client = MlflowClient()
@@ -28,9 +30,10 @@ class MLflow:
             self._id = run.identity
             self._client.update_run(self._id, status="RUNNING")
             return self._id
-        found = self._client.get_experiment_by_name(run.project)
-        experiment: Any = found.experiment_id if found else self._client.create_experiment(run.project)
-        self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
+        if not self._id:
+            found = self._client.get_experiment_by_name(run.project)
+            experiment: Any = found.experiment_id if found else self._client.create_experiment(run.project)
+            self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
         settings = flatten(plain(run.settings))
         params = [Param(name, str(value)[:_LONGEST]) for name, value in settings.items()]
         tags = [RunTag(tag, "true") for tag in run.tags]

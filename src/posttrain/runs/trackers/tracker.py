@@ -39,7 +39,7 @@ class Tracker(Protocol):
     """One tracker. All of its methods are called in one thread, and may raise and block."""
 
     def start(self, run: TrackedRun) -> str:
-        """Begin a run, or go on with the one of `run.identity`; returns its id."""
+        """Begin a run, or go on with the one of `run.identity`; returns its id. Called again where it has raised."""
         ...
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -68,7 +68,8 @@ class Sender:
         """Start it; `keep` stores the tracker's id of the run."""
         self.name, self._make, self._run, self._keep, self._say = name, make, run, keep, say
         self._rows: queue.Queue[tuple[int, Mapping[str, float]] | str] = queue.Queue()
-        self._tracker: Tracker | None = None
+        self._made: Tracker | None = None
+        self._tracker: Tracker | None = None  # once it has begun
         self._complained = False
         self._thread = threading.Thread(target=self._send, daemon=True, name=f"tracker {name}")
         self._thread.start()
@@ -103,9 +104,10 @@ class Sender:
         self._attempt(lambda: self._tracker.finish(status) if self._tracker else None)
 
     def _begin(self) -> None:
-        tracker = self._make()
-        self._keep(self.name, tracker.start(self._run))
-        self._tracker = tracker
+        self._made = self._made or self._make()
+        identity = self._made.start(self._run)
+        self._tracker = self._made
+        self._keep(self.name, identity)
 
     def _flush(self, waiting: list[tuple[int, Mapping[str, float]]]) -> None:
         if self._tracker is None:
