@@ -257,7 +257,8 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
     run = read_run(Path(resume))
     if run.command not in ("", name):
         raise UserError(f"{resume} is a run of posttrain {run.command}, not of posttrain {name}")
-    return relocated(run.config, run.path, str(run.environment.get("folder", ""))), str(run.path / CONFIG)
+    starts = [run.environment, *run.environment.get("resumed", [])]
+    return relocated(run.config, run.path, starts), str(run.path / CONFIG)
 
 
 def _shared(names: Sequence[str]) -> type:

@@ -1,6 +1,7 @@
 """What a run reads: told apart by digest, kept in the run, found again from elsewhere."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -114,17 +115,104 @@ def test_paths_are_found_where_the_run_began_or_in_the_run(here, tmp_path_factor
     run = away / "run"
     keep_code(OPTIONS, run)
     before = digests_in(OPTIONS)
-    assert relocated(OPTIONS, run, str(here)) == OPTIONS  # all is here
+    starts = [{"folder": str(here), "inputs": before}]
+    assert relocated(OPTIONS, run, starts) == OPTIONS  # all is here
     monkeypatch.chdir(away)
-    found = relocated(OPTIONS, run, str(here))
+    found = relocated(OPTIONS, run, starts)
     assert found["dataset"] == f"{here}/a.jsonl=0.7 {here}/b.jsonl=0.3" and found["model"] == OPTIONS["model"]
     assert digests_in(found) == before
     (here / "r.py").unlink()
     (here / "t.jinja").unlink()
-    found = relocated(OPTIONS, run, str(here))
+    found = relocated(OPTIONS, run, starts)
     assert found["reward"].startswith(f"numbers=1.0 {run}/inputs/reward/")
     assert digests_in(found) == before
-    assert relocated(OPTIONS, away / "no run", "")["reward"] == OPTIONS["reward"]  # nowhere: whoever reads it says so
+    for nowhere in ([], [{}], [{"folder": str(here)}]):  # nowhere, or a run of before there were copies
+        assert relocated(OPTIONS, run, nowhere)["reward"] == OPTIONS["reward"]  # whoever reads it says so
+
+
+def test_a_path_that_was_named_when_the_run_went_on_is_found_where_that_was(here, tmp_path_factory, monkeypatch):
+    away, third = tmp_path_factory.mktemp("away"), tmp_path_factory.mktemp("third")
+    (away / "copy.jsonl").write_text("1\n")
+    monkeypatch.chdir(third)
+    starts = [{"folder": str(here)}, {"folder": str(away)}]
+    assert relocated({"dataset": "copy.jsonl"}, third, starts) == {"dataset": f"{away}/copy.jsonl"}
+    assert relocated({"dataset": "a.jsonl"}, third, starts) == {"dataset": f"{here}/a.jsonl"}
+
+
+def test_the_copy_that_the_run_read_last_is_taken_whichever_is_newer(here):
+    run = here / "run"
+    for name, text in {"x/r.py": "1", "y/r.py": "2", "z/r.py": "old"}.items():
+        (here / name).parent.mkdir()
+        (here / name).write_text(text)
+    options = {"reward": "x/r.py:f=1 numbers=2 y/r.py:f z/r.py:f"}
+    keep_code(options, run)
+    (here / "z" / "r.py").write_text("new")
+    keep_code(options, run)
+    before = digests_in(options)
+    for name in "xyz":
+        shutil.rmtree(here / name)
+    for copy in (run / "inputs" / "reward").glob("*/r.py"):  # as copying a run does, in any order
+        os.utime(copy, (0, 0) if copy.read_text() == "new" else None)
+    found = relocated(options, run, [{"inputs": {}}, {"inputs": before}])
+    assert digests_in(found) == before
+    texts = [Path(word.rpartition(":")[0]).read_text() for word in found["reward"].split() if ".py" in word]
+    assert texts == ["1", "2", "new"]
+
+
+def test_paths_with_spaces_are_found_and_stay_one(here, tmp_path_factory, monkeypatch):
+    home = here / "my files"
+    home.mkdir()
+    for name in ("a.jsonl", "b c.jsonl", "r.py", "t.jinja", "m"):
+        (home / name).write_text("")
+    monkeypatch.chdir(tmp_path_factory.mktemp("away"))
+    options = {"dataset": "b c.jsonl", "eval_dataset": "a.jsonl=1 'b c.jsonl=2'", "reward": "r.py:f numbers"}
+    options |= {"gold": "r.py:f", "chat_template": "t.jinja", "model": "m", "reward_model": "m"}
+    found = relocated(options, here, [{"folder": str(home)}])
+    assert found == {
+        "dataset": f"{home}/b c.jsonl",
+        "eval_dataset": f"'{home}/a.jsonl=1' '{home}/b c.jsonl=2'",
+        "reward": f"'{home}/r.py:f' numbers",
+        "gold": f"'{home}/r.py:f'",
+        "chat_template": f"{home}/t.jinja",
+        "model": f"{home}/m",
+        "reward_model": f"'{home}/m'",
+    }
+
+
+PACKAGE = {
+    "p.py": "from pkg.mod import f\nimport other.deep\n", "pkg/__init__.py": "", "pkg/far.py": "", "pkg/sib.py": "",
+    "pkg/mod.py": "from .near import g as f\nfrom . import sib\nfrom ..up import x\nfrom ...... import out\n",
+    "pkg/near.py": "from pkg import far\n", "other/__init__.py": "", "other/deep.py": "", "up.py": "",
+}  # fmt: skip
+
+
+def test_what_a_package_imports_is_imported_and_each_file_of_it_counts(here):
+    for name, text in PACKAGE.items():
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_text(text)
+    for file in (Path("p.py"), here / "p.py"):
+        assert imported(file) == sorted(file.parent / name for name in PACKAGE if name != "p.py")
+    before = digests_in({"reward": "p.py:f"})
+    for name, text in PACKAGE.items():
+        (here / name).write_text(f"{text}# changed\n")
+        assert digests_in({"reward": "p.py:f"}) != before, name
+        (here / name).write_text(text)
+    keep_code({"reward": "p.py:f"}, here / "run")
+    (copy,) = (here / "run" / "inputs" / "reward").glob("*/p.py")
+    assert digests_in({"reward": f"{copy}:f"}) == before
+
+
+@pytest.mark.parametrize("source", ["d/*/train.jsonl", "d/*", "d/**"])
+def test_each_file_that_a_glob_finds_counts(here, source):
+    for name in ("a", "b"):
+        (here / "d" / name).mkdir(parents=True)
+        (here / "d" / name / "train.jsonl").write_text(name)
+    before = digests_in({"dataset": source})
+    assert digests_in({"dataset": str(here / source)}) == before
+    for name in ("a", "b"):
+        (here / "d" / name / "train.jsonl").write_text("changed")
+        assert digests_in({"dataset": source}) != before
+        (here / "d" / name / "train.jsonl").write_text(name)
 
 
 def test_a_run_goes_on_elsewhere_after_its_reward_was_mended(tmp_path, monkeypatch, capsys):

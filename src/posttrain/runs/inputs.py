@@ -8,9 +8,11 @@ has moved.
 import ast
 import glob
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,14 @@ from posttrain.errors import UserError
 
 FOLDER = "inputs"
 _MARK = "sha256:"
+_SHORT = 12  # characters of a digest that name the folder of a copy
 CODE = ("reward", "gold", "chat_template")
 """Options that name code or prompts: files that are copied into the run."""
 MODELS = ("model", "reward_model", "gold_model")
 """Options that name models, of which a checkpoint or a digest is all that a run keeps."""
 NAMING = (*SOURCES, *CODE, *MODELS)
+SPLIT = ("reward", "gold", "reward_model")
+"""Options whose text is split into words wherever there are spaces: a path with spaces is in quotes."""
 
 
 def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
@@ -74,7 +79,7 @@ def keep_code(options: Mapping[str, Any], run: Path) -> None:
     for name in CODE:
         text = options.get(name)
         for path in _paths(name, text) if isinstance(text, str) else ():
-            into = run / FOLDER / name / _digest(path)[:12]
+            into = run / FOLDER / name / _digest(path)[:_SHORT]
             into.mkdir(parents=True, exist_ok=True)
             for file in (path, *imported(path)):
                 target = into / file.relative_to(path.parent)
@@ -83,51 +88,72 @@ def keep_code(options: Mapping[str, Any], run: Path) -> None:
                     shutil.copyfile(file, target)
 
 
-def relocated(options: Mapping[str, Any], run: Path, began_in: str) -> dict[str, Any]:
+def relocated(options: Mapping[str, Any], run: Path, starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The options of a run, with each path that is not there from here replaced by where it is.
 
-    Looked for in the folder in which the run began and, code and prompts, among the copies in the run. What is found
-    nowhere stays: whoever reads it says so.
+    Looked for in the folders in which the run began and went on and, code and prompts, among the copies in the run.
+    What is found nowhere stays: whoever reads it says so.
+
+    Args:
+        options: by name, as they were typed.
+        run: the run's directory.
+        starts: what environment.json says of each start of the run, in order.
     """
-
-    def elsewhere(name: str, word: str) -> str:
-        for end in _ends(word):
-            there = str(Path(began_in, word[:end]))
-            if began_in and _there(name, there):
-                return there + word[end:]
-            kept = [path for path in (run / FOLDER / name).glob("*/*") if path.name == Path(word[:end]).name]
-            if kept:
-                return str(max(kept, key=lambda path: path.stat().st_mtime_ns)) + word[end:]
-        return word
-
+    folders = list(dict.fromkeys(str(start["folder"]) for start in starts if start.get("folder")))
+    digests: Mapping[str, str] = starts[-1].get("inputs", {}) if starts else {}
     found = dict(options)
     for name in NAMING:
         text = found.get(name)
         if isinstance(text, str) and text and not _there(name, text):
-            words = _words(text)
-            here = [any(_there(name, word[:end]) for end in _ends(word)) for word in words]
-            moved = [word if there else elsewhere(name, word) for word, there in zip(words, here, strict=True)]
-            if moved != words:
-                found[name] = moved[0] if len(words) == 1 else shlex.join(moved)
+            kept = re.findall(rf"{_MARK}(\w+)", digests.get(name, ""))
+            found[name] = _found_again(name, text, folders, [run / FOLDER / name / digest[:_SHORT] for digest in kept])
     return found
 
 
+def _found_again(name: str, text: str, folders: Sequence[str], copies: Sequence[Path]) -> str:
+    """An option's text with each path in it that is not there replaced; `copies` are folders, in the paths' order."""
+    if name not in SPLIT and (there := _below(name, text, folders)):
+        return there
+    words, waiting = _words(text), list(copies)
+    moved: list[str] = []
+    for word in words:
+        found = [(end, path) for end in _ends(word) if (path := _place(name, word[:end], folders, waiting))]
+        moved.append(found[0][1] + word[found[0][0] :] if found else word)
+    if moved == words:
+        return text
+    return moved[0] if len(words) == 1 and name not in SPLIT else shlex.join(moved)
+
+
+def _place(name: str, path: str, folders: Sequence[str], waiting: list[Path]) -> str:
+    """Where a path is, here or elsewhere; "" where it is not. Its copy is taken from those that wait for their path."""
+    copy = next((folder for folder in waiting if (folder / Path(path).name).is_file()), None)
+    if copy is not None:
+        waiting.remove(copy)
+    if _there(name, path):
+        return path
+    return _below(name, path, folders) or (str(copy / Path(path).name) if copy else "")
+
+
+def _below(name: str, path: str, folders: Sequence[str]) -> str:
+    """A path within the first of these folders that has it; "" where none does."""
+    return next((there for folder in folders if _there(name, there := str(Path(folder, path)))), "")
+
+
 def imported(path: Path) -> list[Path]:
-    """The files next to a Python file that it imports, and that those import; none of another kind of file."""
+    """The files next to a Python file, or in folders there, that it imports, and that those import; of others none."""
     found: list[Path] = []
     waiting = [path]
     while waiting:
-        for name in filter(None, _imports(waiting.pop())):
-            module = path.parent.joinpath(*name.split("."))
-            for candidate in (module.with_suffix(".py"), module / "__init__.py"):
-                if candidate.is_file() and candidate != path and candidate not in found:
-                    found.append(candidate)
-                    waiting.append(candidate)
+        for candidate in _imports(waiting.pop(), path.parent):
+            inside = candidate.is_relative_to(path.parent) and candidate.is_file()
+            if inside and candidate != path and candidate not in found:
+                found.append(candidate)
+                waiting.append(candidate)
     return sorted(found)
 
 
-def _imports(path: Path) -> Iterator[str]:
-    """Every module that a Python file may import by name."""
+def _imports(path: Path, root: Path) -> Iterator[Path]:
+    """Every file that a Python file may import, if it is there: by its name below `root`, or relative to itself."""
     if path.suffix != ".py":
         return
     try:
@@ -136,9 +162,20 @@ def _imports(path: Path) -> Iterator[str]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (node.module or "", *(f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names))
+            for alias in node.names:
+                yield from _files(root, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(path.parents):
+            folder = path.parents[node.level - 1] if node.level else root
+            package = node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield from _files(folder, [*package, *alias.name.split(".")])
+
+
+def _files(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    """What `import a.b` reads: a/__init__.py, and a/b.py or a/b/__init__.py; `b` may be a name in `a`, too."""
+    for end in range(1, len(names) + 1):
+        package = folder.joinpath(*names[:end], "__init__.py")
+        yield package if package.is_file() else package.parent.with_suffix(".py")
 
 
 def _paths(name: str, text: str) -> list[Path]:
@@ -186,12 +223,13 @@ def _there(name: str, text: str) -> bool:
 
 def _digest(path: Path) -> str:
     """Of a file its SHA-256; of Python that imports neighbours, of a folder or a glob, that of all the files' sums."""
+    root, found = path, [path]
     if path.is_file():
-        files = {file.name: file for file in (path, *imported(path))}
-        if len(files) == 1:
+        root, found = path.parent, [path, *imported(path)]
+        if len(found) == 1:
             return sha256(path)
-    elif path.is_dir():
-        files = {str(file.relative_to(path)): file for file in path.rglob("*")}
-    else:
-        files = {Path(name).name: Path(name) for name in glob.glob(str(path), recursive=True)}
-    return digest_of({name: sha256(file) for name, file in files.items() if file.is_file()})
+    elif not path.is_dir():
+        root = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
+        found = [Path(one) for one in glob.glob(str(path), recursive=True)]
+    files = [file for one in found for file in (one.rglob("*") if one.is_dir() else [one]) if file.is_file()]
+    return digest_of({file.relative_to(root).as_posix(): sha256(file) for file in files})
