@@ -138,7 +138,11 @@ MUTATIONS = [
             ("for name in (*SOURCES, *CODE):", "for name in CODE:"),
             ("return {name: text for name, text in found.items() if _MARK in text}", "return found"),
             ("before.keys() | now.keys()", "before.keys() & now.keys()"),
-            ("for name in changed if name not in accepted]", "for name in ()]"),
+            ("for name in others if name not in accepted]", "for name in ()]"),
+            ("_digests(before.get(name)) != _digests(now.get(name))]", "True]"),
+            ("for name in NAMING if name in options}", "for name in NAMING}"),
+            ('part.strip("-")', "part"),
+            ('"gold_model": [options.get("gold_model")]', '"gold_model": []'),
             ("for file in (path, *imported(path)):\n            ", "for file in (path,):\n            "),
             ("for folder in folders if _there(", "for folder in folders[:1] if _there("),
             ("for folder in folders if _there(", "for folder in () if _there("),
@@ -163,7 +167,7 @@ MUTATIONS = [
     *(
         Mutation("runs/session.py", old, new, "runs/test_inputs.py")
         for old, new in [
-            ("refuse_changes(before, now, accept_changes) if before else []", "[]"),
+            ("refuse_changes(before, now, accepts) if before else []", "[]"),
             ("may_differ=(*may_differ, *by_digest)", "may_differ=may_differ"),
             ('{"accepted": changed} if changed else {}', "{}"),
             ("    keep_code(settings, directory.path)\n", ""),

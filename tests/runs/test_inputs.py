@@ -9,8 +9,18 @@ import pytest
 
 from posttrain.cli import main
 from posttrain.data.digests import model_digest
+from posttrain.errors import UserError
 from posttrain.monitoring import read_run
-from posttrain.runs.inputs import InputsChanged, digests_in, imported, keep_code, refuse_changes, relocated
+from posttrain.runs.inputs import (
+    InputsChanged,
+    digests_in,
+    imported,
+    judges_by_option,
+    keep_code,
+    options_named,
+    refuse_changes,
+    relocated,
+)
 from tests.recipes.folders import model_folder
 
 
@@ -71,10 +81,36 @@ def test_a_changed_file_changes_the_options_that_read_it(here, file, changed):
     if changed:
         with pytest.raises(InputsChanged) as error:
             refuse_changes(before, now, sorted(changed)[1:])
-        assert error.value.names == tuple(sorted(changed)[:1])
-    with pytest.raises(InputsChanged, match="what new reads has changed"):
-        refuse_changes(before, before | {"new": "sha256:1"}, ())
+        assert error.value.names == (sorted(changed)[0].replace("_", "-"),)
+    with pytest.raises(InputsChanged, match="what --new-one reads has changed"):
+        refuse_changes(before, before | {"new_one": "sha256:1"}, ())
     assert refuse_changes(before, now, ["steps", *changed]) == sorted(changed)
+
+
+def test_options_are_named_as_they_are_typed_or_written():
+    options = {"reward", "reward_model", "dataset", "steps"}
+    for words in (["reward-model,dataset"], ["--reward_model", "dataset"], ["reward-model,", "dataset"]):
+        assert options_named(words, options) == ["reward_model", "dataset"]
+    for wrong, hint in {"rewrd": "did you mean 'reward'", "steps": "There are: dataset, reward, reward-model"}.items():
+        with pytest.raises(UserError, match=f"unknown option in --accept-changes: '{wrong}'.*{hint}"):
+            options_named([wrong], options)
+    with pytest.raises(UserError, match="'gold'"):  # which this recipe has not
+        options_named(["gold"], options)
+
+
+def test_reward_models_are_told_apart_by_their_options():
+    judges = {"runs/a": "A", "b c": "B", "runs/gold": "G"}
+    assert judges_by_option({"reward_model": "runs/a 'b c'", "gold_model": "runs/gold"}, judges) == {
+        "reward_model": ["A", "B"],
+        "gold_model": ["G"],
+    }
+    assert judges_by_option({"reward_model": "runs/a", "gold_model": "runs/a"}, judges)["gold_model"] == ["A"]
+    assert judges_by_option({"steps": 3}, {}) == {"reward_model": [], "gold_model": []}
+
+
+def test_other_weights_of_the_same_files_are_another_configuration(here):
+    before, now = (digests_in({"reward": f"r.py:f={weight}"}) for weight in (1, 2))
+    assert refuse_changes(before, now, ()) == [] and refuse_changes(before, now, ["reward"]) == ["reward"]
 
 
 def test_where_files_are_does_not_matter(here, tmp_path_factory, monkeypatch):
@@ -234,14 +270,21 @@ def test_a_run_goes_on_elsewhere_after_its_reward_was_mended(tmp_path, monkeypat
     Path(first / "r.py").write_text(broken.replace("assert len(n) < 9", "pass"))
 
     assert main(["rl", "--resume", "moved", "--quiet"]) == 2
-    assert "what reward reads has changed since the run began" in (said := capsys.readouterr().err)
+    assert "what --reward reads has changed since the run began" in (said := capsys.readouterr().err)
     assert "type --accept-changes reward" in said
-    assert main(["rl", "--resume", "moved", "--accept-changes", "reward", "--quiet"]) == 0
+    assert main(["rl", "--resume", "moved", "--accept-changes", "rewad", "--quiet"]) == 2
+    assert "unknown option in --accept-changes: 'rewad'; did you mean 'reward'" in capsys.readouterr().err
+    weights = ["--reward", str(first / "r.py:f=2")]
+    assert main(["rl", "--resume", "moved", *weights, "--accept-changes", "model", "--quiet"]) == 2
+    assert "what --reward reads has changed" in capsys.readouterr().err
+    assert main(["rl", "--resume", "moved", "--accept-changes=--reward,dataset", "--quiet"]) == 0
     run = read_run(Path("moved"))
     assert [row["step"] for row in run.metrics] == [1, 2, 3, 4]
     assert run.environment["resumed"][-1]["accepted"] == ["reward"]
 
     capsys.readouterr()
+    assert main(["rl", "--resume", "moved", *weights, "--quiet"]) == 2  # the same file
+    assert "started with another configuration: reward was " in capsys.readouterr().err
     assert main(["rl", "--resume", "moved", "--steps", "5", "--quiet"]) == 0  # what was accepted is what it reads now
     shutil.rmtree(first)  # data and model are gone: a copy elsewhere will do, for its digest is the same
     assert main(["rl", "--resume", "moved", "--steps", "6", "--quiet"]) == 2
@@ -258,7 +301,7 @@ def test_changed_data_is_noticed(tmp_path, capsys):
     data.write_text("".join(reversed(rows)))
     again = ["sft", "--resume", str(tmp_path / "run"), "--steps", "2", "--quiet"]
     assert main(again) == 2
-    assert "what dataset reads has changed" in capsys.readouterr().err
+    assert "what --dataset reads has changed" in capsys.readouterr().err
     (tmp_path / "copy.jsonl").write_text("".join(rows))
     assert main([*again, "--dataset", str(tmp_path / "copy.jsonl")]) == 0  # the same data by another name
     assert main(["sft", "--dataset", str(data), "--accept-changes", "dataset"]) == 2

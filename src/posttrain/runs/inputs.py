@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data.digests import SOURCES, digest_of, model_digest, sha256
-from posttrain.errors import UserError
+from posttrain.errors import UserError, unknown
 
 FOLDER = "inputs"
 _MARK = "sha256:"
@@ -51,27 +51,53 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
 
 
 class InputsChanged(UserError):
-    """Files that a run reads are others than when it began; `names` are the options that name them."""
+    """Files that a run reads are others than when it began; `names` are the options that name them, as typed."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Say so of each."""
+        self.names = tuple(name.replace("_", "-") for name in names)
+        flags = " and ".join(f"--{name}" for name in self.names)
         super().__init__(
-            f"what {' and '.join(names)} read{'s' if len(names) == 1 else ''} has changed since the run began (its "
+            f"what {flags} read{'s' if len(names) == 1 else ''} has changed since the run began (its "
             "digest is another one); put it back, or start a new run"
         )
-        self.names = tuple(names)
+
+
+def options_named(words: Sequence[str], options: Collection[str]) -> list[str]:
+    """The options that --accept-changes names: with - or _, with -- or without, apart by commas, too.
+
+    Raises:
+        UserError: one is none of these `options`, or names no files.
+    """
+    known = {name.replace("_", "-"): name for name in NAMING if name in options}
+    found = [part.strip("-").replace("_", "-") for word in words for part in word.split(",") if part]
+    for name in found:
+        if name not in known:
+            raise unknown("option in --accept-changes:", name, known)
+    return [known[name] for name in found]
 
 
 def refuse_changes(before: Mapping[str, str], now: Mapping[str, str], accepted: Collection[str]) -> list[str]:
-    """The options whose files differ from those that the run began with, all of which must be `accepted`.
+    """The options that read other files than the run began with, or the same otherwise, that are `accepted`.
 
     Raises:
-        InputsChanged: some are not.
+        InputsChanged: some are not whose files are others.
     """
     changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    if refused := [name for name in changed if name not in accepted]:
+    others = [name for name in changed if _digests(before.get(name)) != _digests(now.get(name))]
+    if refused := [name for name in others if name not in accepted]:
         raise InputsChanged(refused)
-    return changed
+    return [name for name in changed if name in accepted]
+
+
+def _digests(text: str | None) -> list[str]:
+    return re.findall(rf"{_MARK}(\w+)", text or "")
+
+
+def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> dict[str, list[str]]:
+    """The folders of reward models, which are known by their names, by the options that name them."""
+    named = {"reward_model": _words(options.get("reward_model") or ""), "gold_model": [options.get("gold_model")]}
+    return {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
 
 
 def keep_code(options: Mapping[str, Any], run: Path) -> None:
@@ -105,8 +131,8 @@ def relocated(options: Mapping[str, Any], run: Path, starts: Sequence[Mapping[st
     for name in NAMING:
         text = found.get(name)
         if isinstance(text, str) and text and not _there(name, text):
-            kept = re.findall(rf"{_MARK}(\w+)", digests.get(name, ""))
-            found[name] = _found_again(name, text, folders, [run / FOLDER / name / digest[:_SHORT] for digest in kept])
+            copies = [run / FOLDER / name / digest[:_SHORT] for digest in _digests(digests.get(name))]
+            found[name] = _found_again(name, text, folders, copies)
     return found
 
 

@@ -31,7 +31,7 @@ from posttrain.monitoring.cost import rollout_cost, step_cost
 from posttrain.monitoring.progress import Phase
 from posttrain.runs.callback import call
 from posttrain.runs.failure import kept_batch
-from posttrain.runs.inputs import digests_in, keep_code, refuse_changes
+from posttrain.runs.inputs import digests_in, judges_by_option, keep_code, options_named, refuse_changes
 from posttrain.runs.interrupt import Stopped, StopRequest, stop_requests
 from posttrain.runs.trackers import Tracking, open_trackers
 from posttrain.runs.trackers.tracker import Sender
@@ -373,7 +373,7 @@ def open_session(
 def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
     """What a run writes of what it reads: digests, the folder that paths are relative to, and models by full path."""
     began = str(environment.get("model", ""))
-    models = {"model": [began], "reward_model": [str(folder) for folder in environment.get("judges", {}).values()]}
+    models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
     where = {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
     return {**environment, **where, "folder": os.getcwd(), "inputs": digests_in(settings, models)}
 
@@ -389,8 +389,9 @@ def _resumed(
     starts = read_run(run).environment
     before: Mapping[str, str] = [starts, *starts.get("resumed", [])][-1].get("inputs", {})
     now: Mapping[str, str] = environment["inputs"]
-    changed = refuse_changes(before, now, accept_changes) if before else []
-    by_digest = (before.keys() & now.keys()) | {*changed}
+    accepts = options_named(accept_changes, settings)
+    changed = refuse_changes(before, now, accepts) if before else []
+    by_digest = {name for name in before if before[name] == now.get(name)} | {*changed}
     accepted = {"accepted": changed} if changed else {}
     return RunDirectory.resume(
         run, settings, may_differ=(*may_differ, *by_digest), environment={**environment, **accepted}
