@@ -119,7 +119,7 @@ def _unexpected(error: Exception, words: Sequence[str]) -> int:
 def _with_notes(error: Exception, says: str = "") -> str:
     """What an error says and, of a run that failed, what of it is saved."""
     notes: list[str] = getattr(error, "__notes__", [])
-    return "; ".join([says or str(error), *(f"{note}, --resume goes on from there" for note in notes)])
+    return "; ".join([says or str(error), *notes])
 
 
 def _complain(message: str, code: int, words: Sequence[str]) -> int:

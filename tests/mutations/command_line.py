@@ -100,6 +100,7 @@ MUTATIONS = [
         Mutation("runs/failure.py", old, new, "runs/test_failure.py")
         for old, new in [
             ("[*example.prefix, *example.continuation]", "[*example.continuation]"),
+            ("    except OSError as error:  # such as a full disk\n", "    except ValueError as error:\n"),
             ("except TrainingError as error:", "except Exception as error:"),
             (
                 "    except CheckpointError as error:\n        return str(error)",

@@ -36,6 +36,23 @@ def test_the_last_checkpoint_that_is_whole_is_named(tmp_path):
     assert "every checkpoint in" in failed(tmp_path)
 
 
+def test_the_batch_is_kept_whatever_fails_and_the_error_is_what_it_was(tmp_path):
+    with pytest.raises(MemoryError) as error, kept_batch(7, BATCH, tmp_path, tmp_path):
+        raise MemoryError
+    assert error.value.__notes__ == [f"in the update of step 7; the batch is in {tmp_path}/failed-step-000007.json"]
+    assert json.loads((tmp_path / "failed-step-000007.json").read_text())["error"] == "MemoryError"
+
+
+def test_a_batch_that_cannot_be_written_hides_no_error(tmp_path, monkeypatch):
+    def full(*given, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    assert failed(tmp_path) == (
+        "step 7: the loss is nan; the batch cannot be written (No space left on device); there is no checkpoint yet"
+    )
+
+
 def test_nothing_is_kept_of_steps_that_do_not_fail_so(tmp_path):
     with kept_batch(7, BATCH, tmp_path, tmp_path):
         pass

@@ -134,7 +134,7 @@ def test_a_reward_that_fails_costs_no_finished_step(tmp_path, whole, at):
         assert checkpoint.latest(run / "checkpoints") is None
         return
     assert last(run).step == at and read_run(run).metrics[-1]["step"] == at
-    assert failure.value.__notes__ == [f"step {at} is saved in {run}"]
+    assert failure.value.__notes__ == [f"step {at} is saved in {run}, --resume goes on from there"]
     train(resume=run)
     assert files(run) == whole
 
@@ -146,7 +146,9 @@ def test_what_fails_before_an_update_costs_no_finished_step_whatever_its_kind(tm
     fails: Any = {place: fail_at(at, kind)}  # such as a logit that is not finite, while sampling
     with pytest.raises(kind) as failure:
         train(output=run, **fails)
-    assert last(run).step == at and failure.value.__notes__ == [f"step {at} is saved in {run}"]
+    assert last(run).step == at and failure.value.__notes__ == [
+        f"step {at} is saved in {run}, --resume goes on from there"
+    ]
     train(resume=run)
     assert files(run) == whole
 
@@ -171,6 +173,7 @@ def test_an_update_that_fails_leaves_the_last_checkpoint(tmp_path, whole, at):
         train(output=run, in_update=fail_at(at, RuntimeError, "half an update"))
     found = checkpoint.latest(run / "checkpoints")
     assert (found.step if found else None) == {1: None, 2: 2, 3: 2}[at]
+    assert json.loads((run / f"failed-step-{at + 1:06d}.json").read_text())["token_ids"] == [[1, 2, 3]]
     if found:
         train(resume=run)
         assert files(run) == whole

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from posttrain.data.packing import Example
-from posttrain.errors import CheckpointError, TrainingError
+from posttrain.errors import CheckpointError, PosttrainError, TrainingError, described
 from posttrain.training.checkpoint import latest
 
 
 @contextlib.contextmanager
 def kept_batch(step: int, batch: Sequence[Example], run: Path, checkpoints: Path) -> Iterator[None]:
-    """Keep the batch of a step whose loss or gradient is not finite, as `failed-step-000012.json` in the run.
+    """Keep the batch of a step whose update fails, as `failed-step-000012.json` in the run.
+
+    What fails otherwise, such as out of memory, is passed on with a note that names the file.
 
     Raises:
         TrainingError: the one from inside, with the step, that file, and the last checkpoint that is whole.
@@ -20,10 +22,23 @@ def kept_batch(step: int, batch: Sequence[Example], run: Path, checkpoints: Path
     try:
         yield
     except TrainingError as error:
-        file = run / f"failed-step-{step:06d}.json"
-        tokens = [[*example.prefix, *example.continuation] for example in batch]
-        file.write_text(json.dumps({"step": step, "error": str(error), "token_ids": tokens}), encoding="utf-8")
-        raise TrainingError(f"step {step}: {error}; the batch is in {file}; {_last(checkpoints)}") from error
+        where = _kept(step, str(error), batch, run)
+        raise TrainingError(f"step {step}: {error}; {where}; {_last(checkpoints)}") from error
+    except PosttrainError:
+        raise
+    except Exception as error:
+        error.add_note(f"in the update of step {step}; {_kept(step, described(error), batch, run)}")
+        raise
+
+
+def _kept(step: int, why: str, batch: Sequence[Example], run: Path) -> str:
+    file = run / f"failed-step-{step:06d}.json"
+    tokens = [[*example.prefix, *example.continuation] for example in batch]
+    try:
+        file.write_text(json.dumps({"step": step, "error": why, "token_ids": tokens}), encoding="utf-8")
+    except OSError as error:  # such as a full disk
+        return f"the batch cannot be written ({error.strerror})"
+    return f"the batch is in {file}"
 
 
 def _last(checkpoints: Path) -> str:

@@ -177,7 +177,7 @@ class Session:
 
     @contextlib.contextmanager
     def update(self, examples: Sequence[Example]) -> Iterator[None]:
-        """The updates of a step, on these examples, which are kept in the run if a loss is not finite."""
+        """The updates of a step, on these examples, which are kept in the run if one fails."""
         self._tokens, self._updating = sum(len(example.continuation) for example in examples), True
         with (
             self.progress.phase("update"),
@@ -429,5 +429,5 @@ def _saved_on_failure(session: Session) -> Iterator[None]:
         with contextlib.suppress(PosttrainError, OSError):  # such as a full disk, which `error` may be
             session.keep()
         if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
-            error.add_note(f"step {session.saved} is saved in {session.directory.path}")
+            error.add_note(f"step {session.saved} is saved in {session.directory.path}, --resume goes on from there")
         raise
