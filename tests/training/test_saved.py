@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,45 @@ def test_a_folder_that_is_gone_is_missed_only_where_the_name_means_another_one(t
     (tmp_path / "old").mkdir()
     found = began_from(str(tmp_path / "new"), tmp_path / "run")
     assert (found.where, found.title) == (str(tmp_path / "old"), str(tmp_path / "new"))
+
+
+def test_a_model_that_is_gone_is_asked_for(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "environment.json").write_text(json.dumps({"model": str(tmp_path / "old")}))
+    (tmp_path / "config.toml").write_text("")
+    for name in ("old", str(tmp_path / "old"), "OWNER/NAME"):
+        with pytest.raises(
+            ModelError, match=r"run began from .*old, which is gone; put it back, or say where it is now"
+        ):
+            began_from(name, tmp_path / "run")
+    save(tmp_path / "other", 1)
+    (tmp_path / "other" / "config.toml").write_text("")
+    with pytest.raises(ModelError, match="which is gone; put it back"):  # and not: unknown run, there is 'other'
+        began_from(str(tmp_path / "old"), tmp_path / "run")
+
+
+def test_another_model_that_is_named_is_taken_at_its_word(tmp_path):
+    old, new, same = (str(model_folder(tmp_path / n, seed=s)) for n, s in (("old", 0), ("new", 1), ("same", 0)))
+    (tmp_path / "run").mkdir()
+    kept = {"model": old, "inputs": {"model": f"sha256:{model_digest(Path(old))}"}}
+    (tmp_path / "run" / "environment.json").write_text(json.dumps(kept))
+    assert began_from(new, tmp_path / "run").where == new
+    assert began_from(same, tmp_path / "run").where == old
+    accepted = {"model": new, "inputs": {"model": f"sha256:{model_digest(Path(new))}"}}
+    (tmp_path / "run" / "environment.json").write_text(json.dumps(kept | {"resumed": [{}, accepted]}))
+    shutil.rmtree(old)
+    assert began_from(new, tmp_path / "run").where == new
+
+
+def test_a_later_checkpoint_of_the_run_that_it_began_from_is_no_other_model(tmp_path):
+    source, run = tmp_path / "source", tmp_path / "run"
+    first = save(source, 1)
+    (source / "config.toml").write_text("")
+    run.mkdir()
+    kept = {"model": str(first), "inputs": {"model": f"sha256:{model_digest(first)}"}}
+    (run / "environment.json").write_text(json.dumps(kept))
+    save(source, 2)
+    assert began_from(str(source), run).where == str(first)
 
 
 def test_another_folder_will_do_where_it_has_the_same_model(tmp_path):

@@ -6,7 +6,7 @@ import os
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from posttrain.data.digests import model_digest
 from posttrain.errors import ModelError, PosttrainError, unknown
@@ -66,6 +66,7 @@ def began_from(name: str, run: Path | None) -> SavedModel:
 
     The name of a run stands for its best checkpoint, which is another one once that run has been trained on.
     environment.json keeps the folder, as `model`; runs that were started before it did take what the name means now.
+    A name that means another model altogether is taken at its word: whoever compares digests refuses it.
 
     Raises:
         ModelError: the folder is gone, and the name means another one now.
@@ -74,10 +75,16 @@ def began_from(name: str, run: Path | None) -> SavedModel:
     if began and Path(began).is_dir():
         with contextlib.suppress(PosttrainError):  # the name is not there any more, and need not be
             now = saved_model(name)
-            if os.path.abspath(now.where) == began:
+            if os.path.abspath(now.where) == began or _is_another(now, began, run):
                 return now
         return replace(saved_model(began), title=name)
-    now = saved_model(name)
+    gone = ModelError(f"{run} began from {began}, which is gone; put it back, or say where it is now with --model")
+    try:
+        now = saved_model(name)
+    except PosttrainError as error:
+        raise (gone if os.path.isabs(began) else error) from None
+    if os.path.isabs(began) and not Path(now.where).is_dir():
+        raise gone
     if began and os.path.abspath(now.where) != began != now.where and not _is_the_same(now.where, run):
         raise ModelError(
             f"{run} began from {began}, which is gone, and {name} is {now.where} now; put the first back, or start a "
@@ -86,11 +93,21 @@ def began_from(name: str, run: Path | None) -> SavedModel:
     return now
 
 
+def _is_another(now: SavedModel, began: str, run: Path | None) -> bool:
+    """Whether `now` is another model than the run began from, and no later checkpoint of the run that trained that."""
+    same_run = now.run is not None and Path(began).is_relative_to(now.run.resolve())
+    return not same_run and Path(now.where).is_dir() and bool(_digest(run)) and not _is_the_same(now.where, run)
+
+
 def _is_the_same(folder: str, run: Path | None) -> bool:
     """Whether the model in `folder` is the one that the run began from, by the digest that the run kept."""
+    return Path(folder).is_dir() and _digest(run) == f"sha256:{model_digest(Path(folder))}"
+
+
+def _digest(run: Path | None) -> object:
+    """Of the model that a run began from, as its environment.json says; None where it does not."""
     kept = _environment(run).get("inputs")
-    digest = cast("dict[str, object]", kept).get("model") if isinstance(kept, dict) else None
-    return Path(folder).is_dir() and digest == f"sha256:{model_digest(Path(folder))}"
+    return cast("dict[str, object]", kept).get("model") if isinstance(kept, dict) else None
 
 
 def _kept(run: Path | None) -> str:
@@ -100,12 +117,15 @@ def _kept(run: Path | None) -> str:
 
 
 def _environment(run: Path | None) -> dict[str, object]:
-    """What a run's environment.json says; nothing where it cannot be read."""
+    """What a run's environment.json says, of its last start where that says more; nothing where it cannot be read."""
     try:
         kept: object = json.loads((run / "environment.json").read_text(encoding="utf-8")) if run else {}
     except (OSError, ValueError):
         return {}
-    return cast("dict[str, object]", kept) if isinstance(kept, dict) else {}
+    if not isinstance(kept, dict):
+        return {}
+    about = cast("dict[str, Any]", kept)
+    return about | (about.get("resumed") or [{}])[-1]
 
 
 def spoken_otherwise(saved: SavedModel, *, system: str | None, prompt_template: str) -> list[str]:
