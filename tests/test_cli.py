@@ -580,5 +580,27 @@ def test_report_of_a_run_of_several_parts(run, here):
     assert run("report", "a", "--output", "b.html") == (0, "b.html\n", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--callback", "'a.py:A"],
+            'cannot read --callback "\'a.py:A": No closing quotation; put a path with spaces in',
+        ),
+        (
+            ["--track-project", "p"],
+            "--track-project, --track-name and --track-tags are for a tracker; name one with --tra",
+        ),
+        (
+            ["--track-tags", "t"],
+            "--track-project, --track-name and --track-tags are for a tracker; name one with --track",
+        ),
+    ],
+)
+def test_what_is_wrong_with_trackers_and_callbacks_is_said_before_anything_is_loaded(run, here, words, said):
+    code, out, err = run("sft", "--dataset", "none.jsonl", *words)
+    assert (code, out) == (2, "") and said in err
+
+
 if __name__ == "__main__":
     SURFACE.write_text(surface(), encoding="utf-8")

@@ -218,10 +218,16 @@ def _watching(shared: Any) -> dict[str, Any]:
     """Trackers and callbacks."""
     names = tuple(filter(None, (name.strip() for name in shared.track.split(","))))
     tags = tuple(filter(None, (tag.strip() for tag in shared.track_tags.split(","))))
-    if not names and (tags or shared.track_name):
-        raise UserError("--track-name and --track-tags are for a tracker; name one with --track")
+    if not names and (tags or shared.track_name or shared.track_project != SHARED["track_project"][1]):
+        raise UserError("--track-project, --track-name and --track-tags are for a tracker; name one with --track")
     tracking = Tracking(names, shared.track_project, shared.track_name, tags) if names else None
-    return {"tracking": tracking, "callbacks": [load_callback(spec) for spec in shlex.split(shared.callback)]}
+    try:
+        specs = shlex.split(shared.callback)
+    except ValueError as error:
+        raise UserError(
+            f"cannot read --callback {shared.callback!r}: {error}; put a path with spaces in quotes"
+        ) from error
+    return {"tracking": tracking, "callbacks": [load_callback(spec) for spec in specs]}
 
 
 def read(name: str, argv: Sequence[str]) -> list[Any]:

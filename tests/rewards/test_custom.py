@@ -10,6 +10,7 @@ import pytest
 
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import check_reward, custom, from_function, load_reward
+from posttrain.rewards.reward import score_all
 from posttrain.types import Episode, Message, Score, Task
 from tests.rewards.episodes import episode, scores
 
@@ -224,6 +225,15 @@ def test_two_functions_of_one_file_share_its_state_until_the_file_changes(file):
     assert scores(load_reward(f"{file}:count"), EPISODES[:1])[0].value == 2
     file.write_text(file.read_text() + "\n")
     assert scores(load_reward(f"{file}:count"), EPISODES[:1])[0].value == 0
+
+
+def test_an_asynchronous_function_that_exits_is_an_error_and_the_next_call_is_served():
+    async def exits(completion):
+        raise SystemExit(3)
+
+    for _ in range(2):
+        with pytest.raises(RewardError, match=r"reward 'exits' raised RuntimeError: SystemExit\(3\)"):
+            asyncio.run(score_all(from_function(exits), EPISODES, timeout_s=20))
 
 
 def test_mistakes_in_the_path_are_named(file):

@@ -10,7 +10,7 @@ import contextvars
 import math
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: floa
         DidNotFinish: the time is up. Whatever the coroutine raises passes through.
     """
     loop = _loop_of(key)
-    future = asyncio.run_coroutine_threadsafe(_without_exit(coroutine), loop)
+    future = asyncio.run_coroutine_threadsafe(without_exit(coroutine), loop)
     waiter = asyncio.wrap_future(future)
     try:
         done, _ = await asyncio.wait({waiter}, timeout=None if timeout_s == math.inf else timeout_s)
@@ -50,10 +50,10 @@ async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: floa
     return waiter.result()
 
 
-async def _without_exit(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await `coroutine`; its SystemExit would end the loop, and leave whoever waits without an answer."""
+async def without_exit(answer: Awaitable[T]) -> T:
+    """Await `answer`; a SystemExit in any task would end the loop, and leave whoever waits without an answer."""
     try:
-        return await coroutine
+        return await answer
     except (SystemExit, KeyboardInterrupt) as error:
         raise RuntimeError(repr(error)) from error
 

@@ -36,7 +36,7 @@ from typing import Any, Literal, cast
 
 from posttrain import user_code
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards.background import in_thread
+from posttrain.rewards.background import in_thread, without_exit
 from posttrain.rewards.reward import scoring
 from posttrain.types import Episode, Message, Score
 
@@ -100,9 +100,9 @@ class CustomReward:
     async def _call(self, arguments: Mapping[str, Any]) -> object:
         arguments = {**arguments, **{name: _log_nothing for name in _LOGS if name in self.parameters}}
         if inspect.iscoroutinefunction(self.function):
-            return await self.function(**arguments)
+            return await without_exit(self.function(**arguments))
         returned = await in_thread(self.function, **arguments)
-        return await cast("Awaitable[object]", returned) if inspect.isawaitable(returned) else returned
+        return await without_exit(cast("Awaitable[object]", returned)) if inspect.isawaitable(returned) else returned
 
     def _columns(self, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
         """What the function is given, each as a list over `episodes`."""
