@@ -288,6 +288,9 @@ def test_a_run_goes_on_elsewhere_after_its_reward_was_mended(tmp_path, monkeypat
     assert main(["rl", "--resume", "moved", "--steps", "5", "--quiet"]) == 0  # what was accepted is what it reads now
     shutil.rmtree(first)  # data and model are gone: a copy elsewhere will do, for its digest is the same
     assert main(["rl", "--resume", "moved", "--steps", "6", "--quiet"]) == 2
+    assert "first/model, which is gone; put it back, or say where it is now with --model" in capsys.readouterr().err
+    model_folder(Path("model"))
+    assert main(["rl", "--resume", "moved", "--steps", "6", "--model", "model", "--quiet"]) == 2
     assert "tasks.jsonl" in capsys.readouterr().err
 
 

@@ -124,7 +124,9 @@ def test_mlflow_makes_one_run_however_often_it_must_begin(tmp_path, monkeypatch)
 
     monkeypatch.setattr(MlflowClient, "log_batch", flaky)
     train(output=tmp_path / "run", tracking=Tracking(("mlflow",)))
-    found = MlflowClient().search_runs([MlflowClient().get_experiment_by_name("posttrain").experiment_id])
+    experiment = MlflowClient().get_experiment_by_name("posttrain")
+    assert experiment is not None
+    found = MlflowClient().search_runs([experiment.experiment_id])
     assert len(failed) == 2 and [run.info.status for run in found] == ["FINISHED"]
 
 
