@@ -217,12 +217,16 @@ def test_paths_with_spaces_are_found_and_stay_one(here, tmp_path_factory, monkey
 
 PACKAGE = {
     "p.py": "from pkg.mod import f\nimport other.deep\n", "pkg/__init__.py": "", "pkg/far.py": "", "pkg/sib.py": "",
-    "pkg/mod.py": "from .near import g as f\nfrom . import sib\nfrom ..up import x\nfrom ...... import out\n",
+    "pkg/mod.py": "from .near import g as f\nfrom . import sib\nfrom ..up import x\nfrom ... import out\n",
     "pkg/near.py": "from pkg import far\n", "other/__init__.py": "", "other/deep.py": "", "up.py": "",
 }  # fmt: skip
 
 
-def test_what_a_package_imports_is_imported_and_each_file_of_it_counts(here):
+def test_what_a_package_imports_is_imported_and_each_file_of_it_counts(here, monkeypatch):
+    (here / "out.py").write_text("")  # which Python does not find either
+    here = here / "home"
+    here.mkdir()
+    monkeypatch.chdir(here)
     for name, text in PACKAGE.items():
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(text)

@@ -189,6 +189,11 @@ def test_what_was_asked_for_is_kept_though_the_tracker_was_down_from_the_first(t
     assert (fake.rows, fake.ended) == ([4, 5, 6], "finished")
     kept = json.loads((tmp_path / "run" / "trackers.json").read_text())
     assert kept == {"trackers": ["mlflow"], "project": "p", "name": "n", "tags": ["t"], "ids": {"mlflow": "p/n"}}
+    train(
+        resume=tmp_path / "run", steps=7, tracking=Tracking(("mlflow", "wandb"), "p")
+    )  # another beside, as the same run
+    kept = json.loads((tmp_path / "run" / "trackers.json").read_text())
+    assert (kept["name"], kept["ids"]) == ("n", {"mlflow": "p/n", "wandb": "p/n"})
 
 
 def test_trackers_that_begin_at_once_all_keep_their_ids(tmp_path, monkeypatch):
