@@ -29,9 +29,10 @@ from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.precision import dtype_of
 from posttrain.monitoring.memory import peak_gb
 from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.training.learner import POLICY, Batch
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import PolicyBatch
+from posttrain.training.policy import PolicyLoss
 from posttrain.types import Request, Sampling
 
 PROMPTS, PROMPT_TOKENS, MICROBATCH_TOKENS = 4, 100, 1024
@@ -59,7 +60,8 @@ def model_of(shape: str, folder: str) -> LanguageModel:
 def measure(shape: str, folder: str, completions: int, length: int, repeats: int) -> dict[str, float]:
     """Median seconds of sampling and of the update, and the peak of memory, in this process."""
     model = model_of(shape, folder)
-    engine, optimizer = TransformersEngine(model, frozenset()), MasterAdamW(model.trainable())
+    engine = TransformersEngine(model, frozenset())
+    learner = LocalLearner(model, MasterAdamW(model.trainable()), microbatch_tokens=MICROBATCH_TOKENS)
     prompts = torch.randint(0, 40_000, (PROMPTS, PROMPT_TOKENS), generator=torch.Generator().manual_seed(0)).tolist()
     requests = [
         Request(tuple(prompt), Sampling(length), seed=seed)
@@ -70,14 +72,16 @@ def measure(shape: str, folder: str, completions: int, length: int, repeats: int
         began = time.perf_counter()
         said = engine.generate(requests)
         sampled = time.perf_counter()
-        batch = PolicyBatch(
+        batch = Batch(
             [Example(r.token_ids, c.token_ids, (True,) * length) for r, c in zip(requests, said, strict=True)],
-            [((-1.0) ** number,) * length for number in range(len(said))],
-            [c.logprobs for c in said],
-            None,
             Counts(len(said), length * len(said), length),
+            tokens={
+                "advantages": [((-1.0) ** number,) * length for number in range(len(said))],
+                "sampler_logprobs": [c.logprobs for c in said],
+            },
         )
-        policy_step(model, optimizer, GRPO(kl_coefficient=0.0), batch, lr=1e-6, microbatch_tokens=MICROBATCH_TOKENS)
+        learner.forward_backward(batch, PolicyLoss(GRPO(kl_coefficient=0.0)))
+        learner.optim_step({POLICY: 1e-6})
         sampling.append(sampled - began)
         update.append(time.perf_counter() - sampled)
     return {"sampling": median(sampling[1:]), "update": median(update[1:]), "peak_gb": peak_gb()}

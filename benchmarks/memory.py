@@ -19,8 +19,10 @@ from posttrain.monitoring.memory import peak_gb
 from posttrain.rewards import parse_rewards
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import load_policy
+from posttrain.training.learner import POLICY
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import policy_step
+from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import policy_batch
 from posttrain.types import Sampling
 
@@ -45,6 +47,7 @@ def main() -> None:
 
     policy = load_policy(args.model)
     optimizer = MasterAdamW(policy.model.trainable())
+    learner = LocalLearner(policy.model, optimizer, microbatch_tokens=args.microbatch_tokens)
     sampled, learned = GRPO(), GRPO(kl_coefficient=0.0)  # the first keeps every group, whatever it earned
     environment = SingleTurn(parse_rewards("gym=1.0"))
     tasks = load_tasks("gym:chain_sum", limit=args.prompts * args.steps)
@@ -60,14 +63,8 @@ def main() -> None:
             seed=step,
         )
         batch, _ = policy_batch(groups, sampled)
-        policy_step(
-            policy.model,
-            optimizer,
-            learned,
-            batch,
-            lr=1e-6,
-            microbatch_tokens=args.microbatch_tokens,
-        )
+        learner.forward_backward(batch, PolicyLoss(learned))
+        learner.optim_step({POLICY: 1e-6})
         held.append(resident_mb())
         print(f"step {step + 1}: {held[-1]:.0f} MB", flush=True)
     later = np.array(held[len(held) // 2 :])

@@ -39,6 +39,8 @@ from posttrain.recipes.rl import RL
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.setup import set_up
 from posttrain.training import checkpoint
+from posttrain.training.learner import Column
+from posttrain.training.microbatch import by_example
 from posttrain.training.policy_batch import distance
 from posttrain.training.saved import saved_model
 from posttrain.types import Group, Message
@@ -100,6 +102,9 @@ def judged(config: RL, model: str, start: FrozenCopy) -> dict[str, Any]:
     setup = set_up(config, model, where=lambda name: saved_model(name).where)
     groups = heldout_groups(setup, config)
 
+    def before(examples: Sequence[Example]) -> Column:
+        return by_example(examples, lambda row: start.logprobs(row, 1.0), microbatch_tokens=config.microbatch_tokens)
+
     def by_prompt(name: str) -> list[float]:
         return [fmean(scores[name].value for scores in group.scores) for group in groups]
 
@@ -107,7 +112,7 @@ def judged(config: RL, model: str, start: FrozenCopy) -> dict[str, Any]:
         "reward": [fmean(group.rewards) for group in groups],
         "gold": by_prompt(*setup.gold),
         "length": [mean_length(group) for group in groups],
-        "kl": distance(groups, start, microbatch_tokens=config.microbatch_tokens),
+        "kl": distance(groups, before),
     }
 
 

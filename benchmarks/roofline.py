@@ -29,9 +29,10 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.probe import products_per_second
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.training.learner import POLICY, Batch
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import PolicyBatch
+from posttrain.training.policy import PolicyLoss
 from posttrain.types import Request, Sampling
 
 PROMPTS, COMPLETIONS, NEW = 8, 8, 64
@@ -68,19 +69,20 @@ def phases(name: str) -> tuple[LanguageModel, list[Phase]]:
     policy = load_policy(name)
     model, shape = policy.model, shape_of(policy.model.network, name)
     engine = TransformersEngine(model, frozenset())
-    optimizer = MasterAdamW(model.trainable())
+    learner = LocalLearner(model, MasterAdamW(model.trainable()), microbatch_tokens=1024)
     asked = [tuple(policy.chat.prompt_ids(t.prompt)) for t in load_tasks("gym:gsm_symbolic", limit=PROMPTS)]
     requests = [
         Request(ids, Sampling(NEW), seed=i) for i, ids in enumerate(p for p in asked for _ in range(COMPLETIONS))
     ]
     done = engine.generate(requests)
     examples = [Example(r.token_ids, c.token_ids, (True,) * NEW) for r, c in zip(requests, done, strict=True)]
-    batch = PolicyBatch(
+    batch = Batch(
         examples,
-        [((-1.0) ** i,) * NEW for i in range(len(done))],
-        [c.logprobs for c in done],
-        None,
         Counts(len(done), NEW * len(done), NEW),
+        tokens={
+            "advantages": [((-1.0) ** i,) * NEW for i in range(len(done))],
+            "sampler_logprobs": [c.logprobs for c in done],
+        },
     )
     (row,) = pack([Example.whole(ids, [False] * len(ids)) for ids in asked], 10**6)
 
@@ -89,7 +91,8 @@ def phases(name: str) -> tuple[LanguageModel, list[Phase]]:
             model.states(row)
 
     def train() -> None:
-        policy_step(model, optimizer, GRPO(kl_coefficient=0.0), batch, lr=0.0, microbatch_tokens=1024)
+        learner.forward_backward(batch, PolicyLoss(GRPO(kl_coefficient=0.0)))
+        learner.optim_step({POLICY: 0.0})
 
     read = sum(map(len, asked))
     new = NEW * len(done)

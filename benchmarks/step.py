@@ -43,12 +43,14 @@ from posttrain.monitoring.memory import peak_gb
 from posttrain.rewards import parse_rewards
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import load_policy
+from posttrain.training.learner import POLICY, REFERENCE
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.pairwise import PairLossOf, pairwise_step, preference_loss
-from posttrain.training.policy import policy_step
+from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import policy_batch
-from posttrain.training.reward import RewardLoss, reward_step
-from posttrain.training.supervised import supervised_step
+from posttrain.training.preference import objective_for
+from posttrain.training.reward import RewardLoss, reward_gradient
+from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Message, Sampling, Task
 
 Step = Callable[[int], None]
@@ -74,7 +76,7 @@ def reward(completion: str, answer: str) -> float:
 def grpo(model: str, data: Path) -> Step:
     """Sample, score, update."""
     policy = load_policy(model)
-    optimizer = MasterAdamW(policy.model.trainable())
+    learner = learner_of(policy.model)
     environment = SingleTurn(parse_rewards(f"{__file__}:reward"))
     algorithm = GRPO(kl_coefficient=0.0)
     tasks = [
@@ -92,7 +94,8 @@ def grpo(model: str, data: Path) -> Step:
             seed=number,
         )
         batch, _ = policy_batch(groups, algorithm)
-        policy_step(policy.model, optimizer, algorithm, batch, lr=1e-6, microbatch_tokens=MICROBATCH_TOKENS)
+        learner.forward_backward(batch, PolicyLoss(algorithm))
+        learner.optim_step({POLICY: 1e-6})
 
     return step
 
@@ -100,7 +103,7 @@ def grpo(model: str, data: Path) -> Step:
 def sft(model: str, data: Path) -> Step:
     """One update on 16 demonstrations."""
     policy = load_policy(model)
-    optimizer = MasterAdamW(policy.model.trainable())
+    learner = learner_of(policy.model)
     said = [
         policy.chat.training_ids([Message("user", r["question"]), Message("assistant", r["answer"])])
         for r in gsm8k(data)
@@ -108,8 +111,8 @@ def sft(model: str, data: Path) -> Step:
     examples = [Example.whole(ids.token_ids[:512], ids.mask[:512]) for ids in said]
 
     def step(number: int) -> None:
-        batch = examples[16 * number : 16 * number + 16]
-        supervised_step(policy.model, optimizer, batch, lr=1e-6, microbatch_tokens=MICROBATCH_TOKENS)
+        learner.forward_backward(supervised_batch(examples[16 * number : 16 * number + 16]), NLL())
+        learner.optim_step({POLICY: 1e-6})
 
     return step
 
@@ -133,34 +136,33 @@ def pairs(tokenizer: ChatTokenizer, data: Path) -> list[Pair]:
 def dpo(model: str, data: Path) -> Step:
     """One update on 8 pairs, with a frozen reference."""
     policy = load_policy(model)
-    loss_of = preference_loss(policy.model, DPO(), reference_for(policy.model))
-    return pairwise(policy.model, policy.chat.tokenizer, loss_of, data)
+    learner = learner_of(policy.model, references={REFERENCE: reference_for(policy.model)})
+    objective = objective_for(DPO(), learner)
+    found = pairs(policy.chat.tokenizer, data)
+
+    def step(number: int) -> None:
+        learner.forward_backward(objective.batch(found[8 * number : 8 * number + 8]), objective.loss)
+        learner.optim_step({POLICY: 1e-6})
+
+    return step
 
 
 def scoring(model: str, data: Path) -> Step:
     """One update of a reward model on 8 pairs."""
     found = load_reward_model(model, dtype=dtype_of("auto", default_device()), device=default_device())
-    optimizer = MasterAdamW(found.trainable())
+    learner = learner_of(found, body=found.body)
     units = [Ranked(tuple(pair), ((0, 1, 1.0),)) for pair in pairs(load_tokenizer(model), data)]
 
     def step(number: int) -> None:
-        batch = units[8 * number : 8 * number + 8]
-        reward_step(optimizer, found, batch, RewardLoss(), lr=1e-6, microbatch_tokens=MICROBATCH_TOKENS)
+        reward_gradient(learner, units[8 * number : 8 * number + 8], RewardLoss())
+        learner.optim_step({POLICY: 1e-6})
 
     return step
 
 
-def pairwise(model: LanguageModel, tokenizer: ChatTokenizer, loss_of: PairLossOf, data: Path) -> Step:
-    """One update on 8 pairs."""
-
-    optimizer = MasterAdamW(model.trainable())
-    found = pairs(tokenizer, data)
-
-    def step(number: int) -> None:
-        batch = found[8 * number : 8 * number + 8]
-        pairwise_step(optimizer, batch, loss_of, lr=1e-6, microbatch_tokens=MICROBATCH_TOKENS)
-
-    return step
+def learner_of(model: LanguageModel | RewardModel, **parts: Any) -> LocalLearner[Any]:
+    """A learner of a model."""
+    return LocalLearner(model, MasterAdamW(model.trainable()), microbatch_tokens=MICROBATCH_TOKENS, **parts)
 
 
 STAGES: dict[str, Callable[[str, Path], Step]] = {"grpo": grpo, "sft": sft, "dpo": dpo, "reward": scoring}

@@ -27,7 +27,8 @@ from posttrain.recipes.verify.resume import compare
 from posttrain.rewards import combine
 from posttrain.rollouts import drive
 from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.training import policy, policy_batch
+from posttrain.training import policy
+from posttrain.training.inputs import context
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score
 from tests.data.families import of_family
@@ -111,23 +112,23 @@ def test_a_right_trainer_passes_without_its_fast_paths(folder, name, path):
 
 
 def lost_stop_token(monkeypatch):
-    right = policy_batch.example_of
+    right = context.example_of
 
     def without(trajectory):
         example = right(trajectory)
         return Example(example.prefix, example.continuation, (*example.learned[:-1], False))
 
-    monkeypatch.setattr(policy_batch, "example_of", without)
+    monkeypatch.setattr(context, "example_of", without)
 
 
 def learned_tool_results(monkeypatch):
-    right = policy_batch.example_of
+    right = context.example_of
 
     def everything(trajectory):
         example = right(trajectory)
         return Example(example.prefix, example.continuation, (True,) * len(example.continuation))
 
-    monkeypatch.setattr(policy_batch, "example_of", everything)
+    monkeypatch.setattr(context, "example_of", everything)
 
 
 def mask_one_too_late(monkeypatch):
@@ -156,16 +157,8 @@ def encoded_again(monkeypatch):
 
 def sampler_logprobs_as_old(monkeypatch):
     """The ratio's denominator comes from the sampler, which is never the trainer to the last bit."""
-    right = policy.policy_step
-
-    def step(model, optimizer, algorithm, batch, **options):
-        class Other(type(algorithm)):
-            def loss(self, tokens):
-                return super().loss(tokens._replace(old_N=tokens.old_N + 1e-6))
-
-        return right(model, optimizer, Other(kl_coefficient=0.0), batch, **options)
-
-    monkeypatch.setattr("posttrain.recipes.verify.ratios.policy_step", step)
+    right = policy.Tokens
+    monkeypatch.setattr(policy, "Tokens", lambda new, old, *rest, **named: right(new, old + 1e-6, *rest, **named))
 
 
 def engine_at_another_temperature(monkeypatch):

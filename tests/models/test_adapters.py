@@ -15,9 +15,9 @@ from posttrain.models.lora_options import Lora
 from posttrain.models.reference import AdapterOff, reference_for
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.supervised import supervised_step
 from posttrain.types import Request, Sampling
 from tests.tiny import tiny_llama
+from tests.training.steps import supervised_step
 
 peft = pytest.importorskip("peft")
 

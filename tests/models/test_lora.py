@@ -13,9 +13,9 @@ from posttrain.models.lora import add_lora, base_of, is_adapter, load_adapter
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.supervised import supervised_step
 from posttrain.types import Request, Sampling
 from tests.tiny import tiny_llama
+from tests.training.steps import supervised_step
 
 EXAMPLES = [Example((5, 9, 3), (4, 8, 1), (True,) * 3), Example((5, 9, 3), (7, 1), (True,) * 2)]
 (ROW,) = pack(EXAMPLES, 100)

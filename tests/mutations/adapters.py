@@ -65,7 +65,6 @@ MUTATIONS = [
         )
         for then in ("return self", "return Predictions")
     ),
-    Mutation("training/policy.py", " if model.drops else None", " if False else None", "training/test_policy.py"),
     Mutation("training/policy.py", "    with model.dropping(None):\n", "    if True:\n", "training/test_policy.py"),
     *(
         Mutation(

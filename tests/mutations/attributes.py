@@ -91,13 +91,10 @@ MUTATIONS = [
     *(
         Mutation("training/attributes.py", old, new, "training/test_attributes.py")
         for old, new in [
-            ("return error_E.sum() / len(units)", "return error_E.mean()"),
-            ("[units[i] for i in row.examples]", "units[: len(row.examples)]"),
             ("squared_E[known_E] for name", "squared_E.nan_to_num() for name"),
             ("(one.ratings[name] - mean) / spread if", "(one.ratings[name] - mean) if"),
             ("(one.ratings[name] - mean) / spread if", "one.ratings[name] / spread if"),
             ("~rated_EK.isnan()", "rated_EK.isnan().logical_or(True)"),
-            ("@torch.no_grad()\n", ""),
             ("zip(row.examples, zip(prompts_ED", "zip(range(99), zip(prompts_ED"),
         ]
     ),

@@ -26,8 +26,6 @@ MUTATIONS = [
     *(
         Mutation("recipes/preference.py", old, new, "recipes/test_pairs.py")
         for old, new in [
-            ("if policy.model.adapter is not None or not needs_only", "if not needs_only"),
-            ("        return reference_for(policy.model)\n", "        return None\n"),
             ("step in range(units.steps)), heldout)", "step in range(units.steps)), [])"),
             ("held, held, score, pat", "False, held, score, pat"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
@@ -78,13 +76,7 @@ MUTATIONS = [
             ("lambda sequences: max(map(size_of, sequences))", "lambda sequences: sum(map(size_of, sequences))"),
         ]
     ),
-    *(
-        Mutation("training/learner.py", old, new, "recipes/test_pairs.py")
-        for old, new in [
-            ('JUDGEMENTS if algorithm.unit == "response" else PAIRS', "PAIRS"),
-            ("preference_loss(model, algorithm, reference)", "preference_loss(model, algorithm, None)"),
-        ]
-    ),
+    *(Mutation("training/learner.py", old, new, "recipes/test_pairs.py") for old, new in []),
     *(
         Mutation("training/settings.py", old, new, "training/test_settings.py")
         for old, new in [

@@ -22,16 +22,8 @@ MUTATIONS = [
     *(
         Mutation("training/reward.py", old, new, "training/test_reward.py")
         for old, new in [
-            ("_compared(scores_EH, pairs, loss).sum() / len(units)", "_compared(scores_EH, pairs, loss).mean()"),
-            ("zip(row.examples, model.scores_and_length(row), strict=True)", "enumerate(model.scores_and_length(row))"),
             ("(quality_E + length_E)[:, None], pairs", "quality_E[:, None], pairs"),
             ("torch.autograd.grad(ranked + loss.length * apart,", "torch.autograd.grad(ranked + apart,"),
-            ("loss.length * overlap(", "overlap("),
-            ("overlap(model.head[0].float(), ", "overlap(model.head[0].float().detach(), "),
-            ("* grad_EH[row.examples]", "* grad_EH[: len(row.examples)]"),
-            ("return carried + angle() if 0 in row.examples else carried", "return carried + angle()"),
-            ("return carried + angle() if 0 in row.examples else carried", "return carried"),
-            ("ranked + loss.length * apart + angle()", "ranked + loss.length * apart"),
             ("loss.margin * pairs.strength_B", "loss.margin + 0 * pairs.strength_B"),
             ("label_smoothing=loss.label_smoothing", "label_smoothing=0.0"),
             ("cost_BH + loss.centring * centring(", "cost_BH + centring("),
@@ -44,7 +36,6 @@ MUTATIONS = [
                 "scores_EH.mean(1)[pairs.chosen_B], scores_EH.mean(1)",
                 "scores_EH[:, 0][pairs.chosen_B], scores_EH.mean(1)",
             ),
-            ("learn = _apart_from_length if loss.length else _learn", "learn = _learn"),
         ]
     ),
     *(
@@ -54,7 +45,6 @@ MUTATIONS = [
                 "{i: tuple(scores) for i, scores in zip(row.examples,",
                 "{i: tuple(scores) for i, scores in zip(range(99),",
             ),
-            ("@torch.inference_mode()\n", ""),
         ]
     ),
     *(
@@ -271,11 +261,6 @@ MUTATIONS = [
             ),
             ("training/policy_batch.py", "sum(t.logprobs) - sum(before)", "sum(before) - sum(t.logprobs)"),
             ("training/policy_batch.py", "return gone / len(trajectories)", "return 0 * gone"),
-            (
-                "recipes/rl.py",
-                "(stays or reference_for(model)) if setup.gold or",
-                "stays if setup.gold or",
-            ),
             ("rollouts/scorer.py", "if len(prompt) + len(said) + len(self.tail) > self.most:", "if False:"),
             ("rollouts/scorer.py", "        if self.tail:\n", "        if False:\n"),
             ("rollouts/scorer.py", "        except TemplateError:\n", "        except ZeroDivisionError:\n"),
@@ -283,10 +268,8 @@ MUTATIONS = [
             ("rollouts/setup.py", "    if longest > scorer.most:\n", "    if False:\n"),
             ("rollouts/setup.py", 'if use != "mean" and unknown:', "if False:"),
             ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
-            ("recipes/rl.py", "stays = reference if not config.renew_reference else None", "stays = reference"),
             ("recipes/rl.py", "goodness(row, config.kl_budget, chosen_by", "goodness(row, 0.0, chosen_by"),
             ("recipes/rl.py", "if not past_budget(row, config.kl_budget))", ")"),
-            ("recipes/rl.py", "if setup.gold or config.kl_budget else None", "if setup.gold else None"),
             ("recipes/rl.py", "if rows and past_budget(rows[-1], config.kl_budget):", "if False:"),
         ]
     ),

@@ -336,12 +336,12 @@ def test_the_command_line_takes_ratings(config, tmp_path, capsys):
 
 def test_every_rated_response_is_met_once_an_epoch(config, tmp_path, monkeypatch):
     met = []
-    right = reward_attributes.rating_step
+    right = reward_attributes.rated_batch
 
-    def step(optimizer, model, units, **options):
+    def batch(units, **options):
         met.extend(units)
-        return right(optimizer, model, units, **options)
+        return right(units, **options)
 
-    monkeypatch.setattr(reward_attributes, "rating_step", step)
+    monkeypatch.setattr(reward_attributes, "rated_batch", batch)
     run(replace(config, dataset="", eval_share=0.0, pairs_per_step=6, steps=0, epochs=1.0), output=tmp_path / "run")
     assert len(met) == len({one.example for one in met}) == len(RATED)

@@ -15,6 +15,7 @@ from posttrain.errors import TrainingError, UserError
 from posttrain.recipes import sft
 from posttrain.recipes.sft import SFT, run
 from posttrain.training import checkpoint
+from posttrain.training.local_learner import LocalLearner
 from tests.recipes.folders import model_folder
 
 ROWS = [{"prompt": f"{i}+{i}", "completion": str(2 * i)} for i in range(1, 7)]
@@ -173,7 +174,7 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_interrupted(config, tmp_p
 def test_a_signal_lets_the_step_end_and_saves(config, tmp_path, monkeypatch, request, cause):
     ours = signal.signal(signal.Signals[cause], signal.default_int_handler)  # in the background Ctrl-C is ignored
     request.addfinalizer(lambda: signal.signal(signal.Signals[cause], ours))
-    step = sft.supervised_step
+    step = LocalLearner.forward_backward
     calls: list[int] = []
 
     def interrupted(*args: Any, **kwargs: Any) -> dict[str, float]:
@@ -182,7 +183,7 @@ def test_a_signal_lets_the_step_end_and_saves(config, tmp_path, monkeypatch, req
             signal.raise_signal(signal.Signals[cause])
         return step(*args, **kwargs)
 
-    monkeypatch.setattr(sft, "supervised_step", interrupted)
+    monkeypatch.setattr(LocalLearner, "forward_backward", interrupted)
     result = run(replace(config, steps=5), output=tmp_path / "run", quiet=True)
     assert (result.steps, result.interrupted) == (2, cause)
     assert [path.name for path in (result.run / "checkpoints").iterdir()] == ["step-000002"]
@@ -190,13 +191,13 @@ def test_a_signal_lets_the_step_end_and_saves(config, tmp_path, monkeypatch, req
 
 
 def test_a_signal_in_the_last_step_stops_nothing(config, tmp_path, monkeypatch):
-    step = sft.supervised_step
+    step = LocalLearner.forward_backward
 
     def last(*args: Any, **kwargs: Any) -> dict[str, float]:
         signal.raise_signal(signal.SIGTERM)
         return step(*args, **kwargs)
 
-    monkeypatch.setattr(sft, "supervised_step", last)
+    monkeypatch.setattr(LocalLearner, "forward_backward", last)
     result = run(replace(config, steps=1), output=tmp_path / "run", quiet=True)
     assert (result.steps, result.interrupted) == (1, "")
 

@@ -12,12 +12,10 @@ from posttrain.data.packing import Example, pack
 from posttrain.errors import TrainingError
 from posttrain.models.critic import OwnCritic, TrunkCritic
 from posttrain.models.plain import Float64
-from posttrain.training.critic import TrainedCritic, critic_step
-from posttrain.training.inputs.context import Context, by_example
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import policy_step
 from posttrain.training.policy_batch import policy_batch
 from tests.tiny import tiny_llama
+from tests.training.steps import TrainedCritic, context_of, critic_step, learner_of, policy_step
 from tests.training.test_policy import REWARDS, SPOKEN, alone, difference, distributions, groups
 
 KINDS = pytest.mark.parametrize("kind", [TrunkCritic, OwnCritic])
@@ -50,7 +48,7 @@ def weights(model, trained):
 def test_an_update_is_that_of_the_equation_sequence_by_sequence(kind):
     (model, optimizer, trained), (plain, _, other) = subject(kind), subject(kind)
     with Float64():
-        batch, told = policy_batch(groups(), ALGORITHM, context=Context(critic=trained.critic, microbatch_tokens=9))
+        batch, told = policy_batch(groups(), ALGORITHM, context=context_of(model, critic=trained, microbatch_tokens=9))
         found = policy_step(model, optimizer, ALGORITHM, batch, lr=0.0, microbatch_tokens=9, critic=trained)
         # by hand: the state before each token, its value, GAE, one scale for the batch
         judge = plain if kind is TrunkCritic else other.critic._model
@@ -97,7 +95,7 @@ def _rows(shown, said):
 def test_later_updates_are_clipped_around_what_was_expected_at_first(kind):
     model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
     tight = PPO(kl_coefficient=0.0, value_clip=1e-6)  # more than sums in another order differ by
-    batch, _ = policy_batch(groups(), tight, context=Context(critic=trained.critic))
+    batch, _ = policy_batch(groups(), tight, context=context_of(model, critic=trained))
     options = {"lr": 1e-3, "microbatch_tokens": 9, "critic": trained}
     assert policy_step(model, optimizer, tight, batch, **options)["value_clip_fraction"] == 0.0
     # those that came nearer are held where they were, which their loss is then
@@ -108,19 +106,20 @@ def test_later_updates_are_clipped_around_what_was_expected_at_first(kind):
 def test_the_critic_alone_learns_and_the_policy_stays(kind):
     model, _, trained = subject(kind, torch.float32, MasterAdamW)
     algorithm = VAPO(length_alpha=1.0)
-    batch, _ = policy_batch(groups(), algorithm, context=Context(critic=trained.critic))
+    batch, _ = policy_batch(groups(), algorithm, context=context_of(model, critic=trained))
     before = [p.detach().clone() for _, p in model.trainable()]
     losses = []
     for _ in range(10):
-        losses.append(critic_step(trained, algorithm, batch, microbatch_tokens=9)["value_loss"])
+        losses.append(critic_step(model, trained, algorithm, batch, microbatch_tokens=9)["value_loss"])
     assert losses[-1] < 0.8 * losses[0]
 
     def error(values):
-        pairs = [(v, r) for each in zip(values, batch.returns, strict=True) for v, r in zip(*each, strict=True)]
+        both = zip(values, batch.tokens["returns"], strict=True)
+        pairs = [(v, r) for each in both for v, r in zip(*each, strict=True)]
         return sum((v - r) ** 2 for v, r in pairs)
 
-    after = by_example(batch.examples, 9, trained.critic.values)
-    assert error(after) < 0.8 * error(batch.values)  # what it says now is nearer to what it was to learn
+    after = learner_of(model, critic=trained, microbatch_tokens=9).values(batch.examples)
+    assert error(after) < 0.8 * error(batch.tokens["values"])  # what it says now is nearer to what it was to learn
     assert all(torch.equal(a, p) for a, (_, p) in zip(before, model.trainable(), strict=True))
     assert all(p.grad is None for _, p in model.trainable())
 
@@ -128,8 +127,8 @@ def test_the_critic_alone_learns_and_the_policy_stays(kind):
 def test_a_step_whose_groups_were_all_lost_moves_no_critic():
     model, _, trained = subject(OwnCritic, torch.float32, MasterAdamW)
     algorithm, before = VAPO(length_alpha=1.0), weights(model, trained)
-    batch, _ = policy_batch([], algorithm, context=Context(critic=trained.critic))
-    assert critic_step(trained, algorithm, batch, microbatch_tokens=9) == {"loss": 0.0, "critic_grad_norm": 0.0}
+    batch, _ = policy_batch([], algorithm, context=context_of(model, critic=trained))
+    assert critic_step(model, trained, algorithm, batch, microbatch_tokens=9) == {"loss": 0.0, "critic_grad_norm": 0.0}
     assert all(torch.equal(a, b) for a, b in zip(before, weights(model, trained), strict=True))
 
 
@@ -137,7 +136,7 @@ def test_a_step_whose_groups_were_all_lost_moves_no_critic():
 @pytest.mark.parametrize("side", ["policy", "critic"])
 def test_a_gradient_that_is_not_finite_moves_neither(kind, side):
     model, optimizer, trained = subject(kind, torch.float32, MasterAdamW)
-    batch, _ = policy_batch(groups(), ALGORITHM, context=Context(critic=trained.critic))
+    batch, _ = policy_batch(groups(), ALGORITHM, context=context_of(model, critic=trained))
     bad = optimizer if side == "policy" else trained.optimizer
     right, bad.grad_norm = bad.grad_norm, lambda: math.nan
     before = weights(model, trained)
@@ -158,7 +157,7 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient_anywhere(kind):
             return found._replace(loss_N=torch.where(tokens.row_N == 4, math.inf, found.loss_N))
 
     algorithm = Explodes(kl_coefficient=0.0)
-    batch, _ = policy_batch(groups(), algorithm, context=Context(critic=trained.critic))
+    batch, _ = policy_batch(groups(), algorithm, context=context_of(model, critic=trained))
     before = weights(model, trained)
     with pytest.raises(TrainingError, match=r"loss is inf for examples \[3, 4\]"):
         policy_step(model, optimizer, algorithm, batch, lr=0.1, microbatch_tokens=8, critic=trained)
@@ -173,7 +172,7 @@ def test_pretraining_text_is_weighed_and_added():
         model, optimizer, trained = subject(TrunkCritic)
         algorithm = PPOPtx(kl_coefficient=0.0, pretraining_coefficient=weight)
         with Float64():
-            batch, _ = policy_batch(groups(), algorithm, context=Context(critic=trained.critic))
+            batch, _ = policy_batch(groups(), algorithm, context=context_of(model, critic=trained))
             found = policy_step(
                 model, optimizer, algorithm, batch, lr=0.0, microbatch_tokens=99, critic=trained, pretraining=text
             )

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from posttrain.data.packing import Graded
-from posttrain.training.attributes import rating_step, read_all, standard
+from posttrain.training.attributes import read_all, standard
 from posttrain.training.optimizer import MasterAdamW
 from tests.models.test_attributes import EXAMPLES, UNITS, model_of_three, tiny_attributes
 from tests.models.test_heads import plain_scores
+from tests.training.steps import rating_step
 
 RATINGS = [{"helpful": 5.0, "clear": 1.0}, {"long": 2.0}, {"helpful": 2.0, "clear": 4.0, "long": 1.5}, {"clear": 3.0}]
 GRADED = [Graded(example, ratings) for example, ratings in zip(EXAMPLES, RATINGS, strict=True)]

@@ -18,6 +18,8 @@ from posttrain.training.inputs import PROVIDERS, Context, columns_of, sampled_be
 from posttrain.training.plan import Load
 from posttrain.types import Group, States, StopReason, Task, Trajectory, Turn
 from posttrain.types import StateValues as Found
+from tests.tiny import tiny_llama
+from tests.training.steps import learner_of
 
 
 def trajectory(*tokens: int) -> Trajectory:
@@ -72,7 +74,8 @@ def test_what_samples_comes_with_the_rollout_and_the_rest_with_the_batch():
         def logprobs(self, row, temperature):
             return torch.full((len(row.targets),), -0.5)
 
-    context = Context(greedy_rewards=lambda groups: [1.0] * len(groups), reference=Halves())
+    learner = learner_of(tiny_llama(), reference=Halves())
+    context = Context(greedy_rewards=lambda groups: [1.0] * len(groups), learner=learner)
     needs = [GreedyReward(), PromptKinds(), ReferenceLogprobs()]
     assert set(columns_of(needs, GROUPS, context, samples=True)) == {"greedy_P"}
     assert set(columns_of(needs, GROUPS, context, samples=False)) == {"kinds_P", "reference_N"}

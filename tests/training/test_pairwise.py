@@ -10,10 +10,10 @@ from posttrain.algorithms.tdpo import TDPO
 from posttrain.data.packing import Example, Pair
 from posttrain.models.reference import reference_for
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.pairwise import pairwise_loss, pairwise_step, preference_loss
 from tests.references import pairwise as reference
 from tests.references import preferences
 from tests.tiny import plain_logits, tiny_llama
+from tests.training.steps import PreferenceSteps
 
 
 def response(prompt: tuple[int, ...], *tokens: int, unlearned: int = 0) -> Example:
@@ -39,17 +39,17 @@ def test_dpo_by_hand_however_the_batch_is_cut(microbatch_tokens):
     model, anchor = tiny_llama(dtype=torch.float64), tiny_llama(seed=1, dtype=torch.float64)
     by_hand = [tuple(list(zip(logprobs(model, e), logprobs(anchor, e), strict=True)) for e in pair) for pair in PAIRS]
     expected = reference.dpo(by_hand, beta=0.3, smoothing=0.1)
-    loss_of = preference_loss(model, DPO(0.3, 0.1), reference_for(anchor))
-    found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=microbatch_tokens)
+    steps = PreferenceSteps(model, DPO(0.3, 0.1), reference_for(anchor), microbatch_tokens=microbatch_tokens)
+    found = steps.judge(PAIRS)
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
     assert found["length/rejected"] == pytest.approx((2 + 3 + 2) / 3)
     for side in ("chosen", "rejected"):
         summed = sum(sum(logprobs(model, getattr(pair, side))) for pair in PAIRS) / 3
         assert found[f"logprob/{side}"] == pytest.approx(summed, rel=1e-5)
     longer = [Pair(PAIRS[0].chosen, PAIRS[0].rejected)]
-    alone = pairwise_loss(longer, loss_of, microbatch_tokens=microbatch_tokens)
+    alone = steps.judge(longer)
     assert (alone["length/chosen"], alone["length/rejected"]) == (3.0, 2.0)
-    stepped = pairwise_step(MasterAdamW(model.trainable()), PAIRS, loss_of, lr=0.0, microbatch_tokens=microbatch_tokens)
+    stepped = steps.step(PAIRS, lr=0.0)
     assert stepped["loss"] == pytest.approx(expected, rel=1e-5)
     assert stepped["margin"] == pytest.approx(found["margin"], rel=1e-5)
 
@@ -72,8 +72,8 @@ def test_tdpo_by_hand_however_the_batch_is_cut(microbatch_tokens):
         return {"tokens": tokens, "divergence": divergence(model, anchor, example)}
 
     by_hand = [tuple(said(example) for example in pair) for pair in PAIRS]
-    loss_of = preference_loss(model, TDPO(beta=0.3), reference_for(anchor))
-    found = pairwise_loss(PAIRS, loss_of, microbatch_tokens=microbatch_tokens)
+    steps = PreferenceSteps(model, TDPO(beta=0.3), reference_for(anchor), microbatch_tokens=microbatch_tokens)
+    found = steps.judge(PAIRS)
     assert found["loss"] == pytest.approx(sum(preferences.tdpo2(*p, beta=0.3) for p in by_hand) / 3, rel=1e-5)
     for side, name in enumerate(("chosen", "rejected")):
         expected = sum(pair[side]["divergence"] for pair in by_hand) / 3
@@ -82,19 +82,18 @@ def test_tdpo_by_hand_however_the_batch_is_cut(microbatch_tokens):
 
 def test_tdpo_learns_the_pairs():
     model = tiny_llama()
-    loss_of = preference_loss(model, TDPO(), reference_for(model))
-    optimizer = MasterAdamW(model.trainable())
+    steps = PreferenceSteps(model, TDPO(), reference_for(model))
     for _ in range(30):
-        pairwise_step(optimizer, PAIRS, loss_of, lr=3e-3, microbatch_tokens=100)
-    assert pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)["accuracy"] == 1.0
+        steps.step(PAIRS, lr=3e-3)
+    assert steps.judge(PAIRS)["accuracy"] == 1.0
 
 
 def gradients(microbatch_tokens: int) -> dict[str, torch.Tensor]:
     """Of a first step whose Adam does nothing but remember them."""
     model = tiny_llama(dtype=torch.float64)
     optimizer = MasterAdamW(model.trainable(), max_grad_norm=math.inf)
-    loss_of = preference_loss(model, DPO(), reference_for(tiny_llama(seed=1, dtype=torch.float64)))
-    pairwise_step(optimizer, PAIRS, loss_of, lr=0.0, microbatch_tokens=microbatch_tokens)
+    anchor = reference_for(tiny_llama(seed=1, dtype=torch.float64))
+    PreferenceSteps(model, DPO(), anchor, optimizer=optimizer, microbatch_tokens=microbatch_tokens).step(PAIRS, lr=0.0)
     masters = optimizer.named_masters()
     return {name: optimizer.adam.state[master]["exp_avg"] for name, master in masters.items()}
 
@@ -108,25 +107,19 @@ def test_gradients_do_not_depend_on_the_cut():
 
 def test_dpo_learns_the_pairs_and_leaves_the_reference_alone():
     model = tiny_llama()
-    anchor = reference_for(model)
-    loss_of = preference_loss(model, DPO(), anchor)
-    optimizer = MasterAdamW(model.trainable())
-    before = pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)
+    steps = PreferenceSteps(model, DPO(), reference_for(model))
+    before = steps.judge(PAIRS)
     assert before["loss"] == pytest.approx(math.log(2), rel=1e-4) and before["accuracy"] == 0.5
     for _ in range(30):
-        pairwise_step(optimizer, PAIRS, loss_of, lr=3e-3, microbatch_tokens=100)
-    after = pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)
+        steps.step(PAIRS, lr=3e-3)
+    after = steps.judge(PAIRS)
     assert after["accuracy"] == 1.0 and after["loss"] < 0.5
     assert after["margin"] == pytest.approx(after["reward/chosen"] - after["reward/rejected"], rel=1e-4)
 
 
-def test_judging_pairs_keeps_nothing_for_a_backward_pass():
-    seen = []
-
-    def loss_of(row):
-        seen.append(torch.is_grad_enabled())
-        return preference_loss(model, DPO(), reference_for(model))(row)
-
-    model = tiny_llama()
-    pairwise_loss(PAIRS, loss_of, microbatch_tokens=100)
-    assert seen == [False]
+def test_judging_pairs_keeps_nothing_for_a_backward_pass(monkeypatch):
+    seen, model = [], tiny_llama()
+    plain = type(model).logprobs
+    monkeypatch.setattr(type(model), "logprobs", lambda *args: seen.append(torch.is_grad_enabled()) or plain(*args))
+    PreferenceSteps(model, DPO(), reference_for(model)).judge(PAIRS)
+    assert seen == [False, False]  # the reference and the policy

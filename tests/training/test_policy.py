@@ -19,13 +19,13 @@ from posttrain.models.lora import add_adapter, add_lora
 from posttrain.models.lora_options import Lora
 from posttrain.models.plain import Float64
 from posttrain.models.reference import AdapterOff, FrozenCopy
-from posttrain.training.inputs.context import Context, example_of
+from posttrain.training.inputs.context import example_of
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import policy_step
 from posttrain.training.policy_batch import policy_batch, shortened
 from posttrain.types import Group, StopReason, Task, Trajectory, Turn
 from tests.references import grpo as reference_grpo
 from tests.tiny import tiny_llama
+from tests.training.steps import context_of, policy_step
 
 NO_KL = GRPO(kl_coefficient=0.0)
 SPOKEN = [
@@ -72,7 +72,12 @@ def gradient(model, algorithm, batch, *, tokens=1000, **options):
 def batch_of(found, algorithm, reference=None, **options):
     """A batch with the logprobs of a reference in float64, which would take its norms in float32 if it were let."""
     with Float64() if reference is not None else nullcontext():
-        return policy_batch(found, algorithm, context=Context(reference=reference, **options))[0]
+        return policy_batch(found, algorithm, context=context_of(MODEL, reference=reference, **options))[0]
+
+
+def with_column(batch, **columns):
+    """The batch with other numbers of its tokens."""
+    return replace(batch, tokens={**batch.tokens, **columns})
 
 
 def difference(a, b) -> float:
@@ -196,9 +201,14 @@ def test_a_reference_is_asked_for_nothing_that_the_algorithm_does_not_need():
         def logprobs(self, row, temperature):
             raise AssertionError("asked")
 
-    assert policy_batch(groups(), NO_KL, context=Context(reference=Refuses()))[0].reference_logprobs is None
+    assert (
+        policy_batch(groups(), NO_KL, context=context_of(MODEL, reference=Refuses()))[0].tokens.get(
+            "reference_logprobs"
+        )
+        is None
+    )
     with pytest.raises(AssertionError, match="asked"):
-        policy_batch(groups(), GRPO(), context=Context(reference=Refuses()))
+        policy_batch(groups(), GRPO(), context=context_of(MODEL, reference=Refuses()))
 
 
 def test_another_batch_has_old_logprobs_of_its_own():
@@ -228,8 +238,10 @@ def test_a_group_without_a_signal_adds_nothing_but_counts():
 def test_a_group_that_is_left_out_takes_nothing_of_the_others_with_it():
     dead, live = group(SPOKEN[1], [1.0, 1.0, 1.0]), groups()[0]
     found, alone_ = (policy_batch(batch, NO_KL)[0] for batch in ([dead, live], [live]))
-    assert found.examples == alone_.examples and found.sampler_logprobs == alone_.sampler_logprobs
-    assert [sum(each) for each in found.advantages] == pytest.approx([sum(each) for each in alone_.advantages])
+    assert found.examples == alone_.examples and found.tokens["sampler_logprobs"] == alone_.tokens["sampler_logprobs"]
+    assert [sum(each) for each in found.tokens["advantages"]] == pytest.approx(
+        [sum(each) for each in alone_.tokens["advantages"]]
+    )
 
 
 def test_the_kl_of_a_batch_is_of_whole_completions():
@@ -237,9 +249,9 @@ def test_the_kl_of_a_batch_is_of_whole_completions():
         def logprobs(self, row, temperature):
             return torch.full((len(row.targets),), -3.0)
 
-    batch, _ = policy_batch(groups(), GRPO(kl_coefficient=0.1), context=Context(reference=Half()))
+    batch, _ = policy_batch(groups(), GRPO(kl_coefficient=0.1), context=context_of(MODEL, reference=Half()))
     said = [trajectory.logprobs for one in groups() for trajectory in one.trajectories]
-    assert batch.kl == pytest.approx(sum(sum(logprob + 3.0 for logprob in each) for each in said) / 6)
+    assert batch.scalars["kl"] == pytest.approx(sum(sum(logprob + 3.0 for logprob in each) for each in said) / 6)
 
 
 def test_a_batch_without_any_signal_changes_no_weight_by_the_optimizers_momentum_either():
@@ -286,7 +298,7 @@ def test_the_gap_is_that_of_each_token_to_itself(tokens):
     batch, _ = policy_batch(groups(), NO_KL)
     with Float64():
         own = [tuple(alone(model, *words).tolist()) for members in SPOKEN for words in members]
-    _, metrics = gradient(model, NO_KL, replace(batch, sampler_logprobs=own), tokens=tokens)
+    _, metrics = gradient(model, NO_KL, with_column(batch, sampler_logprobs=own), tokens=tokens)
     assert metrics["logprob_gap/max"] < 1e-12
 
 
@@ -294,11 +306,11 @@ def test_kl_is_measured_to_the_reference_that_was_kept():
     model = tiny_llama(dtype=torch.float64)
     reference = FrozenCopy(model)
     algorithm = GRPO(kl_coefficient=0.05)
-    batch = policy_batch(groups(), algorithm, context=Context(reference=reference))[0]
+    batch = policy_batch(groups(), algorithm, context=context_of(MODEL, reference=reference))[0]
     optimizer = MasterAdamW(model.trainable())
     first = policy_step(model, optimizer, algorithm, batch, lr=0.01, microbatch_tokens=1000)
     assert first["kl"] == pytest.approx(0.0, abs=1e-12)
-    again = policy_batch(groups(), algorithm, context=Context(reference=reference))[0]
+    again = policy_batch(groups(), algorithm, context=context_of(MODEL, reference=reference))[0]
     found = policy_step(model, optimizer, algorithm, again, lr=0.0, microbatch_tokens=1000)["kl"]
     start = tiny_llama(dtype=torch.float64)
     behind = torch.cat([alone(start, *w) - alone(model, *w) for members in SPOKEN for w in members])
@@ -314,7 +326,7 @@ def test_the_base_under_an_adapter_is_a_reference_that_costs_nothing():
     optimizer = MasterAdamW(model.trainable())
 
     def kl(reference, lr: float) -> float:
-        batch, _ = policy_batch(groups(), algorithm, context=Context(reference=reference))
+        batch, _ = policy_batch(groups(), algorithm, context=context_of(MODEL, reference=reference))
         return policy_step(model, optimizer, algorithm, batch, lr=lr, microbatch_tokens=1000)["kl"]
 
     assert kl(AdapterOff(model), 0.05) == 0.0
@@ -334,11 +346,10 @@ def test_a_weight_is_that_of_what_the_ratio_is_of(whole):
     weights = [[math.exp(sum(by))] * len(by) if whole else [math.exp(a) for a in by] for by in apart]
     capped = [[min(w, 1.2) for w in each] for each in weights]
     assert any(w > 1.2 for each in weights for w in each)
-    found, metrics = gradient(model, algorithm, replace(batch, sampler_logprobs=said), tokens=9, importance_cap=1.2)
-    by_weight = [
-        tuple(a * w for a, w in zip(*each, strict=True)) for each in zip(batch.advantages, capped, strict=True)
-    ]
-    expected, _ = gradient(model, algorithm, replace(batch, advantages=by_weight), tokens=9)
+    found, metrics = gradient(model, algorithm, with_column(batch, sampler_logprobs=said), tokens=9, importance_cap=1.2)
+    both = zip(batch.tokens["advantages"], capped, strict=True)
+    by_weight = [tuple(a * w for a, w in zip(*each, strict=True)) for each in both]
+    expected, _ = gradient(model, algorithm, with_column(batch, advantages=by_weight), tokens=9)
     assert difference(found, expected) < 1e-9
     flat = [w for each in capped for w in each]
     assert metrics["importance"] == pytest.approx(sum(flat) / len(flat), rel=1e-9)
@@ -415,12 +426,10 @@ def test_with_dropout_the_ratio_begins_at_1_and_the_gap_is_the_samplers(tokens):
             p += 0.1
     own = [[alone_under(model, *words) for words in members] for members in SPOKEN]
     batch, _ = policy_batch(groups(), NO_KL)
-    batch = replace(batch, sampler_logprobs=[tuple(values) for members in own for values in members])
+    batch = with_column(batch, sampler_logprobs=[tuple(values) for members in own for values in members])
+    batch = replace(batch, seed=7)
     optimizer = MasterAdamW(model.trainable())
-    with model.dropping(7):
-        found = policy_step(
-            model, optimizer, NO_KL, batch, lr=0.0, microbatch_tokens=tokens, updates=2, importance_cap=2.0
-        )
+    found = policy_step(model, optimizer, NO_KL, batch, lr=0.0, microbatch_tokens=tokens, updates=2, importance_cap=2.0)
     assert found["ratio/max"] == found["ratio/mean"] == 1.0  # of the second update, whose weights are the same
     assert found["logprob_gap/max"] < 1e-5 and found["importance"] == pytest.approx(1.0, abs=1e-5)
     with model.dropping(7), torch.no_grad():

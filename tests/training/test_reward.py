@@ -9,9 +9,10 @@ from posttrain.data.packing import Example, Ranked
 from posttrain.models.heads import RewardModel, with_length_head
 from posttrain.rollouts.scorer import scores_of
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.reward import RewardLoss, reward_step, sequences_of
+from posttrain.training.reward import RewardLoss, sequences_of
 from tests.models.test_heads import plain_scores, tiny_reward_model
 from tests.references import rewards as reference
+from tests.training.steps import reward_step
 
 
 def responses(prompt: tuple[int, ...], *said: tuple[int, ...]) -> tuple[Example, ...]:

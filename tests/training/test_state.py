@@ -12,8 +12,8 @@ from posttrain.models.wide import narrow_
 from posttrain.training import checkpoint
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.state import ABOUT, MASTERS, OPTIMIZER, Trained
-from posttrain.training.supervised import supervised_step
 from tests.tiny import tiny_llama
+from tests.training.steps import supervised_step
 
 BATCHES = [
     [

@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
-from posttrain.data.packing import Example, pack
+from posttrain.algorithms.algorithm import Counts
+from posttrain.data.packing import Example
 from posttrain.errors import TrainingError
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.supervised import likelihood_of, supervised_loss, supervised_step
+from posttrain.training.supervised import NLL, supervised_batch
 from tests.tiny import plain_logits, tiny_llama
+from tests.training.steps import learner_of, supervised_loss, supervised_step
 
 EXAMPLES = [
     Example.whole([5, 9, 3, 4, 8, 1], [False, False, False, True, True, True]),
@@ -41,14 +43,14 @@ def test_loss_is_the_mean_over_all_learned_tokens_however_the_batch_is_cut(micro
     assert supervised_loss(model, EXAMPLES, **options) == pytest.approx(expected, rel=1e-5)
     found = supervised_step(model, MasterAdamW(model.trainable()), EXAMPLES, lr=0.0, **options)
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
-    assert found["tokens"] == 10
+    assert supervised_batch(EXAMPLES).counts == Counts(len(EXAMPLES), 10)
 
 
 def test_a_weight_is_a_factor_of_the_loss():
     model = tiny_llama(dtype=torch.float64)
-    rows = pack(EXAMPLES, 100)
-    shares = [sum(likelihood_of(model, EXAMPLES, weight=w)(row).item() for row in rows) for w in (1.0, 0.3)]
-    assert shares == pytest.approx([by_hand(model), 0.3 * by_hand(model)], rel=1e-5)
+    learner = learner_of(model, microbatch_tokens=100)
+    found = [learner.forward(supervised_batch(EXAMPLES), NLL(weight))["loss"] for weight in (1.0, 0.3)]
+    assert found == pytest.approx([by_hand(model), 0.3 * by_hand(model)], rel=1e-5)
 
 
 def test_a_step_goes_down_the_slope():

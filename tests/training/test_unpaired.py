@@ -9,9 +9,10 @@ from posttrain.algorithms.kto import KTO
 from posttrain.data.packing import Example, Judged
 from posttrain.models.reference import reference_for
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.unpaired import divergence_of, unpaired_loss, unpaired_step
+from posttrain.training.unpaired import divergence_of
 from tests.references import preferences
 from tests.tiny import tiny_llama
+from tests.training.steps import PreferenceSteps, learner_of
 from tests.training.test_pairwise import PAIRS, logprobs
 
 UNITS = [tuple(map(Judged, pair, (True, False))) for pair in PAIRS]
@@ -34,11 +35,21 @@ def by_hand_divergence(model, anchor, batch) -> float:
     return max(0.0, sum(ratios) / len(ratios))
 
 
+def apart(model, anchor, batch, microbatch_tokens):
+    learner = learner_of(model, reference=reference_for(anchor), microbatch_tokens=microbatch_tokens)
+    return divergence_of(learner, lambda examples: learner.logprobs(examples, "reference"), batch)
+
+
+def judge(model, algorithm, anchor, units, microbatch_tokens):
+    steps = PreferenceSteps(model, algorithm, reference_for(anchor), microbatch_tokens=microbatch_tokens)
+    return steps.judge(units)
+
+
 @pytest.mark.parametrize("microbatch_tokens", [8, 11, 100])
 @pytest.mark.parametrize("models", [(MODEL, ANCHOR), (ANCHOR, MODEL)], ids=["below", "above"])
 def test_the_divergence_by_hand_however_the_batch_is_cut(models, microbatch_tokens):
     model, anchor = models
-    found = divergence_of(model, reference_for(anchor), BATCH, microbatch_tokens=microbatch_tokens)
+    found = apart(model, anchor, BATCH, microbatch_tokens)
     expected = by_hand_divergence(model, anchor, BATCH)
     assert found == pytest.approx(expected, rel=1e-5)
 
@@ -51,7 +62,7 @@ def test_one_of_the_two_is_above_zero_and_the_other_is_held_there():
 def test_a_batch_of_one_prompt_has_no_divergence():
     alone = [judged for judged in BATCH if judged.example.prefix == BATCH[0].example.prefix]
     for model, anchor in ((MODEL, ANCHOR), (ANCHOR, MODEL)):
-        assert divergence_of(model, reference_for(anchor), alone, microbatch_tokens=100) == 0.0
+        assert apart(model, anchor, alone, 100) == 0.0
 
 
 @pytest.mark.parametrize("microbatch_tokens", [8, 100])
@@ -63,7 +74,7 @@ def test_kto_by_hand_however_the_batch_is_cut(microbatch_tokens):
         for judged in batch:
             tokens = list(zip(logprobs(model, judged.example), logprobs(anchor, judged.example), strict=True))
             expected += preferences.kto({"tokens": tokens}, judged.good, away, beta=0.3, bad_weight=2.0) / 5
-        found = unpaired_loss(model, algorithm, reference_for(anchor), [batch], microbatch_tokens=microbatch_tokens)
+        found = judge(model, algorithm, anchor, [batch], microbatch_tokens)
         assert found["loss"] == pytest.approx(expected, rel=1e-5)
         assert found["divergence"] == pytest.approx(away, rel=1e-5)
         assert found["length/good"] == pytest.approx((3 + 2 + 2) / 3)
@@ -77,7 +88,8 @@ def test_kto_by_hand_however_the_batch_is_cut(microbatch_tokens):
 def gradients(microbatch_tokens: int) -> dict[str, torch.Tensor]:
     model = tiny_llama(seed=1, dtype=torch.float64)
     optimizer = MasterAdamW(model.trainable(), max_grad_norm=math.inf)
-    unpaired_step(model, optimizer, KTO(), reference_for(MODEL), BATCH, lr=0.0, microbatch_tokens=microbatch_tokens)
+    options = {"optimizer": optimizer, "microbatch_tokens": microbatch_tokens}
+    PreferenceSteps(model, KTO(), reference_for(MODEL), **options).step([BATCH], lr=0.0)
     return {name: optimizer.adam.state[m]["exp_avg"] for name, m in optimizer.named_masters().items()}
 
 
@@ -89,19 +101,19 @@ def test_gradients_do_not_depend_on_the_cut():
 
 def test_kto_learns_what_is_good_and_what_is_bad():
     model = tiny_llama()
-    reference, optimizer = reference_for(model), MasterAdamW(model.trainable())
-    before = unpaired_loss(model, KTO(), reference, UNITS, microbatch_tokens=100)
+    steps = PreferenceSteps(model, KTO(), reference_for(model))
+    before = steps.judge(UNITS)
     assert before["loss"] == pytest.approx(0.5, abs=1e-4)
     for _ in range(40):
-        unpaired_step(model, optimizer, KTO(), reference, BATCH, lr=3e-3, microbatch_tokens=100)
-    after = unpaired_loss(model, KTO(), reference, UNITS, microbatch_tokens=100)
+        steps.step([BATCH], lr=3e-3)
+    after = steps.judge(UNITS)
     assert before["pair_accuracy"] == 0.5 and after["pair_accuracy"] == 1.0
     assert after["reward/good"] > after["reward/bad"] + 0.5 and after["loss"] < 0.45
 
 
 def test_a_batch_of_good_ones_alone_has_no_number_for_bad_ones():
     good = [[judged for judged in BATCH if judged.good]]
-    found = unpaired_loss(MODEL, KTO(), reference_for(ANCHOR), good, microbatch_tokens=8)
+    found = judge(MODEL, KTO(), ANCHOR, good, 8)
     assert "reward/good" in found and "reward/bad" not in found and "length/bad" not in found
     assert all(math.isfinite(value) for value in found.values())
 
@@ -110,7 +122,7 @@ def test_judging_keeps_nothing_for_a_backward_pass(monkeypatch):
     seen = []
     plain = type(MODEL).logprobs
     monkeypatch.setattr(type(MODEL), "logprobs", lambda *args: seen.append(torch.is_grad_enabled()) or plain(*args))
-    unpaired_loss(MODEL, KTO(), reference_for(ANCHOR), UNITS, microbatch_tokens=100)
+    judge(MODEL, KTO(), ANCHOR, UNITS, 100)
     assert seen and not any(seen)
 
 
@@ -122,5 +134,5 @@ def test_of_pairs_it_is_counted_how_often_the_good_one_is_worth_more():
     turned = [UNITS[0], UNITS[1][::-1], UNITS[2], UNITS[0][:1]]  # one with the bad one first, one alone: no pairs
     for units, expected in ((UNITS, sum(right) / 3), (turned, (right[0] + right[2]) / 2)):
         for microbatch_tokens in (8, 100):
-            found = unpaired_loss(MODEL, KTO(), reference_for(ANCHOR), units, microbatch_tokens=microbatch_tokens)
+            found = judge(MODEL, KTO(), ANCHOR, units, microbatch_tokens)
             assert found["pair_accuracy"] == expected

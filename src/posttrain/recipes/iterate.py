@@ -31,7 +31,7 @@ from posttrain.evaluation.heldout import (
     heldout_metrics,
 )
 from posttrain.models.precision import compute_of
-from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
+from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
@@ -39,14 +39,15 @@ from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations,
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
-from posttrain.training.learner import Learner, learner_for
-from posttrain.training.optimizer import MasterAdamW, optimizer_for
+from posttrain.training.learner import POLICY, REFERENCE, Learner
+from posttrain.training.local_learner import LocalLearner
+from posttrain.training.optimizer import optimizer_for
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
+from posttrain.training.preference import objective_for
 from posttrain.training.saved import began_from, saved_model
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.settings import check_settings
-from posttrain.training.state import Trained
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def run(
 ) -> IteratedResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
-    setup, model, reference = parts.setup, parts.setup.policy.model, parts.reference
+    setup, learner, objective = parts.setup, parts.learner, objective_for(algorithm, parts.learner)
     with (
         _open(config, algorithm, parts, where) as session,
         TIME_LIMITS.kept_in(session.directory.path / "timeouts.jsonl"),
@@ -103,13 +104,13 @@ def run(
             pairs = pairs_of(rolled.groups, config.pairing, margin=config.margin)
             metrics: dict[str, float] = {}
             with session.update(examples_of(pairs)):
-                for update, batch in enumerate(_batches(config, pairs, step)):
-                    with model.dropping(seed_for(config.seed, "dropout", step, update)):
-                        found = parts.learner.step(batch, session.lr)
+                for update, chosen in enumerate(_batches(config, pairs, step)):
+                    batch = objective.batch(chosen, seed=seed_for(config.seed, "dropout", step, update))
+                    found = learner.forward_backward(batch, objective.loss) | learner.optim_step({POLICY: session.lr})
                     for name, value in found.items():
                         metrics[name] = metrics.get(name, 0.0) + value / config.updates_per_round
-                if reference and config.renew_reference and (step + 1) % config.renew_reference == 0:
-                    reference.renew(dict(model.trainable()))
+                if config.renew_reference and (step + 1) % config.renew_reference == 0:
+                    learner.copy(POLICY, REFERENCE)
             if not pairs and not told:
                 told = True
                 session.progress.say(
@@ -136,8 +137,6 @@ def _batches(config: Iterated, pairs: list[Pair], step: int) -> list[list[Pair]]
 @dataclass(frozen=True)
 class _Parts:
     setup: Setup
-    optimizer: MasterAdamW
-    reference: FrozenCopy | AdapterOff | FrozenAdapter | None
     learner: Learner
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
@@ -173,13 +172,19 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
     saved = began_from(config.model, resume)
     setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
     model = setup.policy.model
-    optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
-    reference = (
-        reference_for(model, renewed=config.renew_reference > 0) if declared(algorithm, ReferenceLogprobs) else None
+    renewed = config.renew_reference > 0
+    learner = LocalLearner(
+        model,
+        optimizer_for(config, model.trainable(), embedding=model.embedding),
+        microbatch_tokens=config.microbatch_tokens,
+        references=(
+            {REFERENCE: reference_for(model, renewed=renewed)} if declared(algorithm, ReferenceLogprobs) else {}
+        ),
+        renewed=renewed,
+        save_model=setup.policy.save,
     )
-    learner = learner_for(algorithm, model, optimizer, reference, microbatch_tokens=config.microbatch_tokens)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.iterate))
-    return _Parts(setup, optimizer, reference, learner, saved.where, notes)
+    return _Parts(setup, learner, saved.where, notes)
 
 
 def _open(
@@ -195,11 +200,7 @@ def _open(
         "preference",
         settings,
         steps=config.iterate,
-        trained=Trained(
-            parts.setup.policy.save,
-            parts.optimizer,
-            reference=parts.reference if config.renew_reference else None,
-        ),
+        trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.iterate),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about,

@@ -31,14 +31,15 @@ from posttrain.runs.early_stopping import patience
 from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training import feedback, pair_options
 from posttrain.training.feedback import Feedback, Units
-from posttrain.training.inputs.context import Reference
-from posttrain.training.learner import Learner, feedback_for, learner_for, needs_only_logprobs
-from posttrain.training.optimizer import MasterAdamW, optimizer_for
+from posttrain.training.learner import POLICY, REFERENCE, Learner
+from posttrain.training.local_learner import LocalLearner
+from posttrain.training.optimizer import optimizer_for
 from posttrain.training.pair_options import PairOptions
-from posttrain.training.remembered import remember
+from posttrain.training.pairwise import TOGETHER, needs_column
+from posttrain.training.preference import Objective, feedback_for, may_be_remembered, objective_for
+from posttrain.training.remembered import Remembered, remember
 from posttrain.training.saved import began_from
 from posttrain.training.schedule import LearningRate
-from posttrain.training.state import Trained
 
 
 @dataclass(frozen=True)
@@ -67,21 +68,20 @@ def run(
 ) -> PreferencesResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
-    model, units = parts.policy.model, parts.units
+    learner, units = parts.learner, parts.units
 
     def examine() -> dict[str, float]:
-        found = parts.learner.judge(units.heldout) | {"pairs": len(units.heldout)}
+        found = parts.objective.judge(units.heldout) | {"pairs": len(units.heldout)}
         return {f"evaluation/{name}": value for name, value in found.items()}
 
     with _open(config, algorithm, parts, where) as session:
         session.evaluate(examine)
         for step in session.steps():
-            batch = _batch(config, units, step)
-            with (
-                session.update(_sequences(parts.feedback, batch)),
-                model.dropping(seed_for(config.seed, "dropout", step)),
-            ):
-                metrics = parts.learner.step(batch, session.lr)
+            chosen = _batch(config, units, step)
+            with session.update(_sequences(parts.feedback, chosen)):
+                batch = parts.objective.batch(chosen, seed=seed_for(config.seed, "dropout", step))
+                metrics = learner.forward_backward(batch, parts.objective.loss)
+                metrics |= learner.optim_step({POLICY: session.lr}) | dict(batch.scalars)
             session.finish_step(metrics)
             session.evaluate(examine)
     before, after = pair_options.heldout_of(session.rows)
@@ -94,10 +94,10 @@ class _Parts:
     feedback: Feedback[Any, Any]
     units: Units[Any]
     policy: Policy
-    optimizer: MasterAdamW
+    learner: Learner
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
-    learner: Learner = field(init=False)  # from when the run's directory is open
+    objective: Objective = field(init=False)  # from when the run's directory is open
 
 
 def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
@@ -116,8 +116,15 @@ def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgor
     units = feedback.tokenize(config, kind, sides, policy.chat, policy.model.context)
     if config.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
-    optimizer = optimizer_for(config, policy.model.trainable(), embedding=policy.model.embedding)
-    return _Parts(kind, units, policy, optimizer, saved.where, (*saved.notes(), *units.notes))
+    held = declared(algorithm, ReferenceLogprobs) and not _remembers(algorithm, policy)
+    learner = LocalLearner(
+        policy.model,
+        optimizer_for(config, policy.model.trainable(), embedding=policy.model.embedding),
+        microbatch_tokens=config.microbatch_tokens,
+        references={REFERENCE: reference_for(policy.model)} if held else {},
+        save_model=policy.save,
+    )
+    return _Parts(kind, units, policy, learner, saved.where, (*saved.notes(), *units.notes))
 
 
 def _batch(config: Preferences, units: Units[Any], step: int) -> list[Any]:
@@ -130,31 +137,25 @@ def _sequences(kind: Feedback[Any, Any], units: Sequence[Any]) -> list[Example]:
     return [example for unit in units for example in kind.sequences(unit)]
 
 
-def _reference(
-    config: Preferences,
-    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    parts: _Parts,
-    *,
-    quiet: bool,
-) -> Reference | None:
-    """The policy as it is now, before any update, if the algorithm compares with it.
+def _remembers(algorithm: PreferenceAlgorithm | UnpairedAlgorithm, policy: Policy) -> bool:
+    """Whether the reference's logprobs are computed before training, so that no second model is held.
 
-    Where all weights are trained and nothing but logprobs is needed of the reference, those of every response are
-    computed first, so that no second model is held. Under an adapter the base is at hand.
+    Where an adapter is trained, its base is at hand.
     """
-    policy, units = parts.policy, parts.units
-    if not declared(algorithm, ReferenceLogprobs):
-        return None
-    if policy.model.adapter is not None or not needs_only_logprobs(algorithm):
-        return reference_for(policy.model)
+    return policy.model.adapter is None and needs_column(algorithm) and may_be_remembered(algorithm)
+
+
+def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> Remembered:
+    """The logprobs of every response by the policy as it is now, before any update."""
+    units = parts.units
     heldout = [units.heldout] if units.heldout else []
     batches = chain((_batch(config, units, step) for step in range(units.steps)), heldout)
     with Progress("reference", units.steps + len(heldout), quiet=quiet) as progress:
         return remember(
-            policy.model,
+            parts.learner,
             (_sequences(parts.feedback, batch) for batch in batches),
             microbatch_tokens=config.microbatch_tokens,
-            together=2,
+            together=TOGETHER,
             on_batch=progress.step,
         )
 
@@ -166,10 +167,9 @@ def _open(
         return row.get("evaluation/accuracy")
 
     def prepare() -> None:
-        reference = _reference(config, algorithm, parts, quiet=where.get("quiet", False))
-        parts.learner = learner_for(
-            algorithm, parts.policy.model, parts.optimizer, reference, microbatch_tokens=config.microbatch_tokens
-        )
+        remembers = _remembers(algorithm, parts.policy)
+        known = _remembered(config, parts, quiet=where.get("quiet", False)) if remembers else None
+        parts.objective = objective_for(algorithm, parts.learner, known)
 
     settings, held, steps = asdict(config) | {"knobs": asdict(algorithm)}, bool(parts.units.heldout), parts.units.steps
     about = compute_of(parts.policy.model, config.precision)
@@ -177,7 +177,7 @@ def _open(
         "preference",
         settings,
         steps=steps,
-        trained=Trained(parts.policy.save, parts.optimizer),
+        trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about | {"model": parts.model, "steps": steps, "data": digests(settings)},

@@ -44,11 +44,13 @@ from posttrain.rewards import GymVerifier, NumberVerifier, Tags, Weighted
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.measures import SOLVED, rollout_metrics
 from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.training.learner import POLICY
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy import policy_step
+from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import policy_batch
 from posttrain.training.schedule import learning_rate
-from posttrain.training.supervised import supervised_step
+from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Message, Sampling, Task
 
 SYSTEM = "Solve the problem."
@@ -213,6 +215,7 @@ def _cold_start(config: Quickstart, policy: Policy, tasks: Sequence[Task], path:
     ]
     examples = [Example.whole(*policy.chat.training_ids(messages)) for messages in spoken]
     optimizer = MasterAdamW(policy.model.trainable())
+    learner = LocalLearner(policy.model, optimizer, microbatch_tokens=MICROBATCH_TOKENS)
     steps = config.sft_epochs * len(examples) // config.sft_batch
     directory = RunDirectory.create(path, "quickstart: cold start", asdict(config))
     with directory, Progress("cold start", steps, quiet=quiet) as progress:
@@ -220,7 +223,7 @@ def _cold_start(config: Quickstart, policy: Policy, tasks: Sequence[Task], path:
             begin = step * config.sft_batch
             batch = [examples[i % len(examples)] for i in range(begin, begin + config.sft_batch)]
             lr = learning_rate(step, steps=steps, peak=config.sft_lr, warmup=steps // 10, decay="linear")
-            metrics = supervised_step(policy.model, optimizer, batch, lr=lr, microbatch_tokens=MICROBATCH_TOKENS)
+            metrics = learner.forward_backward(supervised_batch(batch), NLL()) | learner.optim_step({POLICY: lr})
             directory.log_metrics(step + 1, metrics | {"lr": lr})
             progress.step(step + 1, loss=metrics["loss"])
     return directory
@@ -230,6 +233,7 @@ def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: 
     """GRPO with the verifier and the format rule."""
     algorithm = GRPO(kl_coefficient=0.0)
     optimizer = MasterAdamW(policy.model.trainable(), betas=(0.9, 0.99))
+    learner = LocalLearner(policy.model, optimizer, microbatch_tokens=MICROBATCH_TOKENS)
     directory = RunDirectory.create(path, "quickstart: RL", asdict(config))
     with directory, Progress("RL", config.rl_steps, quiet=quiet) as progress:
         for step in range(config.rl_steps):
@@ -249,9 +253,7 @@ def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: 
             batch, metrics = policy_batch(groups, algorithm)
             lr = learning_rate(step, steps=config.rl_steps, peak=config.rl_lr, warmup=3, decay="constant")
             with progress.phase("update"):
-                metrics |= policy_step(
-                    policy.model, optimizer, algorithm, batch, lr=lr, microbatch_tokens=MICROBATCH_TOKENS
-                )
+                metrics |= learner.forward_backward(batch, PolicyLoss(algorithm)) | learner.optim_step({POLICY: lr})
             metrics |= rollout_metrics(groups, ENVIRONMENT.outcome) | {"lr": lr, "memory_gb": peak_gb()}
             metrics |= {"seconds/rollout": sampled - began, "seconds/train": time.perf_counter() - sampled}
             directory.log_metrics(step + 1, metrics)

@@ -15,7 +15,7 @@ recipes/reward_attributes.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Unpack
@@ -33,17 +33,17 @@ from posttrain.models.heads import Calibration, RewardModel, load_reward_model, 
 from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
-from posttrain.rollouts.scorer import scores_of
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training import feedback, pair_options
 from posttrain.training.feedback import RANKINGS, Units
-from posttrain.training.optimizer import MasterAdamW, optimizer_for
+from posttrain.training.learner import POLICY, Learner
+from posttrain.training.local_learner import LocalLearner
+from posttrain.training.optimizer import optimizer_for
 from posttrain.training.pair_options import ScoreOptions
-from posttrain.training.reward import RewardLoss, reward_step, sequences_of
+from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
 from posttrain.training.saved import began_from
 from posttrain.training.schedule import LearningRate
-from posttrain.training.state import Trained
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class ScoringResult:
 def run(config: Scoring, **where: Unpack[RunOptions]) -> ScoringResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, where.get("resume"))
-    optimizer, pairs, model = parts.optimizer, parts.pairs, parts.model
+    learner, pairs = parts.learner, parts.pairs
 
     def examine() -> dict[str, float]:
-        scored = _judge(config, parts)
+        scored = _judge(parts)
         if session.step == 0:
             return _measures(scored)
         parts.calibration = _calibration(scored) if config.calibrate else None
@@ -99,11 +99,11 @@ def run(config: Scoring, **where: Unpack[RunOptions]) -> ScoringResult:
         for step in session.steps():
             chosen = batch_indices(len(pairs.learned), config.pairs_per_step, step, config.seed)
             batch = [pairs.learned[i] for i in chosen]
-            with session.update(sequences_of(batch)), model.body.dropping(seed_for(config.seed, "dropout", step)):
+            seed = seed_for(config.seed, "dropout", step)
+            with session.update(sequences_of(batch)):
                 parts.calibration = None
-                metrics = reward_step(
-                    optimizer, model, batch, parts.loss, lr=session.lr, microbatch_tokens=config.microbatch_tokens
-                )
+                metrics = reward_gradient(learner, batch, parts.loss, seed=seed)
+                metrics |= learner.optim_step({POLICY: session.lr})
             session.finish_step(metrics)
             session.evaluate(examine)
     before, after = pair_options.heldout_of(session.rows)
@@ -121,7 +121,7 @@ def _open(config: Scoring, parts: "_Parts", where: RunOptions) -> AbstractContex
         "reward-model",
         asdict(config),
         steps=steps,
-        trained=Trained(parts.save, parts.optimizer),
+        trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about | {"model": parts.begun, "steps": steps, "data": digests(asdict(config))},
@@ -139,10 +139,10 @@ class _Parts:
     pairs: Units[Ranked]
     model: RewardModel
     chat: ChatFormat
-    optimizer: MasterAdamW
     loss: RewardLoss
     begun: str  # where what is trained was loaded from
     notes: tuple[str, ...]  # what to tell the user
+    learner: Learner = field(init=False)
     calibration: Calibration | None = None  # of the weights as they are now
 
     def save(self, folder: Path) -> None:
@@ -177,7 +177,6 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
         pairs = replace(pairs, learned=_in_bags(pairs.learned, model.members, config.seed))
     if config.gradient_checkpointing:
         checkpoint_layers(model.body.network)
-    optimizer = optimizer_for(config, model.trainable(), embedding=model.body.embedding)
     loss = RewardLoss(config.label_smoothing, config.margin, config.centring, config.length_debias)
     notes = [*saved.notes(), *pairs.notes]
     strengths = {strength for unit in pairs.learned for *_, strength in unit.pairs}
@@ -187,7 +186,15 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
         notes.append(f"all pairs are of strength {strengths.pop():g}; --margin asks the same of each of them")
     if model.members > 1 and not (pairs.heldout and config.calibrate):
         notes.append("not calibrated on held-out pairs, the members' scores do not compare; only their mean is of use")
-    return _Parts(pairs, model, chat, optimizer, loss, saved.where, tuple(notes))
+    parts = _Parts(pairs, model, chat, loss, saved.where, tuple(notes))
+    parts.learner = LocalLearner(
+        model,
+        optimizer_for(config, model.trainable(), embedding=model.body.embedding),
+        microbatch_tokens=config.microbatch_tokens,
+        body=model.body,
+        save_model=parts.save,
+    )
+    return parts
 
 
 def _check(config: Scoring) -> None:
@@ -211,11 +218,10 @@ def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:
     return found
 
 
-def _judge(config: Scoring, parts: _Parts) -> list[ScoredPair]:
+def _judge(parts: _Parts) -> list[ScoredPair]:
     """The held-out pairs with their scores."""
     units = parts.pairs.heldout
-    scores = scores_of(parts.model, sequences_of(units), microbatch_tokens=config.microbatch_tokens)
-    return scored_pairs(units, scores)
+    return scored_pairs(units, [scores[: parts.model.members] for scores in parts.learner.scores(sequences_of(units))])
 
 
 def _calibration(scored: Sequence[ScoredPair]) -> Calibration:

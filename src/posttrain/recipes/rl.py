@@ -14,12 +14,19 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm, enough
-from posttrain.algorithms.inputs import CriticValues, GreedyReward, ReferenceLogprobs, StateValues, declared
+from posttrain.algorithms.inputs import (
+    CriticValues,
+    GreedyReward,
+    PretrainingNLL,
+    ReferenceLogprobs,
+    StateValues,
+    declared,
+)
 from posttrain.data import load_texts
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
@@ -38,9 +45,9 @@ from posttrain.evaluation.heldout import (
     past_best,
     past_budget,
 )
-from posttrain.models.critic import CRITICS
+from posttrain.models.critic import CRITICS, Critic
 from posttrain.models.precision import compute_of
-from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, reference_for
+from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
@@ -49,15 +56,17 @@ from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training import checkpoint
-from posttrain.training.critic import TrainedCritic, critic_step
+from posttrain.training.critic import CriticLoss
 from posttrain.training.inputs import Context, columns_of
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Learner, Loss
+from posttrain.training.local_learner import Frozen, LocalLearner
 from posttrain.training.optimizer import MasterAdamW, optimizer_for
-from posttrain.training.policy import policy_step
+from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.saved import began_from, saved_model
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.settings import OPTIMIZERS, check_settings
-from posttrain.training.state import Trained
+from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Group
 
 
@@ -92,6 +101,8 @@ class RL(OnlineOptions):
     """Texts in each update; each is cut at --max-prompt-tokens."""
 
 
+START = "start"  # the policy before training, where the distance from it is told
+
 # what a run begins with: draws of prompts, knobs that moved, rewards that gave a score outside 0 to 1
 _FRESH: dict[str, Any] = {"draws": 0, "adapted": {}, "unbounded": {}}
 
@@ -111,8 +122,7 @@ class RLResult:
 def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> RLResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
-    setup, policy, critic, reference = parts.setup, parts.setup.policy, parts.critic, parts.reference
-    knobs, warmup = asdict(algorithm), _critic_warmup(algorithm)
+    setup, learner, knobs = parts.setup, parts.learner, asdict(algorithm)
 
     def accepts(rewards: Sequence[float]) -> bool:
         return algorithm.accepts(torch.tensor(rewards))
@@ -134,39 +144,29 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
             with session.rollout():
                 rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
                 continued = draws + rolled.draws
-                context = Context(
-                    sampler.greedy_rewards,
-                    partial(sampler.state_values, draw=continued),
-                    reference,
-                    critic.critic if critic else None,
-                    config.microbatch_tokens,
-                    config.temperature,
-                )
+                values = partial(sampler.state_values, draw=continued)
+                context = Context(sampler.greedy_rewards, values, learner, config.temperature)
                 sampled = columns_of(algorithm.inputs, rolled.groups, context, samples=True)
             batch, metrics = policy_batch(
-                rolled.groups, algorithm, longest=config.max_new_tokens, sampled=sampled, context=context
+                rolled.groups,
+                algorithm,
+                longest=config.max_new_tokens,
+                sampled=sampled,
+                context=context,
+                seed=seed_for(config.seed, "dropout", step),
+                key=str(step),
             )
             with session.update(batch.examples):
-                if critic and step < warmup:
-                    metrics |= critic_step(critic, algorithm, batch, microbatch_tokens=config.microbatch_tokens)
-                else:
-                    with policy.model.dropping(seed_for(config.seed, "dropout", step)):
-                        metrics |= policy_step(
-                            policy.model,
-                            parts.optimizer,
-                            algorithm,
-                            batch,
-                            lr=session.lr,
-                            microbatch_tokens=config.microbatch_tokens,
-                            temperature=config.temperature,
-                            updates=config.updates_per_step,
-                            importance_cap=config.importance_cap,
-                            critic=critic,
-                            pretraining=_texts(config, parts, step),
-                        )
-                    algorithm = algorithm if batch.kl is None else algorithm.adapted(batch.kl)
-                if reference and config.renew_reference and (step + 1) % config.renew_reference == 0:
-                    reference.renew(dict(policy.model.trainable()))
+                for update in _updates(config, algorithm, parts, session, batch.seed):
+                    metrics |= learner.forward_backward(batch, update.loss)
+                    for extra, text in update.texts:
+                        found = learner.forward_backward(text, NLL(extra.weight))
+                        metrics["pretraining_loss"] = found["loss"] / extra.weight
+                    metrics |= learner.optim_step(update.rates)
+                if "kl" in batch.scalars and step >= _critic_warmup(algorithm):
+                    algorithm = algorithm.adapted(batch.scalars["kl"])
+                if config.renew_reference and (step + 1) % config.renew_reference == 0:
+                    learner.copy(POLICY, REFERENCE)
             draws = continued
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome)
             metrics |= {"groups/thrown_away": rolled.thrown_away}
@@ -184,10 +184,8 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
 @dataclass(frozen=True)
 class _Parts:
     setup: Setup
-    optimizer: MasterAdamW
-    reference: FrozenCopy | AdapterOff | FrozenAdapter | None
-    start: FrozenCopy | AdapterOff | FrozenAdapter | None  # the policy before training, where the distance is told
-    critic: TrainedCritic | None
+    learner: Learner
+    measured: bool  # whether evaluations say how far the policy is from where it began
     pretraining: list[str]
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
@@ -200,13 +198,23 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     saved = began_from(config.model, resume)
     setup = set_up(config, saved.where, where=lambda name: saved_model(name).where)
     model = setup.policy.model
+    renewed, measured = config.renew_reference > 0, setup.gold or config.kl_budget > 0
     optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
-    reference = (
-        reference_for(model, renewed=config.renew_reference > 0) if declared(algorithm, ReferenceLogprobs) else None
+    references: dict[str, Frozen] = {}
+    if declared(algorithm, ReferenceLogprobs):
+        references[REFERENCE] = reference_for(model, renewed=renewed)
+    if measured:
+        stays = references.get(REFERENCE) if not renewed else None
+        references[START] = stays or reference_for(model)
+    learner = LocalLearner(
+        model,
+        optimizer,
+        microbatch_tokens=config.microbatch_tokens,
+        critic=_critic(config, setup.policy) if declared(algorithm, CriticValues) else None,
+        references=references,
+        renewed=renewed,
+        save_model=setup.policy.save,
     )
-    stays = reference if not config.renew_reference else None
-    start = (stays or reference_for(model)) if setup.gold or config.kl_budget else None
-    critic = _critic(config, setup.policy) if declared(algorithm, CriticValues) else None
     pretraining: list[str] = []
     if algorithm.extra_losses:
         pretraining = [
@@ -215,7 +223,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
         if not pretraining:
             raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
-    return _Parts(setup, optimizer, reference, start, critic, pretraining, saved.where, notes)
+    return _Parts(setup, learner, bool(measured), pretraining, saved.where, notes)
 
 
 def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -232,8 +240,8 @@ def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
     groups = heldout_groups(parts.setup, config, session.progress.tokens)
     session.directory.log_heldout(session.step, samples_of(groups, per_group=1))
     found = heldout_metrics(parts.setup, groups)
-    if parts.start:
-        found[PREFIX + KL] = distance(groups, parts.start, microbatch_tokens=config.microbatch_tokens)
+    if parts.measured:
+        found[PREFIX + KL] = distance(groups, partial(parts.learner.logprobs, model=START))
     return found
 
 
@@ -246,7 +254,28 @@ def _say_if_none_is_best(config: RL, session: Session) -> None:
         )
 
 
-def _critic(config: RL, policy: Policy) -> TrainedCritic:
+class _Update(NamedTuple):
+    """One update on the batch of a step."""
+
+    loss: Loss[Any]
+    texts: list[tuple[PretrainingNLL, Batch]]  # what is learned beside, by which loss
+    rates: dict[str, float]
+
+
+def _updates(
+    config: RL, algorithm: OnlineAlgorithm, parts: _Parts, session: Session, seed: int | None
+) -> list[_Update]:
+    """The updates of a step: in the first ones of some algorithms the critic learns alone."""
+    if session.step < _critic_warmup(algorithm):
+        return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
+    loss = PolicyLoss(algorithm, config.temperature, config.importance_cap)
+    examples = _texts(config, parts, session.step) if algorithm.extra_losses else []
+    texts = [(extra, supervised_batch(examples, seed=seed)) for extra in algorithm.extra_losses]
+    rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
+    return [_Update(loss, texts, rates)] * config.updates_per_step
+
+
+def _critic(config: RL, policy: Policy) -> tuple[Critic, MasterAdamW]:
     made = CRITICS[config.critic](policy.model)
     optimizer = MasterAdamW(
         made.parameters(),
@@ -255,13 +284,11 @@ def _critic(config: RL, policy: Policy) -> TrainedCritic:
         moment_bits=OPTIMIZERS[config.optim],
         embedding=made.embedding,
     )
-    return TrainedCritic(made, optimizer, config.critic_lr)
+    return made, optimizer
 
 
 def _texts(config: RL, parts: _Parts, step: int) -> list[Example]:
     """The pretraining texts of a step, each cut at what a prompt may have; all of it but the first token is learned."""
-    if not parts.pretraining:
-        return []
     model, chat = parts.setup.policy.model, parts.setup.policy.chat
     most = min(config.max_prompt_tokens, model.context, config.microbatch_tokens)
     seed = seed_for(config.seed, "pretraining")
@@ -317,12 +344,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         "rl",
         settings,
         steps=config.steps,
-        trained=Trained(
-            parts.setup.policy.save,
-            parts.optimizer,
-            parts.critic.optimizer if parts.critic else None,
-            parts.reference if config.renew_reference else None,
-        ),
+        trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=_critic_warmup(algorithm)),
         evaluations=Evaluations(config.eval_every, held, held, score, partial(_finished, config, parts.setup)),
         environment=about,

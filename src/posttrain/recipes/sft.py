@@ -25,12 +25,13 @@ from posttrain.models.precision import compute_of
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
-from posttrain.training.optimizer import MasterAdamW, optimizer_for
+from posttrain.training.learner import POLICY, Learner
+from posttrain.training.local_learner import LocalLearner
+from posttrain.training.optimizer import optimizer_for
 from posttrain.training.saved import began_from
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.settings import check_heldout, check_settings
-from posttrain.training.state import Trained
-from posttrain.training.supervised import supervised_loss, supervised_step
+from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Message, Task
 
 Conversation = tuple[Message, ...]
@@ -133,21 +134,21 @@ class SFTResult:
 def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
     """Fine-tune a model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, where.get("resume"))
-    model = parts.policy.model
+    learner = parts.learner
 
     def examine() -> dict[str, float]:
-        return {LOSS: supervised_loss(model, parts.heldout, microbatch_tokens=config.microbatch_tokens)}
+        return {LOSS: learner.forward(supervised_batch(parts.heldout), NLL())["loss"]}
 
     with _open(config, parts, where) as session:
         session.evaluate(examine)
         for step in session.steps():
             indices = batch_indices(len(parts.examples), config.examples_per_step, step, config.seed)
             examples = [parts.examples[i] for i in indices]
-            with session.update(examples), model.dropping(seed_for(config.seed, "dropout", step)):
-                metrics = supervised_step(
-                    model, parts.optimizer, examples, lr=session.lr, microbatch_tokens=config.microbatch_tokens
-                )
-            session.finish_step(metrics, tokens=metrics["tokens"])
+            batch = supervised_batch(examples, seed=seed_for(config.seed, "dropout", step))
+            with session.update(examples):
+                metrics = learner.forward_backward(batch, NLL())
+                metrics |= learner.optim_step({POLICY: session.lr}) | {"tokens": batch.counts.tokens}
+            session.finish_step(metrics, tokens=batch.counts.tokens)
             session.evaluate(examine)
     losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
     return SFTResult(
@@ -174,7 +175,7 @@ def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextMan
         "sft",
         asdict(config),
         steps=parts.steps,
-        trained=Trained(parts.policy.save, parts.optimizer),
+        trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, parts.steps),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about,
@@ -194,7 +195,7 @@ class _Parts:
     dropped: int
     steps: int
     policy: Policy
-    optimizer: MasterAdamW
+    learner: Learner
     model: str  # where what is trained was loaded from
     notes: tuple[str, ...]  # what to tell the user
 
@@ -233,14 +234,19 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
     steps = config.steps or math.ceil(config.epochs * len(examples) / config.examples_per_step)
     if config.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
-    optimizer = optimizer_for(config, policy.model.trainable(), embedding=policy.model.embedding)
+    learner = LocalLearner(
+        policy.model,
+        optimizer_for(config, policy.model.trainable(), embedding=policy.model.embedding),
+        microbatch_tokens=config.microbatch_tokens,
+        save_model=policy.save,
+    )
     too_long = [
         f"{left_out} of {left_out + len(used)} {kind} are over {longest} tokens and were left out"
         for kind, used, left_out in (("examples", examples, dropped), ("held-out examples", kept, unheard))
         if left_out
     ]
     notes = (*saved.notes(), *notes, *too_long, *unreached(config.warmup_steps, steps))
-    return _Parts(examples, kept, dropped, steps, policy, optimizer, saved.where, notes)
+    return _Parts(examples, kept, dropped, steps, policy, learner, saved.where, notes)
 
 
 def _check(config: SFT) -> None:

@@ -4,7 +4,7 @@
         session.evaluate(examine)                     # before the first step, where the recipe has something held out
         for step in session.steps():                  # resume, signals, early stopping
             with session.update(examples):
-                metrics = supervised_step(..., lr=session.lr)
+                metrics = learner.forward_backward(batch, loss) | learner.optim_step({POLICY: session.lr})
             session.finish_step(metrics)              # log, progress, checkpoint when due
             session.evaluate(examine)                 # when due
     return Result(session.directory.path, session.step, session.interrupted, ...)

@@ -1,43 +1,49 @@
-"""One step of attribute heads: the ratings of single responses, as far as there are any.
+"""What ratings of single responses cost attribute heads, as far as there are any.
 
 Shape letters: E sequences, K attributes, D hidden width.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, Graded, PackedRow, pack
 from posttrain.models.attributes import AttributeModel, Reading, Units
 from posttrain.objectives.attributes import rating_error
-from posttrain.training.means import Means
-from posttrain.training.microbatch import accumulate_gradients
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.learner import POLICY, Batch, Parts, Share
 
 
-def rating_step(
-    optimizer: MasterAdamW, model: AttributeModel, units: Sequence[Graded], *, lr: float, microbatch_tokens: int
-) -> dict[str, float]:
-    """One update on the mean over responses of `rating_error`, in units of each attribute's spread.
+@dataclass(frozen=True)
+class RatingLoss:
+    """The mean over responses of `rating_error`, in units of each attribute's spread.
 
     An error of 1 is that of somebody who always says the mean.
     """
-    seen = Means()
 
-    def share_of(row: PackedRow) -> Tensor:
-        predicted_EK = model.read(row).attributes_EK
-        rated_EK, known_EK = standard(model.units, [units[i] for i in row.examples], like=predicted_EK)
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[AttributeModel]) -> Share:
+        """As in `Loss`."""
+        predicted_EK, units = parts.model.read(row).attributes_EK, parts.model.units
+        graded = [batch.units["graded"][number] for number in row.examples]
+        rated_EK, known_EK = standard(units, graded, like=predicted_EK)
         error_E = rating_error(predicted_EK, rated_EK, known_EK)
         squared_EK = (predicted_EK - rated_EK).square()
-        each = zip(model.units.names, squared_EK.T, known_EK.T, strict=True)
-        seen.add({f"error/{name}": squared_E[known_E] for name, squared_E, known_E in each})
-        return error_E.sum() / len(units)
+        each = zip(units.names, squared_EK.T, known_EK.T, strict=True)
+        seen = {f"error/{name}": squared_E[known_E] for name, squared_E, known_E in each}
+        return Share(error_E.sum() / batch.counts.sequences, seen)
 
-    examples = [unit.example for unit in units]
-    loss = accumulate_gradients(optimizer, examples, share_of, microbatch_tokens=microbatch_tokens)
-    return {"loss": loss, "grad_norm": optimizer.step(lr), **seen.summary()}
+
+def rated_batch(graded: Sequence[Graded], *, seed: int | None = None) -> Batch:
+    """Rated responses; `seed` as in `Batch`."""
+    examples = [one.example for one in graded]
+    return Batch(examples, Counts(len(examples), 0), units={"graded": graded}, seed=seed)
 
 
 def standard(units: Units, graded: Sequence[Graded], *, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,48 +1,34 @@
-"""A critic with its own optimiser, and how it learns alone.
+"""What a batch costs a critic that learns alone.
 
 Shape letters: N sampled tokens of a micro-batch.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm
 from posttrain.data.packing import PackedRow
-from posttrain.models.critic import Critic
-from posttrain.training.means import Means
-from posttrain.training.microbatch import accumulate_gradients
-from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import PolicyBatch, of_row
+from posttrain.training.learner import CRITIC, Batch, Parts, Share
 
 
 @dataclass(frozen=True)
-class TrainedCritic:
-    """A critic, and what updates the parameters that are its own."""
+class CriticLoss:
+    """The critic's part of the loss of an actor-critic algorithm; the policy gets no gradient."""
 
-    critic: Critic
-    optimizer: MasterAdamW
-    lr: float
+    algorithm: OnlineAlgorithm
 
+    reaches: ClassVar[tuple[str, ...]] = (CRITIC,)
+    extremes: ClassVar[tuple[str, ...]] = ()
 
-def critic_step(
-    critic: TrainedCritic, algorithm: OnlineAlgorithm, batch: PolicyBatch, *, microbatch_tokens: int
-) -> dict[str, float]:
-    """One update of the critic's own parameters; the policy stays as it is."""
-    if not batch.examples:  # every group was lost
-        return {"loss": 0.0, "critic_grad_norm": 0.0}
-    assert isinstance(algorithm, ActorCritic)
-    assert batch.values is not None and batch.returns is not None
-    before, target = batch.values, batch.returns
-    seen = Means()
-
-    def loss_of(row: PackedRow) -> Tensor:
-        values_N = critic.critic.values_alone(row)
-        old_N, returns_N = (of_row(column, row, values_N) for column in (before, target))
-        loss_N, per_token = algorithm.critic_loss(values_N, old_N, returns_N)
-        seen.add(per_token)
-        return algorithm.reduce(loss_N, torch.tensor(row.rows, device=loss_N.device), batch.counts)
-
-    loss = accumulate_gradients(critic.optimizer, batch.examples, loss_of, microbatch_tokens=microbatch_tokens)
-    return {"loss": loss, "critic_grad_norm": critic.optimizer.step(critic.lr), **seen.summary()}
+    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[object]) -> Share:
+        """As in `Loss`."""
+        assert isinstance(self.algorithm, ActorCritic), "an algorithm without a critic"
+        assert parts.critic is not None, "this learner has no critic"
+        values_N = parts.critic.values_alone(row)
+        old_N, returns_N = (batch.column(name, row, values_N) for name in ("values", "returns"))
+        assert old_N is not None and returns_N is not None, "the batch has no values and returns"
+        loss_N, per_token = self.algorithm.critic_loss(values_N, old_N, returns_N)
+        row_N = torch.tensor(row.rows, device=loss_N.device)
+        return Share(self.algorithm.reduce(loss_N, row_N, batch.counts), per_token)

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from posttrain.data.packing import Example, PackedRow, pack
@@ -52,3 +53,20 @@ def accumulate_gradients(
             loss.backward()
             total += value
     return total
+
+
+@torch.no_grad()
+def by_example(
+    examples: Sequence[Example],
+    of_row: Callable[[PackedRow], Tensor],
+    *,
+    microbatch_tokens: int,
+    together: int | Sequence[int] = 1,
+) -> list[tuple[float, ...]]:
+    """A number for each learned token of each example, where `of_row` gives those of a packed row, [N]."""
+    found: dict[int, tuple[float, ...]] = {}
+    for row in pack(examples, microbatch_tokens, together=together):
+        sizes = [sum(examples[number].learned) for number in row.examples]
+        parts = of_row(row).split(sizes)
+        found |= {number: tuple(part.tolist()) for number, part in zip(row.examples, parts, strict=True)}
+    return [found[number] for number in range(len(examples))]

@@ -1,67 +1,55 @@
-"""What the policy said before training, kept: a reference that takes no second model.
+"""What the policy said before training, kept: a reference that takes no second model."""
 
-Shape letters: N learned tokens of a packed row.
-"""
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from collections.abc import Callable, Iterable, Sequence
-
-import torch
-from torch import Tensor
-
-from posttrain.data.packing import Example, PackedRow, pack
-from posttrain.models.language_model import LanguageModel
+from posttrain.data.packing import Example, pack
+from posttrain.training.learner import Column, Learner
 
 Key = tuple[tuple[int, ...], int]  # the tokens of a sequence, and how many of them are learned
 
 
 class Remembered:
-    """The logprobs of sequences that were asked for in time; conforms to `policy_batch.Reference`."""
+    """The logprobs of sequences that were asked for in time."""
 
-    def __init__(self, kept: dict[Key, Tensor]) -> None:
+    def __init__(self, kept: Mapping[Key, Sequence[float]]) -> None:
         self._kept = kept
 
-    def logprobs(self, row: PackedRow, temperature: float) -> Tensor:
-        """Logprobs of a row's learned tokens at temperature 1, [N]; raises `KeyError` for a sequence not asked for."""
-        assert temperature == 1, "remembered at temperature 1"
-        return torch.cat([self._kept[key] for key in _keys(row)])
+    def __call__(self, examples: Sequence[Example]) -> Column:
+        """Of each example's learned tokens, at temperature 1; raises `KeyError` for one not asked for."""
+        return [self._kept[_key(example)] for example in examples]
 
 
-@torch.no_grad()
 def remember(
-    model: LanguageModel,
+    learner: Learner,
     batches: Iterable[Sequence[Example]],
     *,
     microbatch_tokens: int,
     together: int,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> Remembered:
-    """Ask a model, as it is now, for the logprobs of everything that it will be compared with.
+    """Ask a learner's policy, as it is now, for the logprobs of everything that it will be compared with.
 
     The batches are those of training, in order, so that rows are cut alike and a number does not depend on where a run
     is resumed. A sequence that comes again is computed once; a row of which all is known is not computed.
 
     Args:
-        model: the policy before its first update.
+        learner: whose policy has had no update yet.
         batches: sequences of each.
         microbatch_tokens: of one row, at most.
         together: how many sequences that follow each other must be in one row (`pack`).
         on_batch: told how many batches are done.
     """
-    kept: dict[Key, Tensor] = {}
+    kept: dict[Key, Sequence[float]] = {}
     for done, batch in enumerate(batches, 1):
         for row in pack(batch, microbatch_tokens, together=together):
-            keys = _keys(row)
-            if any(key not in kept for key in keys):
-                found = model.logprobs(row).logprobs.split([learned for _, learned in keys])
-                for key, part in zip(keys, found, strict=True):
-                    kept.setdefault(key, part.clone())
+            examples = [batch[number] for number in row.examples]
+            if any(_key(example) not in kept for example in examples):
+                for example, found in zip(examples, learner.logprobs(examples, together=together), strict=True):
+                    kept.setdefault(_key(example), array("d", found))
         on_batch(done)
     return Remembered(kept)
 
 
-def _keys(row: PackedRow) -> list[Key]:
-    """Of each sequence, in the order of `row.examples`."""
-    learned = dict.fromkeys(row.examples, 0)
-    for number in row.rows:
-        learned[number] += 1
-    return list(zip(row.sequences(), learned.values(), strict=True))
+def _key(example: Example) -> Key:
+    return (*example.prefix, *example.continuation), sum(example.learned)

@@ -1,23 +1,23 @@
-"""One step of a reward model: all pairs of a prompt's responses in one forward pass.
+"""What rankings cost a reward model: all pairs of a prompt's responses in one forward pass.
 
 Shape letters: E sequences of a row or a batch, H heads, B pairs of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from posttrain.data.packing import Example, PackedRow, Ranked, pack
+from posttrain.algorithms.algorithm import Counts
+from posttrain.data.packing import Example, PackedRow, Ranked
 from posttrain.models.heads import RewardModel
 from posttrain.objectives.debias import centring, length_apart, overlap
 from posttrain.objectives.pairwise import bradley_terry, wins
+from posttrain.training.learner import POLICY, Batch, Learner, Parts, Share
 from posttrain.training.means import Means
-from posttrain.training.microbatch import accumulate_gradients
-from posttrain.training.optimizer import MasterAdamW
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,15 @@ class RewardLoss:
     centring: float = 0.0  # c
     length: float = 0.0
 
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[RewardModel]) -> Share:
+        """As in `Loss`, without the term of length, which is of the whole batch (`reward_gradient`)."""
+        scores_EH, units = parts.model.scores(row), batch.units["ranked"]
+        pairs = _pairs(units, row.examples, scores_EH)
+        return Share(_compared(scores_EH, pairs, self).sum() / len(units), _measures(scores_EH, pairs))
+
 
 class _Pairs(NamedTuple):
     """The pairs of a row or of a batch."""
@@ -51,73 +60,64 @@ class _Pairs(NamedTuple):
     weight_BH: Tensor
 
 
-def reward_step(
-    optimizer: MasterAdamW,
-    model: RewardModel,
-    units: Sequence[Ranked],
-    loss: RewardLoss,
-    *,
-    lr: float,
-    microbatch_tokens: int,
-) -> dict[str, float]:
-    """One update on a batch of rankings; a pair is a ranking of two."""
-    learn = _apart_from_length if loss.length else _learn
-    total, metrics = learn(optimizer, model, units, loss, microbatch_tokens)
-    return {"loss": total, "grad_norm": optimizer.step(lr), **metrics}
+@dataclass(frozen=True)
+class ScoreGradient:
+    """A loss that is linear in the scores: the gradient by each of them is known, and is carried on into the weights.
 
+        L = sum_e g_e . (r_e, l_e) + overlap_weight O(w_r, w_l)
 
-def _learn(
-    optimizer: MasterAdamW, model: RewardModel, units: Sequence[Ranked], loss: RewardLoss, microbatch_tokens: int
-) -> tuple[float, dict[str, float]]:
-    seen = Means()
-
-    def share_of(row: PackedRow) -> Tensor:
-        scores_EH = model.scores(row)
-        pairs = _pairs(units, row.examples, scores_EH)
-        seen.add(_measures(scores_EH, pairs))
-        return _compared(scores_EH, pairs, loss).sum() / len(units)
-
-    total = accumulate_gradients(
-        optimizer, sequences_of(units), share_of, microbatch_tokens=microbatch_tokens, together=_sizes(units)
-    )
-    return total, seen.summary()
-
-
-def _apart_from_length(
-    optimizer: MasterAdamW, model: RewardModel, units: Sequence[Ranked], loss: RewardLoss, microbatch_tokens: int
-) -> tuple[float, dict[str, float]]:
-    """A correlation is of the whole batch, and a row has a part of it: all are scored first, and learned from then.
-
-    The gradient of the loss by each score is known after the first pass; the second carries it on into the weights. So
-    it does not depend on how the batch is cut.
+    Attributes:
+        overlap_weight: of the `overlap` of the rows for quality and for length.
     """
-    examples = sequences_of(units)
-    found: dict[int, Tensor] = {}
-    with torch.no_grad():
-        for row in pack(examples, microbatch_tokens, together=_sizes(units)):
-            found |= dict(zip(row.examples, model.scores_and_length(row), strict=True))
-    scores_EH = torch.stack([found[i] for i in range(len(examples))]).requires_grad_()
+
+    overlap_weight: float
+
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[RewardModel]) -> Share:
+        """As in `Loss`; the overlap belongs to the row of the first example."""
+        found_EH = parts.model.scores_and_length(row)
+        gradient = [batch.units["gradient"][number] for number in row.examples]
+        carried = (found_EH * found_EH.new_tensor(gradient)).sum()
+        if 0 not in row.examples:
+            return Share(carried, {})
+        assert parts.model.length_head is not None, "this reward model learns nothing of length apart"
+        angle = overlap(parts.model.head[0].float(), parts.model.length_head[0].float())
+        return Share(carried + self.overlap_weight * angle, {"length/overlap": angle.detach()[None]})
+
+
+def reward_gradient(
+    learner: Learner, units: Sequence[Ranked], loss: RewardLoss, *, seed: int | None = None
+) -> dict[str, float]:
+    """Add the gradient of a batch of rankings; the loss and metrics. `seed` as in `Batch`.
+
+    The correlation of `loss.length` is of the whole batch, and a row has a part of it: all are scored first, and
+    learned from then. The gradient of the loss by each score is known after the first pass; the second carries it on
+    into the weights. So it does not depend on how the batch is cut.
+    """
+    batch = ranked_batch(units, seed=seed)
+    if not loss.length:
+        return learner.forward_backward(batch, loss)
+    scores_EH = torch.tensor(learner.scores(batch.examples), dtype=torch.float64, requires_grad=True)
     quality_E, length_E = scores_EH[:, 0], scores_EH[:, 1]
-    tokens_E = torch.tensor([len(e.continuation) for e in examples], dtype=scores_EH.dtype, device=scores_EH.device)
-    pairs = _pairs(units, range(len(examples)), quality_E[:, None])
+    tokens_E = torch.tensor([len(e.continuation) for e in batch.examples], dtype=scores_EH.dtype)
+    pairs = _pairs(units, range(len(batch.examples)), quality_E[:, None])
     ranked = _compared((quality_E + length_E)[:, None], pairs, loss).sum() / len(units)
     apart = length_apart(quality_E, length_E, tokens_E)
     (grad_EH,) = torch.autograd.grad(ranked + loss.length * apart, scores_EH)
-
-    def angle() -> Tensor:
-        assert model.length_head is not None
-        return loss.length * overlap(model.head[0].float(), model.length_head[0].float())
-
-    def share_of(row: PackedRow) -> Tensor:
-        carried = (model.scores_and_length(row) * grad_EH[row.examples]).sum()
-        return carried + angle() if 0 in row.examples else carried
-
-    accumulate_gradients(optimizer, examples, share_of, microbatch_tokens=microbatch_tokens, together=_sizes(units))
+    carried = replace(batch, together=1, units={"gradient": grad_EH.tolist()})
+    angle = learner.forward_backward(carried, ScoreGradient(loss.length))["length/overlap"]
     seen = Means()
-    seen.add(_measures(quality_E[:, None], pairs))
-    with torch.no_grad():
-        total = ranked + loss.length * apart + angle()
-    return total.item(), seen.summary() | {"length/apart": apart.item()}
+    seen.add(_measures(quality_E[:, None].detach(), pairs))
+    total = ranked.item() + loss.length * (apart.item() + angle)
+    return {"loss": total, **seen.summary(), "length/apart": apart.item(), "length/overlap": angle}
+
+
+def ranked_batch(units: Sequence[Ranked], *, seed: int | None = None) -> Batch:
+    """The responses of all rankings, those of one together."""
+    examples = sequences_of(units)
+    return Batch(examples, Counts(len(examples), 0), _sizes(units), units={"ranked": units}, seed=seed)
 
 
 def _compared(scores_EH: Tensor, pairs: _Pairs, loss: RewardLoss) -> Tensor:

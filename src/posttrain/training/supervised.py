@@ -1,43 +1,31 @@
-"""One step of supervised fine-tuning."""
+"""What demonstrations cost: the negative log-likelihood of what is learned."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from posttrain.data.packing import Example, PackedRow, pack
+from posttrain.algorithms.algorithm import Counts
+from posttrain.data.packing import Example, PackedRow
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import likelihood, reduce
-from posttrain.training.microbatch import LossOf, accumulate_gradients
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.learner import POLICY, Batch, Parts, Share
 
 
-def supervised_step(
-    model: LanguageModel, optimizer: MasterAdamW, examples: Sequence[Example], *, lr: float, microbatch_tokens: int
-) -> dict[str, float]:
-    """One update on the negative log-likelihood of what is learned: the mean over all learned tokens of the batch."""
-    loss = accumulate_gradients(
-        optimizer, examples, likelihood_of(model, examples), microbatch_tokens=microbatch_tokens
-    )
-    return {"loss": loss, "grad_norm": optimizer.step(lr), "tokens": _learned(examples)}
+@dataclass(frozen=True)
+class NLL:
+    """`weight` times the mean over all learned tokens of the batch of -log p, in nats."""
+
+    weight: float = 1.0
+
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+        """As in `Loss`."""
+        loss_N = likelihood.negative_log_likelihood(parts.model.logprobs(row).logprobs)
+        return Share(self.weight * reduce.token_mean(loss_N, batch.counts.tokens), {})
 
 
-def likelihood_of(model: LanguageModel, examples: Sequence[Example], *, weight: float = 1.0) -> LossOf:
-    """A row's share of the loss: weight times the mean over all learned tokens of the batch of -log p."""
-    tokens = _learned(examples)
-
-    def loss_of(row: PackedRow) -> Tensor:
-        return weight * reduce.token_mean(likelihood.negative_log_likelihood(model.logprobs(row).logprobs), tokens)
-
-    return loss_of
-
-
-@torch.inference_mode()
-def supervised_loss(model: LanguageModel, examples: Sequence[Example], *, microbatch_tokens: int) -> float:
-    """Negative log-likelihood per learned token, in nats, without training."""
-    total = sum(-model.logprobs(row).logprobs.sum().item() for row in pack(examples, microbatch_tokens))
-    return total / _learned(examples)
-
-
-def _learned(examples: Sequence[Example]) -> int:
-    return sum(sum(example.learned) for example in examples)
+def supervised_batch(examples: Sequence[Example], *, seed: int | None = None) -> Batch:
+    """Demonstrations, or any text of which some tokens are learned; `seed` as in `Batch`."""
+    return Batch(examples, Counts(len(examples), sum(sum(example.learned) for example in examples)), seed=seed)

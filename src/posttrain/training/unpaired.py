@@ -1,59 +1,68 @@
-"""One step of learning from single responses that were each found good or bad.
+"""What single responses cost that were each found good or bad.
 
 Shape letters: E sequences of a packed row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from statistics import fmean
-from typing import NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import UnpairedAlgorithm
-from posttrain.data.packing import Example, Judged, PackedRow, pack
+from posttrain.algorithms.algorithm import Counts, Responses, UnpairedAlgorithm
+from posttrain.data.packing import Example, Judged, PackedRow
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import reduce
 from posttrain.objectives.pairwise import wins
-from posttrain.training.inputs.context import Reference
+from posttrain.training.learner import POLICY, Batch, Column, Learner, Parts, Share
 from posttrain.training.means import Means
-from posttrain.training.microbatch import accumulate_gradients
-from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.responses import responses_of
 
 
-def unpaired_step(
-    model: LanguageModel,
-    optimizer: MasterAdamW,
+@dataclass(frozen=True)
+class UnpairedLoss:
+    """The mean over responses of an unpaired algorithm's losses, on a batch of `unpaired_batch`."""
+
+    algorithm: UnpairedAlgorithm
+
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+        """As in `Loss`."""
+        logprobs_N = parts.model.logprobs(row).logprobs
+        reference_N = batch.column("reference_logprobs", row, logprobs_N)
+        assert reference_N is not None, "an unpaired algorithm compares with a reference"
+        policy, anchor = responses_of(logprobs_N, row), responses_of(reference_N, row)
+        good = [batch.units["good"][number] for number in row.examples]
+        good_E = torch.tensor(good, device=logprobs_N.device)
+        found = self.algorithm.loss_of_each(policy, good_E, reference=anchor, divergence=batch.scalars["divergence"])
+        loss = reduce.pair_mean(found.loss_B, batch.counts.sequences)
+        return Share(loss, {**found.metrics, **_by_verdict(policy, good_E)})
+
+
+def unpaired_batch(judged: Sequence[Judged], *, reference: Column, divergence: float, seed: int | None = None) -> Batch:
+    """Judged responses with the reference's logprobs; `divergence` as in `divergence_of`, `seed` as in `Batch`."""
+    examples = [one.example for one in judged]
+    counts = Counts(len(examples), sum(sum(example.learned) for example in examples))
+    return Batch(
+        examples,
+        counts,
+        tokens={"reference_logprobs": reference},
+        units={"good": [one.good for one in judged]},
+        scalars={"divergence": divergence},
+        seed=seed,
+    )
+
+
+def unpaired_measures(
+    learner: Learner,
     algorithm: UnpairedAlgorithm,
-    reference: Reference,
-    batch: Sequence[Judged],
-    *,
-    lr: float,
-    microbatch_tokens: int,
-) -> dict[str, float]:
-    """One update on the mean over responses of their losses."""
-    seen = Means()
-    divergence = divergence_of(model, reference, batch, microbatch_tokens=microbatch_tokens)
-
-    def share_of(row: PackedRow) -> Tensor:
-        found = _loss(model, algorithm, reference, batch, row, divergence)
-        seen.add(found.metrics)
-        return reduce.pair_mean(found.loss_B, len(batch))
-
-    loss = accumulate_gradients(optimizer, _examples(batch), share_of, microbatch_tokens=microbatch_tokens)
-    return {"loss": loss, "grad_norm": optimizer.step(lr), "divergence": divergence, **seen.summary()}
-
-
-@torch.inference_mode()
-def unpaired_loss(
-    model: LanguageModel,
-    algorithm: UnpairedAlgorithm,
-    reference: Reference,
     units: Sequence[Sequence[Judged]],
-    *,
-    microbatch_tokens: int,
+    reference: Callable[[Sequence[Example]], Column],
 ) -> dict[str, float]:
     """The mean loss and metrics over responses, without training.
 
@@ -61,24 +70,21 @@ def unpaired_loss(
     is the higher; equal ones count half.
     """
     batch = list(chain.from_iterable(units))
-    seen = Means()
-    rewards: dict[int, float] = {}
-    divergence = divergence_of(model, reference, batch, microbatch_tokens=microbatch_tokens)
-    for row in pack(_examples(batch), microbatch_tokens):
-        found = _loss(model, algorithm, reference, batch, row, divergence)
-        seen.add({"loss": found.loss_B, **found.metrics})
-        rewards |= zip(row.examples, found.reward_B.tolist(), strict=True)
+    examples, seen = [one.example for one in batch], Means()
+    divergence = divergence_of(learner, reference, batch)
+    policy, anchor = (_responses(column) for column in (learner.logprobs(examples), reference(examples)))
+    good_E = torch.tensor([one.good for one in batch])
+    found = algorithm.loss_of_each(policy, good_E, reference=anchor, divergence=divergence)
+    seen.add({"loss": found.loss_B, **found.metrics, **_by_verdict(policy, good_E)})
+    reward_E = algorithm.rewards(policy, anchor)
     first = [0, *accumulate(map(len, units))]
     pairs = [at for at, unit in zip(first, units, strict=False) if [judged.good for judged in unit] == [True, False]]
-    better, worse = (torch.tensor([rewards[at + i] for at in pairs], dtype=torch.float64) for i in (0, 1))
-    right = {"pair_accuracy": wins(better, worse).mean().item()} if pairs else {}
+    better_B, worse_B = (reward_E[[at + i for at in pairs]] for i in (0, 1))
+    right = {"pair_accuracy": wins(better_B, worse_B).mean().item()} if pairs else {}
     return {"divergence": divergence, **seen.summary(), **right}
 
 
-@torch.no_grad()
-def divergence_of(
-    model: LanguageModel, reference: Reference, batch: Sequence[Judged], *, microbatch_tokens: int
-) -> float:
+def divergence_of(learner: Learner, reference: Callable[[Sequence[Example]], Column], batch: Sequence[Judged]) -> float:
     """How far the policy is from the reference, in nats per response, and at least 0.
 
         z = max(0, 1/m sum_i log( pi(y_j | x_i) / pi_ref(y_j | x_i) ))
@@ -87,15 +93,24 @@ def divergence_of(
     2024, section 4.1 (https://arxiv.org/abs/2402.01306): a crude estimate, whose point is that it costs no sampling. 0
     for a batch of one prompt. What would be longer than the batch's longest sequence is cut there.
     """
-    moved = _moved_on(_examples(batch))
-    ratios: list[float] = []
-    for row in pack(moved, microbatch_tokens):
-        policy, anchor = (
-            responses_of(logprobs_N, row).logprob_B
-            for logprobs_N in (model.logprobs(row).logprobs, reference.logprobs(row, 1.0))
-        )
-        ratios += (policy - anchor).tolist()
-    return max(0.0, fmean(ratios)) if ratios else 0.0
+    moved = _moved_on([one.example for one in batch])
+    if not moved:
+        return 0.0
+    policy, anchor = ([sum(tokens) for tokens in column] for column in (learner.logprobs(moved), reference(moved)))
+    return max(0.0, fmean(ours - theirs for ours, theirs in zip(policy, anchor, strict=True)))
+
+
+def _responses(column: Column) -> Responses:
+    """The sums over the tokens of each example, [E] each."""
+    sums, lengths = ([of(tokens) for tokens in column] for of in (sum, len))
+    return Responses(*(torch.tensor(numbers, dtype=torch.float64) for numbers in (sums, lengths)))
+
+
+def _by_verdict(policy: Responses, good_E: Tensor) -> dict[str, Tensor]:
+    """Logprobs and lengths of the good ones and of the bad ones."""
+    sides = {"good": good_E, "bad": ~good_E}
+    logprobs = {f"logprob/{side}": policy.logprob_B[of_side_E] for side, of_side_E in sides.items()}
+    return logprobs | {f"length/{side}": policy.length_B[of_side_E] for side, of_side_E in sides.items()}
 
 
 def _moved_on(examples: Sequence[Example]) -> list[Example]:
@@ -114,30 +129,3 @@ def _moved_on(examples: Sequence[Example]) -> list[Example]:
             other = others[number % len(others)]
             moved.append(Example(prompt, other.continuation[:room], other.learned[:room]))
     return moved
-
-
-class _Found(NamedTuple):
-    loss_B: Tensor
-    metrics: dict[str, Tensor]
-    reward_B: Tensor
-
-
-def _loss(
-    model: LanguageModel,
-    algorithm: UnpairedAlgorithm,
-    reference: Reference,
-    batch: Sequence[Judged],
-    row: PackedRow,
-    divergence: float,
-) -> _Found:
-    policy = responses_of(model.logprobs(row).logprobs, row)
-    anchor = responses_of(reference.logprobs(row, 1.0), row)
-    good_E = torch.tensor([batch[number].good for number in row.examples], device=policy.logprob_B.device)
-    found = algorithm.loss_of_each(policy, good_E, reference=anchor, divergence=divergence)
-    logprobs = {"logprob/good": policy.logprob_B[good_E], "logprob/bad": policy.logprob_B[~good_E]}
-    lengths = {"length/good": policy.length_B[good_E], "length/bad": policy.length_B[~good_E]}
-    return _Found(found.loss_B, {**found.metrics, **logprobs, **lengths}, algorithm.rewards(policy, anchor).detach())
-
-
-def _examples(batch: Sequence[Judged]) -> list[Example]:
-    return [judged.example for judged in batch]

@@ -18,8 +18,8 @@ from posttrain.recipes.plan.forms import Config, PlanPreference, PlanRewardModel
 from posttrain.training import feedback
 from posttrain.training.feedback import PAIRS
 from posttrain.training.inputs import sampled_besides
-from posttrain.training.learner import feedback_for, needs_only_logprobs
 from posttrain.training.plan import Load
+from posttrain.training.preference import feedback_for, may_be_remembered
 
 MOST_READ = 500  # rows of the data whose lengths are measured
 
@@ -203,7 +203,7 @@ def _pairwork_of(config: PlanPreference | PlanRewardModel, shape: Shape) -> Work
     scored = isinstance(config, PlanRewardModel)
     algorithm = None if scored else preference(config.algorithm)()
     compared = algorithm is not None and declared(algorithm, ReferenceLogprobs) is not None
-    held = compared and algorithm is not None and not needs_only_logprobs(algorithm)
+    held = compared and algorithm is not None and not may_be_remembered(algorithm)
     lengths = (
         f"prompts of {expected.prompt_tokens} and responses of {expected.completion_tokens} on average, together "
         f"{longest.prompt_tokens + longest.completion_tokens} at most"

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
-from posttrain.data import ChatFormat, batch_indices, load_tokenizer, seed_for
+from posttrain.data import ChatFormat, batch_indices, load_tokenizer, save_for_scores, seed_for
 from posttrain.data.digests import digests
 from posttrain.errors import UserError
 from posttrain.models.attributes import load_attributes
@@ -28,12 +28,13 @@ from posttrain.recipes.reward_attributes.mixing import Parts, judge, mix
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
 from posttrain.training import feedback, pair_options
-from posttrain.training.attributes import rating_step
+from posttrain.training.attributes import RatingLoss, rated_batch
 from posttrain.training.feedback import RANKINGS, RATINGS
+from posttrain.training.learner import POLICY
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import optimizer_for
 from posttrain.training.saved import began_from
 from posttrain.training.schedule import LearningRate
-from posttrain.training.state import Trained
 
 __all__ = ["Attributes", "AttributesResult", "run"]
 
@@ -55,7 +56,7 @@ class AttributesResult:
 def run(config: Attributes, **where: Unpack[RunOptions]) -> AttributesResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, where.get("resume"))
-    graded, model = parts.graded, parts.model
+    graded, model, learner = parts.graded, parts.model, parts.learner
 
     def examine() -> dict[str, float]:
         if session.step:
@@ -66,12 +67,9 @@ def run(config: Attributes, **where: Unpack[RunOptions]) -> AttributesResult:
         session.evaluate(examine)
         for step in session.steps():
             chosen = batch_indices(len(graded.learned), config.pairs_per_step, step, config.seed)
-            batch = [graded.learned[i] for i in chosen]
-            sequences = [one.example for one in batch]
-            with session.update(sequences), model.body.dropping(seed_for(config.seed, "dropout", step)):
-                metrics = rating_step(
-                    parts.optimizer, model, batch, lr=session.lr, microbatch_tokens=config.microbatch_tokens
-                )
+            batch = rated_batch([graded.learned[i] for i in chosen], seed=seed_for(config.seed, "dropout", step))
+            with session.update(batch.examples):
+                metrics = learner.forward_backward(batch, RatingLoss()) | learner.optim_step({POLICY: session.lr})
                 model.mixture = parts.begins
             session.finish_step(metrics)
             session.evaluate(examine)
@@ -92,7 +90,7 @@ def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContex
         "reward-model",
         asdict(config),
         steps=steps,
-        trained=Trained(parts.save, parts.optimizer),
+        trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
         evaluations=Evaluations(config.eval_every, parts.judges, True, score, patience(config.stop_after, score)),
         environment=about | {"model": parts.begun, "steps": steps, "data": digests(asdict(config))},
@@ -130,12 +128,19 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
     compared = feedback.tokenize(alone, RANKINGS, pairs, chat, model.body.context) if pairs else None
     if config.gradient_checkpointing:
         checkpoint_layers(model.body.network)
-    optimizer = optimizer_for(config, model.trainable(), embedding=model.body.embedding)
     told = " ".join(f"{name}={weight:g}" for name, weight in weights.items())
     says = "pairs change that" if pairs else "no pairs say otherwise; give some with --dataset"
     notes = (*saved.notes(), *graded.notes, *(compared.notes if compared else ()), f"weights: {told}; {says}")
     begins = model.mixture._replace(finished=not (pairs or config.apart))
-    return Parts(graded, compared, model, begins, chat, optimizer, saved.where, notes)
+    ends = {one.example.continuation[-1] for one in graded.learned}
+    learner = LocalLearner(
+        model,
+        optimizer_for(config, model.trainable(), embedding=model.body.embedding),
+        microbatch_tokens=config.microbatch_tokens,
+        body=model.body,
+        save_model=lambda folder: model.save(folder, padding=save_for_scores(chat.tokenizer, folder, ends)),
+    )
+    return Parts(graded, compared, model, begins, chat, learner, saved.where, notes)
 
 
 def _check(config: Attributes) -> None:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from statistics import fmean
 
-from posttrain.data import ChatFormat, Graded, save_for_scores
+from posttrain.data import ChatFormat, Graded
 from posttrain.data.packing import Ranked
 from posttrain.evaluation.pairs import (
     HOTTEST,
@@ -25,7 +24,7 @@ from posttrain.recipes.reward_attributes.asked import Attributes
 from posttrain.training import feedback
 from posttrain.training.attributes import read_all
 from posttrain.training.gate import choices_of, fit_gate
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.learner import Learner
 from posttrain.training.reward import sequences_of
 
 
@@ -38,7 +37,7 @@ class Parts:
     model: AttributeModel
     begins: Mixture  # before anything is known of what people choose
     chat: ChatFormat
-    optimizer: MasterAdamW
+    learner: Learner
     begun: str  # where what is trained was loaded from
     notes: tuple[str, ...]  # what to tell the user
 
@@ -46,11 +45,6 @@ class Parts:
     def judges(self) -> bool:
         """Whether anything is held out."""
         return bool(self.graded.heldout or (self.pairs and self.pairs.heldout))
-
-    def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder."""
-        ends = {one.example.continuation[-1] for one in self.graded.learned}
-        self.model.save(folder, padding=save_for_scores(self.chat.tokenizer, folder, ends))
 
 
 def mix(config: Attributes, parts: Parts) -> None:

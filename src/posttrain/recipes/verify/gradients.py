@@ -15,8 +15,9 @@ from posttrain.recipes.verify.bounds import EXACT_GRADIENT, GRADIENT, LOGPROB, R
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name, packed_logprobs
 from posttrain.recipes.verify.subject import ALGORITHM, Gradients, Subject, longest
-from posttrain.training.policy import policy_step
-from posttrain.training.policy_batch import PolicyBatch
+from posttrain.training.learner import POLICY, Batch
+from posttrain.training.local_learner import LocalLearner
+from posttrain.training.policy import PolicyLoss
 
 
 def gradients(subject: Subject) -> Item:
@@ -72,19 +73,13 @@ def cosine(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> float:
 
 
 def _gradient(
-    subject: Subject, batch: PolicyBatch, microbatch_tokens: int, *, model: LanguageModel | None = None
+    subject: Subject, batch: Batch, microbatch_tokens: int, *, model: LanguageModel | None = None
 ) -> dict[str, Tensor]:
     model = model or subject.exact.model
     optimizer = Gradients(model)
-    policy_step(
-        model,
-        optimizer,
-        ALGORITHM,
-        batch,
-        lr=0.0,
-        microbatch_tokens=microbatch_tokens,
-        temperature=subject.temperature,
-    )
+    learner = LocalLearner(model, optimizer, microbatch_tokens=microbatch_tokens)
+    learner.forward_backward(batch, PolicyLoss(ALGORITHM, subject.temperature))
+    learner.optim_step({POLICY: 0.0})
     return optimizer.found
 
 
@@ -95,7 +90,7 @@ def _exact(subject: Subject) -> dict[str, Tensor]:
     length and the number of completions.
     """
     batch, sequences = subject.batch, list[tuple[list[int], list[float]]]()
-    for example, advantages in zip(batch.examples, batch.advantages, strict=True):
+    for example, advantages in zip(batch.examples, batch.tokens["advantages"], strict=True):
         share = 1 / sum(example.learned) / batch.counts.sequences
         following = iter(advantages)
         learned = [*[False] * len(example.prefix), *example.learned][1:]
@@ -106,16 +101,11 @@ def _exact(subject: Subject) -> dict[str, Tensor]:
     return {name: found[name] for name, _ in subject.exact.model.trainable()}
 
 
-def _reversed(batch: PolicyBatch) -> PolicyBatch:
-    return replace(
-        batch,
-        examples=batch.examples[::-1],
-        advantages=batch.advantages[::-1],
-        sampler_logprobs=batch.sampler_logprobs[::-1],
-    )
+def _reversed(batch: Batch) -> Batch:
+    return batch.chosen(range(len(batch.examples))[::-1])
 
 
-def _apart(batch: PolicyBatch) -> PolicyBatch:
+def _apart(batch: Batch) -> Batch:
     """The same sequences, each with a prompt of its own."""
     whole = [
         Example.whole((*e.prefix, *e.continuation), (*[False] * len(e.prefix), *e.learned)) for e in batch.examples

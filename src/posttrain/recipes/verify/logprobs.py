@@ -10,7 +10,7 @@ from posttrain.models.reference import AdapterOff
 from posttrain.recipes.verify.bounds import LOGPROB
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.subject import Subject, longest
-from posttrain.training.policy_batch import PolicyBatch
+from posttrain.training.learner import Batch
 
 
 def logprobs(subject: Subject) -> Item:
@@ -38,7 +38,7 @@ def logprobs(subject: Subject) -> Item:
 
 
 @torch.no_grad()
-def packed_logprobs(model: LanguageModel | AdapterOff, batch: PolicyBatch, temperature: float) -> Tensor:
+def packed_logprobs(model: LanguageModel | AdapterOff, batch: Batch, temperature: float) -> Tensor:
     """Logprobs of all learned tokens by the fast path, in the order of the examples; in several rows."""
     found: dict[int, list[Tensor]] = {}
     for row in pack(batch.examples, 2 * longest(batch)):

@@ -11,7 +11,7 @@ from posttrain.errors import TemplateError, UserError
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.subject import Recording, Subject, batch_of, longest
 from posttrain.rollouts.scripted import ScriptedEngine
-from posttrain.training.policy_batch import PolicyBatch
+from posttrain.training.learner import Batch
 from posttrain.types import Completion, Message, Request, ToolCall
 
 CONVERSATION = (
@@ -79,7 +79,7 @@ def same_tokens(subject: Subject) -> Item:
     )
 
 
-def differences(batch: PolicyBatch, said: Sequence[tuple[Request, Completion]]) -> list[str]:
+def differences(batch: Batch, said: Sequence[tuple[Request, Completion]]) -> list[str]:
     """How packed rows differ from what the engine was shown and said: sequences, learned tokens, what predicts them."""
     whole = {(*request.token_ids, *completion.token_ids) for request, completion in said}
     ends = {s for s in whole if not any(other != s and other[: len(s)] == s for other in whole)}  # the last turns

@@ -11,7 +11,9 @@ from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name
 from posttrain.recipes.verify.subject import Gradients, Subject, batch_of, longest
 from posttrain.rollouts.policy import Policy
-from posttrain.training.policy import policy_step
+from posttrain.training.learner import POLICY
+from posttrain.training.local_learner import LocalLearner
+from posttrain.training.policy import PolicyLoss
 
 
 def first_update(subject: Subject) -> Item:
@@ -43,13 +45,7 @@ def _update(subject: Subject, policy: Policy) -> tuple[list[Mapping[str, Tensor]
             return found
 
     batch = batch_of(subject.sample(policy, temperature=subject.temperature))
-    found = policy_step(
-        policy.model,
-        Gradients(policy.model),
-        Watched(kl_coefficient=0.0),
-        batch,
-        lr=0.0,
-        microbatch_tokens=2 * longest(batch),
-        temperature=subject.temperature,
-    )
+    learner = LocalLearner(policy.model, Gradients(policy.model), microbatch_tokens=2 * longest(batch))
+    found = learner.forward_backward(batch, PolicyLoss(Watched(kl_coefficient=0.0), subject.temperature))
+    learner.optim_step({POLICY: 0.0})
     return seen, found

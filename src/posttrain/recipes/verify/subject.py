@@ -12,8 +12,9 @@ from posttrain.environments.env import Seat
 from posttrain.models.language_model import LanguageModel
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import Policy
+from posttrain.training.learner import Batch
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import PolicyBatch, policy_batch
+from posttrain.training.policy_batch import policy_batch
 from posttrain.types import Completion, Engine, Episode, Group, Message, Request, Sampling, Score, Task
 
 QUESTIONS = ("What is 12 + 7?", "Name three colours.", "Why is the sky blue?", "Write a word that rhymes with cat.")
@@ -95,7 +96,7 @@ class Subject:
         return self.policy.model.dtype
 
     @cached_property
-    def batch(self) -> PolicyBatch:
+    def batch(self) -> Batch:
         """A batch that the float32 policy sampled at temperature 1."""
         return batch_of(self.sample(self.exact))
 
@@ -114,12 +115,12 @@ class Subject:
         )
 
 
-def batch_of(groups: Sequence[Group]) -> PolicyBatch:
+def batch_of(groups: Sequence[Group]) -> Batch:
     """What an update learns from these groups."""
     return policy_batch(groups, ALGORITHM)[0]
 
 
-def longest(batch: PolicyBatch) -> int:
+def longest(batch: Batch) -> int:
     """The smallest micro-batch that holds every example: the finest cut."""
     return max(len(e.prefix) + len(e.continuation) for e in batch.examples)
 

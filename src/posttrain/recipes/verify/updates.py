@@ -16,9 +16,10 @@ from posttrain.recipes.verify.logprobs import packed_logprobs
 from posttrain.recipes.verify.subject import Subject, batch_of, longest
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.training.learner import POLICY, Batch
+from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.policy_batch import PolicyBatch
-from posttrain.training.supervised import supervised_step
+from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Group
 
 SMALL = 1e-6  # a usual learning rate
@@ -39,8 +40,10 @@ def weight_update(subject: Subject) -> Item:
     return violations("weight update", found, f"the next samples come from the new weights; {adapter}; {small}")
 
 
-def _update(model: LanguageModel, optimizer: MasterAdamW, batch: PolicyBatch, *, lr: float) -> None:
-    supervised_step(model, optimizer, batch.examples, lr=lr, microbatch_tokens=2 * longest(batch))
+def _update(model: LanguageModel, optimizer: MasterAdamW, batch: Batch, *, lr: float) -> None:
+    learner = LocalLearner(model, optimizer, microbatch_tokens=2 * longest(batch))
+    learner.forward_backward(supervised_batch(batch.examples), NLL())
+    learner.optim_step({POLICY: lr})
 
 
 def _look_again(subject: Subject, policy: Policy, before: Sequence[Group], what: str, found: list[str]) -> None:
@@ -49,7 +52,7 @@ def _look_again(subject: Subject, policy: Policy, before: Sequence[Group], what:
     if [t.token_ids for g in after for t in g.trajectories] == [t.token_ids for g in before for t in g.trajectories]:
         found.append(f"{what}: the sampler emits the same as before the update")
     batch = batch_of(after)
-    sampler = torch.tensor([value for values in batch.sampler_logprobs for value in values])
+    sampler = torch.tensor([value for values in batch.tokens["sampler_logprobs"] for value in values])
     gap = (packed_logprobs(policy.model, batch, 1.0).cpu() - sampler).abs().max().item()
     if gap > GAP_MAX[policy.model.dtype]:
         found.append(f"{what}: after the update, the logprobs of sampler and trainer are {gap:.2g} apart")
@@ -79,7 +82,7 @@ def _adapter(subject: Subject, found: list[str]) -> str:
     return f"so they do with an adapter of rank {subject.lora_rank}, whose base stays the reference"
 
 
-def _small_updates(model: LanguageModel, optimizer: MasterAdamW, batch: PolicyBatch, found: list[str]) -> str:
+def _small_updates(model: LanguageModel, optimizer: MasterAdamW, batch: Batch, found: list[str]) -> str:
     """One update of 1e-6 on the float32 masters; many on a part of a matrix kept in bfloat16."""
     name, master = next((n, m) for n, m in reversed(optimizer.named_masters().items()) if m.dim() == 2)
     start = master.detach().clone()

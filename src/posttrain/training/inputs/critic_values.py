@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from posttrain.algorithms.inputs import CriticValues
-from posttrain.training.inputs.context import Columns, Context, by_example, examples_in, flat, given
+from posttrain.training.inputs.context import Columns, Context, examples_in, flat, given
 from posttrain.training.plan import Load
 from posttrain.types import Group
 
@@ -12,8 +12,7 @@ SAMPLES = False
 
 def columns(need: CriticValues, groups: Sequence[Group], context: Context) -> Columns:
     """`values_N`, [N]."""
-    critic = given(context.critic, "a critic")
-    return {"values_N": flat(by_example(examples_in(groups), context.microbatch_tokens, critic.values))}
+    return {"values_N": flat(given(context.learner, "a critic").values(examples_in(groups)))}
 
 
 def sampled(need: CriticValues, load: Load) -> tuple[Load, ...]:

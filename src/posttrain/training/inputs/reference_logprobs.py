@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from posttrain.algorithms.inputs import ReferenceLogprobs
-from posttrain.training.inputs.context import Columns, Context, by_example, examples_in, flat, given
+from posttrain.training.inputs.context import Columns, Context, examples_in, flat, given
+from posttrain.training.learner import REFERENCE
 from posttrain.training.plan import Load
 from posttrain.types import Group
 
@@ -12,11 +13,8 @@ SAMPLES = False
 
 def columns(need: ReferenceLogprobs, groups: Sequence[Group], context: Context) -> Columns:
     """`reference_N`, [N]."""
-    reference = given(context.reference, "a reference")
-    found = by_example(
-        examples_in(groups), context.microbatch_tokens, lambda row: reference.logprobs(row, context.temperature)
-    )
-    return {"reference_N": flat(found)}
+    learner = given(context.learner, "a reference")
+    return {"reference_N": flat(learner.logprobs(examples_in(groups), REFERENCE, temperature=context.temperature))}
 
 
 def sampled(need: ReferenceLogprobs, load: Load) -> tuple[Load, ...]:

@@ -1,0 +1,168 @@
+"""A learner in this process: the models are here, and a verb is computed when it is called.
+
+Shape letters: N learned tokens of a packed row, E its sequences.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from posttrain.data.packing import Example, PackedRow, pack
+from posttrain.errors import TrainingError
+from posttrain.models.critic import Critic
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Parts
+from posttrain.training.means import Means
+from posttrain.training.microbatch import accumulate_gradients, by_example
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.state import Trained
+
+M = TypeVar("M")
+Frozen = FrozenCopy | AdapterOff | FrozenAdapter
+
+
+class LocalLearner(Generic[M]):
+    """Conforms to `learner.Learner`."""
+
+    def __init__(
+        self,
+        model: M,
+        optimizer: MasterAdamW,
+        *,
+        microbatch_tokens: int,
+        body: LanguageModel | None = None,
+        critic: tuple[Critic, MasterAdamW] | None = None,
+        references: Mapping[str, Frozen] | None = None,
+        renewed: bool = False,
+        save_model: Callable[[Path], None] = lambda folder: None,
+    ) -> None:
+        """Bring parts together.
+
+        Args:
+            model: what is trained.
+            optimizer: of its parameters.
+            microbatch_tokens: of one forward and backward pass, at most.
+            body: the language model that it reads with, where it is none itself.
+            critic: the critic, and the optimiser of its own parameters.
+            references: models that stay, by the name that `logprobs` knows them by; losses see `reference`.
+            renewed: whether the reference is renewed, so that a checkpoint keeps it.
+            save_model: writes the model folder of a checkpoint.
+        """
+        self._body: Any = model if body is None else body
+        self._optimizers = {POLICY: optimizer} | ({CRITIC: critic[1]} if critic else {})
+        self._references = references or {}
+        self._critic = critic[0] if critic else None
+        self._microbatch_tokens = microbatch_tokens
+        self._key, self._kept = "", dict[tuple[str, int, tuple[int, ...]], Tensor]()
+        reference = self._references.get(REFERENCE)
+        self._parts = Parts(model, self._critic, reference, self._keep)
+        self._trained = Trained(save_model, optimizer, critic[1] if critic else None, reference if renewed else None)
+
+    @torch.no_grad()
+    def forward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
+        """As in `Learner`."""
+        seen, total = Means(loss.extremes), 0.0
+        known = bool(batch.key) and batch.key == self._key
+        parts = self._parts if known else replace(self._parts, keep=lambda name, row, compute: compute())
+        for row in pack(batch.examples, self._microbatch_tokens, together=batch.together):
+            share = loss.of_row(row, batch, parts)
+            seen.add(share.metrics)
+            total += share.loss.item()
+        return {"loss": total, **seen.summary()}
+
+    def logprobs(
+        self, examples: Sequence[Example], model: str = POLICY, *, temperature: float = 1.0, together: int = 1
+    ) -> list[tuple[float, ...]]:
+        """As in `Learner`."""
+        if model == POLICY:
+
+            def of_row(row: PackedRow) -> Tensor:
+                return self._body.logprobs(row, temperature).logprobs
+        else:
+            reference = self._references[model]
+
+            def of_row(row: PackedRow) -> Tensor:
+                return reference.logprobs(row, temperature)
+
+        return self._by_example(examples, of_row, together)
+
+    def values(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
+        """As in `Learner`."""
+        assert self._critic is not None, "this learner has no critic"
+        return self._by_example(examples, self._critic.values)
+
+    @torch.no_grad()
+    def scores(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
+        """As in `Learner`."""
+        model: Any = self._parts.model
+        scores = model.scores if getattr(model, "length_head", None) is None else model.scores_and_length
+        found: dict[int, tuple[float, ...]] = {}
+        for row in pack(examples, self._microbatch_tokens):
+            found |= {number: tuple(of_E) for number, of_E in zip(row.examples, scores(row).tolist(), strict=True)}
+        return [found[number] for number in range(len(examples))]
+
+    def forward_backward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
+        """As in `Learner`."""
+        seen = Means(loss.extremes)
+        if not batch.key or batch.key != self._key:
+            self._key, self._kept = batch.key, {}
+
+        def share_of(row: PackedRow) -> Tensor:
+            share = loss.of_row(row, batch, self._parts)
+            seen.add(share.metrics)
+            return share.loss
+
+        first, *beside = (self._optimizers[part] for part in loss.reaches if part in self._optimizers)
+        with self._body.dropping(batch.seed if POLICY in loss.reaches else None):
+            total = accumulate_gradients(
+                first,
+                batch.examples,
+                share_of,
+                microbatch_tokens=self._microbatch_tokens,
+                together=batch.together,
+                beside=beside,
+            )
+        return {"loss": total, **seen.summary()}
+
+    def optim_step(self, rates: Mapping[str, float]) -> dict[str, float]:
+        """As in `Learner`."""
+        try:
+            for part in rates:
+                self._optimizers[part].finite_norm()
+        except TrainingError:
+            for part in rates:
+                self._optimizers[part].discard()
+            raise
+        norms = {part: self._optimizers[part].step(rate) for part, rate in rates.items()}
+        return {"grad_norm" if part == POLICY else f"{part}_grad_norm": norm for part, norm in norms.items()}
+
+    def copy(self, source: str, target: str) -> None:
+        """As in `Learner`."""
+        assert source == POLICY, "nothing but the policy is copied"
+        self._references[target].renew(dict(self._body.trainable()))
+
+    def save(self, folder: Path) -> None:
+        """As in `Learner`."""
+        self._trained.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """As in `Learner`."""
+        self._trained.restore(folder)
+
+    def _keep(self, name: str, row: PackedRow, compute: Callable[[], Tensor]) -> Tensor:
+        """A row is known by its tokens as well: a key that was given to two batches by mistake mixes up nothing."""
+        key = (name, row.examples[0], tuple(row.token_ids))
+        if key not in self._kept:
+            self._kept[key] = compute()
+        return self._kept[key]
+
+    def _by_example(
+        self, examples: Sequence[Example], of_row: Callable[[PackedRow], Tensor], together: int = 1
+    ) -> list[tuple[float, ...]]:
+        with self._body.dropping(None):
+            return by_example(examples, of_row, microbatch_tokens=self._microbatch_tokens, together=together)

@@ -1,0 +1,158 @@
+"""Faults of the learner and of the losses and batches that it is handed."""
+
+from tests.mutations import Mutation
+
+LEARNER, POLICY = "training/test_learner.py", "training/test_policy.py"
+CRITIC, BATCH = "training/test_actor_critic.py", "training/test_policy.py training/test_actor_critic.py"
+
+_FAULTS = {
+    ("training/local_learner.py", LEARNER): [
+        ("known = bool(batch.key) and batch.key == self._key", "known = True"),
+        ("if not batch.key or batch.key != self._key:", "if batch.key != self._key:"),
+        ("if not batch.key or batch.key != self._key:", "if not batch.key:"),
+        ("if key not in self._kept:", "if True:"),
+        ("key = (name, row.examples[0], tuple(row.token_ids))", "key = (name, 0, ())"),
+        ("            total += share.loss.item()\n", "            total = share.loss.item()\n"),
+        ("    @torch.no_grad()\n    def forward(", "    def forward("),
+        ("if POLICY in loss.reaches else None):", "if False else None):"),
+        ("if POLICY in loss.reaches else None):", "):"),
+        ("in loss.reaches if part in self._optimizers)", "in loss.reaches[:1])"),
+        ("                beside=beside,\n", ""),
+        ("                self._optimizers[part].finite_norm()\n", "                pass\n"),
+        (
+            "                self._optimizers[part].discard()\n            raise",
+            "                pass\n            raise",
+        ),
+        ("self._references[target].renew(", "dict("),
+        ("reference if renewed else None)", "None)"),
+        ("critic[1] if critic else None, reference", "None, reference"),
+        ("self._body.logprobs(row, temperature)", "self._body.logprobs(row)"),
+        ("with self._body.dropping(None):", "if True:"),
+    ],
+    ("training/local_learner.py", "training/test_pairwise.py"): [
+        ("                together=batch.together,\n", ""),
+        ("self._microbatch_tokens, together=batch.together)", "self._microbatch_tokens)"),
+        ("return self._by_example(examples, of_row, together)", "return self._by_example(examples, of_row)"),
+    ],
+    ("training/local_learner.py", "training/test_reward.py"): [
+        ('if getattr(model, "length_head", None) is None else model.scores_and_length', ""),
+        ("[found[number] for number in range(len(examples))]", "list(found.values())"),
+    ],
+    ("training/microbatch.py", POLICY): [
+        ("for number, part in zip(row.examples, parts, strict=True)", "for number, part in enumerate(parts)"),
+    ],
+    ("training/learner.py", POLICY): [
+        ("for number in row.examples for value", "for number in row.examples[::-1] for value"),
+        ("values, dtype=torch.float64).to(like)", "values).to(like)"),
+        ("tokens = {name: [numbers[i] for i in examples]", "tokens = {name: numbers"),
+        ("examples=[self.examples[i] for i in examples]", "examples=self.examples[: len(examples)]"),
+    ],
+    ("training/policy_batch.py", BATCH): [
+        ('everything or any(any(tokens["advantages"][i]) for i in group)', "True"),
+        ('everything or any(any(tokens["advantages"][i]) for i in group)', 'not any(tokens["advantages"][group[0]])'),
+        ('"returns": found.returns_N', '"returns": found.advantages_N'),
+        ("return batch.chosen(list(chain.from_iterable(taken)))", "return batch"),
+    ],
+    ("training/policy.py", POLICY): [
+        ('parts.keep("old", row, found.logprobs.detach)', "found.logprobs.detach()"),
+        ('parts.keep("undropped", row, lambda: self._undropped(model, row)) if model.drops else old_N', "old_N"),
+        ('advantages_N = present("advantages")', 'advantages_N = present("advantages").flip(0)'),
+        ('reference_N=column("reference_logprobs")', "reference_N=old_N"),
+        ("states, row, self.temperature, entropy", "states, row, entropy"),
+        ('= ("ratio", "logprob_gap")', '= ("ratio",)'),
+        ("per_token | dict(told))", "dict(told))"),
+        ("log_weight_N.exp().clamp(max=self.importance_cap)", "log_weight_N.exp()"),
+        ("log_weight_N.exp().clamp", "(-log_weight_N).exp().clamp"),
+        ("        if self.importance_cap:\n", "        if False:\n"),
+        ("        with model.dropping(None):\n", "        if True:\n"),
+    ],
+    ("training/policy.py", CRITIC): [
+        ("parts.critic.values(row, states)", "parts.critic.values(row, states.detach())"),
+        ('old_values_N=column("values")', 'old_values_N=column("returns")'),
+        ('returns_N=column("returns")', 'returns_N=column("values")'),
+        ("= (POLICY, CRITIC)", "= (POLICY,)"),
+    ],
+    ("training/critic.py", CRITIC): [
+        ('("values", "returns"))', '("returns", "values"))'),
+        ("parts.critic.values_alone(row)", "parts.critic.values(row)"),
+    ],
+    ("training/supervised.py", "training/test_supervised.py"): [
+        ("reduce.token_mean(loss_N, batch.counts.tokens)", "loss_N.mean()"),
+        ("self.weight * reduce", "reduce"),
+        (
+            "likelihood.negative_log_likelihood(parts.model.logprobs(row).logprobs)",
+            "parts.model.logprobs(row).logprobs",
+        ),
+    ],
+    ("training/pairwise.py", "training/test_pairwise.py"): [
+        ("anchor_N = logprobs(given.states, given.head)", "anchor_N = logprobs(states.detach(), given.head)"),
+        ("batch.counts.sequences // TOGETHER", "len(row.examples) // TOGETHER"),
+        ('batch.column("reference_logprobs", row, logprobs_N)', "logprobs_N.detach()"),
+    ],
+    ("training/unpaired.py", "training/test_unpaired.py"): [
+        ("return max(0.0, fmean(", "return (fmean("),
+        ("fmean(ours - theirs for", "fmean(theirs - ours for"),
+        ("    if not moved:\n        return 0.0\n", ""),
+        ('batch.units["good"][number] for number', 'batch.units["good"][0] for number'),
+        ("reduce.pair_mean(found.loss_B, batch.counts.sequences)", "found.loss_B.mean()"),
+        ('sides = {"good": good_E, "bad": ~good_E}', 'sides = {"good": good_E, "bad": good_E}'),
+        ("for of in (sum, len)", "for of in (sum, sum)"),
+    ],
+    ("training/remembered.py", "training/test_remembered.py"): [
+        ("if any(_key(example) not in kept for example in examples):", "if True:"),
+        ('kept.setdefault(_key(example), array("d", found))', 'kept[_key(example)] = array("d", found)'),
+        ("sum(example.learned)", "0"),
+        ('array("d", found)', 'array("d", [0.0 for _ in found])'),
+    ],
+    ("training/reward.py", "training/test_reward.py"): [
+        ("_compared(scores_EH, pairs, self).sum() / len(units)", "_compared(scores_EH, pairs, self).mean()"),
+        ("carried + self.overlap_weight * angle", "carried + angle"),
+        ("carried + self.overlap_weight * angle", "carried"),
+        ("overlap(parts.model.head[0].float(),", "overlap(parts.model.head[0].float().detach(),"),
+        ("        if 0 not in row.examples:\n            return Share(carried, {})\n", ""),
+        (
+            'batch.units["gradient"][number] for number in row.examples',
+            'g for g in batch.units["gradient"][: len(row.examples)]',
+        ),
+        ("loss.length * (apart.item() + angle)", "loss.length * apart.item()"),
+        ("ranked + loss.length * apart, scores_EH)", "ranked, scores_EH)"),
+        ("    if not loss.length:\n", "    if True:\n"),
+    ],
+    ("training/attributes.py", "training/test_attributes.py"): [
+        ("error_E.sum() / batch.counts.sequences", "error_E.mean()"),
+        (
+            'batch.units["graded"][number] for number in row.examples',
+            'one for one in batch.units["graded"][: len(row.examples)]',
+        ),
+    ],
+    ("training/preference.py", "recipes/test_pairs.py"): [
+        ('{"pair": PAIRS, "response": JUDGEMENTS}', '{"pair": PAIRS, "response": PAIRS}'),
+        ("if not needs_column(self.algorithm):", "if True:"),
+        ('algorithm.unit == "pair" and (', "("),
+    ],
+    ("recipes/preference.py", "recipes/test_pairs.py"): [
+        ("policy.model.adapter is None and needs_column", "needs_column"),
+        ("references={REFERENCE: reference_for(policy.model)} if held else {}", "references={}"),
+    ],
+    ("recipes/rl.py", "recipes/test_rl.py"): [
+        ("if session.step < _critic_warmup(algorithm):", "if False:"),
+        ("* config.updates_per_step", "* 1"),
+        ('algorithm.adapted(batch.scalars["kl"])', "algorithm"),
+        ("config.temperature, config.importance_cap)", "config.temperature)"),
+        ("for extra, text in update.texts:", "for extra, text in ():"),
+        ("NLL(extra.weight)", "NLL(1.0)"),
+        ("learner.copy(POLICY, REFERENCE)", "pass"),
+        ("        renewed=renewed,\n", ""),
+        ("{CRITIC: config.critic_lr} if declared", "{} if declared"),
+    ],
+    ("recipes/rl.py", "recipes/test_rl_reward_model.py"): [
+        ("references[START] = stays or reference_for(model)", "references[START] = references[REFERENCE]"),
+        ("setup.gold or config.kl_budget > 0", "setup.gold"),
+    ],
+    ("recipes/iterate.py", "recipes/test_iterate.py"): [
+        ("        renewed=renewed,\n", ""),
+        ("learner.copy(POLICY, REFERENCE)", "pass"),
+    ],
+}
+
+MUTATIONS = [Mutation(file, old, new, tests) for (file, tests), faults in _FAULTS.items() for old, new in faults]
