@@ -15,7 +15,7 @@ from posttrain.data import load_tasks
 from posttrain.environments import Seat, check_environment, need_seats
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.policy import load_policy
-from posttrain.types import Episode, Message, Sampling, Score, Task
+from posttrain.types import Episode, EpisodeGroup, Message, Sampling, Score, Task
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,13 @@ class Retry:
             said += new
         return Episode(task, tuple(said))
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Mapping[str, Score]]:
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Mapping[str, Score]]]:
         """Whether the last answer is right, and how many were needed."""
-        return [
-            {"solved": Score(float(_right(e.task, e.messages[-1]))), "answers": Score(float(len(_answers(e))))}
-            for e in episodes
-        ]
+        return [[self._score_one(episode) for episode in group.episodes] for group in groups]
+
+    def _score_one(self, episode: Episode) -> dict[str, Score]:
+        solved = Score(float(_right(episode.task, episode.messages[-1])))
+        return {"solved": solved, "answers": Score(float(len(_answers(episode))))}
 
     def total(self, scores: Mapping[str, Score]) -> float:
         """1 for the first answer, half of it for the second, and so on."""

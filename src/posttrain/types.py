@@ -1,8 +1,8 @@
 """The nouns of posttrain. Standard library only; every room may import them.
 
 A policy answers a `Task` in one or several `Turn`s, which make a `Trajectory`. Several trajectories of one task are a
-`Group`. A reward sees an `Episode` (words, no tokens) and answers with a `Score`. Token ids are kept exactly as they
-were sampled: nothing in posttrain decodes them and encodes them again.
+`Group`. A reward sees an `EpisodeGroup` (words, no tokens) and answers each `Episode` with a `Score`. Token ids are
+kept exactly as they were sampled: nothing in posttrain decodes them and encodes them again.
 """
 
 import math
@@ -138,6 +138,14 @@ class Episode:
     def completion(self) -> str:
         """The last thing that the assistant said; empty if it said nothing."""
         return next((m.content for m in reversed(self.messages) if m.role == "assistant"), "")
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeGroup:
+    """The episodes of one task: what rewards see."""
+
+    task: Task
+    episodes: tuple[Episode, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,11 +174,11 @@ def engine_at_another_temperature(monkeypatch):
 def failures_scored_0(monkeypatch):
     right = combine.score_all
 
-    async def forgiving(reward, episodes, *, timeout_s):
+    async def forgiving(reward, groups, *, timeout_s):
         try:
-            return await right(reward, episodes, timeout_s=timeout_s)
+            return await right(reward, groups, timeout_s=timeout_s)
         except Exception:
-            return [Score(0.0)] * len(episodes)
+            return [[Score(0.0)] * len(group.episodes) for group in groups]
 
     monkeypatch.setattr(combine, "score_all", forgiving)
 

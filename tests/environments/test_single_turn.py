@@ -5,8 +5,8 @@ import pytest
 
 from posttrain.environments import ScriptedSeat, SingleTurn, check_environment, single_turn
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Weighted, from_function, parse_rewards
-from posttrain.types import Episode, Message, Task
+from posttrain.rewards import Weighted, apart, from_function, parse_rewards
+from posttrain.types import Episode, EpisodeGroup, Message, Task
 
 PROMPT = (Message("system", "Be brief."), Message("user", "2 + 2?"))
 TASK = Task(PROMPT, answer=4, gold="<think>2 + 2 = 4</think>\n#### 4", id="sum")
@@ -22,7 +22,7 @@ def test_the_policy_is_shown_the_prompt_once_and_its_reply_ends_the_episode():
 
 def test_scores_by_name_and_their_total():
     episodes = [Episode(TASK, (*PROMPT, Message("assistant", text))) for text in (TASK.gold, "#### 4", "4")]
-    parts = asyncio.run(ENVIRONMENT.score(episodes))
+    (parts,) = asyncio.run(ENVIRONMENT.score([EpisodeGroup(TASK, tuple(episodes))]))
     assert [{name: s.value for name, s in p.items()} for p in parts] == [
         {"tags": 1.0, "numbers": 1.0},
         {"tags": 0.0, "numbers": 1.0},
@@ -38,7 +38,7 @@ def test_a_failed_reward_is_an_error_and_not_a_0():
 
     environment = SingleTurn(Weighted(((from_function(fails), 1.0),)))
     with pytest.raises(RewardError, match="'fails' raised OSError: down"):
-        asyncio.run(environment.score([Episode(TASK, PROMPT)]))
+        asyncio.run(environment.score(apart([Episode(TASK, PROMPT)])))
 
 
 def test_a_missing_policy_is_named():

@@ -113,18 +113,18 @@ class ReplacesFailures(Conforms):
 
 
 class LosesScores(Conforms):
-    async def score(self, episodes):
-        return (await super().score(episodes))[1:]
+    async def score(self, groups):
+        return (await super().score(groups))[1:]
 
 
 class InventsScores(Conforms):
-    async def score(self, episodes):
-        return await super().score(episodes) if episodes else [{}]
+    async def score(self, groups):
+        return await super().score(groups) if groups else [[{}]]
 
 
 class NotFinite(Conforms):
-    async def score(self, episodes):
-        return [{"numbers": Score(math.nan)} for _ in episodes]
+    async def score(self, groups):
+        return [[{"numbers": Score(math.nan)}] for _ in groups]
 
 
 class TotalNotFinite(Conforms):
@@ -133,8 +133,8 @@ class TotalNotFinite(Conforms):
 
 
 class OtherNames(Conforms):
-    async def score(self, episodes):
-        return [{"numbers": Score(0.0), f"extra {i}": Score(0.0)} for i, _ in enumerate(episodes)]
+    async def score(self, groups):
+        return [[{"numbers": Score(0.0), f"extra {i}": Score(0.0)}] for i, _ in enumerate(groups)]
 
 
 class NoOutcome(Conforms):
@@ -144,18 +144,18 @@ class NoOutcome(Conforms):
 
 
 class DependsOnCompany(Conforms):
-    async def score(self, episodes):
-        return [{"numbers": Score(float(len(episodes)))} for _ in episodes]
+    async def score(self, groups):
+        return [[{"numbers": Score(float(len(groups)))}] for _ in groups]
 
 
 class PaysForAnything(Conforms):
-    async def score(self, episodes):
-        return [{"numbers": Score(1.0)} for _ in episodes]
+    async def score(self, groups):
+        return [[{"numbers": Score(1.0)}] for _ in groups]
 
 
 class PaysForNothing(Conforms):
-    async def score(self, episodes):
-        return [{"numbers": Score(0.0)} for _ in episodes]
+    async def score(self, groups):
+        return [[{"numbers": Score(0.0)}] for _ in groups]
 
 
 class NoSeats(Conforms):
@@ -186,7 +186,7 @@ class NeverEnds(Conforms):
         (Leaks, "differs when others are under way"),
         (SwallowsFailures, "swallowed"),
         (ReplacesFailures, "a seat's failure becomes ValueError"),
-        (LosesScores, "returned 1 mappings of scores for 2 episodes"),
+        (LosesScores, "returned 1 mappings of scores for 2 episodes in 2 groups"),
         (InventsScores, "scores for no episodes"),
         (NotFinite, "score 'numbers' on task 'two' is nan"),
         (TotalNotFinite, "the total on task 'two' is not finite"),

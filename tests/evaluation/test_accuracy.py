@@ -78,8 +78,8 @@ class Judged(Quiz):
 
     outcome = "right"
 
-    async def score(self, episodes):
-        return [{"right": Score(float(e.completion == e.task.id))} for e in episodes]
+    def score_one(self, episode):
+        return {"right": Score(float(episode.completion == episode.task.id))}
 
     def total(self, scores):
         return -5.0

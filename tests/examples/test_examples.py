@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.environments import ScriptedSeat, check_environment
-from posttrain.rewards import parse_rewards
-from posttrain.types import Episode, Message, Task
+from posttrain.rewards import apart, parse_rewards
+from posttrain.types import Episode, EpisodeGroup, Message, Task
 from tests.recipes.folders import model_folder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -30,9 +30,21 @@ def folder(tmp_path_factory):
 def test_the_reward_is_found_by_its_path_and_pays_for_short_answers(words, value):
     reward = parse_rewards(f"{EXAMPLES / 'reward.py'}:brief=0.2")
     episode = Episode(Task((Message("user", "Why?"),)), (Message("assistant", "word " * words),))
-    (scores,) = asyncio.run(reward.score_parts([episode]))
+    ((scores,),) = asyncio.run(reward.score_parts(apart([episode])))
     (score,) = scores.values()
     assert score.value == value and reward.total(scores) == pytest.approx(0.2 * value)
+
+
+def test_the_majority_of_a_group_is_paid_and_no_answer_is_not():
+    reward = parse_rewards(f"{EXAMPLES / 'majority.py'}:majority tags=0.1")
+    said = ["<answer>4</answer>", "<think>x</think> <answer>4</answer>", "<answer>5</answer>", "no idea"]
+    task = Task((Message("user", "2 + 2?"),))
+    episodes = tuple(Episode(task, (*task.prompt, Message("assistant", text))) for text in said)
+    ((scores),) = asyncio.run(reward.score_parts([EpisodeGroup(task, episodes)]))
+    assert [score["majority"].value for score in scores] == [1.0, 1.0, 0.0, 0.0]
+    ((scores),) = asyncio.run(reward.score_parts([EpisodeGroup(task, episodes[3:] * 2)]))
+    assert [score["majority"].value for score in scores] == [0.0, 0.0]
+    assert reward.min_group == 2
 
 
 def test_ten_lines_train_and_evaluate(folder, tmp_path, capsys):
@@ -55,7 +67,7 @@ def test_the_environment_gives_a_second_chance_that_is_worth_half(replies, messa
     environment = RETRY.Retry()
     seat = ScriptedSeat(replies)
     episode = asyncio.run(environment.play(SUM, {"policy": seat}))
-    (scores,) = asyncio.run(environment.score([episode]))
+    ((scores,),) = asyncio.run(environment.score(apart([episode])))
     assert len(episode.messages) == messages
     assert environment.total(scores) == reward
 

@@ -179,8 +179,6 @@ MUTATIONS = [
     *(
         Mutation("rewards/combine.py", old, new, "rewards/test_learned.py")
         for old, new in [
-            ('if not getattr(reward, "beside", False)]', "]"),
-            ('any(getattr(reward, "unbounded", False) for reward in judges)', "False"),
             ('math.inf if getattr(reward, "patient", False) else self.timeout_s', "self.timeout_s"),
         ]
     ),

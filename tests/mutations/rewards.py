@@ -6,7 +6,6 @@ MUTATIONS = [
     *(
         Mutation("rewards/reward.py", old, new, "rewards/test_reward.py")
         for old, new in [
-            ("if not episodes:\n        return []", "if False:\n        return []"),
             ("or not math.isfinite(number)", "or math.isnan(number)"),
             ("or not math.isfinite(number)", "or math.isinf(number)"),
             ("if not isinstance(number, int | float) or", "if"),
@@ -52,8 +51,6 @@ MUTATIONS = [
             ("bounds[0] <= score.value <= bounds[1]", "score.value <= bounds[1]"),
             ("bounds[0] <= score.value <= bounds[1]", "bounds[0] <= score.value"),
             ("if score.unparsed and score.value > 0:", "if score.unparsed and score.value > 1:"),
-            ("episodes[::-1], timeout_s=timeout_s))[::-1]", "episodes, timeout_s=timeout_s))"),
-            ("episodes[::-1], timeout_s=timeout_s))[::-1]", "episodes[::-1], timeout_s=timeout_s))"),
             ('"alone": alone[i]}', "}"),
             ("if deterministic else {}", ""),
             ("!= before:", "is before:"),
@@ -65,8 +62,6 @@ MUTATIONS = [
     *(
         Mutation("rewards/combine.py", old, new, "rewards/test_combine.py")
         for old, new in [
-            ('getattr(reward, "bounds", _SHARE)[1] == 1', "True"),
-            (' or hasattr(found, "bounds")', ""),
             ("found is not None and (", "(found is not None or "),
             ("weight * score.value", "weight + score.value"),
             ("weight * score.value", "score.value"),
@@ -78,7 +73,6 @@ MUTATIONS = [
             ("if not math.isfinite(weight):", "if math.isnan(weight):"),
             ("if not self.timeout_s > 0:", "if self.timeout_s <= 0:"),
             ("else self.timeout_s)", "else 60)"),
-            ('getattr(reward, "verifies", False)', "True"),
             ("return verifiers[0] if verifiers", "return verifiers[-1] if verifiers"),
             ("return 1.0\n", "return 0.1\n"),
             ("zip(names, row, strict=True)", "zip(reversed(names), row, strict=True)"),
@@ -102,7 +96,6 @@ MUTATIONS = [
             ("_as_dicts(episode.task.prompt)", "_as_dicts(episode.messages)"),
             ("list(episode.completion_ids or ())", "list(episode.completion_ids or ())[:-1]"),
             ("Score.not_applicable() if value is None else", ""),
-            ("and name not in _LOGS:", ":"),
             ('"answers", "answer", "completion_ids"}', '"answers"}'),
             ('elif "completion_ids" in self.parameters:', "elif False:"),
             ("if p.name in _TRAINER and p.default is p.empty", "if False"),
@@ -121,7 +114,6 @@ MUTATIONS = [
                 "[await self._score_one(e) for e in episodes]",
             ),
             ('hasattr(value, "__float__")', "isinstance(value, float)"),
-            ("if not episodes:\n            return []", "if False:\n            return []"),
         ]
     ),
     *(

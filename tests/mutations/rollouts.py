@@ -76,7 +76,6 @@ MUTATIONS = [
             ("        batcher.leave()  # one", "        # one"),
             ("stop_reason=turns[-1].stop_reason", "stop_reason=turns[0].stop_reason"),
             ("        if not turns:\n", "        if False:\n"),
-            ("    if len(scores) != len(episodes):\n", "    if False:\n"),
             ("environment.total(part) for part in parts", "0.0 for part in parts"),
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", g)'),
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", p)'),

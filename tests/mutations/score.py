@@ -23,7 +23,6 @@ MUTATIONS = [
             ('printable(" ".join(text.split()))', '" ".join(text.split())'),
             ("if len(text) <= WIDTH", "if True"),
             ("(_cell(row.id), name", "(row.id, name"),
-            ("[len(rows) : len(rows) + AT_A_TIME]", "[:AT_A_TIME]"),
             ("environment.total(s)", "sum(one.value for one in s.values())"),
             ("_mean(score.unparsed for", "_mean(not score.unparsed for"),
             ("if row.scores[name].applicable]", "]"),
@@ -36,7 +35,6 @@ MUTATIONS = [
         for file, old, new in [
             ("rewards/check.py", "[await _failure(reward, episode) for episode in silent]", '["no"] * len(silent)'),
             ("rewards/check.py", "if isinstance(reward, ReadsAnswers):", "if False:"),
-            ("rewards/check.py", 'if not getattr(reward, "verifies", False):', "if False:"),
             ("rewards/combine.py", 'next((why for why in row if why), "")', "row[0]"),
             ("rewards/verifiers/math.py", "if large := too_large(gold):", "if large := None:"),
             ("rewards/verifiers/math.py", "for gold in _golds(task) if reasons[gold]", "for gold in _golds(task)[:1]"),

@@ -95,7 +95,8 @@ def test_a_round_without_pairs_learns_nothing_and_says_so(folder, tmp_path):
     (row,) = rows(result.run)
     assert row["pairs/made"] == 0 and "loss" not in row
     kept = checkpoint.load_tensors(checkpoint.latest(result.run / "checkpoints").path / "masters.safetensors")
-    fresh = iterate._prepare(config(folder), algorithms.preference("dpo")(), None).optimizer.named_masters()
+    learner = iterate._prepare(config(folder), algorithms.preference("dpo")(), None).learner
+    fresh = learner._optimizers["policy"].named_masters()
     assert all(torch.equal(kept[name], fresh[name]) for name in kept)
 
 

@@ -308,12 +308,48 @@ def test_an_option_that_cannot_be_is_refused(changes, what, folder, tmp_path):
         train(config(folder, **changes), output=tmp_path / "refused")
 
 
+VOTE = """
+from posttrain.rewards import reward_function
+
+@reward_function(bounds=(0, 1), min_group=3)
+def vote(group, completions):
+    return [float(completions.count(each) > 1) for each in completions]
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"completions_per_prompt": 2}, "--completions-per-prompt gives 2"),
+        ({"eval_every": 1, "eval_samples": 1}, "--eval-samples gives 1"),
+        ({"algorithm": "remax"}, "the most likely one, which remax compares with, gives 1"),
+        ({"algorithm": "vineppo", "knobs": {"continuations": 2}}, "--continuations gives 2"),
+    ],
+)
+def test_groups_that_a_reward_could_not_compare_are_refused_before_anything_is_sampled(changes, what, folder, tmp_path):
+    (tmp_path / "vote.py").write_text(VOTE)
+    knobs = changes.pop("knobs", {})
+    options = config(folder, reward=f"{tmp_path / 'vote.py'}:vote", **({"completions_per_prompt": 3} | changes))
+    if options.eval_every:
+        (tmp_path / "held.jsonl").write_text('{"prompt": "held out?", "answer": ""}\n')
+        options = replace(options, eval_dataset=str(tmp_path / "held.jsonl"))
+    with pytest.raises(UserError, match=what):
+        train(options, knobs, output=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_reward_that_compares_trains(folder, tmp_path):
+    (tmp_path / "vote.py").write_text(VOTE)
+    options = config(folder, reward=f"{tmp_path / 'vote.py'}:vote", completions_per_prompt=3, steps=1)
+    assert "reward/vote" in rows(train(options, output=tmp_path / "run").run)[0]
+
+
 @pytest.mark.parametrize(("critic", "networks"), [("trunk", 1), ("own", 2)])
 def test_with_an_adapter_policy_reference_and_critic_are_one_network_or_two(critic, networks, folder):
     pytest.importorskip("peft")
     parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")(), None)
-    assert parts.reference is not None and parts.critic is not None
-    held = (parts.setup.policy.model, parts.reference._model, parts.critic.critic._model)
+    reference, of_critic = parts.learner._references["reference"], parts.learner._critic
+    held = (parts.setup.policy.model, reference._model, of_critic._model)
     assert len({id(model.network) for model in held}) == networks
     weights = {p.untyped_storage().data_ptr(): p.numel() for model in held for p in model.network.parameters()}
     one = sum(p.numel() for p in {id(p): p for p in held[0].network.parameters()}.values())

@@ -55,6 +55,33 @@ def test_scores_by_hand(data):
     assert [row["parsed"]["numbers"] for row in found["rows"]] == ["42", "41", "42 dozen", "42", None]
 
 
+VOTE = """
+from posttrain.rewards import reward_function
+
+@reward_function(min_group=2)
+def vote(group, completions):
+    return [completions.count(each) / len(completions) for each in completions]
+"""
+
+
+def test_rows_of_one_prompt_and_answer_are_compared_wherever_they_stand(tmp_path):
+    (tmp_path / "vote.py").write_text(VOTE)
+    said = [("a", "1"), ("b", "1"), ("a", "2"), ("a", "1"), ("b", "2"), ("b", "2")]
+    rows = [{"prompt": "?", "completion": text, "answer": answer} for text, answer in said]
+    found = run(ScoreCompletions(write(tmp_path / "r.jsonl", rows), f"{tmp_path / 'vote.py'}:vote tags"), quiet=True)
+    assert [row.scores["vote"].value for row in found.rows] == pytest.approx([2 / 3, 1 / 3, 1 / 3, 2 / 3, 2 / 3, 2 / 3])
+    alone = write(tmp_path / "alone.jsonl", [*rows, {"prompt": "!", "completion": "a", "answer": "1"}])
+    with pytest.raises(UserError, match="row 7 has 1 with its prompt and answer"):
+        run(ScoreCompletions(alone, f"{tmp_path / 'vote.py'}:vote"), quiet=True)
+
+
+def test_a_group_that_is_larger_than_what_is_scored_together_stays_one(tmp_path):
+    (tmp_path / "vote.py").write_text(VOTE)
+    rows = [{"prompt": f"{i // 90}?", "completion": str(i % 3 == 0), "answer": ""} for i in range(180)]
+    found = run(ScoreCompletions(write(tmp_path / "r.jsonl", rows), f"{tmp_path / 'vote.py'}:vote"), quiet=True)
+    assert [row.scores["vote"].value for row in found.rows[:3]] == pytest.approx([1 / 3, 2 / 3, 2 / 3])
+
+
 def test_more_rows_than_are_scored_together_keep_their_order(tmp_path):
     rows = [{"prompt": "?", "completion": f"#### {i}", "answer": str(i), "id": i} for i in range(150)]
     found = run(ScoreCompletions(write(tmp_path / "r.jsonl", rows), "numbers"), quiet=True)

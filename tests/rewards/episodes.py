@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from posttrain.rewards import Reward, score_all
+from posttrain.rewards import Reward, Weighted, apart, score_all
 from posttrain.types import Episode, Message, Score, Task
 
 
@@ -16,8 +16,23 @@ def episode(
     return Episode(task, (*prompt, Message("assistant", completion)))
 
 
+def flat(scores: Sequence[Sequence[Any]]) -> list[Any]:
+    """One after the other, whatever the group."""
+    return [score for of_group in scores for score in of_group]
+
+
 def scores(reward: Reward, episodes: Sequence[Episode], timeout_s: float = 60.0) -> list[Score]:
-    return asyncio.run(score_all(reward, episodes, timeout_s=timeout_s))
+    return flat(asyncio.run(score_all(reward, apart(episodes), timeout_s=timeout_s)))
+
+
+def unguarded(reward: Reward, episodes: Sequence[Episode]) -> list[Score]:
+    """Without the guard."""
+    return flat(asyncio.run(reward.score(apart(episodes))))
+
+
+def parts(reward: Weighted, episodes: Sequence[Episode]) -> list[dict[str, Score]]:
+    """Of every episode the scores by name."""
+    return flat(asyncio.run(reward.score_parts(apart(episodes))))
 
 
 def score(reward: Reward, completion: str, answer: Any = None, **metadata: Any) -> Score:

@@ -5,8 +5,15 @@ from typing import Any, ClassVar
 import pytest
 
 from posttrain.errors import RewardError
-from posttrain.rewards import NumberVerifier, Weighted, check_gold, check_reward, from_function, parse_rewards
-from posttrain.types import Message, Score, Task
+from posttrain.rewards import (
+    NumberVerifier,
+    Weighted,
+    check_gold,
+    check_reward,
+    from_function,
+    parse_rewards,
+)
+from posttrain.types import EpisodeGroup, Message, Score, Task
 from tests.rewards.episodes import episode
 
 EPISODES = [episode("#### 4", 4, id="0"), episode("#### 5", 4, id="1"), episode("none", 4, id="2")]
@@ -25,9 +32,11 @@ class Faulty:
     calls: int = field(default=0)
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    async def score(self, episodes):
+    async def score(self, groups):
         self.calls += 1
-        return self.scorer(episodes, self.calls)
+        episodes = [episode for group in groups for episode in group.episodes]
+        found = iter(self.scorer(episodes, self.calls))
+        return [[next(found) for _ in group.episodes] for group in groups] or [[score] for score in found]
 
 
 def test_a_reward_that_conforms_has_no_failures():
@@ -52,6 +61,47 @@ def test_a_reward_that_conforms_has_no_failures():
 def test_each_fault_is_found(scorer, said):
     failures = check(Faulty(scorer))
     assert failures and any(said in failure for failure in failures), failures
+
+
+@dataclass
+class Compares:
+    """A reward of groups: `scorer` is called with one."""
+
+    scorer: Any
+    name: str = "compares"
+    role: str = "rule"
+
+    async def score(self, groups):
+        return [[Score(value) for value in self.scorer(group)] for group in groups]
+
+
+THREE = [
+    EpisodeGroup(EPISODES[0].task, (EPISODES[0], EPISODES[0], EPISODES[1])),
+    EpisodeGroup(EPISODES[2].task, (EPISODES[2], EPISODES[1])),
+]
+
+
+def check_groups(scorer, **options):
+    return asyncio.run(check_reward(Compares(scorer, **options), THREE, timeout_s=5))
+
+
+def how_often(group):
+    said = [episode.completion for episode in group.episodes]
+    return [said.count(one) / len(said) for one in said]
+
+
+def test_a_reward_that_compares_within_a_group_conforms():
+    assert check_groups(how_often) == []
+
+
+def test_one_that_goes_by_the_place_in_a_group_or_has_no_role_does_not():
+    assert any(
+        "in a reversed group" in f for f in check_groups(lambda group: [i / 9 for i, _ in enumerate(group.episodes)])
+    )
+    assert any("its role is 'teacher'" in failure for failure in check_groups(how_often, role="teacher"))
+    seen = []
+    failures = check_groups(lambda group: seen.append(group) or [len(seen) / 99] * len(group.episodes))
+    assert any("in a reversed batch" in f for f in failures) and any("alone" in f for f in failures)
 
 
 def test_a_reward_that_compares_passes_when_it_is_not_asked_to_be_deterministic():

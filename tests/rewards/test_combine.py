@@ -10,13 +10,14 @@ from posttrain.errors import RewardError, UserError
 from posttrain.rewards import NumberVerifier, Repetition, Tags, Weighted, combine, from_function, parse_rewards
 from posttrain.types import Score
 from tests.rewards.episodes import episode
+from tests.rewards.episodes import parts as parts_of
 
 EPISODES = [episode("<think>2+2</think>#### 4", 4, id="a"), episode("#### 5", 4, id="b"), episode("four", 4, id="c")]
 
 
 def test_parts_are_kept_by_name_in_order_and_the_total_is_their_weighted_sum():
     reward = Weighted(((NumberVerifier(), 1.0), (Tags(), 0.1), (from_function(lambda completion: -3, "three"), 0.5)))
-    parts = asyncio.run(reward.score_parts(EPISODES))
+    parts = parts_of(reward, EPISODES)
     assert [list(p) for p in parts] == [["numbers", "tags", "three"]] * 3
     assert [p["numbers"].value for p in parts] == [1.0, 0.0, 0.0]
     assert [p["numbers"].unparsed for p in parts] == [False, False, True]
@@ -36,7 +37,7 @@ def test_rewards_work_at_the_same_time():
         return both.wait() >= 0
 
     one, two = from_function(meets, "one"), from_function(meets, "two")
-    parts = asyncio.run(Weighted(((one, 1.0), (two, 1.0))).score_parts(EPISODES[:1]))
+    parts = parts_of(Weighted(((one, 1.0), (two, 1.0))), EPISODES[:1])
     assert [s.value for s in parts[0].values()] == [1.0, 1.0]
 
 
@@ -58,7 +59,7 @@ def test_one_failure_stops_the_others_and_is_the_error():
         raise OSError("no answer from the service")
 
     with pytest.raises(RewardError, match="'fails' raised OSError"):
-        asyncio.run(Weighted(((Waits(), 1.0), (from_function(fails), 1.0))).score_parts(EPISODES))
+        parts_of(Weighted(((Waits(), 1.0), (from_function(fails), 1.0))), EPISODES)
     assert cancelled.wait(5)
 
 
@@ -71,7 +72,7 @@ def test_the_time_limit_reaches_every_part():
             await asyncio.sleep(60)
 
     with pytest.raises(RewardError, match=r"'waits' did not finish within 0\.05 s"):
-        asyncio.run(Weighted(((Waits(), 1.0),), timeout_s=0.05).score_parts(EPISODES))
+        parts_of(Weighted(((Waits(), 1.0),), timeout_s=0.05), EPISODES)
 
 
 def test_the_outcome_is_the_first_verifier():
@@ -98,8 +99,8 @@ def test_a_function_is_an_outcome_until_it_gives_a_score_outside_0_to_1(values, 
 
     both = Weighted(((from_function(givens if batch else given, "given"), 1.0), (Tags(), 0.1)))
     assert both.outcome == "given" and not both.certain
-    asyncio.run(both.score_parts([EPISODES[0]] * (len(values) - 1)))
-    asyncio.run(both.score_parts([EPISODES[0]]))
+    parts_of(both, [EPISODES[0]] * (len(values) - 1))
+    parts_of(both, [EPISODES[0]])
     assert both.outcome == outcome and not both.certain
     assert Weighted((*both.parts, (NumberVerifier(), 1.0))).outcome == "numbers"
 
@@ -167,7 +168,7 @@ def test_every_registered_reward_is_called_what_it_is_registered_as():
 @pytest.mark.parametrize(("name", "values"), [("numbers", [1.0, 0.0]), ("last_number", [1.0, 1.0])])
 def test_numbers_wants_the_form_and_last_number_does_not(name, values):
     episodes = [episode("#### 12", 12), episode("3 times 4, so it is 12.", 12)]
-    scores = asyncio.run(parse_rewards(name).score_parts(episodes))
+    scores = parts_of(parse_rewards(name), episodes)
     assert [part[name].value for part in scores] == values
 
 
@@ -179,7 +180,7 @@ def test_scores_are_the_ones_of_the_rewards_themselves():
     def explained(completion):
         return Score(0.25, parsed="x", explanation="because")
 
-    parts = asyncio.run(Weighted(((from_function(explained), 2.0),)).score_parts(EPISODES[:1]))
+    parts = parts_of(Weighted(((from_function(explained), 2.0),)), EPISODES[:1])
     assert parts == [{"explained": Score(0.25, parsed="x", explanation="because")}]
 
 

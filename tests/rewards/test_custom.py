@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import check_reward, custom, from_function, load_reward
-from posttrain.rewards.reward import score_all
+from posttrain.rewards import apart, check_reward, custom, from_function, load_reward
 from posttrain.types import Episode, Message, Score, Task
-from tests.rewards.episodes import episode, scores
+from tests.rewards.episodes import episode, flat, scores, unguarded
+from tests.rewards.episodes import scores as scores_of
 
 EPISODES = [
     episode("a", 1, question="A?", id="0", level="easy", hint="x"),
@@ -88,7 +88,7 @@ def test_asynchronous_single_functions_run_at_the_same_time():
             await barrier.wait()
             return 1
 
-        return await from_function(meets).score(EPISODES)
+        return flat(await from_function(meets).score(apart(EPISODES)))
 
     assert [s.value for s in asyncio.run(asyncio.wait_for(main(), 5))] == [1, 1]
 
@@ -103,7 +103,7 @@ def test_numbers_of_every_kind(returned, value):
 @pytest.mark.parametrize("function", [lambda completion: math.nan, lambda completions: [math.inf, 1.0]])
 def test_a_value_that_is_not_finite_is_refused_even_without_the_guard(function):
     with pytest.raises(RewardError, match="expected a finite number"):
-        asyncio.run(from_function(function).score(EPISODES))
+        unguarded(from_function(function), EPISODES)
 
 
 def test_a_plain_function_does_not_block_the_event_loop_of_who_asks():
@@ -113,9 +113,9 @@ def test_a_plain_function_does_not_block_the_event_loop_of_who_asks():
         async def let_go():
             release.set()
 
-        return await asyncio.gather(from_function(lambda completion: release.wait(5)).score(EPISODES), let_go())
+        return await asyncio.gather(from_function(lambda completion: release.wait(5)).score(apart(EPISODES)), let_go())
 
-    assert [s.value for s in asyncio.run(main())[0]] == [1, 1]
+    assert [s.value for s in flat(asyncio.run(main())[0])] == [1, 1]
 
 
 def test_the_prompt_is_the_last_thing_that_the_user_said():
@@ -233,7 +233,7 @@ def test_an_asynchronous_function_that_exits_is_an_error_and_the_next_call_is_se
 
     for _ in range(2):
         with pytest.raises(RewardError, match=r"reward 'exits' raised RuntimeError: SystemExit\(3\)"):
-            asyncio.run(score_all(from_function(exits), EPISODES, timeout_s=20))
+            scores_of(from_function(exits), EPISODES, timeout_s=20)
 
 
 def test_mistakes_in_the_path_are_named(file):

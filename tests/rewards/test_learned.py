@@ -1,6 +1,5 @@
 """Rewards that a model learned, with a lambda for the model."""
 
-import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +8,11 @@ from statistics import fmean, pvariance
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, SoftOverlong, Tags, Weighted, score_all
+from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, SoftOverlong, Tags, Weighted
 from posttrain.rewards.verifiers.numbers import NumberVerifier
 from posttrain.types import Episode, Message, Task
+from tests.rewards.episodes import parts as parts_of
+from tests.rewards.episodes import scores as scores_of
 
 SAID = {"a": (1.0, 3.0, 8.0), "b": (-2.0, -2.0, -2.0)}
 
@@ -27,7 +28,7 @@ def ask(conversations):
 
 
 def scores(reward, *texts: str) -> list[float]:
-    return [score.value for score in asyncio.run(score_all(reward, episodes(*texts), timeout_s=5))]
+    return [score.value for score in scores_of(reward, episodes(*texts), timeout_s=5)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_a_model_may_take_longer_than_rewards_may():
         return ask(conversations)
 
     for reward in (LearnedReward(slow), Named(LearnedReward(slow), "gold")):
-        found = asyncio.run(Weighted(((reward, 1.0),), timeout_s=0.01).score_parts(episodes("a")))
+        found = parts_of(Weighted(((reward, 1.0),), timeout_s=0.01), episodes("a"))
         assert found[0][reward.name].value == 4.0
     assert scores(Named(LearnedReward(ask), "gold"), "a") == [4.0]
 

@@ -13,21 +13,33 @@ import pytest
 
 import posttrain
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Reward, reward, score_all, score_each, scoring
-from posttrain.types import Score
+from posttrain.rewards import EpisodeReward, Reward, apart, reward, score_all, score_each, scoring
+from posttrain.types import EpisodeGroup, Score
 from tests.rewards.episodes import episode, scores
 
 EPISODES = [episode("a", id="train-0"), episode("b", id="train-1"), episode("c", id="train-2")]
 
 
 @dataclass(frozen=True)
-class Returns:
+class Returns(EpisodeReward):
     """A reward that returns what it is told to, whatever the interface says."""
 
     what: Any
     name: str = "strange"
 
-    async def score(self, episodes):
+    async def score_episodes(self, episodes):
+        return self.what
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The same, of groups."""
+
+    what: Any
+    name: str = "strange"
+    min_group: int = 1
+
+    async def score(self, groups):
         return self.what
 
 
@@ -84,10 +96,10 @@ def test_an_exception_on_one_episode_names_that_one_alone():
         return Score(1.0 / (e.completion != "b"))
 
     @dataclass(frozen=True)
-    class Raises:
+    class Raises(EpisodeReward):
         name: str = "broken"
 
-        async def score(self, episodes):
+        async def score_episodes(self, episodes):
             return score_each(self.name, episodes, one)
 
     with pytest.raises(RewardError, match=r"ZeroDivisionError.* on task 'train-1'$"):
@@ -98,10 +110,10 @@ def test_a_hang_is_an_error_that_names_the_episode_it_hangs_on():
     release = threading.Event()
 
     @dataclass(frozen=True)
-    class Hangs:
+    class Hangs(EpisodeReward):
         name: str = "slow"
 
-        async def score(self, episodes):
+        async def score_episodes(self, episodes):
             for e in episodes:
                 with scoring(self.name, e):
                     if e.completion == "b":
@@ -129,12 +141,12 @@ def test_a_hung_reward_does_not_keep_the_program_from_ending():
     program = """
 import asyncio, time
 from posttrain.errors import RewardError
-from posttrain.rewards import from_function, score_all
+from posttrain.rewards import apart, from_function, score_all
 from posttrain.types import Episode, Task
 def hangs(completion):
     time.sleep(1000)
 try:
-    asyncio.run(score_all(from_function(hangs), [Episode(Task(()), ())], timeout_s=0.1))
+    asyncio.run(score_all(from_function(hangs), apart([Episode(Task(()), ())]), timeout_s=0.1))
 except RewardError:
     print("stopped")
 """
@@ -166,11 +178,48 @@ def test_a_task_without_id_is_named_by_its_question():
 def test_two_rewards_can_be_asked_at_the_same_time():
     async def main():
         return await asyncio.gather(
-            score_all(Returns([Score(1.0)], "one"), EPISODES[:1], timeout_s=5),
-            score_all(Returns([Score(2.0)], "two"), EPISODES[:1], timeout_s=5),
+            score_all(Returns([Score(1.0)], "one"), apart(EPISODES[:1]), timeout_s=5),
+            score_all(Returns([Score(2.0)], "two"), apart(EPISODES[:1]), timeout_s=5),
         )
 
-    assert asyncio.run(main()) == [[Score(1.0)], [Score(2.0)]]
+    assert asyncio.run(main()) == [[[Score(1.0)]], [[Score(2.0)]]]
+
+
+GROUPS = [EpisodeGroup(EPISODES[0].task, (EPISODES[0], EPISODES[0])), EpisodeGroup(EPISODES[1].task, (EPISODES[1],))]
+
+
+def ask(reward):
+    return asyncio.run(score_all(reward, GROUPS, timeout_s=5))
+
+
+def test_scores_of_groups_pass_through_in_their_groups():
+    given = [[Score(0.5), Score(0.25)], [Score(1.0)]]
+    assert ask(Answers(given)) == given
+    assert ask(Returns([Score(0.5), Score(0.25), Score(1.0)])) == given
+
+
+@pytest.mark.parametrize(
+    "returned, said",
+    [
+        (None, "returned None for 2 groups"),
+        ([Score(1.0)] * 3, "returned 3 lists for 2 groups"),
+        ([[Score(1.0)]], "returned 1 lists for 2 groups"),
+        ([[Score(1.0)], [Score(1.0)]], "returned 1 scores for 2 episodes"),
+        ([[Score(1.0), Score(1.0)], [1.0]], "returned a float on task 'train-1'"),
+        ([[Score(1.0), Score(math.nan)], [Score(1.0)]], "value nan on task 'train-0'"),
+        ([Score(1.0), [Score(1.0)]], "returned a Score for 2 episodes"),
+    ],
+)
+def test_what_is_no_list_of_scores_for_each_group_is_an_error(returned, said):
+    with pytest.raises(RewardError, match=f"reward 'strange' .*{said}|reward 'strange' {said}"):
+        ask(Answers(returned))
+
+
+def test_groups_that_are_too_small_to_compare_are_refused_before_anything_is_asked():
+    with pytest.raises(
+        UserError, match="reward 'strange' compares 2 or more completions of a task; task 'train-1' has 1"
+    ):
+        ask(Answers("not asked", min_group=2))
 
 
 def test_docstring_examples_run():

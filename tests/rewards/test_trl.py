@@ -1,6 +1,5 @@
 """TRL's own reward functions, asked as its trainers ask them and through posttrain: the numbers are the same."""
 
-import asyncio
 import inspect
 import math
 
@@ -16,8 +15,11 @@ from trl.rewards import (
 
 from posttrain.data import in_memory, load_tasks
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Weighted, from_function, score_all
+from posttrain.rewards import Weighted, from_function
 from posttrain.types import Episode, Message, Score, Task, ToolCall
+from tests.rewards.episodes import parts as parts_of
+from tests.rewards.episodes import scores as scores_of
+from tests.rewards.episodes import unguarded
 
 ROWS = [
     {"question": "1/3?", "solution": r"$\frac{1}{3}$", "said": r"<think>a</think> \boxed{\frac{1}{3}}", "tokens": 5},
@@ -61,7 +63,7 @@ def episodes(conversational):
 
 
 def through(function, conversational):
-    scores = asyncio.run(score_all(from_function(function), episodes(conversational), timeout_s=60))
+    scores = scores_of(from_function(function), episodes(conversational))
     return [score.value if score.applicable else None for score in scores]
 
 
@@ -102,7 +104,7 @@ def test_a_multi_turn_completion_is_all_that_was_said_after_the_prompt():
     task = Task((Message("user", "a"),), conversational=True)
     said = (*task.prompt, Message("assistant", "b"), Message("user", "c"), Message("assistant", "d"))
     seen = []
-    asyncio.run(from_function(lambda completions: seen.extend(completions) or [0]).score([Episode(task, said)]))
+    unguarded(from_function(lambda completions: seen.extend(completions) or [0]), [Episode(task, said)])
     assert [(m["role"], m["content"]) for m in seen[0]] == [("assistant", "b"), ("user", "c"), ("assistant", "d")]
 
 
@@ -111,7 +113,7 @@ def test_calls_of_tools_are_as_trl_has_them():
     calls = (ToolCall("1", "add", '{"x": 1}'), ToolCall("2", "add", "{x:"))
     said = (*task.prompt, Message("assistant", "", calls), Message("tool", "3", name="add"), Message("assistant", "3"))
     seen = []
-    asyncio.run(from_function(lambda completions: seen.extend(completions) or [0]).score([Episode(task, said)]))
+    unguarded(from_function(lambda completions: seen.extend(completions) or [0]), [Episode(task, said)])
     assert seen[0] == [
         {"role": "assistant", "content": "", "tool_calls": [
             {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}},
@@ -146,7 +148,7 @@ def test_what_only_a_trainer_has():
     from_function(lambda completions, trainer_state=None: [1])
     given = Episode(Task((Message("user", "a"),)), (Message("assistant", "b"),))
     with pytest.raises(UserError, match=r"needs completion_ids, .* use it in rl, evaluate or best-of-n") as caught:
-        asyncio.run(from_function(get_soft_overlong_punishment(9, 3), "overlong").score([given]))
+        unguarded(from_function(get_soft_overlong_punishment(9, 3), "overlong"), [given])
     assert "'overlong'" in str(caught.value)
 
 
@@ -158,16 +160,16 @@ def test_the_other_columns_of_the_data():
         assert (gold, id) == (["it is 3"], ["t7"])
         return [answer[0] + level[0]]
 
-    assert asyncio.run(from_function(reward).score(one))[0].value == 5
+    assert unguarded(from_function(reward), one)[0].value == 5
 
 
 def test_a_total_is_over_the_rewards_that_apply_and_lost_where_none_does():
     weighted = Weighted(((from_function(accuracy_reward), 1.0), (from_function(think_format_reward), 0.1)))
-    parts = asyncio.run(weighted.score_parts(episodes(True)))
+    parts = parts_of(weighted, episodes(True))
     # The third: its solution cannot be read, so that the form alone counts, with its weight as it is.
     assert [weighted.total(part) for part in parts] == pytest.approx([1.1, 0.0, 0.1, 1.0])
     alone = Weighted(((from_function(accuracy_reward), 2.0), (from_function(think_format_reward), 0.0)))
-    found = [alone.total(part) for part in asyncio.run(alone.score_parts(episodes(True)))]
+    found = [alone.total(part) for part in parts_of(alone, episodes(True))]
     assert found[:2] == [2.0, 0.0] and math.isnan(found[2]) and found[3] == 2.0
     only_logged = Weighted(((from_function(think_format_reward), 0.0),))
     assert only_logged.total({"think_format_reward": Score.not_applicable()}) == 0.0

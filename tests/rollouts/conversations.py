@@ -37,8 +37,11 @@ class Quiz:
             messages += [reply, *new]
         return Episode(task, tuple(messages[:-1]))
 
-    async def score(self, episodes):
-        return [{"turns": Score(float(sum(m.role == "assistant" for m in e.messages)))} for e in episodes]
+    async def score(self, groups):
+        return [[self.score_one(episode) for episode in group.episodes] for group in groups]
+
+    def score_one(self, episode):
+        return {"turns": Score(float(sum(m.role == "assistant" for m in episode.messages)))}
 
     def total(self, scores):
         return 10 * scores["turns"].value

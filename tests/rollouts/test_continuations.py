@@ -15,8 +15,8 @@ LINES = "ab\nc\nd"
 class Judge(Quiz):
     """Scores an answer by how many letters z it has."""
 
-    async def score(self, episodes):
-        return [{"turns": Score(float(e.completion.count("z")) / 10)} for e in episodes]
+    def score_one(self, episode):
+        return {"turns": Score(float(episode.completion.count("z")) / 10)}
 
 
 def trajectory(text: str) -> Trajectory:

@@ -213,8 +213,8 @@ def test_an_episode_that_never_asks_its_policy_is_an_error():
 
 def test_an_environment_that_loses_scores_is_an_error():
     class Loses(Quiz):
-        async def score(self, episodes):
-            return (await super().score(episodes))[:-1]
+        async def score(self, groups):
+            return [*(await super().score(groups))[:-1], []]
 
     tasks = [question("a"), question("b")]
     found = played(Quiz(), tasks, engine())

@@ -312,7 +312,7 @@ from pathlib import Path
 from tests.runs.test_session import train
 from posttrain.environments import SingleTurn
 from posttrain.rewards import from_function, Weighted
-from posttrain.rewards.reward import score_all
+from posttrain.rewards.reward import apart, score_all
 from posttrain.rollouts.drive import finish
 from posttrain.types import Episode, Message, Task
 
@@ -324,7 +324,7 @@ def hanging(completion):
 episode = Episode(Task((Message("user", "?"),)), (Message("user", "?"), Message("assistant", "!")))
 def score(step):
     if step == 1:
-        finish(score_all(from_function(hanging), [episode], timeout_s=300))
+        finish(score_all(from_function(hanging), apart([episode]), timeout_s=300))
 session, _ = train(output=Path(sys.argv[1]), before_rollout=score)
 print(session.step, session.interrupted, flush=True)
 """

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from posttrain.errors import UserError
-from posttrain.types import Episode, Message, Score, Task
+from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
 
 
 @runtime_checkable
@@ -44,13 +44,33 @@ class Environment(Protocol):
         """
         ...
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Mapping[str, Score]]:
-        """The scores of finished episodes by name, in one batch, with the same names for each."""
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Mapping[str, Score]]]:
+        """For each group the scores of its finished episodes by name, with the same names for each.
+
+        An environment whose rewards compare the episodes of a task says with `min_group` how many it needs.
+        """
         ...
 
     def total(self, scores: Mapping[str, Score]) -> float:
         """What the scores of one episode amount to: the reward that is optimised; NaN: the episode is lost."""
         ...
+
+
+def min_group_of(environment: Environment) -> int:
+    """How many episodes of a task an environment needs to score them."""
+    return getattr(environment, "min_group", 1)
+
+
+def need_group(environment: Environment, size: int, what: str) -> None:
+    """Refuse, before anything is sampled, groups that the rewards could not compare.
+
+    Raises:
+        UserError: they are smaller than the environment needs; `what` says where the number is from.
+    """
+    if size < min_group_of(environment):
+        raise UserError(
+            f"a reward compares {min_group_of(environment)} or more completions of a task; {what} gives {size}"
+        )
 
 
 def need_seats(environment: Environment, seats: Mapping[str, Seat]) -> None:

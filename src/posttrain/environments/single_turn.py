@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from posttrain.environments.env import Seat, need_seats
 from posttrain.rewards import Weighted, parse_rewards
-from posttrain.types import Episode, Score, Task
+from posttrain.types import Episode, EpisodeGroup, Score, Task
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,18 @@ class SingleTurn:
         reply = await seats["policy"].turn(task.prompt)
         return Episode(task, (*task.prompt, reply))
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Mapping[str, Score]]:
+    @property
+    def min_group(self) -> int:
+        """How many completions of a task the rewards need."""
+        return self.reward.min_group
+
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Mapping[str, Score]]]:
         """The scores of every reward by name.
 
         Raises:
             RewardError: a reward failed.
         """
-        return list(await self.reward.score_parts(episodes))
+        return [list(scores) for scores in await self.reward.score_parts(groups)]
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why a reward cannot read its own answer; "" where all can."""

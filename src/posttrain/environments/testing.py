@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from posttrain.environments.env import Environment, Seat
-from posttrain.types import Episode, Message, Score, Task
+from posttrain.environments.env import Environment, Seat, min_group_of
+from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
 
 _MOST_TURNS = 1000
 _EVENT_LOOP_ROUNDS = 3  # times that a scripted seat lets others run before it replies
@@ -135,9 +135,12 @@ async def _check_seat_failure(environment: Environment, task: Task) -> list[str]
 
 
 async def _check_scores(environment: Environment, episodes: Sequence[Episode]) -> list[str]:
-    together = await environment.score(episodes)
-    if len(together) != len(episodes):
-        return [f"it returned {len(together)} mappings of scores for {len(episodes)} episodes"]
+    groups = [_group(environment, episode) for episode in episodes]
+    found = await environment.score(groups)
+    if list(map(len, found)) != [len(group.episodes) for group in groups]:
+        every = sum(len(group.episodes) for group in groups)
+        return [f"it returned {sum(map(len, found))} mappings of scores for {every} episodes in {len(groups)} groups"]
+    together = [scores[0] for scores in found]
     if list(await environment.score([])):
         return ["it returned scores for no episodes"]
     failures: list[str] = []
@@ -154,10 +157,15 @@ async def _check_scores(environment: Environment, episodes: Sequence[Episode]) -
         ]
         if not math.isfinite(environment.total(scores)) and all(score.applicable for score in scores.values()):
             failures.append(f"the total {where} is not finite")
-        (alone,) = await environment.score([episode])
+        alone = (await environment.score([_group(environment, episode)]))[0][0]
         if _values(alone) != _values(scores):
             failures.append(f"the scores {where} differ alone ({_values(alone)}) and in a batch ({_values(scores)})")
     return failures
+
+
+def _group(environment: Environment, episode: Episode) -> EpisodeGroup:
+    """An episode as often as the environment needs it to compare."""
+    return EpisodeGroup(episode.task, (episode,) * min_group_of(environment))
 
 
 def _values(scores: Mapping[str, Score]) -> dict[str, float]:
@@ -174,7 +182,8 @@ async def _check_outcome(environment: Environment, tasks: Sequence[Task]) -> lis
             for task, reply in zip(told, replies, strict=True)
         ]
         episodes = [await play for play in plays]
-        for episode, scores in zip(episodes, await environment.score(episodes), strict=True):
+        found = await environment.score([_group(environment, episode) for episode in episodes])
+        for episode, (scores, *_) in zip(episodes, found, strict=True):
             score = scores.get(environment.outcome, Score(math.nan))
             if (score.value == 1.0) != (wanted == "gold"):
                 failures.append(

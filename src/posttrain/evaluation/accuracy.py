@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from posttrain.data.chat import ChatFormat
-from posttrain.environments.env import Environment
+from posttrain.environments.env import Environment, need_group
 from posttrain.errors import RewardError, UserError
 from posttrain.rollouts.drive import OnTokens, sample_groups
 from posttrain.rollouts.measures import SOLVED
@@ -53,12 +53,13 @@ def evaluate(
     independent of each other.
 
     Raises:
-        UserError: there are no tasks.
+        UserError: there are no tasks, or a reward compares more samples of a task.
     """
     if not tasks:
         raise UserError("there are no tasks to evaluate; give a data set that has some outside the training data")
     if temperature == 0 and samples_per_task != 1:
         raise ValueError(f"greedy answers do not vary: use 1 sample per task; got {samples_per_task}")
+    need_group(environment, samples_per_task, "the number of samples" if temperature else "greedy decoding")
     groups = sample_groups(
         environment,
         tasks,

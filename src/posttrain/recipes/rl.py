@@ -31,6 +31,7 @@ from posttrain.data import load_texts
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
+from posttrain.environments.env import need_group
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import (
     KL,
@@ -197,6 +198,10 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
     setup = set_up(config, saved.where, where=lambda name: saved_model(name).where)
+    if declared(algorithm, GreedyReward):
+        need_group(setup.environment, 1, f"the most likely one, which {config.algorithm} compares with,")
+    if states := declared(algorithm, StateValues):
+        need_group(setup.environment, states.samples, "--continuations")
     model = setup.policy.model
     renewed, measured = config.renew_reference > 0, setup.gold or config.kl_budget > 0
     optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)

@@ -5,11 +5,12 @@
     posttrain score --dataset completions.jsonl --reward-model runs/reward-model-2026-01-31-1 --json
 
 Rows have `prompt` or `messages`, `completion`, `answer` and perhaps `id`; a run is read from its samples.jsonl. What a
-row earns does not depend on the others, except under a reward that compares the completions of a batch.
+row earns does not depend on the others, except under a reward that compares the completions of a task: rows with the
+same prompt and answer are one group then.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import isfile
 from pathlib import Path
@@ -24,12 +25,13 @@ from posttrain.errors import UserError
 from posttrain.monitoring import Estimate, Progress, Table, jsonl
 from posttrain.monitoring.markup import printable
 from posttrain.monitoring.run import CONFIG, SAMPLES
+from posttrain.rewards import apart
 from posttrain.rollouts.drive import finish
 from posttrain.rollouts.options import check_reward_models
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.rollouts.setup import names_in, refuse_other_zeros, refuse_unreadable
 from posttrain.training.saved import saved_model
-from posttrain.types import Episode, Score
+from posttrain.types import Episode, EpisodeGroup, Score
 
 AT_A_TIME = 64  # completions between two steps of the progress bar
 SHOWN = 20  # rows on the terminal
@@ -147,17 +149,56 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     """Read, score and, with an output, write; that file is there when all of it is, or not at all."""
     path = jsonl.new_file(config.output) if config.output else None
     episodes, environment = _prepare(config)
-    rows: list[Scored] = []
+    groups = _groups(episodes, environment.min_group)
+    found: dict[int, Scored] = {}
     with Progress("score", len(episodes), quiet=quiet) as progress:
-        while len(rows) < len(episodes):
-            some = episodes[len(rows) : len(rows) + AT_A_TIME]
-            scores = finish(environment.score(some))
-            rows += [Scored(e.task.id, environment.total(s), s) for e, s in zip(some, scores, strict=True)]
-            mean = _mean(row.total for row in rows if not math.isnan(row.total))
-            progress.step(len(rows), **({} if mean is None else {"reward": mean}))
+        for some in _at_a_time(groups):
+            scores = finish(environment.score([group for group, _ in some]))
+            for (group, places), of_group in zip(some, scores, strict=True):
+                scored = [Scored(group.task.id, environment.total(s), s) for s in of_group]
+                found |= zip(places, scored, strict=True)
+            mean = _mean(row.total for row in found.values() if not math.isnan(row.total))
+            progress.step(len(found), **({} if mean is None else {"reward": mean}))
+    rows = [found[place] for place in range(len(episodes))]
     if path:
         jsonl.write(path, map(_written, episodes, rows))
     return ScoreResult(tuple(rows), environment.reward.weights, path)
+
+
+def _groups(episodes: Sequence[Episode], least: int) -> list[tuple[EpisodeGroup, list[int]]]:
+    """What is scored together, and the rows of each: every row alone, unless a reward compares the answers to a task.
+
+    Raises:
+        UserError: a task has fewer rows than the reward compares.
+    """
+    if least == 1:
+        return [(group, [place]) for place, group in enumerate(apart(episodes))]
+    places: dict[str, list[int]] = {}
+    for place, episode in enumerate(episodes):
+        places.setdefault(repr((episode.task.prompt, episode.task.answer)), []).append(place)
+    for rows in places.values():
+        if len(rows) < least:
+            raise UserError(
+                f"a reward compares {least} or more completions of a task; row {rows[0] + 1} has {len(rows)} with its "
+                "prompt and answer"
+            )
+    return [
+        (EpisodeGroup(episodes[rows[0]].task, tuple(episodes[row] for row in rows)), rows) for rows in places.values()
+    ]
+
+
+def _at_a_time(
+    groups: Sequence[tuple[EpisodeGroup, list[int]]],
+) -> Iterator[list[tuple[EpisodeGroup, list[int]]]]:
+    """Groups of `AT_A_TIME` rows together, or of one group that has more."""
+    some: list[tuple[EpisodeGroup, list[int]]] = []
+    for group in groups:
+        if some and sum(len(rows) for _, rows in some) + len(group[1]) > AT_A_TIME:
+            yield some
+            some = []
+        some.append(group)
+    if some:
+        yield some
 
 
 def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], SingleTurn]:

@@ -2,9 +2,9 @@
 
 from posttrain.rewards.check import check_gold, check_reward, gold_episode
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, REWARDS, Weighted, parse_rewards
-from posttrain.rewards.custom import CustomReward, from_function, load_reward
+from posttrain.rewards.custom import CustomReward, from_function, load_reward, reward_function
 from posttrain.rewards.learned import COMBINATIONS, Disagreement, LearnedReward, Remembered
-from posttrain.rewards.reward import Named, Reward, score_all, score_each, scoring
+from posttrain.rewards.reward import ROLES, EpisodeReward, Named, Reward, apart, score_all, score_each, scoring
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
 from posttrain.rewards.rules.repetition import Repetition
@@ -24,12 +24,14 @@ __all__ = [
     "COMBINATIONS",
     "DEFAULT_TIMEOUT_S",
     "REWARDS",
+    "ROLES",
     "TIMED_OUT",
     "TIME_LIMITS",
     "AnswerIn",
     "ChoiceVerifier",
     "CustomReward",
     "Disagreement",
+    "EpisodeReward",
     "ExactVerifier",
     "GymVerifier",
     "LanguageConsistency",
@@ -46,6 +48,7 @@ __all__ = [
     "Tags",
     "VerificationPhrases",
     "Weighted",
+    "apart",
     "check_gold",
     "check_reward",
     "extract",
@@ -53,6 +56,7 @@ __all__ = [
     "gold_episode",
     "load_reward",
     "parse_rewards",
+    "reward_function",
     "score_all",
     "score_each",
     "scoring",

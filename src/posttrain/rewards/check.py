@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, cast, runtime_checkable
 
-from posttrain.errors import RewardError
-from posttrain.rewards.reward import Reward, score_all
-from posttrain.types import Episode, Message, Score, Task
+from posttrain.errors import RewardError, UserError
+from posttrain.rewards.reward import ROLES, Reward, apart, bounds_of, min_group_of, role_of, score_all
+from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
 
 
 @runtime_checkable
@@ -19,38 +19,55 @@ class ReadsAnswers(Protocol):
 
 
 async def check_reward(
-    reward: Reward, episodes: Sequence[Episode], *, timeout_s: float = 60.0, deterministic: bool = True
+    reward: Reward,
+    given: Sequence[Episode] | Sequence[EpisodeGroup],
+    *,
+    timeout_s: float = 60.0,
+    deterministic: bool = True,
 ) -> list[str]:
-    """What `reward` does wrong on `episodes`, one line each; an empty list means that it conforms.
+    """What `reward` does wrong on what it is given, one line each; an empty list means that it conforms.
 
-    It is asked for nothing, for all episodes, for all of them again in reverse order, and for each alone. Checked: one
-    score per episode, finite where it applies; the same score for an episode whatever its place and company (left out
-    where `deterministic` is off, for judges and for rewards that compare); values within its `bounds`, if it states
-    them; an unparsed answer never earns; and tasks are left as they were.
+    Episodes are groups of their own. It is asked for nothing, for all groups, for all of them again in reverse order,
+    with the episodes of each in reverse order, and for each group alone. Checked: one score per episode, finite where
+    it applies; the same score for an episode whatever its place in its group and the group's company (left out where
+    `deterministic` is off, for judges); a known role; values within its `bounds`, if it states them; an unparsed answer
+    never earns; and tasks are left as they were.
     """
+    groups = [one if isinstance(one, EpisodeGroup) else EpisodeGroup(one.task, (one,)) for one in given]
+    episodes = [episode for group in groups for episode in group.episodes]
     if not episodes:
         return ["check_reward needs at least one episode"]
     if not cast(object, reward.name) or not isinstance(cast(object, reward.name), str):
         return [f"its name is {reward.name!r}; expected a non-empty string"]
     before = [repr(episode) for episode in episodes]
+
+    async def asked(groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
+        return await score_all(reward, groups, timeout_s=timeout_s)
+
+    turned = [EpisodeGroup(group.task, group.episodes[::-1]) for group in groups]
     try:
         empty = await reward.score([])
-        together = await score_all(reward, episodes, timeout_s=timeout_s)
-        reverse = (await score_all(reward, episodes[::-1], timeout_s=timeout_s))[::-1]
-        alone = [(await score_all(reward, [episode], timeout_s=timeout_s))[0] for episode in episodes]
+        together = _flat(await asked(groups))
+        reverse = _flat((await asked(groups[::-1]))[::-1])
+        within = _flat([scores[::-1] for scores in await asked(turned)])
+        alone = _flat([(await asked([group]))[0] for group in groups])
     except Exception as error:
-        return [str(error) if isinstance(error, RewardError) else f"it raised {type(error).__name__}: {error}"]
+        known = isinstance(error, RewardError | UserError)
+        return [str(error) if known else f"it raised {type(error).__name__}: {error}"]
     failures = [f"it returned {empty!r} for an empty batch; expected []"] if empty != [] else []
+    if role_of(reward) not in ROLES:
+        failures.append(f"its role is {role_of(reward)!r}; expected one of {', '.join(ROLES)}")
     if [repr(episode) for episode in episodes] != before:
         failures.append("it changed the episodes that it was given")
-    bounds = cast("tuple[float, float] | None", getattr(reward, "bounds", None))
+    bounds = bounds_of(reward)
     for i, score in enumerate(together):
         where = f"on task {episodes[i].task.id!r}"
         if score.applicable and bounds and not bounds[0] <= score.value <= bounds[1]:
             failures.append(f"it gave {score.value} {where}; it states {bounds[0]} to {bounds[1]}")
         if score.unparsed and score.value > 0:
             failures.append(f"it gave {score.value} {where} for an unparsed answer; expected 0 or less")
-        others = {"in a reversed batch": reverse[i], "alone": alone[i]} if deterministic else {}
+        ways = {"in a reversed batch": reverse[i], "in a reversed group": within[i], "alone": alone[i]}
+        others = ways if deterministic else {}
         failures.extend(
             f"it gave {score.value} {where}, but {other.value} {how}"
             for how, other in others.items()
@@ -70,7 +87,7 @@ async def check_gold(reward: Reward, tasks: Sequence[Task], *, timeout_s: float 
     episodes = [gold_episode(task) for task in tasks if task.gold is not None]
     if not episodes:
         return ["no task has a gold completion, so nothing was checked"]
-    scores = await score_all(reward, episodes, timeout_s=timeout_s)
+    scores = _flat(await score_all(reward, apart(episodes), timeout_s=timeout_s))
     return [
         f"task {episode.task.id!r}: gold completion scores {score.value:g} under '{reward.name}' "
         f"(answer {episode.task.answer!r}, parsed {score.parsed!r}; {score.explanation or 'no explanation'})"
@@ -88,11 +105,11 @@ async def unreadable_answers(reward: Reward, tasks: Sequence[Task]) -> list[str]
     """
     if isinstance(reward, ReadsAnswers):
         return await reward.unreadable(tasks)
-    if not getattr(reward, "verifies", False):
+    if role_of(reward) != "verifier" or min_group_of(reward) > 1:
         return [""] * len(tasks)
     silent = [Episode(task, (*task.prompt, Message("assistant", ""))) for task in tasks]
     try:
-        await reward.score(silent)
+        await reward.score(apart(silent))
     except RewardError:
         return [await _failure(reward, episode) for episode in silent]
     return [""] * len(tasks)
@@ -100,7 +117,7 @@ async def unreadable_answers(reward: Reward, tasks: Sequence[Task]) -> list[str]
 
 async def _failure(reward: Reward, episode: Episode) -> str:
     try:
-        await reward.score([episode])
+        await reward.score(apart([episode]))
     except RewardError as error:
         return str(error)
     return ""
@@ -109,6 +126,10 @@ async def _failure(reward: Reward, episode: Episode) -> str:
 def gold_episode(task: Task) -> Episode:
     """The episode in which the task is answered by its gold completion."""
     return Episode(task, (*task.prompt, Message("assistant", task.gold or "")))
+
+
+def _flat(scores: Sequence[Sequence[Score]]) -> list[Score]:
+    return [score for of_group in scores for score in of_group]
 
 
 def _same(a: Score, b: Score) -> bool:

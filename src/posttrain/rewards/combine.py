@@ -11,7 +11,7 @@ from functools import partial
 from posttrain.errors import UserError, unknown
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.custom import CustomReward, load_reward
-from posttrain.rewards.reward import Reward, score_all
+from posttrain.rewards.reward import Reward, bounds_of, min_group_of, role_of, score_all
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
 from posttrain.rewards.rules.repetition import Repetition
@@ -23,7 +23,7 @@ from posttrain.rewards.verifiers.exact import ExactVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
 from posttrain.rewards.verifiers.numbers import NumberVerifier
-from posttrain.types import Episode, Score, Task
+from posttrain.types import EpisodeGroup, Score, Task
 
 REWARDS: dict[str, Callable[[], Reward]] = {
     "math": MathVerifier,
@@ -87,11 +87,16 @@ class Weighted:
         Empty where no verifier is, and a score of 1 does not mean solved: beside a reward model, beside a function that
         has given a score outside 0 to 1, and for rules that only take something off.
         """
-        verifiers = [reward.name for reward, _ in self.parts if getattr(reward, "verifies", False)]
-        judges = [reward for reward, _ in self.parts if not getattr(reward, "beside", False)]
-        if verifiers or any(getattr(reward, "unbounded", False) for reward in judges):
+        verifiers = [reward.name for reward, _ in self.parts if role_of(reward) == "verifier"]
+        judges = {reward.name: bounds_of(reward) or _SHARE for reward, _ in self.parts if role_of(reward) != "monitor"}
+        if verifiers or any(math.isinf(most) for _, most in judges.values()):
             return verifiers[0] if verifiers else ""
-        return next((reward.name for reward in judges if getattr(reward, "bounds", _SHARE)[1] == 1), "")
+        return next((name for name, (_, most) in judges.items() if most == 1), "")
+
+    @property
+    def min_group(self) -> int:
+        """How many completions of a task the rewards need together."""
+        return max(min_group_of(reward) for reward, _ in self.parts)
 
     @property
     def unbounded(self) -> dict[str, float]:
@@ -109,17 +114,19 @@ class Weighted:
     def certain(self) -> bool:
         """Whether the outcome stays what it is: a function may yet give a score that shows that 1 is not its most."""
         found = next((reward for reward, _ in self.parts if reward.name == self.outcome), None)
-        return found is not None and (getattr(found, "verifies", False) or hasattr(found, "bounds"))
+        return found is not None and (role_of(found) == "verifier" or bounds_of(found) is not None)
 
-    async def score_parts(self, episodes: Sequence[Episode]) -> list[dict[str, Score]]:
-        """The scores of every reward by its name, one dictionary per episode. The rewards work at the same time.
+    async def score_parts(self, groups: Sequence[EpisodeGroup]) -> list[list[dict[str, Score]]]:
+        """The scores of every reward by its name, one dictionary per episode of each group.
+
+        The rewards work at the same time.
 
         Raises:
             RewardError: any of them failed; see `score_all`.
         """
         asked = [
             asyncio.ensure_future(
-                score_all(reward, episodes, timeout_s=math.inf if getattr(reward, "patient", False) else self.timeout_s)
+                score_all(reward, groups, timeout_s=math.inf if getattr(reward, "patient", False) else self.timeout_s)
             )
             for reward, _ in self.parts
         ]
@@ -131,7 +138,10 @@ class Weighted:
             await asyncio.gather(*asked, return_exceptions=True)
             raise
         names = list(self.weights)
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [
+            [dict(zip(names, row, strict=True)) for row in zip(*of_group, strict=True)]
+            for of_group in zip(*columns, strict=True)
+        ]
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Of each task, why the first part that cannot read its own answer cannot; "" where all can."""

@@ -13,14 +13,23 @@ a batch of completions, as TRL's reward functions do
     def reward(completions, answer, level): ...                a column's list may have the column's own name
     def reward(completion_ids, **kwargs): ...                  token ids after the prompt, the stop token included
 
+the completions of one task, to compare them with each other; other arguments as in a batch
+
+    def reward(group, completions): ...                        group: posttrain.types.EpisodeGroup
+
 In a batch `prompts` and `completions` are what TRL's trainers pass: text where the data's prompt is text, and lists of
 {role, content} where it is such a list. One at a time they are text: `prompt` is the last user message, `completion`
 the last thing that the assistant said. A function that needs the conversation takes `episode` (or `episodes`).
 
 Parameters may be left out, in any order. One that is none of these words is a column of the data; `**columns` gets
-those that every task of the batch has. The function returns a number, a bool or a Score, or a list of them for a batch,
-in which None says that the reward does not apply to a completion. It may be `async`. A function that is not runs in a
-thread, so that a hang hits the time limit.
+those that every task of the batch has. The function returns a number, a bool or a Score, or a list of them for a batch
+or a group, in which None says that the reward does not apply to a completion. It may be `async`. A function that is not
+runs in a thread, so that a hang hits the time limit.
+
+What else is known of a function is declared above it:
+
+    @reward_function(role="verifier", bounds=(0, 1), min_group=2)
+    def majority(group, completions): ...
 
 TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_state` and `environments` do not exist.
 """
@@ -32,13 +41,13 @@ from asyncio import gather
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from posttrain import user_code
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import RewardError, UserError, unknown
 from posttrain.rewards.background import in_thread, without_exit
-from posttrain.rewards.reward import scoring
-from posttrain.types import Episode, Message, Score
+from posttrain.rewards.reward import ROLES, scoring
+from posttrain.types import Episode, EpisodeGroup, Message, Score
 
 _PLURALS = {
     "completion": "completions",
@@ -49,8 +58,63 @@ _PLURALS = {
 }
 _TRAINER = ("trainer_state", "environments")  # what TRL's trainers pass, and only they have
 _SIGNATURES = (
-    "(completion, task), (prompt, completion, answer, **metadata) or (prompts, completions, answers, **columns)"
+    "(completion, task), (prompt, completion, answer, **metadata), (prompts, completions, answers, **columns) or "
+    "(group, completions)"
 )
+_UNBOUNDED = (-math.inf, math.inf)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is known of a function besides its parameters; see `Reward`."""
+
+    role: str = "rule"
+    bounds: tuple[float, float] | None = None
+    min_group: int = 1
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise unknown("role of a reward", self.role, ROLES)
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise UserError(f"the bounds of a reward are its lowest and its highest value; got {self.bounds}")
+        if self.min_group < 1:
+            raise UserError(f"the smallest group of a reward is 1 or more; got {self.min_group}")
+
+
+_DECLARED = "__posttrain_reward__"
+
+
+def reward_function(
+    *, role: str = "rule", bounds: tuple[float, float] | None = None, min_group: int = 1
+) -> Callable[[F], F]:
+    """Declare what a reward function is; the function stays what it was.
+
+    Args:
+        role: `verifier`, a score of 1 means that the task is solved; `rule`; `learned`; `judge`; `monitor`, it is
+            logged and never optimised.
+        bounds: the lowest and the highest value; another one is an error then. Unless given, a function that stays
+            within 0 and 1 is taken for one whose 1 is the best.
+        min_group: how many completions of a task it needs, where it compares them.
+
+    Raises:
+        UserError: an unknown role, bounds that are none, or a group below 1.
+
+    Example:
+        >>> @reward_function(min_group=2)
+        ... def longest(group, completions):
+        ...     return [len(c) == max(map(len, completions)) for c in completions]
+        >>> from_function(longest).min_group
+        2
+    """
+    declared = Declared(role, bounds, min_group)
+
+    def mark(function: F) -> F:
+        setattr(function, _DECLARED, declared)
+        return function
+
+    return mark
 
 
 @dataclass(frozen=True)
@@ -59,26 +123,46 @@ class CustomReward:
 
     name: str
     function: Callable[..., Any]
-    mode: Literal["single", "batch"]
+    mode: Literal["single", "batch", "group"]
     parameters: tuple[str, ...]  # that it must be given
     optional: tuple[str, ...]  # that it is given if the tasks have them
     rest: bool  # whether it takes **metadata
+    declared: Declared = Declared()
     beyond: list[float] = field(default_factory=list[float], compare=False, repr=False)  # its first score not in [0, 1]
 
     @property
-    def unbounded(self) -> bool:
-        """Whether it has given a score outside 0 to 1, so that a score of 1 does not mean that a task is solved."""
-        return bool(self.beyond)
+    def role(self) -> str:
+        """As declared."""
+        return self.declared.role
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode.
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """As declared; infinite once a function that declares none has given a score outside 0 to 1."""
+        return self.declared.bounds or (_UNBOUNDED if self.beyond else None)
+
+    @property
+    def min_group(self) -> int:
+        """As declared."""
+        return self.declared.min_group
+
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
+        """For each group one score per episode.
 
         Raises:
-            RewardError: the function raised, or returned something that is not a finite number; or it wants a key that
-                a task's metadata does not have.
+            RewardError: the function raised, or returned something that is not a finite number within its bounds; or it
+                wants a key that a task's metadata does not have.
         """
-        if not episodes:
-            return []
+        if self.mode == "group":
+            return [await self._compared(group) for group in groups]
+        episodes = [episode for group in groups for episode in group.episodes]
+        scores = iter(await self._score_episodes(episodes) if episodes else [])
+        return [[next(scores) for _ in group.episodes] for group in groups]
+
+    async def _compared(self, group: EpisodeGroup) -> list[Score]:
+        columns = self._columns(group.episodes)
+        return self._scores(group.episodes, await self._call({**columns, "group": group}))
+
+    async def _score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         if self.mode == "batch":
             try:
                 returned = await self._call(self._columns(episodes))
@@ -106,7 +190,7 @@ class CustomReward:
 
     def _columns(self, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
         """What the function is given, each as a list over `episodes`."""
-        batch = self.mode == "batch"
+        batch = self.mode != "single"
         ours: dict[str, list[Any]] = {
             "completion": [_said(episode) if batch else episode.completion for episode in episodes],
             "prompt": [_asked(episode) if batch else _question(episode) for episode in episodes],
@@ -128,7 +212,7 @@ class CustomReward:
         shared = {key for key in episodes[0].task.metadata if all(key in e.task.metadata for e in episodes)}
         for name in self.parameters:
             for episode in episodes:
-                if name not in ours and name not in episode.task.metadata and name not in _LOGS:
+                if name not in ours and name not in episode.task.metadata and name not in (*_LOGS, "group"):
                     raise RewardError(_no_such_key(self.name, name, episode))
         wanted = {*self.parameters, *self.optional, *(shared if self.rest else ())}
         metadata = {key: [episode.task.metadata[key] for episode in episodes] for key in wanted & shared}
@@ -163,6 +247,12 @@ class CustomReward:
             raise RewardError(
                 f"reward '{self.name}' returned {value!r} on task {episode.task.id!r}; expected a finite number, a "
                 f"bool or a Score{hint}"
+            )
+        bounds = self.declared.bounds
+        if score.applicable and bounds and not bounds[0] <= score.value <= bounds[1]:
+            raise RewardError(
+                f"reward '{self.name}' returned {score.value:g} on task {episode.task.id!r}; it declares bounds of "
+                f"{bounds[0]:g} and {bounds[1]:g}"
             )
         if score.applicable and not self.beyond and not (0 <= score.value <= 1):
             self.beyond.append(score.value)
@@ -204,7 +294,7 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
     rest = any(p.kind == p.VAR_KEYWORD for p in parameters)
     nameless = [str(p) for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
     single = names & {"completion", "episode"}
-    batch = names & {"completions", "episodes"}
+    batch = names & {"completions", "episodes", "group"}
     if not single:
         batch |= names & {"completion_ids"}
     if wanted := [p.name for p in named if p.name in _TRAINER and p.default is p.empty]:
@@ -214,17 +304,21 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
     if nameless or bool(single) == bool(batch):
         given = f"({', '.join(str(p) for p in parameters)})"
         raise UserError(f"cannot understand the parameters {given} of reward '{name}'; expected {_SIGNATURES}")
+    declared: Declared = getattr(function, _DECLARED, Declared())
+    if declared.min_group > 1 and "group" not in names:
+        raise UserError(f"reward '{name}' declares min_group, but takes no `group`; expected (group, completions)")
     return CustomReward(
         name=name,
         function=function,
-        mode="single" if single else "batch",
+        mode="group" if "group" in names else "single" if single else "batch",
         parameters=tuple(p.name for p in named if p.default is p.empty),
         optional=tuple(p.name for p in named if p.default is not p.empty),
         rest=rest,
+        declared=declared,
     )
 
 
-def _usual(mode: Literal["single", "batch"]) -> set[str]:
+def _usual(mode: str) -> set[str]:
     """What `**metadata` is given besides metadata: TRL's functions find prompts there that they do not name."""
     if mode == "single":
         return {"prompt", "completion", "answer"}

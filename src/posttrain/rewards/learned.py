@@ -11,6 +11,7 @@ from statistics import fmean, pvariance
 from types import MappingProxyType
 
 from posttrain.errors import RewardError, UserError, unknown
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.types import Episode, Message, Score, ScoreFn
 
 Combine = Callable[[Sequence[float], float], float]
@@ -34,7 +35,7 @@ uncertainty-weighted optimisation.
 
 
 @dataclass(frozen=True)
-class LearnedReward:
+class LearnedReward(EpisodeReward):
     """What a reward model gives. It has no bounds, and no value of it means that a task is solved.
 
     Args:
@@ -48,7 +49,9 @@ class LearnedReward:
     name: str = "reward_model"
     use: str = "mean"
     penalty: float = 0.5
-    unbounded = patient = True
+    role = "learned"
+    bounds = (-math.inf, math.inf)
+    patient = True
 
     def __post_init__(self) -> None:
         if self.use not in COMBINATIONS:
@@ -56,7 +59,7 @@ class LearnedReward:
         if not 0 <= self.penalty < math.inf:
             raise UserError(f"the penalty of disagreement must be 0 or more; got {self.penalty}")
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode.
 
         Raises:
@@ -67,7 +70,7 @@ class LearnedReward:
 
 
 @dataclass(frozen=True)
-class Disagreement:
+class Disagreement(EpisodeReward):
     """How far the members of an ensemble are apart: the standard deviation of their scores. To be logged beside.
 
     With `Remembered` as `ask`, shared with the reward itself, nothing is scored twice.
@@ -75,9 +78,10 @@ class Disagreement:
 
     ask: ScoreFn
     name: str = "disagreement"
-    beside = patient = True
+    role = "monitor"
+    patient = True
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode; errors as those of `LearnedReward`."""
         return [Score(pvariance(scores) ** 0.5) for scores in _asked(self.ask, self.name, episodes)]
 

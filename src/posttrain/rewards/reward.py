@@ -1,8 +1,9 @@
 """The interface of a reward, and the guard through which every caller asks one.
 
-A reward sees finished episodes, in words, and answers each with a `Score`. It is asked for a whole batch at once, so
-that one that compares, or calls something slow, can do so once. A reward that fails stops the run: a failure that is
-scored 0 would be learned as if the policy had been wrong.
+A reward sees groups of finished episodes, in words, and answers each episode with a `Score`. It is asked for a whole
+batch at once, so that one that calls something slow can do so once. Most rewards look at one episode at a time
+(`EpisodeReward`); one that compares the answers to a task says how many it needs. A reward that fails stops the run: a
+failure that is scored 0 would be learned as if the policy had been wrong.
 """
 
 import math
@@ -15,17 +16,21 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from posttrain.errors import RewardError, UserError, described
 from posttrain.rewards.background import DidNotFinish, run_apart
-from posttrain.types import Episode, Score
+from posttrain.types import Episode, EpisodeGroup, Score
 
 
 @runtime_checkable
 class Reward(Protocol):
     """Something that scores episodes. A frozen dataclass with a `name` and this one method is enough.
 
-    Optional class attributes: `bounds`, the (lowest, highest) value that it can give, which `check_reward` tests;
-    `verifies = True`, which says that its score of 1 means that the task is solved; `unbounded = True`, that no score
-    of it means that; `beside = True`, that it is only logged; `patient = True`, that it computes as long as it takes,
-    as a model does, and has no time limit.
+    Optional attributes:
+
+    - `role`: `verifier`, a score of 1 means that the task is solved; `rule`, the default; `learned`, from people's
+      choices; `judge`, a model that is asked; `monitor`, it is logged and never optimised.
+    - `bounds`: the (lowest, highest) value that it can give, which `check_reward` tests; infinite ones say that no
+      value means that a task is solved.
+    - `min_group`: how many episodes of a task it needs to compare; 1 unless given.
+    - `patient = True`: it computes as long as it takes, as a model does, and has no time limit.
     """
 
     @property
@@ -33,30 +38,74 @@ class Reward(Protocol):
         """What it is called in weights, metrics and reports."""
         ...
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
-        """One score per episode, in order. Raises rather than guesses."""
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
+        """For each group one score per episode, in order. Raises rather than guesses."""
         ...
+
+
+ROLES = ("verifier", "rule", "learned", "judge", "monitor")
+
+
+def role_of(reward: Reward) -> str:
+    """What a reward declares itself to be: one of `ROLES`."""
+    return getattr(reward, "role", "rule")
+
+
+def bounds_of(reward: Reward) -> tuple[float, float] | None:
+    """The lowest and the highest value that a reward states it can give; None where it states none."""
+    return getattr(reward, "bounds", None)
+
+
+def min_group_of(reward: Reward) -> int:
+    """How many episodes of a task a reward needs."""
+    return getattr(reward, "min_group", 1)
+
+
+class EpisodeReward:
+    """A reward that looks at one episode at a time, whatever its company: a subclass has a `name` and this method."""
+
+    name: str
+
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+        """One score per episode, in order. Raises rather than guesses."""
+        raise NotImplementedError
+
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
+        """As in `Reward`."""
+        episodes = [episode for group in groups for episode in group.episodes]
+        returned = iter(_checked(self.name, episodes, await self.score_episodes(episodes) if episodes else []))
+        return [[next(returned) for _ in group.episodes] for group in groups]
+
+
+def apart(episodes: Sequence[Episode]) -> list[EpisodeGroup]:
+    """Each episode as a group of its own."""
+    return [EpisodeGroup(episode.task, (episode,)) for episode in episodes]
 
 
 @dataclass(frozen=True)
 class Named:
-    """A reward under another name."""
+    """A reward under another name, to be logged and never optimised."""
 
     reward: Reward
     name: str
-    beside = True
+    role = "monitor"
 
     @property
     def patient(self) -> bool:
         """As the reward is."""
         return getattr(self.reward, "patient", False)
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    @property
+    def min_group(self) -> int:
+        """As the reward's."""
+        return min_group_of(self.reward)
+
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
         """What the reward says."""
-        return await self.reward.score(episodes)
+        return await self.reward.score(groups)
 
 
-async def score_all(reward: Reward, episodes: Sequence[Episode], *, timeout_s: float) -> list[Score]:
+async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s: float) -> list[list[Score]]:
     """Ask `reward` for its scores and let nothing but one `Score` per episode through, finite where it applies.
 
     The reward runs in a thread of its own, so that a hang hits the time limit even if it blocks. (Only compiled code
@@ -65,20 +114,26 @@ async def score_all(reward: Reward, episodes: Sequence[Episode], *, timeout_s: f
 
     Args:
         reward: what to ask.
-        episodes: the batch; an empty one is answered without asking.
+        groups: the batch; an empty one is answered without asking.
         timeout_s: seconds for the whole batch.
 
     Raises:
         RewardError: it raised, did not finish in time, or returned something other than one finite score per episode.
             The message names the reward, the episode by its task's id, and the cause.
-        UserError: raised by the reward itself, passed through.
+        UserError: a group has fewer episodes than the reward compares; or raised by the reward itself, passed through.
     """
+    episodes = [episode for group in groups for episode in group.episodes]
     if not episodes:
-        return []
+        return [[] for _ in groups]
+    if small := [group for group in groups if len(group.episodes) < min_group_of(reward)]:
+        raise UserError(
+            f"reward '{reward.name}' compares {min_group_of(reward)} or more completions of a task; "
+            f"{_tasks(small[0].episodes[:1])} has {len(small[0].episodes)}"
+        )
     running: list[tuple[int, Episode]] = []
     token = _running.set(running)
     try:
-        returned = cast(object, await run_apart(reward.name, reward.score(episodes), timeout_s))
+        returned = cast(object, await run_apart(reward.name, reward.score(groups), timeout_s))
     except DidNotFinish:
         culprits = [episode for _, episode in running] or episodes
         raise RewardError(
@@ -91,7 +146,7 @@ async def score_all(reward: Reward, episodes: Sequence[Episode], *, timeout_s: f
         raise RewardError(f"reward '{reward.name}' {_raised(error)} on {_tasks(episodes)}") from error
     finally:
         _running.reset(token)
-    return _checked(reward.name, episodes, returned)
+    return _checked_groups(reward.name, groups, returned)
 
 
 @contextmanager
@@ -130,6 +185,17 @@ def score_each(name: str, episodes: Sequence[Episode], score_one: Callable[[Epis
 
 _nobody: list[tuple[int, Episode]] = []
 _running: ContextVar[list[tuple[int, Episode]]] = ContextVar("_running", default=_nobody)
+
+
+def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object) -> list[list[Score]]:
+    """`returned` as scores of each group, or the error that says what is wrong with it."""
+    values = cast(Sequence[object], returned) if isinstance(returned, list | tuple) else None
+    if values is None or len(values) != len(groups):
+        what = _kind(cast(object, returned)) if values is None else f"{len(values)} lists"
+        raise RewardError(
+            f"reward '{name}' returned {what} for {len(groups)} groups; expected one list of scores for each"
+        )
+    return [_checked(name, group.episodes, value) for group, value in zip(groups, values, strict=True)]
 
 
 def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[Score]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
-from posttrain.environments.env import Environment
+from posttrain.environments.env import Environment, need_group
 from posttrain.errors import RewardError
 from posttrain.rollouts.drive import OnTokens, play, score
 from posttrain.types import Engine, Group, Sampling, States, StateValues, Trajectory
@@ -31,6 +31,7 @@ def state_values(
     K are the continuations to which a reward applies. States of one task with the same tokens are continued once. Of a
     trajectory of several turns the first is cut.
     """
+    need_group(environment, states.samples, "the number of continuations of a state")
     begun = [[step_starts(t, states, chat) for t in group.trajectories] for group in groups]
     wanted: dict[tuple[int, tuple[int, ...]], float] = {}
     for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):

@@ -9,14 +9,25 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, TypeVar
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
-from posttrain.environments.env import Environment
+from posttrain.environments.env import Environment, need_group
 from posttrain.errors import RewardError
-from posttrain.types import Completion, Engine, Episode, Group, Message, Request, Sampling, Task, Trajectory, Turn
+from posttrain.types import (
+    Completion,
+    Engine,
+    Episode,
+    EpisodeGroup,
+    Group,
+    Message,
+    Request,
+    Sampling,
+    Task,
+    Trajectory,
+    Turn,
+)
 
 AWAKE_S = 0.2  # how late a signal can be
 
@@ -184,16 +195,16 @@ async def _play_all(
 
 def score(environment: Environment, tasks: Sequence[Task], played: Sequence[Sequence[Played]]) -> list[Group]:
     """Score all episodes of a batch together; `played[p]` are the episodes of `tasks[p]`."""
-    episodes = [p.episode for group in played for p in group]
+    episodes = [EpisodeGroup(task, tuple(p.episode for p in of)) for task, of in zip(tasks, played, strict=True)]
     scores = finish(environment.score(episodes))
-    if len(scores) != len(episodes):
-        raise RewardError(f"{type(environment).__name__} scored {len(scores)} of {len(episodes)} episodes")
-    in_order = iter(scores)
+    if list(map(len, scores)) != [len(of) for of in played]:
+        raise RewardError(
+            f"{type(environment).__name__} scored {sum(map(len, scores))} of {sum(map(len, played))} episodes"
+        )
     groups: list[Group] = []
-    for task, group in zip(tasks, played, strict=True):
-        parts = tuple(islice(in_order, len(group)))
+    for task, of, parts in zip(tasks, played, scores, strict=True):
         rewards = tuple(environment.total(part) for part in parts)
-        groups.append(Group(task, tuple(p.trajectory for p in group), rewards, parts))
+        groups.append(Group(task, tuple(p.trajectory for p in of), rewards, tuple(parts)))
     return groups
 
 
@@ -208,7 +219,12 @@ def sample_groups(
     seed: int,
     on_tokens: OnTokens | None = None,
 ) -> list[Group]:
-    """G scored trajectories of each task. Every draw depends on `seed`, the task's place and the completion's alone."""
+    """G scored trajectories of each task. Every draw depends on `seed`, the task's place and the completion's alone.
+
+    Raises:
+        UserError: the environment's rewards compare more than G completions of a task.
+    """
+    need_group(environment, completions_per_prompt, "the number of completions of a prompt")
     places = [(p, g) for p in range(len(tasks)) for g in range(completions_per_prompt)]
     seeds = [seed_for(seed, "completion", p, g) for p, g in places]
     played = play(environment, [tasks[p] for p, _ in places], engine, chat, sampling, seeds, on_tokens)

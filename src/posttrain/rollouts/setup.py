@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments import SingleTurn
+from posttrain.environments.env import need_group
 from posttrain.environments.overseen import overseen, rewards_in
 from posttrain.errors import DataError, UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
@@ -74,6 +75,9 @@ def set_up(
         gold=gold_rewards,
         gold_model=gold_model,
     )
+    need_group(environment, options.completions_per_prompt, "--completions-per-prompt")
+    if options.eval_every:
+        need_group(judge, options.eval_samples, "--eval-samples")
     policy = load_policy(
         model,
         precision=options.precision,

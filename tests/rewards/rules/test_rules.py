@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.rewards import REWARDS, check_reward
-from tests.rewards.episodes import episode
+from tests.rewards.episodes import episode, unguarded
 
 RULES = ("tags", "language", "length", "length_target", "repetition", "steps", "verification")
 TEXT = st.lists(
@@ -33,7 +33,7 @@ def test_conforms(name):
 def test_a_hostile_completion_takes_no_time(name):
     start = time.monotonic()
     for text in ("<think>", "a", " ", "\n", "wait ", "1. ", ". ", "</think>", "- ", "step 1 "):
-        asyncio.run(REWARDS[name]().score([episode(text * 20_000)]))
+        unguarded(REWARDS[name](), [episode(text * 20_000)])
     assert time.monotonic() - start < 10
 
 
@@ -41,6 +41,6 @@ def test_a_hostile_completion_takes_no_time(name):
 @given(words=TEXT)
 def test_the_value_is_always_within_the_stated_bounds(name, words):
     rule = REWARDS[name]()
-    (score,) = asyncio.run(rule.score([episode("".join(words))]))
+    (score,) = unguarded(rule, [episode("".join(words))])
     low, high = rule.bounds
     assert low <= score.value <= high and not score.unparsed

@@ -10,7 +10,7 @@ from posttrain.errors import RewardError
 from posttrain.rewards import ChoiceVerifier, check_reward
 from posttrain.rewards.verifiers import choice
 from posttrain.rewards.verifiers.choice import read_letter
-from tests.rewards.episodes import episode, score, value
+from tests.rewards.episodes import episode, score, unguarded, value
 
 CITIES = ["London", "Paris", "Rome", "Bern"]
 
@@ -191,7 +191,7 @@ LISTED = "What is the capital of France?\nA) London\nB) Paris\n(C) Rome"
     ],
 )
 def test_what_stands_with_a_letter_is_its_own_choice_or_words_of_the_question(text, question, letter):
-    got = asyncio.run(ChoiceVerifier().score([episode(f"<answer>{text}</answer>", "B", question=question)]))[0]
+    got = unguarded(ChoiceVerifier(), [episode(f"<answer>{text}</answer>", "B", question=question)])[0]
     assert (got.parsed if not got.unparsed else None) == letter
 
 

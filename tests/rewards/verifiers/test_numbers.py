@@ -15,7 +15,7 @@ from posttrain.rewards import NumberVerifier, check_gold, check_reward
 from posttrain.rewards.verifiers import numbers
 from posttrain.rewards.verifiers.numbers import Number, final_number, parse_number
 from posttrain.types import Message, Task
-from tests.rewards.episodes import episode, score, value
+from tests.rewards.episodes import episode, score, unguarded, value
 
 GSM8K = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
 
@@ -243,7 +243,7 @@ def test_a_changed_number_is_never_paid_however_it_is_decorated(number, change, 
 )
 def test_signs_fractions_percent_and_units(gold, answer, expected):
     task = episode(f"#### {answer}", gold, question="How many apples?")
-    (got,) = asyncio.run(NumberVerifier().score([task]))
+    (got,) = unguarded(NumberVerifier(), [task])
     assert got.value == expected
 
 

@@ -1,4 +1,3 @@
-import asyncio
 import json
 import os
 import threading
@@ -6,11 +5,11 @@ import time
 
 import pytest
 
-from posttrain.rewards import MathVerifier, score_all
+from posttrain.rewards import MathVerifier
 from posttrain.rewards.verifiers import math, pool
 from posttrain.rewards.verifiers.pool import TIME_LIMITS, Workers, together, workers_for
 from posttrain.rewards.verifiers.worker import TIMED_OUT, Worker, WorkerTimeout
-from tests.rewards.episodes import episode
+from tests.rewards.episodes import episode, scores
 
 HERE = __name__
 
@@ -119,7 +118,7 @@ def test_together_keeps_the_order_and_raises_the_first_error(monkeypatch):
 def test_sixty_towers_of_powers_are_refused_without_being_asked_about(monkeypatch):
     monkeypatch.setattr(math, "workers_for", lambda target: pytest.fail("asked"))
     episodes = [episode(r"\boxed{9^{9^{9^9}}}", "5", id=str(i)) for i in range(60)]
-    got = asyncio.run(score_all(MathVerifier(), episodes, timeout_s=60))
+    got = scores(MathVerifier(), episodes)
     assert all(one.unparsed and one.explanation.startswith("too large") for one in got)
 
 
@@ -129,7 +128,7 @@ def test_a_batch_of_hangs_is_unparsed_and_the_run_goes_on(monkeypatch):
 
     monkeypatch.setattr(Worker, "ask", ask)
     episodes = [episode(rf"\boxed{{x+{i}}}", "y", id=str(i)) for i in range(8)]
-    got = asyncio.run(score_all(MathVerifier(), episodes, timeout_s=60))
+    got = scores(MathVerifier(), episodes)
     assert all(one.unparsed and one.value == 0 and one.explanation.startswith(TIMED_OUT) for one in got)
 
 

@@ -1,4 +1,3 @@
-import asyncio
 import doctest
 import time
 
@@ -8,7 +7,7 @@ from posttrain.rewards import ChoiceVerifier, NumberVerifier
 from posttrain.rewards.verifiers import surroundings
 from posttrain.rewards.verifiers.extraction import AnswerIn
 from posttrain.types import Score
-from tests.rewards.episodes import episode
+from tests.rewards.episodes import episode, unguarded
 
 PLACES: dict[AnswerIn, str] = {"hashes": "#### 42", "answer": "<answer>42</answer>", "boxed": r"$\boxed{42}$"}
 LETTERS: dict[AnswerIn, str] = {"answer": "<answer>B</answer>", "boxed": r"$\boxed{B}$"}
@@ -16,12 +15,12 @@ LETTERS: dict[AnswerIn, str] = {"answer": "<answer>B</answer>", "boxed": r"$\box
 
 def number(completion: str, answer_in: AnswerIn) -> Score:
     task = episode(completion, 42, question="How many eggs does she sell?")
-    return asyncio.run(NumberVerifier(answer_in=answer_in).score([task]))[0]
+    return unguarded(NumberVerifier(answer_in=answer_in), [task])[0]
 
 
 def letter(completion: str, answer_in: AnswerIn) -> Score:
     task = episode(completion, "B", question="Where?\nA) London\nB) Paris\nC) Rome")
-    return asyncio.run(ChoiceVerifier(answer_in=answer_in).score([task]))[0]
+    return unguarded(ChoiceVerifier(answer_in=answer_in), [task])[0]
 
 
 TAKEN_BACK = [

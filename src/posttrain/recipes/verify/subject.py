@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import ClassVar
 
 import torch
@@ -15,7 +16,7 @@ from posttrain.rollouts.policy import Policy
 from posttrain.training.learner import Batch
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy_batch import policy_batch
-from posttrain.types import Completion, Engine, Episode, Group, Message, Request, Sampling, Score, Task
+from posttrain.types import Completion, Engine, Episode, EpisodeGroup, Group, Message, Request, Sampling, Score, Task
 
 QUESTIONS = ("What is 12 + 7?", "Name three colours.", "Why is the sky blue?", "Write a word that rhymes with cat.")
 ALGORITHM = GRPO(kl_coefficient=0.0)
@@ -42,9 +43,10 @@ class Dialogue:
             messages += [reply, *new]
         return Episode(task, tuple(messages[:-1]))
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Mapping[str, Score]]:
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Mapping[str, Score]]]:
         """Alternating rewards, so that every group has a signal."""
-        return [{"reward": Score(float(i % 2))} for i in range(len(episodes))]
+        place = count()
+        return [[{"reward": Score(float(next(place) % 2))} for _ in group.episodes] for group in groups]
 
     def total(self, scores: Mapping[str, Score]) -> float:
         """The reward."""

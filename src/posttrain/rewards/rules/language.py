@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.types import Episode, Score
 
 # East Asian text mixes scripts within one language; everything else is one word of the character's Unicode name.
@@ -15,7 +15,7 @@ _FAMILIES = {"CJK": "han", "HIRAGANA": "han", "KATAKANA": "han", "BOPOMOFO": "ha
 
 
 @dataclass(frozen=True)
-class LanguageConsistency:
+class LanguageConsistency(EpisodeReward):
     """The share of the completion's letters that are in the expected script, from 0 to 1.
 
         value = letters in the script / all letters
@@ -34,7 +34,7 @@ class LanguageConsistency:
     name: str = "language"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 

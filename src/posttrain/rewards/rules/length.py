@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.types import Episode, Score
 
 
@@ -19,7 +19,7 @@ def count_words(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class SoftOverlong:
+class SoftOverlong(EpisodeReward):
     """DAPO's soft overlong punishment, from -1 to 0.
 
         value = 0                                  if |y| <= L_max - L_cache
@@ -47,7 +47,7 @@ class SoftOverlong:
                 "The penalty begins at limit - buffer and is whole at limit"
             )
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 
@@ -58,7 +58,7 @@ class SoftOverlong:
 
 
 @dataclass(frozen=True)
-class LengthTarget:
+class LengthTarget(EpisodeReward):
     """How far the completion's length is from a target, as a penalty from -1 to 0.
 
         value = -min(1, | |y| - target | / target)
@@ -77,7 +77,7 @@ class LengthTarget:
         if self.target <= 0:
             raise UserError(f"length_target needs a target above 0; got {self.target}")
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.types import Episode, Score
 
 
 @dataclass(frozen=True)
-class Repetition:
+class Repetition(EpisodeReward):
     """Minus the share of the completion's n-grams that it has already said, from -1 (exclusive) to 0.
 
         value = -(1 - distinct n-grams / all n-grams)
@@ -27,7 +27,7 @@ class Repetition:
         if self.n < 1:
             raise UserError(f"repetition needs n-grams of at least one word; got n={self.n}")
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.rewards.verifiers.extraction import reasoning
 from posttrain.types import Episode, Score
 
@@ -17,7 +17,7 @@ _PUNCTUATION_AT_ENDS = " \t.,:;!?"
 
 
 @dataclass(frozen=True)
-class StepDiversity:
+class StepDiversity(EpisodeReward):
     """The share of reasoning steps that are distinct, from 0 to 1.
 
         value = distinct steps / max(steps, min_steps)
@@ -38,7 +38,7 @@ class StepDiversity:
         if self.min_steps < 1:
             raise UserError(f"steps needs min_steps of at least 1; got {self.min_steps}")
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 

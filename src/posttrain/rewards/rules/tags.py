@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.types import Episode, Score
 
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(EpisodeReward):
     """1 if the completion has exactly the required shape, else 0; the explanation says what breaks it.
 
     The shape is: nothing but white space; then for each tag in order `<tag>`, something, `</tag>`, each written once
@@ -29,7 +29,7 @@ class Tags:
     name: str = "tags"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import UserError
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.rewards.rules.steps import steps_of
 from posttrain.rewards.verifiers.extraction import reasoning
 from posttrain.types import Episode, Score
@@ -18,7 +18,7 @@ PHRASES = (
 
 
 @dataclass(frozen=True)
-class VerificationPhrases:
+class VerificationPhrases(EpisodeReward):
     """How often the reasoning checks itself or turns back, from 0 to 1, counted up to `cap`.
 
         value = min(distinct steps that contain a phrase and say something more, cap) / cap
@@ -42,7 +42,7 @@ class VerificationPhrases:
                 f"verification needs a cap of at least 1 and a phrase; got cap={self.cap}, {len(self.phrases)} phrases"
             )
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         longest_first = sorted(self.phrases, key=len, reverse=True)
         pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", re.IGNORECASE)

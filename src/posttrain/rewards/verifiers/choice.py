@@ -8,7 +8,7 @@ from string import ascii_uppercase
 from typing import Any, ClassVar, cast
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.rewards.verifiers.characters import plain_characters
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.surroundings import answered_before, around, taken_back
@@ -75,7 +75,7 @@ _TURNS = re.compile(
 
 
 @dataclass(frozen=True)
-class ChoiceVerifier:
+class ChoiceVerifier(EpisodeReward):
     """1 if the completion gives the letter of the right choice, else 0.
 
     `task.answer` is the letter, or the index of the choice counted from 0, or the text of one. The choices are the list
@@ -90,10 +90,10 @@ class ChoiceVerifier:
 
     answer_in: AnswerIn = "answer"
     name: str = "choice"
-    verifies: ClassVar[bool] = True
+    role: ClassVar[str] = "verifier"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 

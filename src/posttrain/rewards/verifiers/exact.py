@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 from unicodedata import normalize
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.rewards.verifiers.boxes import doubt_around_tag
 from posttrain.rewards.verifiers.characters import INVISIBLE
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
@@ -15,7 +15,7 @@ from posttrain.types import Episode, Score, Task
 
 
 @dataclass(frozen=True)
-class ExactVerifier:
+class ExactVerifier(EpisodeReward):
     """1 if the answer is `task.answer`, or one of them where it is a list; else 0.
 
     Runs of white space count as one space, invisible characters at the ends as nothing, and a letter with an accent as
@@ -30,10 +30,10 @@ class ExactVerifier:
     answer_in: AnswerIn = "answer"
     ignore_case: bool = False
     name: str = "exact"
-    verifies: ClassVar[bool] = True
+    role: ClassVar[str] = "verifier"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 

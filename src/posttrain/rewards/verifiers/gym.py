@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 
 from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.gym_forms import REFUSED, misread, unasked
 from posttrain.rewards.verifiers.gym_notation import as_the_task_writes_it
@@ -25,7 +26,7 @@ _NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)[ij]?(?![a-z])", re.IGN
 
 
 @dataclass(frozen=True)
-class GymVerifier:
+class GymVerifier(EpisodeReward):
     """What reasoning-gym's own scorer says of the answer: 1 for a full score, else 0.
 
     The task's metadata has the name of its data set under "dataset" and reasoning-gym's dictionary (question, answer,
@@ -49,10 +50,10 @@ class GymVerifier:
     partial_credit: bool = False
     timeout_s: float = 5.0
     name: str = "gym"
-    verifies: ClassVar[bool] = True
+    role: ClassVar[str] = "verifier"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode; the scorers share a few worker processes."""
         return await in_thread(score_together, self.name, episodes, self._score_one)
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 
 from posttrain.errors import RewardError
 from posttrain.rewards.background import in_thread
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_box
 from posttrain.rewards.verifiers.characters import plain_characters
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
@@ -28,7 +29,7 @@ ROUNDING = 30  # digits behind the point in which two numbers must agree where a
 
 
 @dataclass(frozen=True)
-class MathVerifier:
+class MathVerifier(EpisodeReward):
     r"""1 if the answer equals `task.answer` as mathematics, else 0.
 
     `task.answer` is a number or LaTeX, with or without `$`; several right answers are a list. An answer that cannot
@@ -44,10 +45,10 @@ class MathVerifier:
     answer_in: AnswerIn = "boxed"
     timeout_s: float = 5.0
     name: str = "math"
-    verifies: ClassVar[bool] = True
+    role: ClassVar[str] = "verifier"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode; the comparisons share a few worker processes."""
         return await in_thread(score_together, self.name, episodes, self._score_one)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.errors import RewardError
-from posttrain.rewards.reward import score_each
+from posttrain.rewards.reward import EpisodeReward, score_each
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found, outside_reasoning
 from posttrain.rewards.verifiers.number_grammar import Number, parse_number
 from posttrain.rewards.verifiers.prose import declared, final_number
@@ -17,7 +17,7 @@ from posttrain.types import Episode, Score
 
 
 @dataclass(frozen=True)
-class NumberVerifier:
+class NumberVerifier(EpisodeReward):
     """1 if the number in the answer equals `task.answer` exactly, else 0.
 
     Read are integers, decimals, `1e3` and 10^3, fractions such as 3/4 and 2 1/2, groups of three, currency signs, a
@@ -38,10 +38,10 @@ class NumberVerifier:
     answer_in: AnswerIn = "hashes"
     last_number: bool = False
     name: str = "numbers"
-    verifies: ClassVar[bool] = True
+    role: ClassVar[str] = "verifier"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    async def score(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode."""
         return score_each(self.name, episodes, self._score_one)
 

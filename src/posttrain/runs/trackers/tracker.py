@@ -78,8 +78,9 @@ class Sender:
         """Send a row, without waiting."""
         self._rows.put((step, metrics))
 
-    def finish(self, status: str, *, wait_s: float = LAST_WAIT_S) -> None:
-        """Send what is left, and end the run there."""
+    def finish(self, status: str, *, wait_s: float | None = None) -> None:
+        """Send what is left, and end the run there; in `LAST_WAIT_S` unless said otherwise."""
+        wait_s = LAST_WAIT_S if wait_s is None else wait_s
         self._rows.put(status)
         self._thread.join(wait_s)
         if self._thread.is_alive() and not self._complained:

@@ -1,0 +1,97 @@
+"""Faults of rewards that see groups, and of what checks that groups are large enough."""
+
+from tests.mutations import Mutation
+
+REWARD, GROUPS = "rewards/test_reward.py", "rewards/test_groups.py"
+
+_FAULTS = {
+    ("rewards/reward.py", REWARD): [
+        (
+            "return [[next(returned) for _ in group.episodes] for group in groups]",
+            "return [list(returned) for _ in groups]",
+        ),
+        ("if small := [group for group in groups if len(group.episodes) < min_group_of(reward)]:", "if small := []:"),
+        ("< min_group_of(reward)]", "<= min_group_of(reward)]"),
+        ("    if not episodes:\n        return [[] for _ in groups]\n", ""),
+        ("if values is None or len(values) != len(groups):", "if values is None:"),
+        ("if values is None or len(values) != len(groups):", "if values is not None and len(values) != len(groups):"),
+        ("_checked(name, group.episodes, value)", "cast(list[Score], value)"),
+    ],
+    ("rewards/reward.py", GROUPS): [
+        ("return min_group_of(self.reward)", "return 1"),
+        ('    role = "monitor"\n', '    role = "rule"\n'),
+    ],
+    ("rewards/combine.py", "rewards/test_combine.py rewards/test_learned.py"): [
+        ('if role_of(reward) == "verifier"]', "]"),
+        ('if role_of(reward) != "monitor"}', "}"),
+        ("if verifiers or any(math.isinf(most) for _, most in judges.values()):", "if verifiers:"),
+        ("if most == 1)", ")"),
+        (" or bounds_of(found) is not None)", ")"),
+        ('(role_of(found) == "verifier" or', "(True or"),
+    ],
+    ("rewards/combine.py", GROUPS): [
+        ("return max(min_group_of(reward) for reward, _ in self.parts)", "return min_group_of(self.parts[0][0])"),
+        ('if role_of(reward) != "monitor"}', "}"),
+    ],
+    ("rewards/custom.py", GROUPS): [
+        ('if self.mode == "group":', "if False:"),
+        ('{**columns, "group": group}', "columns"),
+        ("self.declared.bounds or (_UNBOUNDED", "(_UNBOUNDED"),
+        ("(_UNBOUNDED if self.beyond else None)", "None"),
+        ("bounds and not bounds[0] <= score.value <= bounds[1]:", "False:"),
+        ('if declared.min_group > 1 and "group" not in names:', "if False:"),
+        ("if self.role not in ROLES:", "if False:"),
+        ("not self.bounds[0] < self.bounds[1]:", "not self.bounds[0] <= self.bounds[1]:"),
+        ("if self.min_group < 1:", "if self.min_group < 0:"),
+        ("        declared=declared,\n", ""),
+    ],
+    ("rewards/custom.py", "rewards/test_custom.py rewards/test_trl.py"): [
+        ('and name not in (*_LOGS, "group"):', "and True:"),
+        (
+            "return [[next(scores) for _ in group.episodes] for group in groups]",
+            "return [list(scores) for _ in groups]",
+        ),
+    ],
+    ("rewards/check.py", "rewards/test_check.py"): [
+        ("await asked(groups[::-1]))[::-1])", "await asked(groups)))"),
+        ("group.episodes[::-1]) for group in groups]", "group.episodes) for group in groups]"),
+        ("scores[::-1] for scores in await asked(turned)", "scores for scores in await asked(turned)"),
+        ("    if role_of(reward) not in ROLES:\n", "    if False:\n"),
+        ('if role_of(reward) != "verifier" or', "if False or"),
+    ],
+    ("rewards/check.py", GROUPS): [('!= "verifier" or min_group_of(reward) > 1:', '!= "verifier":')],
+    ("environments/env.py", GROUPS): [
+        ("if size < min_group_of(environment):", "if False:"),
+        ("if size < min_group_of(environment):", "if size <= min_group_of(environment):"),
+    ],
+    ("environments/testing.py", "environments/test_testing.py"): [
+        ("!= [len(group.episodes) for group in groups]:", "== []:"),
+        ("(episode,) * min_group_of(environment)", "(episode,) * 0"),
+    ],
+    ("rollouts/drive.py", "rollouts/test_drive.py"): [("!= [len(of) for of in played]:", "== []:")],
+    ("rollouts/drive.py", GROUPS): [
+        ('    need_group(environment, completions_per_prompt, "the number of completions of a prompt")\n', "")
+    ],
+    ("rollouts/continuations.py", GROUPS): [
+        ('    need_group(environment, states.samples, "the number of continuations of a state")\n', "")
+    ],
+    ("rollouts/setup.py", "recipes/test_rl.py"): [
+        ('    need_group(environment, options.completions_per_prompt, "--completions-per-prompt")\n', ""),
+        ("    if options.eval_every:\n        need_group", "    if False:\n        need_group"),
+    ],
+    ("recipes/rl.py", "recipes/test_rl.py"): [
+        ("    if declared(algorithm, GreedyReward):\n        need_group", "    if False:\n        need_group"),
+        ("    if states := declared(algorithm, StateValues):\n", "    if states := None:\n"),
+    ],
+    ("recipes/score.py", "recipes/test_score.py"): [
+        ("    if least == 1:\n", "    if True:\n"),
+        ("repr((episode.task.prompt, episode.task.answer))", "repr(episode.task.prompt)"),
+        ("if len(rows) < least:", "if False:"),
+        ("[found[place] for place in range(len(episodes))]", "list(found.values())"),
+        ("if some and sum(", "if sum("),
+        ("            yield some\n            some = []\n", "            yield some\n"),
+        ("    if some:\n        yield some\n", ""),
+    ],
+}
+
+MUTATIONS = [Mutation(file, old, new, tests) for (file, tests), faults in _FAULTS.items() for old, new in faults]
