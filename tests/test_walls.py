@@ -94,6 +94,7 @@ MAY_PRINT = ("recipes/", "cli.py", "lookup.py", "__main__.py", "monitoring/")
 
 NO_ROOM = {"utils", "util", "common", "helpers", "helper", "misc"}
 HARD_STOP = 500  # lines
+LONGEST = 60  # lines of a function
 
 
 def imported_names(package: Path, path: Path) -> list[tuple[int, str]]:
@@ -188,6 +189,23 @@ def too_long(package: Path = PACKAGE) -> list[str]:
     """Every file over the hard stop, with its number of lines."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(package.rglob("*.py"))}
     return [f"{path.relative_to(package).as_posix()}: {n}" for path, n in lengths.items() if n > HARD_STOP]
+
+
+def long_functions(package: Path = PACKAGE) -> list[str]:
+    """Functions of more than `LONGEST` lines, signature and docstring included."""
+    found: list[str] = []
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "/migrations/" not in name:
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                found += [f"{name}: {node.name} has {lines}"] if lines > LONGEST else []
+    return found
+
+
+def test_no_function_is_longer_than_60_lines_but_migrations() -> None:
+    found = long_functions()
+    assert not found, "\n" + "\n".join(found)
 
 
 def test_no_import_crosses_a_wall() -> None:

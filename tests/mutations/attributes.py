@@ -194,7 +194,7 @@ MUTATIONS = [
         "recipes/test_reward_attributes.py",
     ),
     Mutation(
-        "training/pair_options.py",
+        "runs/result.py",
         'if rows and rows[0].get("step") == 0 else None',
         "if rows else None",
         "recipes/test_reward_attributes.py",

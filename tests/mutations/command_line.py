@@ -4,13 +4,25 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
+        Mutation("runs/feedback.py", old, new, "recipes/test_pairs.py recipes/test_reward_model.py")
+        for old, new in [
+            ("held, held, score, patience", "False, held, score, patience"),
+            ("held, held, score, patience", "held, False, score, patience"),
+            ("patience(options.stop_after, score)", "patience(0, score)"),
+            ("save_every=options.save_every", "save_every=100"),
+            ('("steps", "epochs", "stop_after")', '("steps",)'),
+            ('row.get("evaluation/accuracy")', 'row.get("evaluation/loss")'),
+            ("        prepare=prepare,\n", ""),
+        ]
+    ),
+    *(
         Mutation("recipes/sft.py", old, new, "recipes/test_sft.py")
         for old, new in [
             ("else -loss", "else loss"),
             ("held, held, score, pat", "False, held, score, pat"),
             ("held, held, score, pat", "held, False, score, pat"),
             ("patience(config.stop_after, score)", "patience(0, score)"),
-            ("        losses[0],\n        losses[-1],", "        losses[-1],\n        losses[0],"),
+            ("losses[0], losses[-1])", "losses[-1], losses[0])"),
             ("config.examples_per_step, step, config.seed)", "config.examples_per_step, 0, config.seed)"),
             ("config.examples_per_step, step, config.seed)", "config.examples_per_step, step, 0)"),
             ("min(config.max_tokens, policy.model.context)", "config.max_tokens"),
@@ -27,9 +39,7 @@ MUTATIONS = [
         Mutation("recipes/preference.py", old, new, "recipes/test_pairs.py")
         for old, new in [
             ("step in range(units.steps)), heldout)", "step in range(units.steps)), [])"),
-            ("held, held, score, pat", "False, held, score, pat"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
-            ("        lora=lora_of(config),\n", ""),
         ]
     ),
     *(
@@ -46,15 +56,16 @@ MUTATIONS = [
         Mutation("recipes/reward_model.py", old, new, "recipes/test_pairs.py")
         for old, new in [
             ("                parts.calibration = None\n", ""),
-            ("held, held, score, pat", "False, held, score, pat"),
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("if not 0 <= config.label_smoothing < 0.5:", "if False:"),
         ]
     ),
+    Mutation(
+        "runs/result.py", "found[0] if rows and rows[0]", "found[-1] if rows and rows[0]", "recipes/test_pairs.py"
+    ),
     *(
         Mutation("training/pair_options.py", old, new, "recipes/test_pairs.py")
         for old, new in [
-            ("found[0] if rows and rows[0]", "found[-1] if rows and rows[0]"),
             ("options.steps < 0 or not 0 < options.epochs", "options.steps < 0 or not 0 <= options.epochs"),
         ]
     ),

@@ -32,8 +32,16 @@ _FAULTS = {
     ("rewards/combine.py", GROUPS): [
         ("return max(min_group_of(reward) for reward, _ in self.parts)", "return min_group_of(self.parts[0][0])"),
         ('if role_of(reward) != "monitor"}', "}"),
+        ('if weight and role_of(reward) == "monitor":', "if False:"),
+        ('0.0 if role_of(reward) == "monitor" else 1.0', "1.0"),
+        ("        return compares(reward.reward)\n", "        return False\n"),
+        ('return reward.mode == "group" if isinstance(reward, CustomReward) else', "return"),
+        ("else not isinstance(reward, EpisodeReward)", "else False"),
     ],
     ("rewards/custom.py", GROUPS): [
+        ("return list(await gather(*(self._compared(group) for group in groups)))", "pass"),
+        ("with scoring(self.name, group.episodes[0]):", "if True:"),
+        ("    async def unreadable(self", "    async def unread(self"),
         ('if self.mode == "group":', "if False:"),
         ('{**columns, "group": group}', "columns"),
         ("self.declared.bounds or (_UNBOUNDED", "(_UNBOUNDED"),
@@ -83,10 +91,14 @@ _FAULTS = {
         ("    if declared(algorithm, GreedyReward):\n        need_group", "    if False:\n        need_group"),
         ("    if states := declared(algorithm, StateValues):\n", "    if states := None:\n"),
     ],
+    ("recipes/evaluate.py", "recipes/test_evaluate.py"): [
+        ('need_group(environment, count, alone if decoding == "greedy" else "--samples")', "pass"),
+    ],
     ("recipes/score.py", "recipes/test_score.py"): [
-        ("    if least == 1:\n", "    if True:\n"),
+        ("    if not reward.compares:\n", "    if True:\n"),
+        ("    if not reward.compares:\n", "    if reward.min_group == 1:\n"),
         ("repr((episode.task.prompt, episode.task.answer))", "repr(episode.task.prompt)"),
-        ("if len(rows) < least:", "if False:"),
+        ("if len(rows) < reward.min_group:", "if False:"),
         ("[found[place] for place in range(len(episodes))]", "list(found.values())"),
         ("if some and sum(", "if sum("),
         ("            yield some\n            some = []\n", "            yield some\n"),

@@ -8,8 +8,9 @@ CRITIC, BATCH = "training/test_actor_critic.py", "training/test_policy.py traini
 _FAULTS = {
     ("training/local_learner.py", LEARNER): [
         ("known = bool(batch.key) and batch.key == self._key", "known = True"),
-        ("if not batch.key or batch.key != self._key:", "if batch.key != self._key:"),
-        ("if not batch.key or batch.key != self._key:", "if not batch.key:"),
+        ("if batch.key and batch.key != self._key:", "if batch.key != self._key:"),
+        ("if batch.key and batch.key != self._key:", "if batch.key and not self._key:"),
+        ("parts = self._parts if batch.key else self._parts_once", "parts = self._parts"),
         ("if key not in self._kept:", "if True:"),
         ("key = (name, row.examples[0], tuple(row.token_ids))", "key = (name, 0, ())"),
         ("            total += share.loss.item()\n", "            total = share.loss.item()\n"),
@@ -19,10 +20,11 @@ _FAULTS = {
         ("in loss.reaches if part in self._optimizers)", "in loss.reaches[:1])"),
         ("                beside=beside,\n", ""),
         ("                self._optimizers[part].finite_norm()\n", "                pass\n"),
-        (
-            "                self._optimizers[part].discard()\n            raise",
-            "                pass\n            raise",
-        ),
+        ("        except TrainingError:\n            self._discard()\n", "        except TrainingError:\n"),
+        ("        except BaseException:\n            self._discard()\n", "        except BaseException:\n"),
+        ("        except BaseException:", "        except Exception:"),
+        ("        self._trained.restore(folder)\n        self._discard()\n", "        self._trained.restore(folder)\n"),
+        ('        self._discard()\n        self._key, self._kept = "", {}\n', "        self._discard()\n"),
         ("self._references[target].renew(", "dict("),
         ("reference if renewed else None)", "None)"),
         ("critic[1] if critic else None, reference", "None, reference"),
@@ -37,6 +39,7 @@ _FAULTS = {
     ("training/local_learner.py", "training/test_reward.py"): [
         ('if getattr(model, "length_head", None) is None else model.scores_and_length', ""),
         ("[found[number] for number in range(len(examples))]", "list(found.values())"),
+        ("with self._body.dropping(seed):", "if True:"),
     ],
     ("training/microbatch.py", POLICY): [
         ("for number, part in zip(row.examples, parts, strict=True)", "for number, part in enumerate(parts)"),
@@ -132,17 +135,17 @@ _FAULTS = {
     ],
     ("recipes/preference.py", "recipes/test_pairs.py"): [
         ("policy.model.adapter is None and needs_column", "needs_column"),
-        ("references={REFERENCE: reference_for(policy.model)} if held else {}", "references={}"),
+        ("references = {REFERENCE: reference_for(policy.model)} if held else {}", "references = {}"),
     ],
     ("recipes/rl.py", "recipes/test_rl.py"): [
         ("if session.step < _critic_warmup(algorithm):", "if False:"),
         ("* config.updates_per_step", "* 1"),
         ('algorithm.adapted(batch.scalars["kl"])', "algorithm"),
         ("config.temperature, config.importance_cap)", "config.temperature)"),
-        ("for extra, text in update.texts:", "for extra, text in ():"),
+        ("metrics |= _beside(learner, update.texts)", "pass"),
         ("NLL(extra.weight)", "NLL(1.0)"),
         ("learner.copy(POLICY, REFERENCE)", "pass"),
-        ("        renewed=renewed,\n", ""),
+        (", renewed=renewed)\n    pretraining", ")\n    pretraining"),
         ("{CRITIC: config.critic_lr} if declared", "{} if declared"),
     ],
     ("recipes/rl.py", "recipes/test_rl_reward_model.py"): [
@@ -150,7 +153,7 @@ _FAULTS = {
         ("setup.gold or config.kl_budget > 0", "setup.gold"),
     ],
     ("recipes/iterate.py", "recipes/test_iterate.py"): [
-        ("        renewed=renewed,\n", ""),
+        ("references=references, renewed=renewed)", "references=references)"),
         ("learner.copy(POLICY, REFERENCE)", "pass"),
     ],
 }

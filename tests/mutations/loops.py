@@ -22,7 +22,7 @@ MUTATIONS = [
     *(
         Mutation("recipes/rl.py", old, new, f"recipes/test_rl.py::{test}")
         for old, new, test in [
-            ("draws = continued", "draws += 1", THROWN),
+            ("draws += rolled.draws", "draws += 1", THROWN),
             ("roll_out(draws, accepts, shaped", "roll_out(step, accepts, shaped", THROWN),
             ("_FRESH | session.state", "_FRESH", RESUMED + "[ppo-penalty-changes2]"),
             ("(step + 1) % config.renew_reference == 0", "step == 1", RENEWED),

@@ -315,14 +315,11 @@ MUTATIONS = [
         "",
         "monitoring/test_risen.py",
     ),
-    *(
-        Mutation(
-            file,
-            "    session.directory.log_heldout(session.step, samples_of(groups, per_group=1))\n",
-            "",
-            "recipes/test_rl_reward_model.py",
-        )
-        for file in ("recipes/rl.py", "recipes/iterate.py")
+    Mutation(
+        "runs/session.py",
+        "        self.directory.log_heldout(self.step, samples_of(groups, per_group=1))\n",
+        "        pass\n",
+        "recipes/test_rl_reward_model.py",
     ),
     *(
         Mutation("training/adversarial.py", old, new, "recipes/test_best_of_n.py")
@@ -388,8 +385,8 @@ MUTATIONS = [
     *(
         Mutation("data/preferences.py", old, new, "annotation/test_lessons.py")
         for old, new in [
-            ('if ties and typed(row.fields.get("tie")) is not True:', "if False:"),
-            ('if typed(row.fields.get("tie")) is True and not ties:', "if False:"),
+            ("if tied != ties:", "if ties and not tied:"),
+            ("if tied != ties:", "if tied and not ties:"),
             (
                 '        if typed(row.fields.get("tie")) is True:\n            raise',
                 "        if False:\n            raise",

@@ -74,7 +74,7 @@ MUTATIONS = [
             ("if not self.timeout_s > 0:", "if self.timeout_s <= 0:"),
             ("else self.timeout_s)", "else 60)"),
             ("return verifiers[0] if verifiers", "return verifiers[-1] if verifiers"),
-            ("return 1.0\n", "return 0.1\n"),
+            ("return default\n", "return 0.1\n"),
             ("zip(names, row, strict=True)", "zip(reversed(names), row, strict=True)"),
             ("[:=](?P<weight>", "[=](?P<weight>"),
         ]

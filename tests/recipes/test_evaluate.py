@@ -1,6 +1,7 @@
 """Hand-counted accuracies from a scripted engine; one run with a real, random model."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -89,6 +90,26 @@ def test_sampled_accuracy_by_hand(folder, tasks, engines, tmp_path):
     assert (found["unparsed"], found["truncated"]) == (2 / 16, 1 / 16)
     assert found["mean_tokens"] == (14 * 6 + 2 + 16) / 16
     assert found["decoding"] == "sampled" and "greedy" not in found
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ({}, "a greedy answer (leave out --greedy, and type --samples 8) gives 1"),
+        ({"greedy": True}, "a greedy answer"),
+        ({"samples": 1}, "--samples gives 1"),
+    ],
+)
+def test_answers_that_a_reward_cannot_compare_are_refused_before_a_model_is_loaded(
+    folder, tasks, tmp_path, asked, said
+):
+    (tmp_path / "vote.py").write_text(
+        "from posttrain.rewards import reward_function\n\n"
+        "@reward_function(min_group=2)\ndef vote(group):\n    return [1.0] * len(group.episodes)\n"
+    )
+    with pytest.raises(UserError, match=re.escape(f"compares 2 or more completions of a task; {said}")):
+        run(options(folder, tasks, reward=f"{tmp_path / 'vote.py'}:vote", **asked), output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_greedy_accuracy_by_hand(folder, tasks, engines, tmp_path):

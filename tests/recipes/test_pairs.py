@@ -17,8 +17,8 @@ from posttrain.monitoring import read_run
 from posttrain.recipes import preference, reward_model
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.reward_model import Scoring
+from posttrain.runs.result import heldout_of
 from posttrain.training import checkpoint
-from posttrain.training.pair_options import heldout_of
 from tests.recipes.folders import model_folder
 
 ROWS = [{"prompt": f"{i}+{i}", "chosen": str(2 * i), "rejected": f"it is {2 * i + 1}"} for i in range(12)]

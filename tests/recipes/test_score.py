@@ -75,6 +75,13 @@ def test_rows_of_one_prompt_and_answer_are_compared_wherever_they_stand(tmp_path
         run(ScoreCompletions(alone, f"{tmp_path / 'vote.py'}:vote"), quiet=True)
 
 
+def test_a_function_of_a_group_sees_all_rows_of_a_task_whatever_it_declares(tmp_path):
+    (tmp_path / "size.py").write_text("def size(group):\n    return [len(group.episodes) / 10] * len(group.episodes)\n")
+    rows = [{"prompt": prompt, "completion": "", "answer": ""} for prompt in "?!?"]
+    found = run(ScoreCompletions(write(tmp_path / "r.jsonl", rows), f"{tmp_path / 'size.py'}:size"), quiet=True)
+    assert [row.scores["size"].value for row in found.rows] == [0.2, 0.1, 0.2]
+
+
 def test_a_group_that_is_larger_than_what_is_scored_together_stays_one(tmp_path):
     (tmp_path / "vote.py").write_text(VOTE)
     rows = [{"prompt": f"{i // 90}?", "completion": str(i % 3 == 0), "answer": ""} for i in range(180)]

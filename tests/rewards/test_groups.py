@@ -9,7 +9,17 @@ import pytest
 from posttrain.environments import SingleTurn
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import evaluate
-from posttrain.rewards import Named, Weighted, check_reward, custom, from_function, parse_rewards, reward_function
+from posttrain.rewards import (
+    Named,
+    NumberVerifier,
+    Weighted,
+    check_reward,
+    custom,
+    from_function,
+    parse_rewards,
+    reward_function,
+    score_all,
+)
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.reward import bounds_of, min_group_of, role_of
 from posttrain.rollouts.continuations import state_values
@@ -101,8 +111,64 @@ def test_a_monitor_is_no_outcome_and_keeps_the_size_of_its_group():
     assert parse_rewards("numbers tags").min_group == 1
 
 
-def test_an_answer_that_is_compared_with_others_can_always_be_read():
-    assert asyncio.run(unreadable_answers(from_function(majority), [episode("a").task])) == [""]
+class Agreed:
+    """A verifier that is no function and cannot be asked about one episode."""
+
+    name, role, min_group = "agreed", "verifier", 2
+
+    async def score(self, groups):
+        raise RewardError("asked")
+
+
+@reward_function(role="verifier")
+def last_word(completions, completion_ids, answers):
+    """What says nothing has no last word, and no tokens."""
+    return [float(completion.split()[-1] == answer) for completion, answer in zip(completions, answers, strict=True)]
+
+
+@pytest.mark.parametrize("reward", [from_function(majority), Agreed(), from_function(last_word)])
+def test_a_verifier_that_can_say_nothing_of_a_silent_completion_is_not_asked(reward):
+    assert asyncio.run(unreadable_answers(reward, [episode("a").task])) == [""]
+
+
+def test_a_monitor_is_never_optimised(tmp_path):
+    lines = ["from posttrain.rewards import reward_function", "@reward_function(role='monitor')"]
+    (tmp_path / "w.py").write_text("\n".join([*lines, "def watched(completion):", "    return 1.0"]))
+    assert parse_rewards(f"numbers {tmp_path}/w.py:watched").weights == {"numbers": 1.0, "watched": 0.0}
+    with pytest.raises(UserError, match=r"'watched' is a monitor, which is logged and never optimised; .* of 0.5"):
+        parse_rewards(f"numbers {tmp_path}/w.py:watched=0.5")
+
+
+def test_coroutines_compare_groups_at_the_same_time():
+    begun = []
+
+    async def judged(group):
+        begun.append(group)
+        while len(begun) < len(GROUPS):
+            await asyncio.sleep(0)
+        return [0.5] * len(group.episodes)
+
+    found = asyncio.run(asyncio.wait_for(from_function(judged).score(GROUPS), 10))
+    assert [len(scores) for scores in found] == [3, 2]
+
+
+def test_a_function_that_fails_on_a_group_names_its_task():
+    groups = [EpisodeGroup(one.task, (one, one)) for one in (episode("a", id="first"), episode("b", id="second"))]
+
+    def fails(group):
+        return [1 / (group.task.id != "second")] * 2
+
+    with pytest.raises(RewardError, match=r"raised ZeroDivisionError: .* on task 'second'$"):
+        asyncio.run(score_all(from_function(fails), groups, timeout_s=9.0))
+
+
+def test_what_looks_at_a_group_compares_whatever_it_declares():
+    rank = from_function(lambda group: [0.0] * len(group.episodes), "rank")
+    assert rank.min_group == 1
+    for reward in (rank, Named(rank, "gold"), Agreed()):
+        assert Weighted(((NumberVerifier(), 1.0), (reward, 0.0))).compares
+    for reward in (from_function(last_word), Named(NumberVerifier(), "gold")):
+        assert not Weighted(((reward, 0.0),)).compares
 
 
 VOTE = SingleTurn(Weighted(((from_function(majority), 1.0),)))

@@ -80,8 +80,8 @@ def test_a_model_may_take_longer_than_rewards_may():
         time.sleep(0.2)
         return ask(conversations)
 
-    for reward in (LearnedReward(slow), Named(LearnedReward(slow), "gold")):
-        found = parts_of(Weighted(((reward, 1.0),), timeout_s=0.01), episodes("a"))
+    for reward, weight in ((LearnedReward(slow), 1.0), (Named(LearnedReward(slow), "gold"), 0.0)):
+        found = parts_of(Weighted(((reward, weight),), timeout_s=0.01), episodes("a"))
         assert found[0][reward.name].value == 4.0
     assert scores(Named(LearnedReward(ask), "gold"), "a") == [4.0]
 

@@ -17,7 +17,7 @@ from posttrain.data.packing import Example
 from posttrain.errors import CheckpointError, RewardError, TrainingError, UserError
 from posttrain.monitoring import Sample, read_run
 from posttrain.runs.early_stopping import patience
-from posttrain.runs.session import Evaluations, open_session
+from posttrain.runs.session import Evaluations, Training, open_session
 from posttrain.training import checkpoint
 from posttrain.training.schedule import LearningRate
 
@@ -51,9 +51,7 @@ def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, i
             in_evaluation(session.step)
         return {"evaluation/score": scores(session.step), "evaluation/number": float(number.value)}
 
-    with open_session(
-        "toy",
-        {"steps": steps},
+    training = Training(
         steps=steps,
         trained=number,
         rate=LearningRate(1.0, 0, "linear", steps),
@@ -62,9 +60,8 @@ def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, i
         save_every=save_every,
         keep_last=2,
         headline={},
-        quiet=True,
-        **where,
-    ) as session:
+    )
+    with open_session("toy", {"steps": steps}, training, quiet=True, **where) as session:
         seen = session.state.get("seen", 0)
         session.evaluate(examine)
         for step in session.steps():

@@ -44,6 +44,20 @@ class Infinite:
         return Share(loss * (math.inf if 0 in row.examples else 1.0), {})
 
 
+@dataclass(frozen=True)
+class Interrupted:
+    """A loss that raises in its last row, as a signal may."""
+
+    reaches: ClassVar[tuple[str, ...]] = (POLICY,)
+    extremes: ClassVar[tuple[str, ...]] = ()
+
+    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+        """As `NLL`, but for the last example's row."""
+        if len(EXAMPLES) - 1 in row.examples:
+            raise KeyboardInterrupt
+        return NLL().of_row(row, batch, parts)
+
+
 def policy_columns(learner: Learner) -> dict[str, Column]:
     """What a policy's loss with a critic needs."""
     advantages = [tuple(0.5 - 0.3 * (i % 4) for _ in example.continuation) for i, example in enumerate(EXAMPLES)]
@@ -131,22 +145,26 @@ def the_loss_is_minus_the_mean_of_the_logprobs(make: Make, folder: Path) -> list
 
 
 def old_logprobs_are_kept_by_key(make: Make, folder: Path) -> list[str]:
-    """Ratios begin at 1, and are measured against the first pass of the same key; other verbs forget nothing."""
+    """Ratios begin at 1, and are measured against the first pass of the same key, whatever is asked between.
+
+    As where text without a key is learned from before each step (ppo-ptx).
+    """
     learner, loss = make(9), PolicyLoss(GRPO(kl_coefficient=0.0))
     batch = Batch(EXAMPLES, COUNTS, tokens=policy_columns(learner), key="1")
     first = learner.forward_backward(batch, loss)
+    learner.forward_backward(supervised_batch(EXAMPLES), NLL())
     learner.optim_step({POLICY: 1e-2})
-    learner.forward(replace(batch, key=""), loss)
+    seen = learner.forward(replace(batch, key=""), loss)
     learner.logprobs(EXAMPLES)
     second = learner.forward_backward(batch, loss)
     learner.optim_step({POLICY: 1e-2})
     other = learner.forward_backward(replace(batch, key="2"), loss)
-    learner.optim_step({POLICY: 0.0})
+    learner.optim_step({POLICY: 1e-2})
     unnamed = [learner.forward_backward(replace(batch, key=""), loss) for _ in range(2)]
     faults = [] if first["ratio/max"] == 1.0 else ["the ratio of a first update is not 1"]
     if second["ratio/max"] <= 1.0:
         faults.append("the second update of a batch is not measured against the policy before the first")
-    if any(found["ratio/max"] != 1.0 for found in (other, *unnamed)):
+    if any(found["ratio/max"] != 1.0 for found in (seen, other, *unnamed)):
         faults.append("another batch is measured against the policy before an earlier one")
     return faults
 
@@ -168,25 +186,36 @@ def rates_are_of_each_part(make: Make, folder: Path) -> list[str]:
 
 
 def what_is_not_finite_touches_nothing(make: Make, folder: Path) -> list[str]:
-    """A loss or a gradient that is not finite raises; weights stay, what was collected is forgotten."""
+    """A loss or a gradient that is not finite raises; weights stay, what was collected of any part is forgotten."""
     learner = make(9)
     before = learner.logprobs(EXAMPLES)
     faults = []
-    learner.forward_backward(supervised_batch(EXAMPLES), NLL())
+    batch = Batch(EXAMPLES, COUNTS, tokens=policy_columns(learner))
+    learner.forward_backward(batch, PolicyLoss(PPO()))
     try:
         learner.forward_backward(supervised_batch(EXAMPLES), Infinite())
         faults.append("an infinite loss raises nothing")
     except TrainingError:
         pass
+    if any(norms := learner.optim_step({POLICY: 0.1, CRITIC: 0.1}).values()):
+        faults.append(f"after an infinite loss gradients of {list(norms)} are left")
+    try:
+        learner.forward_backward(batch, Interrupted())
+        faults.append("a loss that raises raises nothing")
+    except KeyboardInterrupt:
+        pass
     if norm := learner.optim_step({POLICY: 0.1})["grad_norm"]:
-        faults.append(f"after an infinite loss a gradient of {norm} is left")
+        faults.append(f"after a loss that raises a gradient of {norm} is left")
+    learner.forward_backward(batch, CriticLoss(PPO()))
     learner.forward_backward(supervised_batch(EXAMPLES), NLL(weight=1e38))
     learner.forward_backward(supervised_batch(EXAMPLES), NLL(weight=1e38))
     try:
-        learner.optim_step({POLICY: 0.1, CRITIC: 0.1})
+        learner.optim_step({POLICY: 0.1})
         faults.append("an infinite gradient raises nothing")
     except TrainingError:
         pass
+    if norm := learner.optim_step({CRITIC: 0.1})["critic_grad_norm"]:
+        faults.append(f"after an infinite gradient of the policy one of {norm} is left to the critic")
     return [*faults, "what is not finite moves weights"] if _apart(before, learner.logprobs(EXAMPLES)) else faults
 
 
@@ -221,22 +250,24 @@ def a_copy_renews_the_reference(make: Make, folder: Path) -> list[str]:
 def a_restored_learner_goes_on_as_if_nothing_had_been(make: Make, folder: Path) -> list[str]:
     """Weights, moments of the optimisers, critic and a reference that was renewed: to the last bit."""
 
-    def step(learner: Learner, examples: Sequence[Example]) -> dict[str, float]:
+    def step(learner: Learner, examples: Sequence[Example], key: str) -> dict[str, float]:
         tokens = {name: column[: len(examples)] for name, column in policy_columns(learner).items()}
-        batch = Batch(examples, COUNTS, tokens=tokens)
+        batch = Batch(examples, COUNTS, tokens=tokens, key=key)
         metrics = learner.forward_backward(batch, PolicyLoss(PPO(kl_coefficient=0.1)))
         return metrics | learner.optim_step({POLICY: 1e-2, CRITIC: 1e-2})
 
     whole, again = make(20), make(20)
-    step(whole, EXAMPLES)
+    step(whole, EXAMPLES, "1")
     whole.copy(POLICY, REFERENCE)
-    step(whole, EXAMPLES[:5])
+    step(whole, EXAMPLES[:5], "2")
     there = folder / "checkpoint"
     there.mkdir()
     whole.save(there)
-    expected = [step(whole, EXAMPLES), whole.values(EXAMPLES), whole.logprobs(EXAMPLES, REFERENCE)]
+    expected = [step(whole, EXAMPLES, "3"), whole.values(EXAMPLES), whole.logprobs(EXAMPLES, REFERENCE)]
+    step(again, EXAMPLES, "3")
+    again.forward_backward(supervised_batch(EXAMPLES), NLL())  # of other weights, as what is kept by key
     again.restore(there)
-    found = [step(again, EXAMPLES), again.values(EXAMPLES), again.logprobs(EXAMPLES, REFERENCE)]
+    found = [step(again, EXAMPLES, "3"), again.values(EXAMPLES), again.logprobs(EXAMPLES, REFERENCE)]
     return [] if found == expected else ["a learner that was restored goes on otherwise than one that was not"]
 
 

@@ -7,12 +7,14 @@ import torch
 
 from posttrain.data.packing import Example, Ranked
 from posttrain.models.heads import RewardModel, with_length_head
+from posttrain.models.lora import add_adapter
+from posttrain.models.lora_options import Lora
 from posttrain.rollouts.scorer import scores_of
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.reward import RewardLoss, sequences_of
+from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
 from tests.models.test_heads import plain_scores, tiny_reward_model
 from tests.references import rewards as reference
-from tests.training.steps import reward_step
+from tests.training.steps import learner_of, reward_step
 
 
 def responses(prompt: tuple[int, ...], *said: tuple[int, ...]) -> tuple[Example, ...]:
@@ -127,6 +129,25 @@ def test_the_gradient_of_the_head_is_the_slope_of_the_loss(length):
                 stepped = reward_step(MasterAdamW(model.trainable()), model, units, loss, lr=0.0, microbatch_tokens=100)
                 ends.append(stepped["loss"])
             assert found[name][row, column].item() == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-3), name
+
+
+def test_both_passes_apart_from_length_drop_the_same_inputs_of_an_adapter():
+    pytest.importorskip("peft")
+
+    def found(slope: float) -> tuple[float, float]:
+        plain = tiny_reward_model(dtype=torch.float64)
+        body = add_adapter(plain.body, Lora(2, dropout=0.5), whole="score")
+        model = with_length_head(RewardModel(body), seed=1)
+        with torch.no_grad():
+            for name, p in model.trainable():
+                p += 0.3 * ("lora" in name)
+            model.length_head[0, 3] += slope
+        optimizer = MasterAdamW(model.trainable(), max_grad_norm=math.inf)
+        loss = reward_gradient(learner_of(model, optimizer, microbatch_tokens=12), PAIRS, ODIN, seed=5)["loss"]
+        return loss, optimizer.named_masters()["length_head"].grad[0, 3].item()
+
+    (less, _), (_, gradient), (more, _) = (found(slope) for slope in (-1e-4, 0.0, 1e-4))
+    assert gradient == pytest.approx((more - less) / 2e-4, rel=1e-3)
 
 
 def test_what_is_learned_apart_from_length_does_not_follow_it():

@@ -83,10 +83,7 @@ def load_preferences(
     """
 
     def read(row: Row) -> list[Preference]:
-        if ties and typed(row.fields.get("tie")) is not True:
-            raise Unusable("no tie: one of the two was chosen")
-        if typed(row.fields.get("tie")) is True and not ties:
-            raise Unusable("a tie: neither of the two was chosen")
+        _refuse_others(row, ties)
         return [replace(one, prompt=dress(one.prompt, system, prompt_template)) for one in preferences_in(row)]
 
     left_out: list[str] = []
@@ -98,6 +95,12 @@ def load_preferences(
 
     groups = mix(source, load, columns=columns, limit=limit, seed=seed)
     return Loaded([one for group in groups for one in group], tuple(left_out))
+
+
+def _refuse_others(row: Row, ties: bool) -> None:
+    tied = typed(row.fields.get("tie")) is True
+    if tied != ties:
+        raise Unusable("a tie: neither of the two was chosen" if tied else "no tie: one of the two was chosen")
 
 
 def load_judgements(

@@ -51,6 +51,14 @@ def heldout_groups(setup: Setup, options: OnlineOptions, on_tokens: OnTokens | N
     )
 
 
+def examined(
+    setup: Setup, options: OnlineOptions, on_tokens: OnTokens | None = None
+) -> tuple[list[Group], dict[str, float]]:
+    """Answers of the policy as it is now to the held-out tasks, and what is logged of them."""
+    groups = heldout_groups(setup, options, on_tokens)
+    return groups, heldout_metrics(setup, groups)
+
+
 def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
     """What is logged of them: accuracy where a reward says what is solved; rewards and gold, with standard errors.
 

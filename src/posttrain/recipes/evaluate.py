@@ -17,6 +17,7 @@ from typing import Any
 
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.environments import SingleTurn
+from posttrain.environments.env import need_group
 from posttrain.errors import DataError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination, numbers, percent
@@ -249,6 +250,9 @@ def _prepare(config: Evaluate) -> _Parts:
             'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
         )
     environment = SingleTurn(parse_rewards(config.reward or "gym"))
+    for decoding, (count, _) in config.decodings().items():
+        alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.min_group)})"
+        need_group(environment, count, alone if decoding == "greedy" else "--samples")
     tasks, notes = _tasks(config, environment)
     model = saved_model(config.model)
     baseline = saved_model(config.baseline) if config.baseline else None

@@ -12,7 +12,6 @@ Left out: algorithms that learn from single responses.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,27 +20,19 @@ from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.data.digests import digests
 from posttrain.errors import UserError, unknown
-from posttrain.evaluation.heldout import (
-    HeldOut,
-    HeldOutReward,
-    chosen_by,
-    goodness,
-    held_out,
-    heldout_groups,
-    heldout_metrics,
-)
+from posttrain.evaluation.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
-from posttrain.rewards import TIME_LIMITS
+from posttrain.rewards import TIME_LIMITS, VERDICTS
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.runs.early_stopping import patience
-from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.runs.result import RunResult
+from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.training.learner import POLICY, REFERENCE, Learner
-from posttrain.training.local_learner import LocalLearner
-from posttrain.training.optimizer import optimizer_for
+from posttrain.training.local_learner import learner_for
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
 from posttrain.training.preference import objective_for
@@ -73,12 +64,9 @@ class Iterated(OnlineOptions):
 
 
 @dataclass(frozen=True)
-class IteratedResult:
-    """Where a finished or interrupted run is, and what it found."""
+class IteratedResult(RunResult):
+    """What a run found; its steps are rounds."""
 
-    run: Path
-    steps: int  # rounds
-    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
     before: HeldOut | HeldOutReward | None  # where there are held-out tasks
     after: HeldOut | HeldOutReward | None
 
@@ -89,11 +77,13 @@ def run(
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
     setup, learner, objective = parts.setup, parts.learner, objective_for(algorithm, parts.learner)
-    with (
-        _open(config, algorithm, parts, where) as session,
-        TIME_LIMITS.kept_in(session.directory.path / "timeouts.jsonl"),
-    ):
-        examine = partial(_examine, config, setup, session)
+
+    def examine() -> dict[str, float]:
+        groups, found = examined(setup, config, session.progress.tokens)
+        session.log_heldout(groups)
+        return found
+
+    with _open(config, algorithm, parts, where) as session, TIME_LIMITS.kept_in(session.directory.path / VERDICTS):
         setup.environment.reward.restore(session.state.get("unbounded", {}))
         sampler = setup.sampler(config, session.progress.tokens)
         session.evaluate(examine)
@@ -122,7 +112,7 @@ def run(
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)
     before, after = held_out(session.rows)
-    return IteratedResult(session.directory.path, session.step, session.interrupted, before, after)
+    return IteratedResult(*session.ended, before, after)
 
 
 def _batches(config: Iterated, pairs: list[Pair], step: int) -> list[list[Pair]]:
@@ -140,13 +130,6 @@ class _Parts:
     learner: Learner
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
-
-
-def _examine(config: Iterated, setup: Setup, session: Session) -> dict[str, float]:
-    """What the policy is worth on the held-out tasks."""
-    groups = heldout_groups(setup, config, session.progress.tokens)
-    session.directory.log_heldout(session.step, samples_of(groups, per_group=1))
-    return heldout_metrics(setup, groups)
 
 
 def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
@@ -173,16 +156,9 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
     setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
     model = setup.policy.model
     renewed = config.renew_reference > 0
-    learner = LocalLearner(
-        model,
-        optimizer_for(config, model.trainable(), embedding=model.embedding),
-        microbatch_tokens=config.microbatch_tokens,
-        references=(
-            {REFERENCE: reference_for(model, renewed=renewed)} if declared(algorithm, ReferenceLogprobs) else {}
-        ),
-        renewed=renewed,
-        save_model=setup.policy.save,
-    )
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
+    learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.iterate))
     return _Parts(setup, learner, saved.where, notes)
 
@@ -196,9 +172,7 @@ def _open(
     settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
     about = compute_of(parts.setup.policy.model, config.precision)
     about |= {"model": parts.model, "steps": config.iterate, "judges": parts.setup.judges, "data": digests(settings)}
-    return open_session(
-        "preference",
-        settings,
+    training = Training(
         steps=config.iterate,
         trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.iterate),
@@ -209,5 +183,5 @@ def _open(
         may_differ=("iterate", "stop_after"),
         notes=parts.notes,
         headline=HEADLINE,
-        **where,
     )
+    return open_session("preference", settings, training, **where)

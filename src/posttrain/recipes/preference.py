@@ -9,7 +9,7 @@ and takes pairs as well. The prompt of a pair is computed once for both. What di
 `algorithms/`, one file each. Pairs that the policy itself samples are `iterate.py`'s.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -18,28 +18,25 @@ from typing import Any, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
-from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring import Progress
-from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.runs.early_stopping import patience
-from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.rollouts.policy import Policy, trained_policy
+from posttrain.runs.feedback import feedback_training
+from posttrain.runs.result import FeedbackResult, heldout_of
+from posttrain.runs.session import RunOptions, Session, open_session
 from posttrain.training import feedback, pair_options
 from posttrain.training.feedback import Feedback, Units
 from posttrain.training.learner import POLICY, REFERENCE, Learner
-from posttrain.training.local_learner import LocalLearner
-from posttrain.training.optimizer import optimizer_for
+from posttrain.training.local_learner import learner_for
 from posttrain.training.pair_options import PairOptions
 from posttrain.training.pairwise import TOGETHER, needs_column
 from posttrain.training.preference import Objective, feedback_for, may_be_remembered, objective_for
 from posttrain.training.remembered import Remembered, remember
 from posttrain.training.saved import began_from
-from posttrain.training.schedule import LearningRate
 
 
 @dataclass(frozen=True)
@@ -50,17 +47,8 @@ class Preferences(PairOptions):
     """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
 
 
-@dataclass(frozen=True)
-class PreferencesResult:
-    """Where a finished or interrupted run is, and what it found."""
-
-    run: Path
-    steps: int
-    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
-    pairs: int  # or judged rows
-    dropped: int  # those that were too long
-    before: dict[str, float] | None  # loss, accuracy and so on of the held-out pairs, where there are any
-    after: dict[str, float] | None
+class PreferencesResult(FeedbackResult):
+    """A run on pairs or judged rows."""
 
 
 def run(
@@ -84,9 +72,7 @@ def run(
                 metrics |= learner.optim_step({POLICY: session.lr}) | dict(batch.scalars)
             session.finish_step(metrics)
             session.evaluate(examine)
-    before, after = pair_options.heldout_of(session.rows)
-    run, learned = session.directory.path, len(units.learned)
-    return PreferencesResult(run, session.step, session.interrupted, learned, units.dropped, before, after)
+    return PreferencesResult(*session.ended, len(units.learned), units.dropped, *heldout_of(session.rows))
 
 
 @dataclass
@@ -106,24 +92,13 @@ def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgor
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     saved = began_from(config.model, resume)
-    policy = load_policy(
-        saved.where,
-        precision=config.precision,
-        chat_template=config.chat_template,
-        lora=lora_of(config),
-        seed=config.seed,
-    )
+    policy = trained_policy(config, saved.where)
     units = feedback.tokenize(config, kind, sides, policy.chat, policy.model.context)
     if config.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
     held = declared(algorithm, ReferenceLogprobs) and not _remembers(algorithm, policy)
-    learner = LocalLearner(
-        policy.model,
-        optimizer_for(config, policy.model.trainable(), embedding=policy.model.embedding),
-        microbatch_tokens=config.microbatch_tokens,
-        references={REFERENCE: reference_for(policy.model)} if held else {},
-        save_model=policy.save,
-    )
+    references = {REFERENCE: reference_for(policy.model)} if held else {}
+    learner = learner_for(config, policy.model, policy.save, references=references)
     return _Parts(kind, units, policy, learner, saved.where, (*saved.notes(), *units.notes))
 
 
@@ -163,29 +138,14 @@ def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> Remembere
 def _open(
     config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
 ) -> AbstractContextManager[Session]:
-    def score(row: Mapping[str, float]) -> float | None:
-        return row.get("evaluation/accuracy")
-
     def prepare() -> None:
         remembers = _remembers(algorithm, parts.policy)
         known = _remembered(config, parts, quiet=where.get("quiet", False)) if remembers else None
         parts.objective = objective_for(algorithm, parts.learner, known)
 
-    settings, held, steps = asdict(config) | {"knobs": asdict(algorithm)}, bool(parts.units.heldout), parts.units.steps
-    about = compute_of(parts.policy.model, config.precision)
-    return open_session(
-        "preference",
-        settings,
-        steps=steps,
-        trained=parts.learner,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
-        evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
-        environment=about | {"model": parts.model, "steps": steps, "data": digests(settings)},
-        save_every=config.save_every,
-        keep_last=config.keep_last,
-        may_differ=("steps", "epochs", "stop_after"),
-        notes=parts.notes,
-        headline={"loss": "loss", "accuracy": "accuracy"},
-        prepare=prepare,
-        **where,
+    settings = asdict(config) | {"knobs": asdict(algorithm)}
+    about = compute_of(parts.policy.model, config.precision) | {"model": parts.model}
+    training = feedback_training(
+        config, parts.units, parts.learner, settings=settings, environment=about, notes=parts.notes, prepare=prepare
     )
+    return open_session("preference", settings, training, **where)

@@ -13,7 +13,7 @@ template ends where the score is read. An adapter that was trained is merged int
 recipes/reward_attributes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import Unpack
 import numpy as np
 
 from posttrain.data import ChatFormat, load_tokenizer, save_for_scores
-from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
@@ -33,17 +32,16 @@ from posttrain.models.heads import Calibration, RewardModel, load_reward_model, 
 from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
-from posttrain.runs.early_stopping import patience
-from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.runs.feedback import feedback_training
+from posttrain.runs.result import FeedbackResult, heldout_of
+from posttrain.runs.session import RunOptions, Session, open_session
 from posttrain.training import feedback, pair_options
 from posttrain.training.feedback import RANKINGS, Units
 from posttrain.training.learner import POLICY, Learner
-from posttrain.training.local_learner import LocalLearner
-from posttrain.training.optimizer import optimizer_for
+from posttrain.training.local_learner import learner_for
 from posttrain.training.pair_options import ScoreOptions
 from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
 from posttrain.training.saved import began_from
-from posttrain.training.schedule import LearningRate
 
 
 @dataclass(frozen=True)
@@ -67,17 +65,8 @@ class Scoring(ScoreOptions):
     """Divide the scores by what makes their differences the log-odds that people agree, as held-out pairs say."""
 
 
-@dataclass(frozen=True)
-class ScoringResult:
-    """Where a finished or interrupted run is, and what it found."""
-
-    run: Path
-    steps: int
-    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
-    pairs: int
-    dropped: int  # pairs that were too long
-    before: dict[str, float] | None  # loss, accuracy and so on of the held-out pairs, where there are any
-    after: dict[str, float] | None
+class ScoringResult(FeedbackResult):
+    """A run on pairs."""
 
 
 def run(config: Scoring, **where: Unpack[RunOptions]) -> ScoringResult:
@@ -106,32 +95,15 @@ def run(config: Scoring, **where: Unpack[RunOptions]) -> ScoringResult:
                 metrics |= learner.optim_step({POLICY: session.lr})
             session.finish_step(metrics)
             session.evaluate(examine)
-    before, after = pair_options.heldout_of(session.rows)
-    run, learned = session.directory.path, len(pairs.learned)
-    return ScoringResult(run, session.step, session.interrupted, learned, pairs.dropped, before, after)
+    return ScoringResult(*session.ended, len(pairs.learned), pairs.dropped, *heldout_of(session.rows))
 
 
 def _open(config: Scoring, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
-    def score(row: Mapping[str, float]) -> float | None:
-        return row.get("evaluation/accuracy")
-
-    held, steps = bool(parts.pairs.heldout), parts.pairs.steps
-    about = compute_of(parts.model.body, config.precision)
-    return open_session(
-        "reward-model",
-        asdict(config),
-        steps=steps,
-        trained=parts.learner,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
-        evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
-        environment=about | {"model": parts.begun, "steps": steps, "data": digests(asdict(config))},
-        save_every=config.save_every,
-        keep_last=config.keep_last,
-        may_differ=("steps", "epochs", "stop_after"),
-        notes=parts.notes,
-        headline={"loss": "loss", "accuracy": "accuracy"},
-        **where,
+    settings, about = asdict(config), compute_of(parts.model.body, config.precision) | {"model": parts.begun}
+    training = feedback_training(
+        config, parts.pairs, parts.learner, settings=settings, environment=about, notes=parts.notes
     )
+    return open_session("reward-model", settings, training, **where)
 
 
 @dataclass
@@ -187,13 +159,7 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
     if model.members > 1 and not (pairs.heldout and config.calibrate):
         notes.append("not calibrated on held-out pairs, the members' scores do not compare; only their mean is of use")
     parts = _Parts(pairs, model, chat, loss, saved.where, tuple(notes))
-    parts.learner = LocalLearner(
-        model,
-        optimizer_for(config, model.trainable(), embedding=model.body.embedding),
-        microbatch_tokens=config.microbatch_tokens,
-        body=model.body,
-        save_model=parts.save,
-    )
+    parts.learner = learner_for(config, model, parts.save, body=model.body)
     return parts
 
 

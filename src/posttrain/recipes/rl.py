@@ -39,10 +39,9 @@ from posttrain.evaluation.heldout import (
     HeldOut,
     HeldOutReward,
     chosen_by,
+    examined,
     goodness,
     held_out,
-    heldout_groups,
-    heldout_metrics,
     past_best,
     past_budget,
 )
@@ -50,18 +49,20 @@ from posttrain.models.critic import CRITICS, Critic
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
-from posttrain.rewards import TIME_LIMITS
+from posttrain.rewards import TIME_LIMITS, VERDICTS
+from posttrain.rollouts.dynamic import Rolled
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.setup import Setup, set_up
-from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.runs.result import RunResult
+from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss
 from posttrain.training.inputs import Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Learner, Loss
-from posttrain.training.local_learner import Frozen, LocalLearner
-from posttrain.training.optimizer import MasterAdamW, optimizer_for
+from posttrain.training.local_learner import Frozen, learner_for
+from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.saved import began_from, saved_model
@@ -109,12 +110,9 @@ _FRESH: dict[str, Any] = {"draws": 0, "adapted": {}, "unbounded": {}}
 
 
 @dataclass(frozen=True)
-class RLResult:
-    """Where a finished or interrupted run is, and what it found."""
+class RLResult(RunResult):
+    """What a run found."""
 
-    run: Path
-    steps: int
-    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
     finished: bool  # whether held-out tasks said that it was done (--stop-after, --kl-budget)
     before: HeldOut | HeldOutReward | None  # where there are held-out tasks
     after: HeldOut | HeldOutReward | None  # of the last evaluation within the budget of KL, where there is one
@@ -123,18 +121,16 @@ class RLResult:
 def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> RLResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
-    setup, learner, knobs = parts.setup, parts.learner, asdict(algorithm)
+    setup, learner = parts.setup, parts.learner
+    knobs, longest = asdict(algorithm), config.max_new_tokens
 
     def accepts(rewards: Sequence[float]) -> bool:
         return algorithm.accepts(torch.tensor(rewards))
 
     def shaped(group: Group) -> Group:
-        return shortened(group, config.length_penalty, config.max_new_tokens)
+        return shortened(group, config.length_penalty, longest)
 
-    with (
-        _open(config, algorithm, parts, where) as session,
-        TIME_LIMITS.kept_in(session.directory.path / "timeouts.jsonl"),
-    ):
+    with _open(config, algorithm, parts, where) as session, TIME_LIMITS.kept_in(session.directory.path / VERDICTS):
         examine = partial(_examine, config, parts, session)
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
@@ -142,44 +138,32 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
         sampler = setup.sampler(config, session.progress.tokens)
         session.evaluate(examine)
         for step in session.steps():
+            seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
                 rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
-                continued = draws + rolled.draws
-                values = partial(sampler.state_values, draw=continued)
+                values = partial(sampler.state_values, draw=draws + rolled.draws)
                 context = Context(sampler.greedy_rewards, values, learner, config.temperature)
                 sampled = columns_of(algorithm.inputs, rolled.groups, context, samples=True)
             batch, metrics = policy_batch(
-                rolled.groups,
-                algorithm,
-                longest=config.max_new_tokens,
-                sampled=sampled,
-                context=context,
-                seed=seed_for(config.seed, "dropout", step),
-                key=str(step),
+                rolled.groups, algorithm, longest=longest, sampled=sampled, context=context, seed=seed, key=str(step)
             )
             with session.update(batch.examples):
-                for update in _updates(config, algorithm, parts, session, batch.seed):
+                for update in _updates(config, algorithm, parts, session, seed):
                     metrics |= learner.forward_backward(batch, update.loss)
-                    for extra, text in update.texts:
-                        found = learner.forward_backward(text, NLL(extra.weight))
-                        metrics["pretraining_loss"] = found["loss"] / extra.weight
+                    metrics |= _beside(learner, update.texts)
                     metrics |= learner.optim_step(update.rates)
-                if "kl" in batch.scalars and step >= _critic_warmup(algorithm):
-                    algorithm = algorithm.adapted(batch.scalars["kl"])
+                algorithm = _adapted(algorithm, batch, step)
                 if config.renew_reference and (step + 1) % config.renew_reference == 0:
                     learner.copy(POLICY, REFERENCE)
-            draws = continued
-            metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome)
-            metrics |= {"groups/thrown_away": rolled.thrown_away}
-            metrics |= {"groups/lost": rolled.lost} if rolled.lost else {}
+            draws += rolled.draws
+            metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | _thrown_away(rolled)
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
             state = {"draws": draws, "adapted": adapted, "unbounded": setup.environment.reward.unbounded}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)
         _say_if_none_is_best(config, session)
     before, after = held_out(row for row in session.rows if not past_budget(row, config.kl_budget))
-    run, step, finished = session.directory.path, session.step, bool(session.finished)
-    return RLResult(run, step, session.interrupted, finished, before, after)
+    return RLResult(*session.ended, bool(session.finished), before, after)
 
 
 @dataclass(frozen=True)
@@ -204,22 +188,14 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
         need_group(setup.environment, states.samples, "--continuations")
     model = setup.policy.model
     renewed, measured = config.renew_reference > 0, setup.gold or config.kl_budget > 0
-    optimizer = optimizer_for(config, model.trainable(), embedding=model.embedding)
     references: dict[str, Frozen] = {}
     if declared(algorithm, ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
     if measured:
         stays = references.get(REFERENCE) if not renewed else None
         references[START] = stays or reference_for(model)
-    learner = LocalLearner(
-        model,
-        optimizer,
-        microbatch_tokens=config.microbatch_tokens,
-        critic=_critic(config, setup.policy) if declared(algorithm, CriticValues) else None,
-        references=references,
-        renewed=renewed,
-        save_model=setup.policy.save,
-    )
+    critic = _critic(config, setup.policy) if declared(algorithm, CriticValues) else None
+    learner = learner_for(config, model, setup.policy.save, critic=critic, references=references, renewed=renewed)
     pretraining: list[str] = []
     if algorithm.extra_losses:
         pretraining = [
@@ -242,9 +218,8 @@ def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> st
 
 def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
     """What the policy is worth on the held-out tasks and, with gold rewards or a budget of KL, how far it has gone."""
-    groups = heldout_groups(parts.setup, config, session.progress.tokens)
-    session.directory.log_heldout(session.step, samples_of(groups, per_group=1))
-    found = heldout_metrics(parts.setup, groups)
+    groups, found = examined(parts.setup, config, session.progress.tokens)
+    session.log_heldout(groups)
     if parts.measured:
         found[PREFIX + KL] = distance(groups, partial(parts.learner.logprobs, model=START))
     return found
@@ -278,6 +253,24 @@ def _updates(
     texts = [(extra, supervised_batch(examples, seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
     return [_Update(loss, texts, rates)] * config.updates_per_step
+
+
+def _beside(learner: Learner, texts: Sequence[tuple[PretrainingNLL, Batch]]) -> dict[str, float]:
+    """Add the gradients of what is learned beside; its loss before it is weighed."""
+    losses = [learner.forward_backward(text, NLL(extra.weight))["loss"] / extra.weight for extra, text in texts]
+    return {"pretraining_loss": sum(losses)} if losses else {}
+
+
+def _adapted(algorithm: OnlineAlgorithm, batch: Batch, step: int) -> OnlineAlgorithm:
+    """The algorithm for the next step, by how far the batch's completions are from the reference, once that is told."""
+    known = "kl" in batch.scalars and step >= _critic_warmup(algorithm)
+    return algorithm.adapted(batch.scalars["kl"]) if known else algorithm
+
+
+def _thrown_away(rolled: Rolled) -> dict[str, float]:
+    """What is logged of groups that are not learned from."""
+    lost = {"groups/lost": rolled.lost} if rolled.lost else {}
+    return {"groups/thrown_away": rolled.thrown_away, **lost}
 
 
 def _critic(config: RL, policy: Policy) -> tuple[Critic, MasterAdamW]:
@@ -345,9 +338,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
     settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
     about = compute_of(parts.setup.policy.model, config.precision)
     about |= {"model": parts.model, "steps": config.steps, "judges": parts.setup.judges, "data": digests(settings)}
-    return open_session(
-        "rl",
-        settings,
+    training = Training(
         steps=config.steps,
         trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=_critic_warmup(algorithm)),
@@ -358,8 +349,8 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         may_differ=("steps", "stop_after"),
         notes=parts.notes,
         headline=HEADLINE,
-        **where,
     )
+    return open_session("rl", settings, training, **where)
 
 
 def _critic_warmup(algorithm: OnlineAlgorithm) -> int:

@@ -25,7 +25,7 @@ from posttrain.errors import UserError
 from posttrain.monitoring import Estimate, Progress, Table, jsonl
 from posttrain.monitoring.markup import printable
 from posttrain.monitoring.run import CONFIG, SAMPLES
-from posttrain.rewards import apart
+from posttrain.rewards import Weighted, apart
 from posttrain.rollouts.drive import finish
 from posttrain.rollouts.options import check_reward_models
 from posttrain.rollouts.scorer import load_scorer
@@ -149,7 +149,7 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     """Read, score and, with an output, write; that file is there when all of it is, or not at all."""
     path = jsonl.new_file(config.output) if config.output else None
     episodes, environment = _prepare(config)
-    groups = _groups(episodes, environment.min_group)
+    groups = _groups(episodes, environment.reward)
     found: dict[int, Scored] = {}
     with Progress("score", len(episodes), quiet=quiet) as progress:
         for some in _at_a_time(groups):
@@ -165,22 +165,22 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     return ScoreResult(tuple(rows), environment.reward.weights, path)
 
 
-def _groups(episodes: Sequence[Episode], least: int) -> list[tuple[EpisodeGroup, list[int]]]:
+def _groups(episodes: Sequence[Episode], reward: Weighted) -> list[tuple[EpisodeGroup, list[int]]]:
     """What is scored together, and the rows of each: every row alone, unless a reward compares the answers to a task.
 
     Raises:
         UserError: a task has fewer rows than the reward compares.
     """
-    if least == 1:
+    if not reward.compares:
         return [(group, [place]) for place, group in enumerate(apart(episodes))]
     places: dict[str, list[int]] = {}
     for place, episode in enumerate(episodes):
         places.setdefault(repr((episode.task.prompt, episode.task.answer)), []).append(place)
     for rows in places.values():
-        if len(rows) < least:
+        if len(rows) < reward.min_group:
             raise UserError(
-                f"a reward compares {least} or more completions of a task; row {rows[0] + 1} has {len(rows)} with its "
-                "prompt and answer"
+                f"a reward compares {reward.min_group} or more completions of a task; row {rows[0] + 1} has "
+                f"{len(rows)} with its prompt and answer"
             )
     return [
         (EpisodeGroup(episodes[rows[0]].task, tuple(episodes[row] for row in rows)), rows) for rows in places.values()

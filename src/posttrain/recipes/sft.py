@@ -20,14 +20,13 @@ from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of
-from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.rollouts.policy import Policy, trained_policy
 from posttrain.runs.early_stopping import patience
-from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.runs.result import RunResult
+from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.training.learner import POLICY, Learner
-from posttrain.training.local_learner import LocalLearner
-from posttrain.training.optimizer import optimizer_for
+from posttrain.training.local_learner import learner_for
 from posttrain.training.saved import began_from
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.settings import check_heldout, check_settings
@@ -119,12 +118,9 @@ class SFT:
 
 
 @dataclass(frozen=True)
-class SFTResult:
-    """Where a finished or interrupted run is, and what it found."""
+class SFTResult(RunResult):
+    """What a run found."""
 
-    run: Path
-    steps: int
-    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
     examples: int
     dropped: int  # examples that were too long
     before: float | None  # held-out loss in nats per token, where there is something held out
@@ -151,15 +147,7 @@ def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
             session.finish_step(metrics, tokens=batch.counts.tokens)
             session.evaluate(examine)
     losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
-    return SFTResult(
-        session.directory.path,
-        session.step,
-        session.interrupted,
-        len(parts.examples),
-        parts.dropped,
-        losses[0],
-        losses[-1],
-    )
+    return SFTResult(*session.ended, len(parts.examples), parts.dropped, losses[0], losses[-1])
 
 
 def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
@@ -171,9 +159,7 @@ def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextMan
     about = compute_of(parts.policy.model, config.precision)
     about |= {"model": parts.model, "steps": parts.steps, "data": digests(asdict(config))}
     about |= {"examples": len(parts.examples), "dropped": parts.dropped, "heldout": len(parts.heldout)}
-    return open_session(
-        "sft",
-        asdict(config),
+    training = Training(
         steps=parts.steps,
         trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, parts.steps),
@@ -184,8 +170,8 @@ def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextMan
         may_differ=("steps", "epochs", "stop_after"),
         notes=parts.notes,
         headline={"loss": "loss", "lr": "lr"},
-        **where,
     )
+    return open_session("sft", asdict(config), training, **where)
 
 
 @dataclass(frozen=True)
@@ -205,13 +191,7 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
     _check(config)
     conversations, heldout, notes = _conversations(config)
     saved = began_from(config.model, resume)
-    policy = load_policy(
-        saved.where,
-        precision=config.precision,
-        chat_template=config.chat_template,
-        lora=lora_of(config),
-        seed=config.seed,
-    )
+    policy = trained_policy(config, saved.where)
     longest = min(config.max_tokens, policy.model.context)
     examples, dropped = _examples(policy, conversations, config.train_on, longest)
     kept, unheard = _examples(policy, heldout, config.train_on, longest)
@@ -234,12 +214,7 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
     steps = config.steps or math.ceil(config.epochs * len(examples) / config.examples_per_step)
     if config.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
-    learner = LocalLearner(
-        policy.model,
-        optimizer_for(config, policy.model.trainable(), embedding=policy.model.embedding),
-        microbatch_tokens=config.microbatch_tokens,
-        save_model=policy.save,
-    )
+    learner = learner_for(config, policy.model, policy.save)
     too_long = [
         f"{left_out} of {left_out + len(used)} {kind} are over {longest} tokens and were left out"
         for kind, used, left_out in (("examples", examples, dropped), ("held-out examples", kept, unheard))

@@ -17,7 +17,7 @@ from posttrain.rewards.verifiers.extraction import AnswerIn, extract
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
 from posttrain.rewards.verifiers.numbers import NumberVerifier
-from posttrain.rewards.verifiers.pool import TIME_LIMITS
+from posttrain.rewards.verifiers.pool import TIME_LIMITS, VERDICTS
 from posttrain.rewards.verifiers.worker import TIMED_OUT
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "ROLES",
     "TIMED_OUT",
     "TIME_LIMITS",
+    "VERDICTS",
     "AnswerIn",
     "ChoiceVerifier",
     "CustomReward",

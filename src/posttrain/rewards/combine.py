@@ -11,7 +11,7 @@ from functools import partial
 from posttrain.errors import UserError, unknown
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.custom import CustomReward, load_reward
-from posttrain.rewards.reward import Reward, bounds_of, min_group_of, role_of, score_all
+from posttrain.rewards.reward import EpisodeReward, Named, Reward, bounds_of, min_group_of, role_of, score_all
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
 from posttrain.rewards.rules.repetition import Repetition
@@ -72,6 +72,11 @@ class Weighted:
         for reward, weight in self.parts:
             if not math.isfinite(weight):
                 raise UserError(f"the weight of reward '{reward.name}' must be a finite number; got {weight}")
+            if weight and role_of(reward) == "monitor":
+                raise UserError(
+                    f"reward '{reward.name}' is a monitor, which is logged and never optimised; leave out its "
+                    f"weight of {weight:g}"
+                )
         if not self.timeout_s > 0:
             raise UserError(f"the time limit of rewards must be above 0 seconds; got {self.timeout_s}")
 
@@ -97,6 +102,11 @@ class Weighted:
     def min_group(self) -> int:
         """How many completions of a task the rewards need together."""
         return max(min_group_of(reward) for reward, _ in self.parts)
+
+    @property
+    def compares(self) -> bool:
+        """Whether what an episode earns may depend on the others of its group."""
+        return any(compares(reward) for reward, _ in self.parts)
 
     @property
     def unbounded(self) -> dict[str, float]:
@@ -161,11 +171,18 @@ class Weighted:
         return sum(found) if found or not scores else math.nan
 
 
+def compares(reward: Reward) -> bool:
+    """Whether a reward may look at all of a group, whatever its `min_group`."""
+    if isinstance(reward, Named):
+        return compares(reward.reward)
+    return reward.mode == "group" if isinstance(reward, CustomReward) else not isinstance(reward, EpisodeReward)
+
+
 def parse_rewards(spec: str | Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Weighted:
-    """Rewards from words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`; a weight that is left out is 1.
+    """Rewards from words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`.
 
     A word is a name of `REWARDS`, or `path/to/file.py:function`; its weight follows after `=` (after the function also
-    after `:`). A path with spaces is put in quotes.
+    after `:`). One that is left out is 1; of a monitor, 0. A path with spaces is put in quotes.
 
     Raises:
         UserError: an unknown name (the nearest one given), a weight that is not a number, a name given twice, or a
@@ -189,7 +206,8 @@ _CUSTOM = re.compile(r"(?P<path>.+\.py:[^:=]*)(?:[:=](?P<weight>.*))?", re.DOTAL
 
 def _parse_word(word: str) -> tuple[Reward, float]:
     if custom := _CUSTOM.fullmatch(word):
-        return load_reward(custom["path"]), _weight(word, custom["weight"])
+        reward = load_reward(custom["path"])
+        return reward, _weight(word, custom["weight"], 0.0 if role_of(reward) == "monitor" else 1.0)
     name, equals, weight = word.partition("=")
     if name.endswith(".py"):
         raise UserError(f"the reward '{word}' names a file; say which function: {name}:FUNCTION")
@@ -198,9 +216,9 @@ def _parse_word(word: str) -> tuple[Reward, float]:
     return REWARDS[name](), _weight(word, weight if equals else None)
 
 
-def _weight(word: str, text: str | None) -> float:
+def _weight(word: str, text: str | None, default: float = 1.0) -> float:
     if text is None:
-        return 1.0
+        return default
     try:
         return float(text)
     except ValueError:

@@ -47,7 +47,7 @@ from posttrain import user_code
 from posttrain.errors import RewardError, UserError, unknown
 from posttrain.rewards.background import in_thread, without_exit
 from posttrain.rewards.reward import ROLES, scoring
-from posttrain.types import Episode, EpisodeGroup, Message, Score
+from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
 
 _PLURALS = {
     "completion": "completions",
@@ -145,6 +145,10 @@ class CustomReward:
         """As declared."""
         return self.declared.min_group
 
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
+        """Nothing: which answers a function can read is not known before it is asked about a completion."""
+        return [""] * len(tasks)
+
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
         """For each group one score per episode.
 
@@ -153,14 +157,17 @@ class CustomReward:
                 wants a key that a task's metadata does not have.
         """
         if self.mode == "group":
+            if inspect.iscoroutinefunction(self.function):
+                return list(await gather(*(self._compared(group) for group in groups)))
             return [await self._compared(group) for group in groups]
         episodes = [episode for group in groups for episode in group.episodes]
         scores = iter(await self._score_episodes(episodes) if episodes else [])
         return [[next(scores) for _ in group.episodes] for group in groups]
 
     async def _compared(self, group: EpisodeGroup) -> list[Score]:
-        columns = self._columns(group.episodes)
-        return self._scores(group.episodes, await self._call({**columns, "group": group}))
+        with scoring(self.name, group.episodes[0]):
+            columns = self._columns(group.episodes)
+            return self._scores(group.episodes, await self._call({**columns, "group": group}))
 
     async def _score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         if self.mode == "batch":

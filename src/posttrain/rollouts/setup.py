@@ -10,11 +10,10 @@ from posttrain.environments.env import need_group
 from posttrain.environments.overseen import overseen, rewards_in
 from posttrain.errors import DataError, UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.lora import lora_of
 from posttrain.rollouts.drive import OnTokens, finish
 from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.options import OnlineOptions
-from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.rollouts.policy import Policy, trained_policy
 from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.types import Sampling, Task
 
@@ -78,15 +77,7 @@ def set_up(
     need_group(environment, options.completions_per_prompt, "--completions-per-prompt")
     if options.eval_every:
         need_group(judge, options.eval_samples, "--eval-samples")
-    policy = load_policy(
-        model,
-        precision=options.precision,
-        chat_template=options.chat_template,
-        lora=lora_of(options),
-        engine=options.engine,
-        cache_gb=options.cache_gb,
-        seed=options.seed,
-    )
+    policy = trained_policy(options, model, engine=options.engine, cache_gb=options.cache_gb)
     if options.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
     most = min(options.max_prompt_tokens, policy.model.context - 1)

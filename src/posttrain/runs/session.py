@@ -1,6 +1,6 @@
 """A training run from its directory to its report: what all recipes share. The loop itself stays in the recipe.
 
-    with open_session("sft", settings, steps=..., trained=..., rate=..., evaluations=..., **where) as session:
+    with open_session("sft", settings, Training(steps=..., trained=..., rate=..., ...), **where) as session:
         session.evaluate(examine)                     # before the first step, where the recipe has something held out
         for step in session.steps():                  # resume, signals, early stopping
             with session.update(examples):
@@ -29,6 +29,7 @@ from posttrain.errors import PosttrainError, TrainingError, UserError
 from posttrain.monitoring import Progress, RunDirectory, Sample, announce, machine_line, read_run, write_report
 from posttrain.monitoring.cost import rollout_cost, step_cost
 from posttrain.monitoring.progress import Phase
+from posttrain.monitoring.samples import samples_of
 from posttrain.runs.callback import call
 from posttrain.runs.failure import kept_batch
 from posttrain.runs.inputs import digests_in, judges_by_option, keep_code, options_named, refuse_changes
@@ -37,6 +38,7 @@ from posttrain.runs.trackers import Tracking, open_trackers
 from posttrain.runs.trackers.tracker import Sender
 from posttrain.training import checkpoint
 from posttrain.training.schedule import LearningRate
+from posttrain.types import Group
 
 Row = Mapping[str, Any]
 
@@ -91,6 +93,42 @@ class Evaluations:
     finished: Callable[[Sequence[Row]], str] = _not_finished
 
 
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run does, beside the loop.
+
+    Attributes:
+        steps: that the run shall have in all.
+        trained: what checkpoints keep.
+        rate: the learning rate of each step.
+        evaluations: when there are some, and what they decide.
+        environment: what only the caller knows of machine and data.
+        save_every: steps between checkpoints, besides those after an evaluation and the last step.
+        keep_last: checkpoints to keep, besides the best.
+        headline: metrics to show with the progress: the name there, and in a row.
+        may_differ: options that may have changed since the run began.
+        notes: what to tell the user first.
+        prepare: called when the directory is open and no checkpoint has been restored yet: long work on the weights
+            before training, such as the reference's logprobs.
+    """
+
+    steps: int
+    trained: Trained
+    rate: LearningRate
+    evaluations: Evaluations
+    environment: Mapping[str, Any]
+    save_every: int
+    keep_last: int
+    headline: Mapping[str, str]
+    may_differ: Sequence[str] = ("steps",)
+    notes: Sequence[str] = ()
+    prepare: Callable[[], None] = _nothing
+
+
 @dataclass
 class _Finished:
     """A step whose row is not written yet."""
@@ -108,31 +146,26 @@ class Session:
         directory: RunDirectory,
         progress: Progress,
         stop: StopRequest,
-        trained: Trained,
-        rate: LearningRate,
-        evaluations: Evaluations,
+        training: Training,
         found: checkpoint.Checkpoint | None,
-        *,
-        steps: int,
-        save_every: int,
-        keep_last: int,
-        headline: Mapping[str, str],
         callbacks: Sequence[object],
     ) -> None:
         """See `open_session`; `found` is the checkpoint that the run goes on from."""
-        self.directory, self.progress, self.step, self.total = directory, progress, found.step if found else 0, steps
+        self.directory, self.progress, self.total = directory, progress, training.steps
+        self.step = found.step if found else 0
         self.state: dict[str, Any] = dict(found.state) if found else {}
         self.finished = ""
         self.trackers: Sequence[Sender] = ()
         self._callbacks = callbacks
-        self._stop, self._trained, self._rate, self._evaluations = stop, trained, rate, evaluations
-        self._save_every, self._keep_last, self._headline = save_every, keep_last, headline
+        self._stop, self._trained, self._rate = stop, training.trained, training.rate
+        self._evaluations, self._headline = training.evaluations, training.headline
+        self._save_every, self._keep_last = training.save_every, training.keep_last
         self.saved, self._tried, self._written, self._updating = self.step, self.step, self.step, False
         self._score = found.score if found else None
         self._began, self._sampled, self._phase, self._tokens = time.perf_counter(), 0.0, Phase("", 0.0), 0
         owed = self.state.pop(_OWED, None)
         self._waiting = _Finished(owed["metrics"], [Sample(**s) for s in owed["samples"]], self.state) if owed else None
-        self._due = self._waiting is not None or (evaluations.first and self.step == 0)
+        self._due = self._waiting is not None or (training.evaluations.first and self.step == 0)
 
     @property
     def lr(self) -> float:
@@ -148,6 +181,15 @@ class Session:
     def interrupted(self) -> str:
         """The signal that ended the run before its last step or evaluation; "" if none did."""
         return self._stop.cause if self._due or (self.step < self.total and not self.finished) else ""
+
+    def log_heldout(self, groups: Sequence[Group]) -> None:
+        """Write one answer to each held-out task, as they are at this step."""
+        self.directory.log_heldout(self.step, samples_of(groups, per_group=1))
+
+    @property
+    def ended(self) -> tuple[Path, int, str]:
+        """Where the run is, its steps, and what interrupted it: what a `RunResult` begins with."""
+        return self.directory.path, self.step, self.interrupted
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -279,18 +321,8 @@ _OWED = "evaluation_owed"
 def open_session(
     command: str,
     settings: Mapping[str, Any],
+    training: Training,
     *,
-    steps: int,
-    trained: Trained,
-    rate: LearningRate,
-    evaluations: Evaluations,
-    environment: Mapping[str, Any],
-    save_every: int,
-    keep_last: int,
-    may_differ: Sequence[str] = ("steps",),
-    notes: Sequence[str] = (),
-    headline: Mapping[str, str],
-    prepare: Callable[[], None] = lambda: None,
     output: Path | None = None,
     resume: Path | None = None,
     quiet: bool = False,
@@ -303,18 +335,7 @@ def open_session(
     Args:
         command: which one runs, such as `sft`.
         settings: all of its options.
-        steps: that the run shall have in all.
-        trained: what checkpoints keep.
-        rate: the learning rate of each step.
-        evaluations: when there are some, and what they decide.
-        environment: what only the caller knows of machine and data.
-        save_every: steps between checkpoints, besides those after an evaluation and the last step.
-        keep_last: checkpoints to keep, besides the best.
-        may_differ: options that may have changed since the run began.
-        notes: what to tell the user first.
-        headline: metrics to show with the progress: the name there, and in a row.
-        prepare: called when the directory is open and no checkpoint has been restored yet: long work on the weights
-            before training, such as the reference's logprobs.
+        training: what the run does.
         output: where a new run goes.
         resume: the run to go on with, if it is none.
         quiet: whether to show no progress.
@@ -327,47 +348,36 @@ def open_session(
         InputsChanged: files that the options name are others than when the run began, and that is not accepted.
         CheckpointError: no checkpoint of the run is whole.
     """
-    found = None
+    environment = _with_inputs(settings, training.environment)
     if resume is None:
-        directory = RunDirectory.create(output, command, settings, environment=_with_inputs(settings, environment))
+        directory = RunDirectory.create(output, command, settings, environment=environment)
     else:
-        directory = _resumed(resume, settings, may_differ, _with_inputs(settings, environment), accept_changes)
+        directory = _resumed(resume, settings, training.may_differ, environment, accept_changes)
     keep_code(settings, directory.path)
     announce(machine_line(directory.environment), quiet=quiet)
-    prepare()
-    if resume is not None:
-        found = _restored(directory.checkpoints, trained)
-        directory.rewind(found.step - (_OWED in found.state))
-        damaged = (f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped)
-        notes = (*notes, *damaged, *rate.changed(directory.before.get("steps"), found.step))
+    training.prepare()
+    found, notes = (None, ()) if resume is None else _gone_back(directory, training)
     start = found.step if found else 0
-    with directory, stop_requests() as stop, Progress(command, steps, start=start, quiet=quiet) as progress:
-        session = Session(
-            directory,
-            progress,
-            stop,
-            trained,
-            rate,
-            evaluations,
-            found,
-            steps=steps,
-            save_every=save_every,
-            keep_last=keep_last,
-            headline=headline,
-            callbacks=callbacks,
-        )
-        for note in notes:
+    with directory, stop_requests() as stop, Progress(command, training.steps, start=start, quiet=quiet) as progress:
+        session = Session(directory, progress, stop, training, found, callbacks)
+        for note in (*training.notes, *notes):
             progress.say(note)
-        with (
-            _tracked(session, open_trackers(tracking, directory.path, settings, progress.say)),
-            _saved_on_failure(session),
-        ):
+        trackers = open_trackers(tracking, directory.path, settings, progress.say)
+        with _tracked(session, trackers), _saved_on_failure(session):
             call(callbacks, "on_run_start", session)
             with contextlib.suppress(Stopped):
                 yield session
             session.keep()
             call(callbacks, "on_run_end", session)
     write_report(directory.read())
+
+
+def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
+    """A run that is gone on with, as it was at its last whole checkpoint; what to tell the user of that."""
+    found = _restored(directory.checkpoints, training.trained)
+    directory.rewind(found.step - (_OWED in found.state))
+    damaged = (f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped)
+    return found, (*damaged, *training.rate.changed(directory.before.get("steps"), found.step))
 
 
 def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,8 +139,8 @@ class Learner(Protocol):
         """What the critic expects before each learned token."""
         ...
 
-    def scores(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
-        """The numbers that each head of a reward model gives each example."""
+    def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
+        """The numbers that each head of a reward model gives each example; `seed` as in `Batch`."""
         ...
 
     def forward_backward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:

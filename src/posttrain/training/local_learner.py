@@ -6,7 +6,7 @@ Shape letters: N learned tokens of a packed row, E its sequences.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Parts
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
-from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
 from posttrain.training.state import Trained
 
 M = TypeVar("M")
@@ -61,6 +61,7 @@ class LocalLearner(Generic[M]):
         self._key, self._kept = "", dict[tuple[str, int, tuple[int, ...]], Tensor]()
         reference = self._references.get(REFERENCE)
         self._parts = Parts(model, self._critic, reference, self._keep)
+        self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         self._trained = Trained(save_model, optimizer, critic[1] if critic else None, reference if renewed else None)
 
     @torch.no_grad()
@@ -68,7 +69,7 @@ class LocalLearner(Generic[M]):
         """As in `Learner`."""
         seen, total = Means(loss.extremes), 0.0
         known = bool(batch.key) and batch.key == self._key
-        parts = self._parts if known else replace(self._parts, keep=lambda name, row, compute: compute())
+        parts = self._parts if known else self._parts_once
         for row in pack(batch.examples, self._microbatch_tokens, together=batch.together):
             share = loss.of_row(row, batch, parts)
             seen.add(share.metrics)
@@ -97,36 +98,42 @@ class LocalLearner(Generic[M]):
         return self._by_example(examples, self._critic.values)
 
     @torch.no_grad()
-    def scores(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
+    def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
         """As in `Learner`."""
         model: Any = self._parts.model
         scores = model.scores if getattr(model, "length_head", None) is None else model.scores_and_length
         found: dict[int, tuple[float, ...]] = {}
-        for row in pack(examples, self._microbatch_tokens):
-            found |= {number: tuple(of_E) for number, of_E in zip(row.examples, scores(row).tolist(), strict=True)}
+        with self._body.dropping(seed):
+            for row in pack(examples, self._microbatch_tokens):
+                found |= {number: tuple(of_E) for number, of_E in zip(row.examples, scores(row).tolist(), strict=True)}
         return [found[number] for number in range(len(examples))]
 
     def forward_backward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
         seen = Means(loss.extremes)
-        if not batch.key or batch.key != self._key:
+        if batch.key and batch.key != self._key:
             self._key, self._kept = batch.key, {}
+        parts = self._parts if batch.key else self._parts_once
 
         def share_of(row: PackedRow) -> Tensor:
-            share = loss.of_row(row, batch, self._parts)
+            share = loss.of_row(row, batch, parts)
             seen.add(share.metrics)
             return share.loss
 
         first, *beside = (self._optimizers[part] for part in loss.reaches if part in self._optimizers)
-        with self._body.dropping(batch.seed if POLICY in loss.reaches else None):
-            total = accumulate_gradients(
-                first,
-                batch.examples,
-                share_of,
-                microbatch_tokens=self._microbatch_tokens,
-                together=batch.together,
-                beside=beside,
-            )
+        try:
+            with self._body.dropping(batch.seed if POLICY in loss.reaches else None):
+                total = accumulate_gradients(
+                    first,
+                    batch.examples,
+                    share_of,
+                    microbatch_tokens=self._microbatch_tokens,
+                    together=batch.together,
+                    beside=beside,
+                )
+        except BaseException:
+            self._discard()
+            raise
         return {"loss": total, **seen.summary()}
 
     def optim_step(self, rates: Mapping[str, float]) -> dict[str, float]:
@@ -135,8 +142,7 @@ class LocalLearner(Generic[M]):
             for part in rates:
                 self._optimizers[part].finite_norm()
         except TrainingError:
-            for part in rates:
-                self._optimizers[part].discard()
+            self._discard()
             raise
         norms = {part: self._optimizers[part].step(rate) for part, rate in rates.items()}
         return {"grad_norm" if part == POLICY else f"{part}_grad_norm": norm for part, norm in norms.items()}
@@ -153,6 +159,13 @@ class LocalLearner(Generic[M]):
     def restore(self, folder: Path) -> None:
         """As in `Learner`."""
         self._trained.restore(folder)
+        self._discard()
+        self._key, self._kept = "", {}
+
+    def _discard(self) -> None:
+        """Forget all gradients, those of other calls and parts too: half of them would be a step of their own."""
+        for optimizer in self._optimizers.values():
+            optimizer.discard()
 
     def _keep(self, name: str, row: PackedRow, compute: Callable[[], Tensor]) -> Tensor:
         """A row is known by its tokens as well: a key that was given to two batches by mistake mixes up nothing."""
@@ -166,3 +179,27 @@ class LocalLearner(Generic[M]):
     ) -> list[tuple[float, ...]]:
         with self._body.dropping(None):
             return by_example(examples, of_row, microbatch_tokens=self._microbatch_tokens, together=together)
+
+
+class Trains(Optimized, Protocol):
+    """The options that a learner needs."""
+
+    @property
+    def microbatch_tokens(self) -> int:
+        """Tokens of one forward and backward pass, at most."""
+        ...
+
+
+def learner_for(
+    options: Trains, model: M, save_model: Callable[[Path], None], *, body: LanguageModel | None = None, **parts: Any
+) -> LocalLearner[M]:
+    """A learner with the optimiser that the options name; `parts` as those of `LocalLearner`.
+
+    Raises:
+        UserError: an optimiser in 8 bits was asked for, and none of the parameters is large enough.
+    """
+    trained: Any = model
+    read_by: LanguageModel = trained if body is None else body
+    optimizer = optimizer_for(options, trained.trainable(), embedding=read_by.embedding)
+    most = options.microbatch_tokens
+    return LocalLearner(model, optimizer, microbatch_tokens=most, body=body, save_model=save_model, **parts)

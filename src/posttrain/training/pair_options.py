@@ -1,9 +1,7 @@
 """The options that recipes which learn from people's feedback have in common."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from posttrain.errors import UserError
 from posttrain.training.settings import check_heldout, check_settings
@@ -114,13 +112,3 @@ def check(options: PairOptions, *, counts: tuple[str, ...] = (), zero_or_more: t
         raise UserError(
             f"--epochs must be above 0 and --steps 0 or more; got {options.epochs} epochs and {options.steps} steps"
         )
-
-
-def heldout_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float] | None, dict[str, float] | None]:
-    """What a run logged of what is held out, before the first step and last; None where it did not."""
-    prefix = "evaluation/"
-    found = [
-        {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)} for row in rows
-    ]
-    before = found[0] if rows and rows[0].get("step") == 0 else None
-    return before or None, next(filter(None, reversed(found)), None)

@@ -94,12 +94,12 @@ def reward_gradient(
 
     The correlation of `loss.length` is of the whole batch, and a row has a part of it: all are scored first, and
     learned from then. The gradient of the loss by each score is known after the first pass; the second carries it on
-    into the weights. So it does not depend on how the batch is cut.
+    into the weights. So it does not depend on how the batch is cut. Both passes drop the same inputs of an adapter.
     """
     batch = ranked_batch(units, seed=seed)
     if not loss.length:
         return learner.forward_backward(batch, loss)
-    scores_EH = torch.tensor(learner.scores(batch.examples), dtype=torch.float64, requires_grad=True)
+    scores_EH = torch.tensor(learner.scores(batch.examples, seed=seed), dtype=torch.float64, requires_grad=True)
     quality_E, length_E = scores_EH[:, 0], scores_EH[:, 1]
     tokens_E = torch.tensor([len(e.continuation) for e in batch.examples], dtype=scores_EH.dtype)
     pairs = _pairs(units, range(len(batch.examples)), quality_E[:, None])

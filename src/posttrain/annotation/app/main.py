@@ -79,6 +79,13 @@ def create_app(
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
     for part in (entrance, judging, talking, managing):
         app.include_router(part.router)
+    _answer_errors(app)
+    app.add_middleware(Guard, hosts=hosts)
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """What browsers are told of errors."""
     answers: dict[type[Exception] | int, tuple[int, str]] = {
         Changed: (409, ""),
         NoAnswer: (422, ""),
@@ -92,8 +99,6 @@ def create_app(
         app.add_exception_handler(kind, _answer(code, words))
     app.add_exception_handler(LoggedOut, _to_login)
     app.add_exception_handler(HTTPException, _http)
-    app.add_middleware(Guard, hosts=hosts)
-    return app
 
 
 def _answer(code: int, words: str) -> Any:

@@ -26,13 +26,13 @@ from posttrain.models.precision import compute_of, default_device, dtype_of
 from posttrain.recipes.reward_attributes.asked import Attributes, of_these, read, units_of, weights_of
 from posttrain.recipes.reward_attributes.mixing import Parts, judge, mix
 from posttrain.runs.early_stopping import patience
-from posttrain.runs.session import Evaluations, RunOptions, Session, open_session
+from posttrain.runs.result import RunResult, heldout_of
+from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.training import feedback, pair_options
 from posttrain.training.attributes import RatingLoss, rated_batch
 from posttrain.training.feedback import RANKINGS, RATINGS
 from posttrain.training.learner import POLICY
-from posttrain.training.local_learner import LocalLearner
-from posttrain.training.optimizer import optimizer_for
+from posttrain.training.local_learner import learner_for
 from posttrain.training.saved import began_from
 from posttrain.training.schedule import LearningRate
 
@@ -40,12 +40,9 @@ __all__ = ["Attributes", "AttributesResult", "run"]
 
 
 @dataclass(frozen=True)
-class AttributesResult:
-    """Where a finished or interrupted run is, and what it found."""
+class AttributesResult(RunResult):
+    """A run on rated responses."""
 
-    run: Path
-    steps: int
-    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
     responses: int  # rated ones that were learned from
     dropped: int  # those that were too long
     attributes: tuple[str, ...]
@@ -73,11 +70,8 @@ def run(config: Attributes, **where: Unpack[RunOptions]) -> AttributesResult:
                 model.mixture = parts.begins
             session.finish_step(metrics)
             session.evaluate(examine)
-    before, after = pair_options.heldout_of(session.rows)
-    run, names = session.directory.path, model.units.names
-    return AttributesResult(
-        run, session.step, session.interrupted, len(graded.learned), graded.dropped, names, before, after
-    )
+    found, names = heldout_of(session.rows), model.units.names
+    return AttributesResult(*session.ended, len(graded.learned), graded.dropped, names, *found)
 
 
 def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContextManager[Session]:
@@ -86,9 +80,7 @@ def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContex
 
     steps = parts.graded.steps
     about = compute_of(parts.model.body, config.precision)
-    return open_session(
-        "reward-model",
-        asdict(config),
+    training = Training(
         steps=steps,
         trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
@@ -99,8 +91,8 @@ def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContex
         may_differ=("steps", "epochs", "stop_after"),
         notes=parts.notes,
         headline={"loss": "loss"},
-        **where,
     )
+    return open_session("reward-model", asdict(config), training, **where)
 
 
 def _prepare(config: Attributes, resume: Path | None) -> Parts:
@@ -133,13 +125,11 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
     notes = (*saved.notes(), *graded.notes, *(compared.notes if compared else ()), f"weights: {told}; {says}")
     begins = model.mixture._replace(finished=not (pairs or config.apart))
     ends = {one.example.continuation[-1] for one in graded.learned}
-    learner = LocalLearner(
-        model,
-        optimizer_for(config, model.trainable(), embedding=model.body.embedding),
-        microbatch_tokens=config.microbatch_tokens,
-        body=model.body,
-        save_model=lambda folder: model.save(folder, padding=save_for_scores(chat.tokenizer, folder, ends)),
-    )
+
+    def save(folder: Path) -> None:
+        model.save(folder, padding=save_for_scores(chat.tokenizer, folder, ends))
+
+    learner = learner_for(config, model, save, body=model.body)
     return Parts(graded, compared, model, begins, chat, learner, saved.where, notes)
 
 

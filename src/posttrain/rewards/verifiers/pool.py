@@ -74,6 +74,7 @@ def _is_torn(path: Path) -> bool:
     return bool(written) and not written.endswith(b"\n")
 
 
+VERDICTS = "timeouts.jsonl"  # the file of a run in which verdicts are kept that a time limit brought about
 TIME_LIMITS = TimeLimits()
 
 

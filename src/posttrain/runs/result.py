@@ -1,0 +1,35 @@
+"""What a recipe returns of a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a finished or interrupted run is."""
+
+    run: Path
+    steps: int
+    interrupted: str  # the signal that stopped it early, such as SIGINT; empty if none did
+
+
+@dataclass(frozen=True)
+class FeedbackResult(RunResult):
+    """A run on what people said."""
+
+    pairs: int  # or what else the data has: judged rows, rated responses
+    dropped: int  # those that were too long
+    before: dict[str, float] | None  # loss, accuracy and so on of what is held out, where there is any
+    after: dict[str, float] | None
+
+
+def heldout_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float] | None, dict[str, float] | None]:
+    """What a run logged of what is held out, before the first step and last; None where it did not."""
+    prefix = "evaluation/"
+    found = [
+        {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)} for row in rows
+    ]
+    before = found[0] if rows and rows[0].get("step") == 0 else None
+    return before or None, next(filter(None, reversed(found)), None)
