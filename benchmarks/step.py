@@ -27,6 +27,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ from posttrain.algorithms.grpo import GRPO
 from posttrain.data import ChatTokenizer, Example, Pair, load_tokenizer
 from posttrain.data.packing import Ranked
 from posttrain.environments import SingleTurn
-from posttrain.models.heads import load_reward_model
+from posttrain.models.heads import RewardModel, load_reward_model
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.models.reference import reference_for
