@@ -306,8 +306,37 @@ class Engine(Protocol):
         ...
 
 
-GenerateFn = Callable[[Sequence[Sequence[Message]]], Sequence[str]]
-"""Conversations in, one reply each out: what a judge is handed."""
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that one reply took."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a seat or a chat model said when it was asked."""
+
+    message: Message
+    stop_reason: StopReason
+    usage: Usage
+
+    @property
+    def text(self) -> str:
+        """The content of the message."""
+        return self.message.content
+
+
+class ChatModel(Protocol):
+    """A model that is asked in messages: a judge, a critic, a simulated user, a frozen opponent."""
+
+    async def chat(
+        self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
+    ) -> Reply:
+        """The next message of the assistant. `tools` are JSON schemas as text; the draws depend on `seed` alone."""
+        ...
+
 
 ScoreFn = Callable[[Sequence[Sequence[Message]]], Sequence[Sequence[float]]]
 """Conversations in, for each one number of every member of an ensemble out: what a learned reward is handed."""
