@@ -14,10 +14,10 @@ import numpy as np
 
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import load_tasks
-from posttrain.environments import SingleTurn
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.monitoring.memory import peak_gb
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.policy import load_policy
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
@@ -49,16 +49,14 @@ def main() -> None:
     optimizer = MasterAdamW(policy.model.trainable())
     learner = LocalLearner(policy.model, optimizer, microbatch_tokens=args.microbatch_tokens)
     sampled, learned = GRPO(), GRPO(kl_coefficient=0.0)  # the first keeps every group, whatever it earned
-    environment = SingleTurn(parse_rewards("gym=1.0"))
+    environment = ScoredEnvironment(parse_rewards("gym=1.0"))
     tasks = load_tasks("gym:chain_sum", limit=args.prompts * args.steps)
     held: list[float] = []
     for step in range(args.steps):
         groups = sample_groups(
             environment,
             tasks[step * args.prompts : (step + 1) * args.prompts],
-            policy.engine,
-            policy.chat,
-            Sampling(args.max_new_tokens),
+            Players(policy.engine, policy.chat, Sampling(args.max_new_tokens)),
             completions_per_prompt=args.completions,
             seed=step,
         )

@@ -42,7 +42,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from posttrain import algorithms
 from posttrain.data import load_tokenizer
-from posttrain.environments.overseen import overseen
+from posttrain.environments.gold_rewards import overseen
 from posttrain.models.heads import Calibration, RewardModel
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.monitoring import read_run
@@ -60,7 +60,7 @@ from posttrain.recipes import reward_model, rl
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.rewards import COMBINATIONS
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.training.saved import saved_model
@@ -129,9 +129,8 @@ def sample(
     loaded = load_policy(str(policy), precision="float32")
     tasks = [Task((Message("user", prompt),), id=prompt) for prompt in prompts]
     environment = overseen("", [scorer(gold)]).environment
-    groups = sample_groups(
-        environment, tasks, loaded.engine, loaded.chat, Sampling(TOKENS), completions_per_prompt=each, seed=seed
-    )
+    players = Players(loaded.engine, loaded.chat, Sampling(TOKENS))
+    groups = sample_groups(environment, tasks, players, completions_per_prompt=each, seed=seed)
     return [([t.text for t in group.trajectories], list(group.rewards)) for group in groups]
 
 

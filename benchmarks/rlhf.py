@@ -28,7 +28,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from posttrain import algorithms
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, pair_of
 from posttrain.data.packing import Example, size_of
-from posttrain.environments.overseen import GOLD
+from posttrain.environments.gold_rewards import GOLD
 from posttrain.evaluation.heldout import heldout_groups
 from posttrain.models.load import locate
 from posttrain.models.reference import FrozenCopy

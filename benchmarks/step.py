@@ -35,14 +35,14 @@ from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import ChatTokenizer, Example, Pair, load_tokenizer
 from posttrain.data.packing import Ranked
-from posttrain.environments import SingleTurn
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.models.heads import RewardModel, load_reward_model
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.memory import peak_gb
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.policy import load_policy
 from posttrain.training.learner import POLICY, REFERENCE
 from posttrain.training.local_learner import LocalLearner
@@ -78,7 +78,7 @@ def grpo(model: str, data: Path) -> Step:
     """Sample, score, update."""
     policy = load_policy(model)
     learner = learner_of(policy.model)
-    environment = SingleTurn(parse_rewards(f"{__file__}:reward"))
+    environment = ScoredEnvironment(parse_rewards(f"{__file__}:reward"))
     algorithm = GRPO(kl_coefficient=0.0)
     tasks = [
         Task((Message("user", row["question"]),), answer=row["answer"].split("####")[1].strip()) for row in gsm8k(data)
@@ -88,9 +88,7 @@ def grpo(model: str, data: Path) -> Step:
         groups = sample_groups(
             environment,
             tasks[8 * number : 8 * number + 8],
-            policy.engine,
-            policy.chat,
-            Sampling(64),
+            Players(policy.engine, policy.chat, Sampling(64)),
             completions_per_prompt=8,
             seed=number,
         )

@@ -9,68 +9,42 @@ conformance kit, then played with the packaged model; `sample_groups` returns wh
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posttrain.data import load_tasks
-from posttrain.environments import Seat, check_environment, need_seats
-from posttrain.rollouts.drive import sample_groups
+from posttrain.environments import Environment, ScoredEnvironment, Seat, check_environment
+from posttrain.rewards import parse_rewards
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.policy import load_policy
-from posttrain.types import Episode, EpisodeGroup, Message, Sampling, Score, Task
+from posttrain.types import Message, Outcome, Sampling, Task
 
 
 @dataclass(frozen=True)
-class Retry:
-    """A question, and up to `tries` answers; the last word of a reply is its answer."""
+class Retry(Environment):
+    """A question, and up to `max_turns` answers; the last word of a reply is its answer."""
 
-    tries: int = 2
-    seats: ClassVar[tuple[str, ...]] = ("policy",)
-    outcome: ClassVar[str] = "solved"
+    max_turns: int = 2
 
-    async def play(self, task: Task, seats: Mapping[str, Seat]) -> Episode:
-        """Ask, and ask again while the answer is wrong."""
-        need_seats(self, seats)
-        said = [*task.prompt]
+    async def play(self, task: Task, seats: Mapping[str, Seat], seed: int) -> Outcome:
+        """Ask until the answer is right: 1 for the first answer, half of it for the second, and so on."""
         new: Sequence[Message] = task.prompt
-        for number in range(self.tries):
+        for number in range(1, self.max_turns + 1):
             reply = await seats["policy"].turn(new)
-            said.append(reply)
-            if _right(task, reply) or number == self.tries - 1:
-                break
-            new = (Message("user", "That is not right. Try again."),)
-            said += new
-        return Episode(task, tuple(said))
-
-    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Mapping[str, Score]]]:
-        """Whether the last answer is right, and how many were needed."""
-        return [[self._score_one(episode) for episode in group.episodes] for group in groups]
-
-    def _score_one(self, episode: Episode) -> dict[str, Score]:
-        solved = Score(float(_right(episode.task, episode.messages[-1])))
-        return {"solved": solved, "answers": Score(float(len(_answers(episode))))}
-
-    def total(self, scores: Mapping[str, Score]) -> float:
-        """1 for the first answer, half of it for the second, and so on."""
-        return scores["solved"].value / scores["answers"].value
-
-
-def _right(task: Task, reply: Message) -> bool:
-    words = reply.content.split()
-    return bool(words) and words[-1].strip(".") == str(task.answer)
-
-
-def _answers(episode: Episode) -> list[Message]:
-    return [m for m in episode.messages[len(episode.task.prompt) :] if m.role == "assistant"]
+            if reply.text.split()[-1:] and reply.text.split()[-1].strip(".") == str(task.answer):
+                return Outcome({"policy": 1 / number}, solved=True)
+            new = [Message("user", "That is not right. Try again.")]
+        return Outcome({"policy": 0.0}, solved=False)
 
 
 def main(model: str = "smollm2-135m-instruct", prompts: int = 4, max_new_tokens: int = 24) -> float:
-    """Check the environment, play it, print the episodes, and return the mean reward."""
+    """Check the environment, play it, print what the episodes earned, and return the mean reward."""
     tasks = load_tasks("gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1", limit=prompts)
     tasks = [Task(t.prompt, t.answer, gold=str(t.answer), id=t.id) for t in tasks]
     failures = asyncio.run(check_environment(Retry(), tasks))
     print("\n".join(failures) or "the environment conforms")
     policy = load_policy(model)
-    sampling = Sampling(max_new_tokens)
-    groups = sample_groups(Retry(), tasks, policy.engine, policy.chat, sampling, completions_per_prompt=2, seed=0)
+    environment = ScoredEnvironment(parse_rewards("environment"), Retry())
+    players = Players(policy.engine, policy.chat, Sampling(max_new_tokens))
+    groups = sample_groups(environment, tasks, players, completions_per_prompt=2, seed=0)
     for group in groups:
         print(group.task.prompt[-1].content, "earned", *group.rewards)
     return sum(reward for group in groups for reward in group.rewards) / (2 * len(groups))

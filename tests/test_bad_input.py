@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from posttrain.cli import main
-from posttrain.environments import SingleTurn
 from posttrain.monitoring import RunDirectory, events
 from posttrain.rewards.combine import parse_rewards
 from posttrain.rollouts.options import OnlineOptions
@@ -138,7 +137,7 @@ def test_so_are_held_out_answers_and_those_that_only_gold_rewards_read(fails, un
 def test_training_answers_need_not_be_readable_for_gold_rewards_that_only_evaluations_read(here, unreadable):
     (here / "heldout.jsonl").write_text(json.dumps({"prompt": "4?", "answer": "4"}))
     options = OnlineOptions(dataset="gold.jsonl", eval_dataset="heldout.jsonl", eval_every=1)
-    tasks, heldout, _ = read_tasks(options, None, SingleTurn(parse_rewards("numbers")))
+    tasks, heldout, _ = read_tasks(options, None, parse_rewards("numbers"))
     assert (len(tasks), len(heldout)) == (3, 1)
 
 

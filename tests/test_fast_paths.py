@@ -11,6 +11,7 @@ import torch
 
 from posttrain import fast_paths
 from posttrain.algorithms.grpo import GRPO
+from posttrain.background import finish
 from posttrain.data.packing import Example, pack
 from posttrain.errors import UserError
 from posttrain.fast_paths import FAST_PATHS, for_children, off, on, parse, without
@@ -19,7 +20,6 @@ from posttrain.models.attention import FamilyAttention
 from posttrain.models.logprobs import token_logprobs
 from posttrain.models.scoring import Scoring
 from posttrain.rollouts import transformers
-from posttrain.rollouts.drive import finish
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.policy_batch import policy_batch
 from posttrain.types import Request, Sampling

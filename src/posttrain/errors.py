@@ -40,6 +40,10 @@ class RewardError(PosttrainError):
     """A reward that raised, hung, or returned something that is not one finite number per episode."""
 
 
+class EpisodeError(PosttrainError):
+    """More episodes failed than may."""
+
+
 class CallbackError(PosttrainError):
     """A user's callback raised."""
 

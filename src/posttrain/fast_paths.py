@@ -28,6 +28,7 @@ FAST_PATHS: Mapping[str, str] = {
     "sparse embedding": "the input embedding's gradient has a row per token, not per word (at loading)",
     "kept memory": "memory that a step has freed stays with the process for the next one",
     "packed weights": "sampling multiplies by weights that were cut into tiles once",
+    "prefix cache": "in a conversation, what was computed for earlier turns is not computed again",
 }
 """What is saved, by name."""
 

@@ -7,6 +7,7 @@ kept exactly as they were sampled: nothing in posttrain decodes them and encodes
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -79,6 +80,7 @@ class Turn:
     logprobs: tuple[float, ...]  # of `token_ids`, in nats, under the sampling temperature
     stop_reason: StopReason
     text: str  # what the turn says, without its stop token; for people and rewards, never encoded again
+    restarts: bool = False  # a new branch begins here: `context_ids` is the conversation as the template shows it now
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
@@ -125,14 +127,26 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an environment says of an episode that has ended."""
+
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])  # by seat: what each earned
+    solved: bool | None = None  # whether the task was solved; None where that cannot be said
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # logged, never optimised
+
+
+@dataclass(frozen=True, slots=True)
 class Episode:
     """What a reward sees: the task and what was said, in words."""
 
     task: Task
-    messages: tuple[Message, ...]  # the task's prompt, then everything said since
+    messages: tuple[Message, ...]  # what the first trained seat was told and said, the task's prompt first
     stop_reason: StopReason = StopReason.STOP
     # All tokens after the prompt, stop token included; None where the completion was not sampled here.
     completion_ids: tuple[int, ...] | None = None
+    outcome: Outcome = field(default_factory=Outcome)
+    views: Mapping[str, tuple[Message, ...]] = field(default_factory=dict[str, tuple[Message, ...]])  # of each seat
+    transcript: tuple[tuple[str, Message], ...] = ()  # what each seat said, by its name, in order
 
     @property
     def completion(self) -> str:
@@ -165,6 +179,10 @@ class Score:
     def not_applicable(cls, explanation: str = "") -> "Score":
         """The score of an episode that a reward cannot judge."""
         return cls(math.nan, explanation=explanation, applicable=False)
+
+
+SeatScores = Score | Mapping[str, Score]
+"""A score that is meant for every trained seat of an episode, or one for each seat, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +255,18 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """G trajectories of one task with what they earned: `rewards[i]` is the total of `scores[i]`.
+    """What one task was worth, in rows: one for each trained seat of each episode.
 
-    It is NaN where no optimised reward applies to the episode: that one is lost.
+    `rewards[i]` is the total of `scores[i]`. It is NaN where no optimised reward applies to the row: that one is lost.
     """
 
     task: Task
     trajectories: tuple[Trajectory, ...]
     rewards: tuple[float, ...]
     scores: tuple[Mapping[str, Score], ...]  # by the reward's name
+    seats: tuple[str, ...] = ()  # of each row the seat's name; none: there is one seat
+    episodes: tuple[int, ...] = ()  # of each row the number of its episode; none: row i is episode i
+    metrics: tuple[Mapping[str, float], ...] = ()  # of each row what the environment measured
 
     @property
     def lost(self) -> bool:
@@ -298,11 +319,43 @@ class Completion:
     stop_reason: StopReason
 
 
+class Decoding(Protocol):
+    """Requests under way on an engine: they join when they are added and leave when they are done."""
+
+    def add(self, number: int, request: Request) -> None:
+        """Sample for a request, from the next step on.
+
+        Raises:
+            UserError: its prompt is empty, or leaves no room in the model's context.
+        """
+        ...
+
+    def cancel(self, number: int) -> None:
+        """Stop sampling for a request; one that is done, or unknown, is ignored."""
+        ...
+
+    def step(self) -> dict[int, Completion]:
+        """Sample on, by one token of each request or more; the completions that are done by now."""
+        ...
+
+
 class Engine(Protocol):
     """Something that samples from the policy. `rollouts/engine.py` has the kit that every engine must pass."""
 
+    def open(
+        self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False
+    ) -> AbstractContextManager[Decoding]:
+        """Begin to sample from the weights as they are now; they must not change before the block ends.
+
+        Args:
+            on_tokens: is told how many tokens were just sampled.
+            turns: whether prompts will begin with earlier prompts and their completions, as in a conversation, so that
+                it pays to keep the keys and values of what is done.
+        """
+        ...
+
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
-        """One completion per request, in order; `on_tokens` is told how many tokens were just sampled."""
+        """One completion per request, in order."""
         ...
 
 

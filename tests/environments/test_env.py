@@ -1,19 +1,27 @@
 import pytest
 
-from posttrain.environments import Environment, ScriptedSeat, Seat, SingleTurn, need_seats
+from posttrain.environments import Environment, ScriptedSeat, Seat, SingleTurn, need_seats, trained_seats
 from posttrain.errors import UserError
-from posttrain.rewards import parse_rewards
 
 
 def test_a_missing_seat_is_named():
-    environment = SingleTurn(parse_rewards("exact"))
-    need_seats(environment, {"policy": ScriptedSeat(["x"])})
+    need_seats(SingleTurn(), {"policy": ScriptedSeat(["x"])})
     with pytest.raises(UserError, match="SingleTurn needs the seats policy; got polcy, so policy is missing"):
-        need_seats(environment, {"polcy": ScriptedSeat(["x"])})
+        need_seats(SingleTurn(), {"polcy": ScriptedSeat(["x"])})
     with pytest.raises(UserError, match="got none"):
-        need_seats(environment, {})
+        need_seats(SingleTurn(), {})
 
 
 def test_the_implementations_have_what_the_interfaces_ask_for():
-    assert isinstance(SingleTurn(parse_rewards("exact")), Environment)
+    assert isinstance(SingleTurn(), Environment)
     assert isinstance(ScriptedSeat(["x"]), Seat)
+
+
+def test_unless_it_says_otherwise_the_first_seat_learns():
+    class Two(SingleTurn):
+        seats = ("policy", "critic")
+
+    class Both(Two):
+        trained = ("critic", "policy")
+
+    assert trained_seats(Two()) == ("policy",) and trained_seats(Both()) == ("critic", "policy")

@@ -3,21 +3,21 @@ import doctest
 
 import pytest
 
-from posttrain.environments import ScriptedSeat, SingleTurn, check_environment, single_turn
+from posttrain.environments import ScoredEnvironment, ScriptedSeat, SingleTurn, check_environment, scored
+from posttrain.environments.scored import of_seat
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards import Weighted, apart, from_function, parse_rewards
-from posttrain.types import Episode, EpisodeGroup, Message, Task
+from posttrain.types import Episode, EpisodeGroup, Message, Outcome, Score, Task
 
 PROMPT = (Message("system", "Be brief."), Message("user", "2 + 2?"))
 TASK = Task(PROMPT, answer=4, gold="<think>2 + 2 = 4</think>\n#### 4", id="sum")
-ENVIRONMENT = SingleTurn(parse_rewards("tags=0.1 numbers=2"))
+ENVIRONMENT = ScoredEnvironment(parse_rewards("tags=0.1 numbers=2"))
 
 
 def test_the_policy_is_shown_the_prompt_once_and_its_reply_ends_the_episode():
     seat = ScriptedSeat(["#### 4", "#### 5"])
-    episode = asyncio.run(ENVIRONMENT.play(TASK, {"policy": seat}))
-    assert seat.told == [PROMPT]
-    assert episode == Episode(TASK, (*PROMPT, Message("assistant", "#### 4")))
+    assert asyncio.run(SingleTurn().play(TASK, {"policy": seat}, 0)) == Outcome()
+    assert seat.told == [PROMPT] and len(seat.said) == 1
 
 
 def test_scores_by_name_and_their_total():
@@ -32,24 +32,31 @@ def test_scores_by_name_and_their_total():
     assert (ENVIRONMENT.outcome, parts[2]["numbers"].unparsed) == ("numbers", True)
 
 
+def test_a_score_is_for_every_seat_unless_it_is_by_seat():
+    scores = {"both": Score(1.0), "each": {"a": Score(2.0)}}
+    assert of_seat(scores, "a") == {"both": Score(1.0), "each": Score(2.0)}
+    other = of_seat(scores, "b")
+    assert other["both"] == Score(1.0) and not other["each"].applicable
+
+
 def test_a_failed_reward_is_an_error_and_not_a_0():
     def fails(completion):
         raise OSError("down")
 
-    environment = SingleTurn(Weighted(((from_function(fails), 1.0),)))
+    environment = ScoredEnvironment(Weighted(((from_function(fails), 1.0),)))
     with pytest.raises(RewardError, match="'fails' raised OSError: down"):
         asyncio.run(environment.score(apart([Episode(TASK, PROMPT)])))
 
 
 def test_a_missing_policy_is_named():
     with pytest.raises(UserError, match="policy is missing"):
-        asyncio.run(ENVIRONMENT.play(TASK, {}))
+        asyncio.run(SingleTurn().play(TASK, {}, 0))
 
 
 def test_conforms():
     tasks = [TASK, Task((Message("user", "3 + 3?"),), answer=6, id="other")]
-    assert asyncio.run(check_environment(ENVIRONMENT, tasks)) == []
+    assert asyncio.run(check_environment(SingleTurn(), tasks)) == []
 
 
 def test_docstring_examples_run():
-    assert doctest.testmod(single_turn).failed == 0
+    assert doctest.testmod(scored).failed == 0

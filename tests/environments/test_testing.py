@@ -2,13 +2,13 @@
 
 import asyncio
 import math
+import random
 
 import pytest
 
-from posttrain.environments import ScriptedSeat, SingleTurn, check_environment
+from posttrain.environments import Environment, ScriptedSeat, SingleTurn, check_environment
 from posttrain.environments.testing import SeatFailure
-from posttrain.rewards import parse_rewards
-from posttrain.types import Episode, Message, Score, Task
+from posttrain.types import Message, Outcome, Reply, StopReason, Task, Usage
 
 ASK = Message("user", "Are you sure?")
 TASKS = [
@@ -17,16 +17,18 @@ TASKS = [
 ]
 
 
-class Conforms(SingleTurn):
-    """Two turns of one policy; each fault below changes one thing of it."""
+class Conforms(Environment):
+    """Two turns of one policy, of which the last counts; each fault below changes one thing of it."""
 
-    def __init__(self):
-        super().__init__(parse_rewards("numbers"))
+    max_turns = 2
 
-    async def play(self, task, seats):
-        first = await seats["policy"].turn(task.prompt)
-        second = await seats["policy"].turn([ASK])
-        return Episode(task, (*task.prompt, first, ASK, second))
+    async def play(self, task, seats, seed):
+        await seats["policy"].turn(task.prompt)
+        return self.outcome(task, await seats["policy"].turn([ASK]))
+
+    def outcome(self, task, reply):
+        solved = reply.text.endswith(str(task.answer))
+        return Outcome({"policy": float(solved)}, solved)
 
 
 def failures(environment, tasks=TASKS) -> str:
@@ -34,128 +36,91 @@ def failures(environment, tasks=TASKS) -> str:
 
 
 def test_environments_of_one_and_two_turns_conform():
-    assert failures(SingleTurn(parse_rewards("numbers"))) == ""
+    assert failures(SingleTurn()) == ""
     assert failures(Conforms()) == ""
 
 
 class TellsItsOwnWords(Conforms):
-    async def play(self, task, seats):
+    async def play(self, task, seats, seed):
         first = await seats["policy"].turn(task.prompt)
-        second = await seats["policy"].turn([first, ASK])
-        return Episode(task, (*task.prompt, first, ASK, second))
+        return self.outcome(task, await seats["policy"].turn([first.message, ASK]))
+
+
+class SaysNothingNew(Conforms):
+    async def play(self, task, seats, seed):
+        await seats["policy"].turn(task.prompt)
+        return self.outcome(task, await seats["policy"].turn([]))
 
 
 class WithholdsThePrompt(Conforms):
-    async def play(self, task, seats):
-        first = await seats["policy"].turn(task.prompt[1:])
-        return Episode(task, (*task.prompt, first))
+    async def play(self, task, seats, seed):
+        return self.outcome(task, await seats["policy"].turn(task.prompt[1:] or [ASK]))
 
 
 class NeverAsks(Conforms):
-    async def play(self, task, seats):
-        return Episode(task, task.prompt)
-
-
-class EditsTheReply(Conforms):
-    async def play(self, task, seats):
-        reply = await seats["policy"].turn(task.prompt)
-        return Episode(task, (*task.prompt, Message("assistant", reply.content.strip() + "!")))
-
-
-class ShufflesTheReplies(Conforms):
-    async def play(self, task, seats):
-        first = await seats["policy"].turn(task.prompt)
-        second = await seats["policy"].turn([ASK])
-        return Episode(task, (*task.prompt, second, ASK, first))
-
-
-class ForgetsAMessage(Conforms):
-    async def play(self, task, seats):
-        first = await seats["policy"].turn(task.prompt)
-        second = await seats["policy"].turn([ASK])
-        return Episode(task, (*task.prompt, first, second))
-
-
-class AnotherTask(Conforms):
-    async def play(self, task, seats):
-        return Episode(Task(task.prompt), (*task.prompt, await seats["policy"].turn(task.prompt)))
-
-
-class DropsThePrompt(Conforms):
-    async def play(self, task, seats):
-        return Episode(task, (await seats["policy"].turn(task.prompt),))
+    async def play(self, task, seats, seed):
+        return Outcome()
 
 
 class Leaks(Conforms):
     """Keeps the episode in itself, as a single-use object would; alone, nobody notices."""
 
-    async def play(self, task, seats):
-        object.__setattr__(self, "task", task)
-        reply = await seats["policy"].turn(task.prompt)
-        task = self.__dict__["task"]
-        return Episode(task, (*task.prompt, reply))
+    async def play(self, task, seats, seed):
+        self.task = task
+        await seats["policy"].turn(task.prompt)
+        return self.outcome(self.task, await seats["policy"].turn([Message("user", str(self.task.answer))]))
+
+
+class DrawsByTheClock(Conforms):
+    async def play(self, task, seats, seed):
+        await seats["policy"].turn(task.prompt)
+        return self.outcome(task, await seats["policy"].turn([Message("user", str(random.SystemRandom().random()))]))
 
 
 class SwallowsFailures(Conforms):
-    async def play(self, task, seats):
+    async def play(self, task, seats, seed):
         try:
-            return await super().play(task, seats)
+            return await super().play(task, seats, seed)
         except SeatFailure:
-            return Episode(task, (*task.prompt, Message("assistant", "")))
+            return Outcome()
 
 
 class ReplacesFailures(Conforms):
-    async def play(self, task, seats):
+    async def play(self, task, seats, seed):
         try:
-            return await super().play(task, seats)
+            return await super().play(task, seats, seed)
         except SeatFailure:
             raise ValueError("something") from None
 
 
-class LosesScores(Conforms):
-    async def score(self, groups):
-        return (await super().score(groups))[1:]
-
-
-class InventsScores(Conforms):
-    async def score(self, groups):
-        return await super().score(groups) if groups else [[{}]]
+class NoOutcome(Conforms):
+    def outcome(self, task, reply):
+        return 1.0
 
 
 class NotFinite(Conforms):
-    async def score(self, groups):
-        return [[{"numbers": Score(math.nan)}] for _ in groups]
+    def outcome(self, task, reply):
+        return Outcome({"policy": math.nan})
 
 
-class TotalNotFinite(Conforms):
-    def total(self, scores):
-        return math.inf
+class MeasuresNotFinite(Conforms):
+    def outcome(self, task, reply):
+        return Outcome({"policy": 1.0}, metrics={"distance": math.inf})
 
 
-class OtherNames(Conforms):
-    async def score(self, groups):
-        return [[{"numbers": Score(0.0), f"extra {i}": Score(0.0)}] for i, _ in enumerate(groups)]
+class PaysAStranger(Conforms):
+    def outcome(self, task, reply):
+        return Outcome({"polcy": 1.0})
 
 
-class NoOutcome(Conforms):
-    @property
-    def outcome(self):
-        return "solved"
+class SolvedByAnything(Conforms):
+    def outcome(self, task, reply):
+        return Outcome({"policy": 1.0}, solved=True)
 
 
-class DependsOnCompany(Conforms):
-    async def score(self, groups):
-        return [[{"numbers": Score(float(len(groups)))}] for _ in groups]
-
-
-class PaysForAnything(Conforms):
-    async def score(self, groups):
-        return [[{"numbers": Score(1.0)}] for _ in groups]
-
-
-class PaysForNothing(Conforms):
-    async def score(self, groups):
-        return [[{"numbers": Score(0.0)}] for _ in groups]
+class SolvedByNothing(Conforms):
+    def outcome(self, task, reply):
+        return Outcome({"policy": 1.0}, solved=False)
 
 
 class NoSeats(Conforms):
@@ -166,37 +131,37 @@ class TwiceTheSameSeat(Conforms):
     seats = ("policy", "policy")
 
 
+class TrainsAStranger(Conforms):
+    trained = ("polcy",)
+
+
 class NeverEnds(Conforms):
-    async def play(self, task, seats):
+    async def play(self, task, seats, seed):
+        await seats["policy"].turn(task.prompt)
         while True:
-            await seats["policy"].turn(task.prompt)
+            await seats["policy"].turn([ASK])
 
 
 @pytest.mark.parametrize(
     "fault, said",
     [
         (TellsItsOwnWords, "is told its own words again on task 'two'"),
-        (WithholdsThePrompt, "does not pass the task's prompt"),
-        (NeverAsks, "is never asked"),
-        (EditsTheReply, "are not in the episode as they were said"),
-        (ShufflesTheReplies, "are not in the episode as they were said"),
-        (ForgetsAMessage, "is not the episode's conversation"),
-        (AnotherTask, "belongs to another task"),
-        (DropsThePrompt, "does not begin with the task's prompt"),
+        (SaysNothingNew, "seat 'policy' is asked without a new message"),
+        (WithholdsThePrompt, "does not begin with the task's prompt"),
+        (NeverAsks, "the first trained seat, 'policy', is never asked"),
         (Leaks, "differs when others are under way"),
+        (DrawsByTheClock, "differs when others are under way"),
         (SwallowsFailures, "swallowed"),
         (ReplacesFailures, "a seat's failure becomes ValueError"),
-        (LosesScores, "returned 1 mappings of scores for 2 episodes in 2 groups"),
-        (InventsScores, "scores for no episodes"),
-        (NotFinite, "score 'numbers' on task 'two' is nan"),
-        (TotalNotFinite, "the total on task 'two' is not finite"),
-        (OtherNames, "names of the scores on task 'three' differ"),
-        (NoOutcome, "no score 'solved' on task 'two'"),
-        (DependsOnCompany, "differ alone"),
-        (PaysForAnything, "the empty completion of task 'two' scores 1"),
-        (PaysForNothing, "the gold completion of task 'three' scores 0"),
+        (NoOutcome, "play returned a float on task 'two'"),
+        (NotFinite, "its outcome on task 'two' has policy = nan"),
+        (MeasuresNotFinite, "its outcome on task 'two' has distance = inf"),
+        (PaysAStranger, "names the seats ['polcy']"),
+        (SolvedByAnything, "empty replies solve task 'two'"),
+        (SolvedByNothing, "the gold completion of task 'three' does not solve it"),
         (NoSeats, "at least one name"),
         (TwiceTheSameSeat, "all different"),
+        (TrainsAStranger, "trained seats ['polcy'] are none of its seats"),
     ],
 )
 def test_each_fault_is_found(fault, said):
@@ -208,6 +173,46 @@ def test_an_episode_that_does_not_end_is_an_error():
         failures(NeverEnds())
 
 
+class Guesses(Conforms):
+    """Has tasks of its own."""
+
+    def tasks(self, split, seed):
+        numbers = range(4) if split == "train" else range(4, 6)
+        return [Task((Message("user", f"{n}?"),), answer=n, id=f"{split}-{n}") for n in numbers]
+
+
+def test_tasks_of_its_own_are_checked_too():
+    class InBoth(Guesses):
+        def tasks(self, split, seed):
+            return super().tasks("train", seed)
+
+    class Changes(Guesses):
+        def tasks(self, split, seed):
+            return random.SystemRandom().sample(super().tasks("train", seed), 2)[: random.SystemRandom().choice([1, 2])]
+
+    assert failures(Guesses(), []) == ""
+    assert "task 'train-0' is in the training split and in the held-out split" in failures(InBoth(), [])
+    assert any("differ from call to call" in failures(Changes(), []) for _ in range(20))
+
+
+def test_what_it_opens_is_open_while_it_is_checked_and_closed_behind():
+    class Opens(Conforms):
+        state = "new"
+
+        async def open(self):
+            self.state = "open"
+
+        async def close(self):
+            self.state = "closed"
+
+        async def play(self, task, seats, seed):
+            assert self.state == "open"
+            return await super().play(task, seats, seed)
+
+    environment = Opens()
+    assert failures(environment) == "" and environment.state == "closed"
+
+
 def test_nothing_to_check_is_a_failure():
     assert "at least one task" in failures(Conforms(), [])
 
@@ -215,27 +220,27 @@ def test_nothing_to_check_is_a_failure():
 def test_a_task_without_gold_is_checked_for_all_the_rest():
     tasks = [Task((Message("user", "2 + 2?"),), answer=4, id="two")]
     assert failures(Conforms(), tasks) == ""
-    assert "the empty completion" in failures(PaysForAnything(), tasks)
+    assert "empty replies" in failures(SolvedByAnything(), tasks)
 
 
 def test_two_seats_conform_when_each_is_told_what_the_other_said():
-    class Debate(SingleTurn):
+    class Debate(Conforms):
         seats = ("policy", "critic")
 
-        async def play(self, task, seats):
+        async def play(self, task, seats, seed):
             answer = await seats["policy"].turn(task.prompt)
-            critique = await seats["critic"].turn([*task.prompt, Message("user", answer.content)])
-            told = Message("user", critique.content)
-            last = await seats["policy"].turn([told])
-            return Episode(task, (*task.prompt, answer, critique, last))
+            critique = await seats["critic"].turn([*task.prompt, Message("user", answer.text)])
+            return self.outcome(task, await seats["policy"].turn([Message("user", critique.text)]))
 
-    assert failures(Debate(parse_rewards("numbers"))) == ""
+    assert failures(Debate()) == ""
 
 
 def test_a_scripted_seat_repeats_its_last_reply_and_remembers_what_it_was_told():
     async def main():
-        seat = ScriptedSeat(["a", "b"])
-        said = [(await seat.turn([ASK])).content for _ in range(3)]
-        return said, seat.told
+        seat = ScriptedSeat(["a", "b"], stop_reason=StopReason.LENGTH)
+        replies = [await seat.turn([ASK], ("{}",)) for _ in range(3)]
+        return replies, seat
 
-    assert asyncio.run(main()) == (["a", "b", "b"], [(ASK,)] * 3)
+    replies, seat = asyncio.run(main())
+    assert [reply.text for reply in replies] == ["a", "b", "b"] and seat.told == [(ASK,)] * 3
+    assert replies[0] == Reply(Message("assistant", "a"), StopReason.LENGTH, Usage(0, 0)) and seat.tools == ("{}",)

@@ -1,19 +1,20 @@
 """Counting what was solved: by hand, and through a scripted engine."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
+from posttrain.environments import ScoredEnvironment
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import evaluate, summarize
 from posttrain.evaluation.examination import Examination, numbers
+from posttrain.rewards import Weighted
+from posttrain.rewards.reward import EpisodeReward
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.statistics import mean_interval, wilson_interval
-from posttrain.types import Group, Score, StopReason, Task, Trajectory, Turn
-from tests.rollouts.conversations import Quiz, chat_format, question
-
-CHAT = chat_format()
+from posttrain.types import Group, Sampling, Score, StopReason, Task, Trajectory, Turn
+from tests.rollouts.conversations import CHAT, players, question
 
 
 def completion(length: int, reason: StopReason = StopReason.STOP) -> Trajectory:
@@ -73,28 +74,27 @@ def test_a_completion_cut_by_the_context_is_truncated_too():
     assert found.truncated == 1
 
 
-class Judged(Quiz):
+@dataclass(frozen=True)
+class Right(EpisodeReward):
     """Solved where the reply is the question."""
 
-    outcome = "right"
+    name: str = "right"
+    role = "verifier"
 
-    def score_one(self, episode):
-        return {"right": Score(float(episode.completion == episode.task.id))}
+    async def score_episodes(self, episodes):
+        return [Score(float(episode.completion == episode.task.id)) for episode in episodes]
 
-    def total(self, scores):
-        return -5.0
+
+JUDGED = ScoredEnvironment(Weighted(((Right(), -5.0),)))
 
 
 def test_answers_of_every_task_are_sampled_with_the_settings_and_judged_by_the_outcome():
     engine = ScriptedEngine(lambda request: (*CHAT.tokenizer.encode("b"), min(CHAT.stop_ids)), CHAT.stop_ids)
     found = evaluate(
-        Judged(),
+        JUDGED,
         [question(x) for x in "abc"],
-        engine,
-        CHAT,
-        max_new_tokens=7,
+        players(engine, Sampling(7, 0.6)),
         samples_per_task=2,
-        temperature=0.6,
         seed=4,
     )
     assert found.rates == (0.0, 1.0, 0.0) and not found.greedy
@@ -106,7 +106,7 @@ def test_answers_of_every_task_are_sampled_with_the_settings_and_judged_by_the_o
 def test_the_seed_decides_the_draws():
     def seeds(seed):
         engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
-        evaluate(Judged(), [question("a")], engine, CHAT, max_new_tokens=7, samples_per_task=2, seed=seed)
+        evaluate(JUDGED, [question("a")], players(engine), samples_per_task=2, seed=seed)
         return [r.seed for r in engine.asked[0]]
 
     assert seeds(1) == seeds(1) != seeds(2)
@@ -114,15 +114,15 @@ def test_the_seed_decides_the_draws():
 
 def test_temperature_0_is_greedy_and_takes_one_sample():
     engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
-    assert evaluate(Judged(), [question("")], engine, CHAT, max_new_tokens=3, temperature=0).greedy
+    assert evaluate(JUDGED, [question("")], players(engine, Sampling(3, 0.0))).greedy
     with pytest.raises(ValueError, match="use 1 sample per task; got 2"):
-        evaluate(Judged(), [question("a")], engine, CHAT, max_new_tokens=3, samples_per_task=2, temperature=0)
+        evaluate(JUDGED, [question("a")], players(engine, Sampling(3, 0.0)), samples_per_task=2)
 
 
 def test_nothing_to_evaluate_is_said():
     engine = ScriptedEngine(lambda request: (min(CHAT.stop_ids),), CHAT.stop_ids)
     with pytest.raises(UserError, match="no tasks to evaluate"):
-        evaluate(Judged(), [], engine, CHAT, max_new_tokens=3)
+        evaluate(JUDGED, [], players(engine))
 
 
 def test_without_an_outcome_the_mean_reward_is_told_with_its_interval():

@@ -66,10 +66,9 @@ SUM = Task((Message("user", "2 + 3 ="),), answer="5", gold="It is 5.", id="sum")
 def test_the_environment_gives_a_second_chance_that_is_worth_half(replies, messages, reward):
     environment = RETRY.Retry()
     seat = ScriptedSeat(replies)
-    episode = asyncio.run(environment.play(SUM, {"policy": seat}))
-    ((scores,),) = asyncio.run(environment.score(apart([episode])))
-    assert len(episode.messages) == messages
-    assert environment.total(scores) == reward
+    outcome = asyncio.run(environment.play(SUM, {"policy": seat}, 0))
+    assert len(seat.conversation) == messages
+    assert (outcome.rewards, outcome.solved) == ({"policy": reward}, reward > 0)
 
 
 def test_the_environment_conforms_and_plays(folder, capsys):

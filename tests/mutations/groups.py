@@ -76,11 +76,11 @@ _FAULTS = {
         ("!= [len(group.episodes) for group in groups]:", "== []:"),
         ("(episode,) * min_group_of(environment)", "(episode,) * 0"),
     ],
-    ("rollouts/drive.py", "rollouts/test_drive.py"): [("!= [len(of) for of in played]:", "== []:")],
-    ("rollouts/drive.py", GROUPS): [
+    ("rollouts/episodes.py", "rollouts/test_episodes.py"): [("!= [len(of) for of in played]:", "== []:")],
+    ("rollouts/episodes.py", GROUPS): [
         ('    need_group(environment, completions_per_prompt, "the number of completions of a prompt")\n', "")
     ],
-    ("rollouts/continuations.py", GROUPS): [
+    ("rollouts/monte_carlo_values.py", GROUPS): [
         ('    need_group(environment, states.samples, "the number of continuations of a state")\n', "")
     ],
     ("rollouts/setup.py", "recipes/test_rl.py"): [

@@ -237,25 +237,25 @@ MUTATIONS = [
         Mutation(file, old, new, "recipes/test_rl_reward_model.py")
         for file, old, new in [
             (
-                "environments/overseen.py",
+                "environments/gold_rewards.py",
                 "((reward, 0.0) for reward, _ in named)",
                 "((reward, 1.0) for reward, _ in named)",
             ),
             (
-                "environments/overseen.py",
+                "environments/gold_rewards.py",
                 "{reward.name: weight for reward, weight in named}",
                 "{r.name: 1.0 for r, _ in named}",
             ),
             (
-                "environments/overseen.py",
+                "environments/gold_rewards.py",
                 "(LearnedReward(ask, use=use, penalty=penalty), 1.0)",
                 "(LearnedReward(ask), 1.0)",
             ),
-            ("environments/overseen.py", "(Disagreement(ask), 0.0)", "(Disagreement(ask), 1.0)"),
+            ("environments/gold_rewards.py", "(Disagreement(ask), 0.0)", "(Disagreement(ask), 1.0)"),
             (
-                "environments/overseen.py",
-                "SingleTurn(Weighted(parts)), SingleTurn(judge)",
-                "SingleTurn(judge), SingleTurn(judge)",
+                "environments/gold_rewards.py",
+                "ScoredEnvironment(Weighted(parts)), ScoredEnvironment(judge)",
+                "ScoredEnvironment(judge), ScoredEnvironment(judge)",
             ),
             ("training/policy_batch.py", "sum(t.logprobs) - sum(before)", "sum(before) - sum(t.logprobs)"),
             ("training/policy_batch.py", "return gone / len(trajectories)", "return 0 * gone"),

@@ -28,7 +28,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rewards/background.py", old, new, "rewards/test_background.py rewards/test_reward.py")
+        Mutation("background.py", old, new, "rewards/test_background.py rewards/test_reward.py")
         for old, new in [
             ("timeout=None if timeout_s == math.inf else timeout_s)", "timeout=None)"),
             ("        _forget(key)\n", ""),

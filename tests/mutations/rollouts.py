@@ -23,7 +23,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/drive.py", old, new, "rollouts/test_continuations.py")
+        Mutation("rollouts/episodes.py", old, new, "rollouts/test_monte_carlo_values.py")
         for old, new in [
             ("context_ids = (*context_ids, *opening)", "context_ids = (*context_ids,)"),
             ("(*opening, *done.token_ids)", "(*done.token_ids,)"),
@@ -33,7 +33,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/continuations.py", old, new, "rollouts/test_continuations.py")
+        Mutation("rollouts/monte_carlo_values.py", old, new, "rollouts/test_monte_carlo_values.py")
         for old, new in [
             ("sum(earned) / len(earned)", "sum(earned)"),
             ("sum(earned) / len(earned)", "max(earned)"),
@@ -48,7 +48,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/drive.py", old, new, "rollouts/test_drive.py")
+        Mutation("rollouts/episodes.py", old, new, "rollouts/test_episodes.py")
         for old, new in [
             ("len(self._waiting) < self.live:", "len(self._waiting) > self.live:"),
             ("or len(self._waiting) < self.live:", "or False:"),
@@ -170,7 +170,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/dynamic.py", old, new, "rollouts/test_dynamic.py")
+        Mutation("rollouts/sampler.py", old, new, "rollouts/test_sampler.py")
         for old, new in [
             ("[group for group in found if not group.lost]", "found"),
             ("if not whole and draw + drawn == 0:", "if False:"),
@@ -181,7 +181,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/continuations.py", old, new, "rollouts/test_dynamic.py")
+        Mutation("rollouts/monte_carlo_values.py", old, new, "rollouts/test_sampler.py")
         for old, new in [
             ("if not math.isnan(reward)]", "]"),
             ("len(earned)", "states.samples"),
@@ -199,16 +199,16 @@ MUTATIONS = [
     ),
     Mutation("rollouts/signals.py", "if not group.lost]", "]", "rollouts/test_signals.py"),
     Mutation(
-        "rollouts/drive.py",
+        "rollouts/episodes.py",
         "(*opening, *trajectory",
         "(*trajectory",
-        "rollouts/test_drive.py rollouts/test_continuations.py",
+        "rollouts/test_episodes.py rollouts/test_monte_carlo_values.py",
     ),
-    Mutation("rollouts/drive.py", "len(turns[0].context_ids) :]", "0:]", "rollouts/test_drive.py"),
+    Mutation("rollouts/episodes.py", "len(turns[0].context_ids) :]", "0:]", "rollouts/test_episodes.py"),
     Mutation(
         "types.py",
         "any(map(math.isnan, self.rewards))",
         "all(map(math.isnan, self.rewards))",
-        "rollouts/test_dynamic.py",
+        "rollouts/test_sampler.py",
     ),
 ]

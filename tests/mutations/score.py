@@ -49,7 +49,7 @@ MUTATIONS = [
             ("rollouts/setup.py", "None if config.eval_every else gold", "None"),
             ("rollouts/setup.py", "None if config.eval_every else gold", "gold"),
             ("recipes/evaluate.py", "    refuse_unreadable(environment,", "    (environment,"),
-            ("recipes/score.py", "        refuse_unreadable(SingleTurn(rewards)", "        (SingleTurn(rewards)"),
+            ("recipes/score.py", "        refuse_unreadable(rewards", "        (rewards"),
         ]
     ),
 ]

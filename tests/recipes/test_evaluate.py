@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from posttrain.data import ChatFormat
-from posttrain.environments import SingleTurn
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import DataError, UserError
 from posttrain.monitoring import read_run
 from posttrain.recipes import evaluate as recipe
@@ -305,13 +305,13 @@ def test_a_folder_is_read_by_its_test_split(folder, tmp_path):
     data.mkdir()
     for name in ("train", "test"):
         (data / f"{name}.jsonl").write_text(json.dumps({"prompt": name, "answer": "1"}) + "\n")
-    tasks, _ = recipe._tasks(Evaluate(dataset=str(data)), SingleTurn.of("tags"))
+    tasks, _ = recipe._tasks(Evaluate(dataset=str(data)), ScoredEnvironment.of("tags"))
     assert [task.prompt[0].content for task in tasks] == ["test"]
     (data / "test.jsonl").unlink()
     with pytest.raises(DataError, match="--split"):
-        recipe._tasks(Evaluate(dataset=str(data)), SingleTurn.of("tags"))
+        recipe._tasks(Evaluate(dataset=str(data)), ScoredEnvironment.of("tags"))
 
 
 def test_a_gym_source_gives_its_held_out_split():
-    tasks, _ = recipe._tasks(Evaluate(dataset="gym:chain_sum", limit=2), SingleTurn.of("tags"))
+    tasks, _ = recipe._tasks(Evaluate(dataset="gym:chain_sum", limit=2), ScoredEnvironment.of("tags"))
     assert [task.id.split("/")[1] for task in tasks] == ["heldout", "heldout"]

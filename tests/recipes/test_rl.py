@@ -15,7 +15,7 @@ from posttrain.recipes import iterate, rl
 from posttrain.recipes.iterate import Iterated
 from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS
-from posttrain.rollouts.dynamic import Sampler
+from posttrain.rollouts.sampler import Sampler
 from posttrain.training import checkpoint
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from posttrain.rewards.background import DidNotFinish, in_thread, run_apart
+from posttrain.background import DidNotFinish, in_thread, run_apart
 
 
 def test_a_coroutine_that_blocks_is_given_up_and_the_next_call_is_served():

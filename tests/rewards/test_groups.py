@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from posttrain.environments import SingleTurn
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import RewardError, UserError
 from posttrain.evaluation.accuracy import evaluate
 from posttrain.rewards import (
@@ -22,12 +22,13 @@ from posttrain.rewards import (
 )
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.reward import bounds_of, min_group_of, role_of
-from posttrain.rollouts.continuations import state_values
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.engine import BatchEngine
+from posttrain.rollouts.episodes import sample_groups
+from posttrain.rollouts.monte_carlo_values import state_values
 from posttrain.types import EpisodeGroup, Sampling, States
 from tests.rewards.episodes import episode
-from tests.rollouts.conversations import question
-from tests.rollouts.test_drive import CHAT, engine
+from tests.rollouts.conversations import players, question
+from tests.rollouts.test_episodes import engine
 
 
 @reward_function(role="verifier", bounds=(0, 1), min_group=2)
@@ -171,10 +172,10 @@ def test_what_looks_at_a_group_compares_whatever_it_declares():
         assert not Weighted(((reward, 0.0),)).compares
 
 
-VOTE = SingleTurn(Weighted(((from_function(majority), 1.0),)))
+VOTE = ScoredEnvironment(Weighted(((from_function(majority), 1.0),)))
 
 
-class Silent:
+class Silent(BatchEngine):
     """An engine that must not be asked."""
 
     def generate(self, requests, on_tokens=None):
@@ -183,7 +184,7 @@ class Silent:
 
 def sample(completions, engine):
     tasks = [question("a"), question("b")]
-    return sample_groups(VOTE, tasks, engine, CHAT, Sampling(4), completions_per_prompt=completions, seed=0)
+    return sample_groups(VOTE, tasks, players(engine), completions_per_prompt=completions, seed=0)
 
 
 def test_groups_are_scored_as_groups():
@@ -194,12 +195,12 @@ def test_groups_are_scored_as_groups():
 def test_groups_that_are_too_small_are_refused_before_anything_is_sampled():
     with pytest.raises(UserError, match="compares 2 or more completions of a task; the number of completions"):
         sample(1, Silent())
-    for options, what in (({"temperature": 0.0}, "greedy decoding"), ({}, "the number of samples")):
+    for temperature, what in ((0.0, "greedy decoding"), (1.0, "the number of samples")):
         with pytest.raises(UserError, match=f"; {what} gives 1"):
-            evaluate(VOTE, [question("a")], Silent(), CHAT, max_new_tokens=4, **options)
+            evaluate(VOTE, [question("a")], players(Silent(), Sampling(4, temperature)))
     groups = sample(2, engine())
     with pytest.raises(UserError, match="the number of continuations of a state gives 1"):
-        state_values(groups, States(1, 2, 3), VOTE, Silent(), CHAT, Sampling(4), seed=0)
+        state_values(groups, States(1, 2, 3), VOTE, players(Silent()), seed=0)
 
 
 def test_docstring_examples_run():

@@ -1,11 +1,15 @@
 """A chat format with a tiny tokenizer, and environments that talk for more than one turn."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from posttrain.data.chat import ChatFormat
-from posttrain.types import Episode, Message, Score, Task
+from posttrain.environments import Environment, ScoredEnvironment
+from posttrain.rewards import Weighted
+from posttrain.rewards.reward import EpisodeReward
+from posttrain.rollouts.episodes import Players
+from posttrain.types import Episode, Message, Outcome, Sampling, Score, Task
 from tests.data.families import of_family
 
 
@@ -14,34 +18,52 @@ def chat_format() -> ChatFormat:
     return ChatFormat(of_family("smollm2"))
 
 
+CHAT = chat_format()
+
+
 def question(text: str = "2+2?", turns: int = 1) -> Task:
     return Task((Message("user", text),), id=text, metadata={"turns": turns})
 
 
 @dataclass
-class Quiz:
-    """Asks the policy as often as the task says, with `again` between its turns. Scores how long it talked."""
+class Quiz(Environment):
+    """Asks the policy as often as the task says, with `again` between its turns."""
 
     again: str = "And now?"
-    seats: ClassVar[tuple[str, ...]] = ("policy",)
-    outcome: ClassVar[str] = "turns"
+    max_turns: int = 8
     pauses: dict[str, int] = field(default_factory=dict)  # by task: rounds of the event loop before each turn
 
-    async def play(self, task, seats):
-        messages, new = list(task.prompt), list(task.prompt)
+    async def play(self, task, seats, seed):
+        new = list(task.prompt)
         for number in range(task.metadata["turns"]):
             for _ in range(self.pauses.get(task.id, 0)):
                 await asyncio.sleep(0)
-            reply = await seats["policy"].turn(new)
+            await seats["policy"].turn(new)
             new = [Message("user", f"{self.again} {number}")]
-            messages += [reply, *new]
-        return Episode(task, tuple(messages[:-1]))
+        return Outcome()
 
-    async def score(self, groups):
-        return [[self.score_one(episode) for episode in group.episodes] for group in groups]
 
-    def score_one(self, episode):
-        return {"turns": Score(float(sum(m.role == "assistant" for m in episode.messages)))}
+def turns(episode):
+    """How long it talked."""
+    return float(sum(m.role == "assistant" for m in episode.messages))
 
-    def total(self, scores):
-        return 10 * scores["turns"].value
+
+@dataclass(frozen=True)
+class Judge(EpisodeReward):
+    """Scores each episode by a function."""
+
+    of: Callable[[Episode], float] = turns
+    name: str = "turns"
+
+    async def score_episodes(self, episodes):
+        return [Score(self.of(episode)) for episode in episodes]
+
+
+def scored(environment=None, of=turns) -> ScoredEnvironment:
+    """Ten points for each unit of what `of` says of an episode."""
+    return ScoredEnvironment(Weighted(((Judge(of), 10.0),)), environment or Quiz())
+
+
+def players(engine, sampling=None, **more) -> Players:
+    """The policy in every seat, over `chat_format()`."""
+    return Players(engine, CHAT, sampling or Sampling(8, temperature=0.7), **more)

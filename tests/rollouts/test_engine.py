@@ -1,16 +1,17 @@
 """The kit itself must catch an engine that is wrong."""
 
+import contextlib
 from dataclasses import replace
 
 import pytest
 
-from posttrain.rollouts.engine import check_engine
+from posttrain.rollouts.engine import BatchEngine, Batches, check_engine
 from posttrain.types import StopReason
 from tests.rollouts.test_transformers import subject
 from tests.tiny import tiny_llama
 
 
-class Faulty:
+class Faulty(BatchEngine):
     """A right engine whose answers are bent."""
 
     def __init__(self, engine, bend):
@@ -91,3 +92,47 @@ def test_an_engine_that_does_not_report_its_tokens_is_named():
             return self.engine.generate(requests)
 
     assert any("reported 0 tokens" in line for line in check_engine(replace(good, engine=Silent(good.engine, None))))
+
+
+class Opened(Faulty):
+    """An engine that is right when it is asked for a batch, and wrong when requests come one by one."""
+
+    def __init__(self, engine, decoding):
+        self.engine, self.decoding = engine, decoding
+
+    def generate(self, requests, on_tokens=None):
+        return self.engine.generate(requests, on_tokens)
+
+    def open(self, on_tokens=None, *, turns=False):
+        return contextlib.nullcontext(self.decoding(self.generate))
+
+
+class Forgets(Batches):
+    def cancel(self, number):
+        self._waiting.clear()
+
+
+class Confuses(Batches):
+    def step(self):
+        done = super().step()
+        return dict(zip(done, reversed(done.values()), strict=True))
+
+
+class Remembers(Batches):
+    """Answers a longer prompt as the shorter one that it begins with."""
+
+    def step(self):
+        self._waiting = {
+            n: replace(r, token_ids=r.token_ids[: len(r.token_ids) // 2 + 1]) for n, r in self._waiting.items()
+        }
+        return super().step()
+
+
+@pytest.mark.parametrize(
+    ("decoding", "complaint"),
+    [(Forgets, "were never done"), (Confuses, "come and go"), (Remembers, "turn 2 draws other tokens")],
+)
+def test_a_fault_in_what_is_under_way_is_named(decoding, complaint):
+    good = subject(tiny_llama())
+    lines = check_engine(replace(good, engine=Opened(good.engine, decoding)))
+    assert any(complaint in line for line in lines)

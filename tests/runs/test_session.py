@@ -307,10 +307,9 @@ HANG = """
 import sys, time
 from pathlib import Path
 from tests.runs.test_session import train
-from posttrain.environments import SingleTurn
 from posttrain.rewards import from_function, Weighted
 from posttrain.rewards.reward import apart, score_all
-from posttrain.rollouts.drive import finish
+from posttrain.background import finish
 from posttrain.types import Episode, Message, Task
 
 def hanging(completion):

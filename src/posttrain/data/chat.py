@@ -13,10 +13,12 @@ stands in place of the turn. Behind a turn that calls tools a template may write
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, final
 
 from posttrain.data.rendering import TAG, Renderer, dropped_of_calls, roles, shown, squeeze, words_of
 from posttrain.data.tokenizer import ChatTokenizer
+from posttrain.data.tool_calls import CallForm, learn_form
 from posttrain.errors import TemplateError
 from posttrain.types import Message
 
@@ -99,15 +101,18 @@ class ChatFormat:
             self._renderer.refuse_dropped(messages, text)
             return self._renderer.encode(text)
 
-    def followup_ids(self, history: Sequence[Message], new_messages: Sequence[Message], *, stopped: bool) -> list[int]:
+    def followup_ids(
+        self, history: Sequence[Message], new_messages: Sequence[Message], *, stopped: bool, unchanged: bool = False
+    ) -> list[int]:
         """The tokens between a sampled assistant turn and the next generation prompt.
 
         Args:
-            history: the conversation up to and including the sampled turn. What that turn says is not looked at: its
-                tokens stay as they were sampled.
+            history: the conversation up to and including the sampled turn, whose tokens stay as they were sampled.
             new_messages: what was said since: the user's next question, or the results of tools.
             stopped: True if the sampled tokens end with a stop token; False if the turn was cut by its length, in which
                 case the template's stop token is the first of the tokens returned.
+            unchanged: whether to refuse a template that would show the sampled turn otherwise than it was sampled, such
+                as without its reasoning. White space does not count.
 
         Raises:
             TemplateError: `history` does not end with the assistant, or the template changes what was already shown
@@ -123,6 +128,10 @@ class ChatFormat:
         prompt = self._renderer.render(before, generate=True)
         # A template may open a thinking block in the prompt and leave it out of earlier turns, so either may be longer.
         if not head.startswith(prompt) and not prompt.startswith(head):
+            raise self._rewritten(history, len(before))
+        if unchanged and squeeze(history[-1].content) not in squeeze(
+            self._renderer.render([*history, *new_messages], generate=True)
+        ):
             raise self._rewritten(history, len(before))
         stop = self._stop(tail)
         if not stopped:
@@ -187,6 +196,24 @@ class ChatFormat:
         """
         hide = self._renderer.hide_all_but_tags
         return replace(message, content=hide(message.content), reasoning=hide(message.reasoning))
+
+    def parse(self, text: str, prefix: str = "call00") -> Message:
+        """A sampled turn with its calls of tools read; `prefix` and a number are their ids.
+
+        Raises:
+            TemplateError: the template writes no calls, or in a form that cannot be read back.
+        """
+        content, calls = self._call_form.calls(text, prefix)
+        return Message("assistant", content, calls)
+
+    @cached_property
+    def _call_form(self) -> CallForm:
+        return learn_form(self._written)
+
+    def _written(self, messages: Sequence[Message]) -> str:
+        """The last turn, as it would be sampled."""
+        prompt = self._renderer.render(messages[:-1], generate=True)
+        return self.decode(self._continue(prompt, self._produced(messages, len(messages) - 1, prompt).text))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """What sampled tokens say: without stop and other special tokens, but with tags such as `<think>`."""

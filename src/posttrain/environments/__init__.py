@@ -1,7 +1,17 @@
-"""Environments: what a task looks like to whoever answers it, and what the answer is worth."""
+"""Environments: how an episode goes, and what it is worth."""
 
-from posttrain.environments.env import Environment, Seat, need_seats
+from posttrain.environments.env import Environment, Seat, need_seats, trained_seats
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.environments.testing import ScriptedSeat, check_environment
 
-__all__ = ["Environment", "ScriptedSeat", "Seat", "SingleTurn", "check_environment", "need_seats"]
+__all__ = [
+    "Environment",
+    "ScoredEnvironment",
+    "ScriptedSeat",
+    "Seat",
+    "SingleTurn",
+    "check_environment",
+    "need_seats",
+    "trained_seats",
+]

@@ -6,71 +6,71 @@ variables, so that many can be under way at the same time.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from posttrain.errors import UserError
-from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
+from posttrain.types import Message, Outcome, Reply, Task
 
 
 @runtime_checkable
 class Seat(Protocol):
     """One participant of one episode."""
 
-    async def turn(self, messages: Sequence[Message]) -> Message:
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
         """What the seat says next, given the messages that are new to it since its last turn.
 
-        Its own replies are not told to it again. The first call passes the prompt.
+        Its own replies are not told to it again. `tools` are the JSON schemas of the functions that it may call, as
+        text; they are given with the first turn. A seat whose context is full says nothing: its reply is empty, and its
+        stop reason is `context`.
         """
         ...
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """A kind of episode: who takes part, how it goes, and what it is worth."""
+    """A kind of episode: who takes part, and how it goes. A subclass has `play`; all else has defaults.
 
-    seats: ClassVar[tuple[str, ...]]
-    """The names of the seats that `play` needs. The first one is the policy where only one is trained."""
+    Attributes:
+        seats: the names of the seats that `play` needs.
+        trained: the seats that learn; unless given, the first.
+        max_turns: how often a seat may be asked in one episode.
+        schedule: `lockstep` where `play` awaits nothing but seats; `continuous` where it awaits tools, servers or
+            people, so that others are sampled meanwhile (`rollouts/async_engine.py`).
+    """
 
-    @property
-    def outcome(self) -> str:
-        """The name of the score that says whether the task was solved: 1 or not, and possibly `unparsed`."""
-        ...
+    seats: tuple[str, ...] = ("policy",)
+    trained: tuple[str, ...] = ()
+    max_turns: int = 1
+    schedule: str = "lockstep"
 
-    async def play(self, task: Task, seats: Mapping[str, Seat]) -> Episode:
-        """Play one episode. What a seat raises passes through: it is never a reply, and never a score.
+    def tasks(self, split: str, seed: int) -> Sequence[Task]:
+        """Tasks of its own, for `split` "train" or "heldout", which share none; none where a data set has them."""
+        return ()
+
+    def demonstrations(self, seed: int) -> Sequence[Sequence[Message]]:
+        """Episodes as they should go, each a conversation of the first trained seat: what a cold start learns from."""
+        return ()
+
+    async def open(self) -> None:
+        """Make ready what episodes share, such as processes or connections; called once before the first."""
+
+    async def close(self) -> None:
+        """Let go of it; called once after the last episode."""
+
+    async def play(self, task: Task, seats: Mapping[str, Seat], seed: int) -> Outcome:
+        """Play one episode; what the environment draws by chance depends on `seed` alone.
+
+        What a seat raises passes through: it is never a reply. What `play` itself raises ends this episode alone.
 
         Raises:
             UserError: a seat is missing; see `need_seats`.
         """
         ...
 
-    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Mapping[str, Score]]]:
-        """For each group the scores of its finished episodes by name, with the same names for each.
 
-        An environment whose rewards compare the episodes of a task says with `min_group` how many it needs.
-        """
-        ...
-
-    def total(self, scores: Mapping[str, Score]) -> float:
-        """What the scores of one episode amount to: the reward that is optimised; NaN: the episode is lost."""
-        ...
-
-
-def min_group_of(environment: Environment) -> int:
-    """How many episodes of a task an environment needs to score them."""
-    return getattr(environment, "min_group", 1)
-
-
-def need_group(environment: Environment, size: int, what: str) -> None:
-    """Refuse, before anything is sampled, groups that the rewards could not compare.
-
-    Raises:
-        UserError: they are smaller than the environment needs; `what` says where the number is from.
-    """
-    if size < min_group_of(environment):
-        raise UserError(
-            f"a reward compares {min_group_of(environment)} or more completions of a task; {what} gives {size}"
-        )
+def trained_seats(environment: Environment) -> tuple[str, ...]:
+    """The seats of an environment that learn."""
+    return environment.trained or environment.seats[:1]
 
 
 def need_seats(environment: Environment, seats: Mapping[str, Seat]) -> None:

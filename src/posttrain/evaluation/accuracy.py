@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from posttrain.data.chat import ChatFormat
-from posttrain.environments.env import Environment, need_group
+from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import RewardError, UserError
-from posttrain.rollouts.drive import OnTokens, sample_groups
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.measures import SOLVED
 from posttrain.statistics import mean_interval, normal_interval, pass_at_k, wilson_interval
-from posttrain.types import Engine, Group, Sampling, StopReason, Task, Trajectory
+from posttrain.types import Group, StopReason, Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,12 @@ class Accuracy:
 
 
 def evaluate(
-    environment: Environment,
+    environment: ScoredEnvironment,
     tasks: Sequence[Task],
-    engine: Engine,
-    chat: ChatFormat,
+    players: Players,
     *,
-    max_new_tokens: int,
     samples_per_task: int = 1,
-    temperature: float = 1.0,
     seed: int = 0,
-    on_tokens: OnTokens | None = None,
 ) -> Accuracy:
     """Answer every task `samples_per_task` times and count what is solved, by the environment's outcome alone.
 
@@ -57,18 +52,16 @@ def evaluate(
     """
     if not tasks:
         raise UserError("there are no tasks to evaluate; give a data set that has some outside the training data")
+    temperature = players.sampling.temperature
     if temperature == 0 and samples_per_task != 1:
         raise ValueError(f"greedy answers do not vary: use 1 sample per task; got {samples_per_task}")
     need_group(environment, samples_per_task, "the number of samples" if temperature else "greedy decoding")
     groups = sample_groups(
         environment,
         tasks,
-        engine,
-        chat,
-        Sampling(max_new_tokens, temperature),
+        players,
         completions_per_prompt=samples_per_task,
         seed=seed,
-        on_tokens=on_tokens,
     )
     return summarize(groups, environment.outcome, greedy=temperature == 0)
 

@@ -6,9 +6,9 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from posttrain.data.order import seed_for
-from posttrain.environments.overseen import GOLD
+from posttrain.environments.gold_rewards import GOLD
 from posttrain.evaluation.accuracy import summarize
-from posttrain.rollouts.drive import OnTokens, sample_groups
+from posttrain.rollouts.episodes import OnTokens, sample_groups
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.setup import Setup
 from posttrain.types import Group, Sampling, Score
@@ -42,12 +42,9 @@ def heldout_groups(setup: Setup, options: OnlineOptions, on_tokens: OnTokens | N
     return sample_groups(
         setup.judge,
         setup.heldout,
-        setup.policy.engine,
-        setup.policy.chat,
-        Sampling(options.max_new_tokens),
+        setup.players(Sampling(options.max_new_tokens), on_tokens),
         completions_per_prompt=options.eval_samples,
         seed=seed_for(options.seed, "evaluation"),
-        on_tokens=on_tokens,
     )
 
 

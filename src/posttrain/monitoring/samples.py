@@ -1,4 +1,4 @@
-"""Scored groups as the samples that a run shows."""
+"""ScoredEnvironment groups as the samples that a run shows."""
 
 import math
 from collections.abc import Iterator, Sequence

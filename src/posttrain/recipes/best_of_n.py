@@ -37,7 +37,7 @@ from posttrain.evaluation.heldout import weighed
 from posttrain.monitoring import Progress, jsonl
 from posttrain.monitoring.overoptimization import best_of_n, best_of_n_kl
 from posttrain.monitoring.parts import Parts
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.episodes import sample_groups
 from posttrain.rollouts.options import OnlineOptions, SampledOptions, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.training import adversarial
@@ -233,12 +233,9 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
         groups = sample_groups(
             setup.judge,
             setup.tasks[start : start + TOGETHER],
-            setup.policy.engine,
-            setup.policy.chat,
-            Sampling(config.max_new_tokens, config.temperature),
+            setup.players(Sampling(config.max_new_tokens, config.temperature), progress.tokens),
             completions_per_prompt=config.completions_per_prompt,
             seed=seed_for(config.seed, "best-of-n", start),
-            on_tokens=progress.tokens,
         )
     seen.lost = sum(group.lost for group in groups)
     for group in (group for group in groups if not group.lost):

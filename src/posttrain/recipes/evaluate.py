@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
-from posttrain.environments import SingleTurn
-from posttrain.environments.env import need_group
+from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import DataError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination, numbers, percent
@@ -39,7 +38,7 @@ from posttrain.monitoring import (
 )
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.measures import SOLVED
 from posttrain.rollouts.policy import Policy, load_policy
@@ -199,18 +198,22 @@ def _examine(
     found: dict[str, Accuracy] = {}
     for decoding, (count, temperature) in config.decodings().items():
         groups: list[Group] = []
+        players = Players(
+            policy.engine,
+            policy.chat,
+            Sampling(config.max_new_tokens, temperature),
+            max_tokens=policy.model.context,
+            on_tokens=progress.tokens,
+        )
         while len(groups) < len(parts.tasks):
             first = len(groups)
             with progress.phase(decoding):
                 groups += sample_groups(
                     parts.environment,
                     parts.tasks[first : first + max(1, AT_A_TIME // count)],
-                    policy.engine,
-                    policy.chat,
-                    Sampling(config.max_new_tokens, temperature),
+                    players,
                     completions_per_prompt=count,
                     seed=seed_for(config.seed, "evaluation", first),
-                    on_tokens=progress.tokens,
                 )
             directory.log_samples(0, _answers(groups[first:], title, decoding, parts.environment.outcome))
             done += (len(groups) - first) * count
@@ -222,7 +225,7 @@ def _examine(
 @dataclass(frozen=True)
 class _Parts:
     tasks: list[Task]
-    environment: SingleTurn
+    environment: ScoredEnvironment
     model: SavedModel
     baseline: SavedModel | None
     notes: tuple[str, ...]
@@ -249,7 +252,7 @@ def _prepare(config: Evaluate) -> _Parts:
         raise UserError(
             'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
         )
-    environment = SingleTurn(parse_rewards(config.reward or "gym"))
+    environment = ScoredEnvironment(parse_rewards(config.reward or "gym"))
     for decoding, (count, _) in config.decodings().items():
         alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.min_group)})"
         need_group(environment, count, alone if decoding == "greedy" else "--samples")
@@ -274,7 +277,7 @@ def _prepare(config: Evaluate) -> _Parts:
     return _Parts(kept, environment, model, baseline, tuple(notes))
 
 
-def _tasks(config: Evaluate, environment: SingleTurn) -> tuple[list[Task], list[str]]:
+def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
     """The tasks, and what is to be said about them."""
     if not config.dataset:
         raise UserError("say what to evaluate on with --dataset: a file or folder, a hub id, or gym:NAME")
@@ -296,7 +299,7 @@ def _tasks(config: Evaluate, environment: SingleTurn) -> tuple[list[Task], list[
         if config.split or gym or part is None:
             raise
         raise DataError(f"{error}; evaluation reads the split 'test' unless --split names another") from error
-    refuse_unreadable(environment, tasks, config.dataset)
+    refuse_unreadable(environment.reward, tasks, config.dataset)
     if not config.exclude:
         return tasks, []
     kept = disjoint(load_tasks(config.exclude, **words), tasks)

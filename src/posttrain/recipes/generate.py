@@ -22,9 +22,9 @@ from posttrain.data.tasks import dress
 from posttrain.errors import UserError
 from posttrain.monitoring import Progress
 from posttrain.monitoring.markup import printable
-from posttrain.rollouts.drive import PolicySeat
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.rollouts.policy_seat import PolicySeat
 from posttrain.training.saved import saved_model, spoken_otherwise
 from posttrain.types import Completion, Message, Request, Sampling, StopReason, Task
 
@@ -211,12 +211,11 @@ def _chat(
 ) -> GenerateResult:
     """One conversation: the seat that plays episodes in training keeps the tokens of all turns."""
 
-    def ask(request: Request) -> asyncio.Future[Completion]:
-        answered: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        answered.set_result(policy.engine.generate([request])[0])
-        return answered
+    async def ask(request: Request, turn: int) -> Completion:
+        return policy.engine.generate([request])[0]
 
-    seat = PolicySeat(ask, policy.chat, _sampling(config), seed_for(config.seed, "chat"))
+    seed, room = seed_for(config.seed, "chat"), policy.model.context
+    seat = PolicySeat(ask, policy.chat, _sampling(config), seed, room=room, max_turns=sys.maxsize)
     replies: list[Reply] = []
     seconds = 0.0
     show(f"{title}: type a line; an empty one ends the conversation")
@@ -227,10 +226,11 @@ def _chat(
         began = time.perf_counter()
         answer = asyncio.run(seat.turn(new))
         seconds += time.perf_counter() - began
-        turn = seat.turns[-1]
-        replies.append(Reply(line.strip(), answer.content, turn.stop_reason, len(turn.token_ids), sum(turn.logprobs)))
-        cut = "" if turn.stop_reason is StopReason.STOP else f"\n  [{_ended(replies[-1])}]"
-        show(f"{printable(answer.content)}{cut}")
+        tokens = answer.usage.completion_tokens
+        logprob = sum(seat.turns[-1].logprobs) if tokens else 0.0
+        replies.append(Reply(line.strip(), answer.text, answer.stop_reason, tokens, logprob))
+        cut = "" if answer.stop_reason is StopReason.STOP else f"\n  [{_ended(replies[-1])}]"
+        show(f"{printable(answer.text)}{cut}")
     return GenerateResult(title, tuple(replies), seconds, tuple(notes), shown=True)
 
 

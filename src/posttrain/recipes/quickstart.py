@@ -31,7 +31,7 @@ from posttrain.data import load_gym
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.data.tasks import dress
-from posttrain.environments import SingleTurn
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.evaluation.examination import numbers
@@ -41,7 +41,7 @@ from posttrain.monitoring import Estimate, Progress, RunDirectory, Table, announ
 from posttrain.monitoring.memory import peak_gb
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import GymVerifier, NumberVerifier, Tags, Weighted
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.measures import SOLVED, rollout_metrics
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.training.learner import POLICY
@@ -57,7 +57,9 @@ SYSTEM = "Solve the problem."
 MAX_NEW_TOKENS = 48
 MICROBATCH_TOKENS = 768
 LENIENT = NumberVerifier(last_number=True, name="last_number")  # only logged: the last number of whatever was said
-ENVIRONMENT = SingleTurn(Weighted(((GymVerifier(answer_in="outside_think"), 1.0), (Tags(), 0.1), (LENIENT, 0.0))))
+ENVIRONMENT = ScoredEnvironment(
+    Weighted(((GymVerifier(answer_in="outside_think"), 1.0), (Tags(), 0.1), (LENIENT, 0.0)))
+)
 
 
 @dataclass(frozen=True)
@@ -242,12 +244,9 @@ def _reinforce(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: 
                 groups = sample_groups(
                     ENVIRONMENT,
                     [tasks[i] for i in batch_indices(len(tasks), config.prompts_per_step, step, config.seed)],
-                    policy.engine,
-                    policy.chat,
-                    Sampling(MAX_NEW_TOKENS),
+                    Players(policy.engine, policy.chat, Sampling(MAX_NEW_TOKENS), on_tokens=progress.tokens),
                     completions_per_prompt=config.completions_per_prompt,
                     seed=seed_for(config.seed, "rollout", step),
-                    on_tokens=progress.tokens,
                 )
             sampled = time.perf_counter()
             batch, metrics = policy_batch(groups, algorithm)
@@ -273,16 +272,13 @@ class _Examiner:
         """Sampled and greedy answers to the first `problems`; every model gets the same ones and the same noise."""
 
         def answers(samples: int, temperature: float) -> Accuracy:
+            sampling = Sampling(MAX_NEW_TOKENS, temperature)
             return evaluate(
                 ENVIRONMENT,
                 self.tasks[:problems],
-                self.policy.engine,
-                self.policy.chat,
-                max_new_tokens=MAX_NEW_TOKENS,
+                Players(self.policy.engine, self.policy.chat, sampling, on_tokens=progress.tokens),
                 samples_per_task=samples,
-                temperature=temperature,
                 seed=seed_for(self.config.seed, "examination"),
-                on_tokens=progress.tokens,
             )
 
         with Progress(f"examine {name}", 2, quiet=self.quiet) as progress:

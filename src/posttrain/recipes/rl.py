@@ -31,7 +31,7 @@ from posttrain.data import load_texts
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
-from posttrain.environments.env import need_group
+from posttrain.environments.scored import need_group
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import (
     KL,
@@ -50,10 +50,10 @@ from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import TIME_LIMITS, VERDICTS
-from posttrain.rollouts.dynamic import Rolled
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
+from posttrain.rollouts.sampler import Rolled
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.runs.result import RunResult
 from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
@@ -135,7 +135,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
         draws, algorithm = state["draws"], replace(algorithm, **state["adapted"])
-        sampler = setup.sampler(config, session.progress.tokens)
+        sampler = setup.sampler(config, session.progress.tokens, algorithm.least_group)
         session.evaluate(examine)
         for step in session.steps():
             seed = seed_for(config.seed, "dropout", step)

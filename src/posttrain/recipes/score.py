@@ -17,16 +17,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from posttrain.background import finish
 from posttrain.data import load_completions, parse_columns
 from posttrain.data.messages import tools_column, written
-from posttrain.environments import SingleTurn
-from posttrain.environments.overseen import overseen, rewards_in
+from posttrain.environments.gold_rewards import overseen, rewards_in
+from posttrain.environments.scored import ScoredEnvironment, of_seat
 from posttrain.errors import UserError
 from posttrain.monitoring import Estimate, Progress, Table, jsonl
 from posttrain.monitoring.markup import printable
 from posttrain.monitoring.run import CONFIG, SAMPLES
 from posttrain.rewards import Weighted, apart
-from posttrain.rollouts.drive import finish
 from posttrain.rollouts.options import check_reward_models
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.rollouts.setup import names_in, refuse_other_zeros, refuse_unreadable
@@ -155,7 +155,8 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
         for some in _at_a_time(groups):
             scores = finish(environment.score([group for group, _ in some]))
             for (group, places), of_group in zip(some, scores, strict=True):
-                scored = [Scored(group.task.id, environment.total(s), s) for s in of_group]
+                shown = [of_seat(scores, "") for scores in of_group]
+                scored = [Scored(group.task.id, environment.total(s), s) for s in shown]
                 found |= zip(places, scored, strict=True)
             mean = _mean(row.total for row in found.values() if not math.isnan(row.total))
             progress.step(len(found), **({} if mean is None else {"reward": mean}))
@@ -201,7 +202,7 @@ def _at_a_time(
         yield some
 
 
-def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], SingleTurn]:
+def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment]:
     """Find everything; reward models come last, because they take longest to load."""
     if not config.dataset:
         raise UserError("say what to score with --dataset: a jsonl or parquet file or folder, a hub id, or a run")
@@ -219,7 +220,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], SingleTurn]:
         limit=config.limit,
     )
     if rewards:
-        refuse_unreadable(SingleTurn(rewards), [episode.task for episode in episodes], config.dataset)
+        refuse_unreadable(rewards, [episode.task for episode in episodes], config.dataset)
     models = [
         load_scorer(saved_model(name).where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
         for name in names_in(config.reward_model)

@@ -1,12 +1,14 @@
 """The conformance kit of rewards: what every reward must do, and that it can read each task's own answer."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, cast, runtime_checkable
 
 from posttrain.errors import RewardError, UserError
 from posttrain.rewards.reward import ROLES, Reward, apart, bounds_of, min_group_of, role_of, score_all
-from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
+from posttrain.types import Episode, EpisodeGroup, Message, Score, SeatScores, Task
+
+NOWHERE = Score(math.nan, explanation="there is no score")
 
 
 @runtime_checkable
@@ -41,7 +43,7 @@ async def check_reward(
         return [f"its name is {reward.name!r}; expected a non-empty string"]
     before = [repr(episode) for episode in episodes]
 
-    async def asked(groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
+    async def asked(groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
         return await score_all(reward, groups, timeout_s=timeout_s)
 
     turned = [EpisodeGroup(group.task, group.episodes[::-1]) for group in groups]
@@ -49,7 +51,7 @@ async def check_reward(
         empty = await reward.score([])
         together = _flat(await asked(groups))
         reverse = _flat((await asked(groups[::-1]))[::-1])
-        within = _flat([scores[::-1] for scores in await asked(turned)])
+        within = _flat([list(scores)[::-1] for scores in await asked(turned)])
         alone = _flat([(await asked([group]))[0] for group in groups])
     except Exception as error:
         known = isinstance(error, RewardError | UserError)
@@ -60,14 +62,14 @@ async def check_reward(
     if [repr(episode) for episode in episodes] != before:
         failures.append("it changed the episodes that it was given")
     bounds = bounds_of(reward)
-    for i, score in enumerate(together):
-        where = f"on task {episodes[i].task.id!r}"
+    for i, seat, score in ((i, seat, score) for i, scores in enumerate(together) for seat, score in scores.items()):
+        where = f"on task {episodes[i].task.id!r}" + (f" for seat '{seat}'" if seat else "")
         if score.applicable and bounds and not bounds[0] <= score.value <= bounds[1]:
             failures.append(f"it gave {score.value} {where}; it states {bounds[0]} to {bounds[1]}")
         if score.unparsed and score.value > 0:
             failures.append(f"it gave {score.value} {where} for an unparsed answer; expected 0 or less")
         ways = {"in a reversed batch": reverse[i], "in a reversed group": within[i], "alone": alone[i]}
-        others = ways if deterministic else {}
+        others = {how: scores.get(seat, NOWHERE) for how, scores in ways.items()} if deterministic else {}
         failures.extend(
             f"it gave {score.value} {where}, but {other.value} {how}"
             for how, other in others.items()
@@ -91,7 +93,8 @@ async def check_gold(reward: Reward, tasks: Sequence[Task], *, timeout_s: float 
     return [
         f"task {episode.task.id!r}: gold completion scores {score.value:g} under '{reward.name}' "
         f"(answer {episode.task.answer!r}, parsed {score.parsed!r}; {score.explanation or 'no explanation'})"
-        for episode, score in zip(episodes, scores, strict=True)
+        for episode, by_seat in zip(episodes, scores, strict=True)
+        for score in by_seat.values()
         if score.value != 1.0
     ]
 
@@ -128,8 +131,9 @@ def gold_episode(task: Task) -> Episode:
     return Episode(task, (*task.prompt, Message("assistant", task.gold or "")))
 
 
-def _flat(scores: Sequence[Sequence[Score]]) -> list[Score]:
-    return [score for of_group in scores for score in of_group]
+def _flat(scores: Sequence[Sequence[SeatScores]]) -> list[Mapping[str, Score]]:
+    """By seat; "" where one score is meant for all."""
+    return [{"": score} if isinstance(score, Score) else score for of_group in scores for score in of_group]
 
 
 def _same(a: Score, b: Score) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from posttrain.errors import UserError, unknown
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.custom import CustomReward, load_reward
+from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.reward import EpisodeReward, Named, Reward, bounds_of, min_group_of, role_of, score_all
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
@@ -23,9 +24,11 @@ from posttrain.rewards.verifiers.exact import ExactVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
 from posttrain.rewards.verifiers.numbers import NumberVerifier
-from posttrain.types import EpisodeGroup, Score, Task
+from posttrain.types import EpisodeGroup, Score, SeatScores, Task
 
 REWARDS: dict[str, Callable[[], Reward]] = {
+    "environment": Earned,
+    "solved": Solved,
     "math": MathVerifier,
     "numbers": NumberVerifier,
     "last_number": partial(NumberVerifier, last_number=True, name="last_number"),
@@ -126,7 +129,7 @@ class Weighted:
         found = next((reward for reward, _ in self.parts if reward.name == self.outcome), None)
         return found is not None and (role_of(found) == "verifier" or bounds_of(found) is not None)
 
-    async def score_parts(self, groups: Sequence[EpisodeGroup]) -> list[list[dict[str, Score]]]:
+    async def score_parts(self, groups: Sequence[EpisodeGroup]) -> list[list[dict[str, SeatScores]]]:
         """The scores of every reward by its name, one dictionary per episode of each group.
 
         The rewards work at the same time.

@@ -44,8 +44,8 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, cast
 
 from posttrain import user_code
+from posttrain.background import in_thread, without_exit
 from posttrain.errors import RewardError, UserError, unknown
-from posttrain.rewards.background import in_thread, without_exit
 from posttrain.rewards.reward import ROLES, scoring
 from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
 

@@ -8,15 +8,15 @@ failure that is scored 0 would be learned as if the policy had been wrong.
 
 import math
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
+from posttrain.background import DidNotFinish, run_apart
 from posttrain.errors import RewardError, UserError, described
-from posttrain.rewards.background import DidNotFinish, run_apart
-from posttrain.types import Episode, EpisodeGroup, Score
+from posttrain.types import Episode, EpisodeGroup, Score, SeatScores
 
 
 @runtime_checkable
@@ -38,8 +38,11 @@ class Reward(Protocol):
         """What it is called in weights, metrics and reports."""
         ...
 
-    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
-        """For each group one score per episode, in order. Raises rather than guesses."""
+    async def score(self, groups: Sequence[EpisodeGroup]) -> Sequence[Sequence[SeatScores]]:
+        """For each group one score per episode, in order. Raises rather than guesses.
+
+        It is meant for every trained seat of the episode; a mapping has one for each that it names.
+        """
         ...
 
 
@@ -66,11 +69,11 @@ class EpisodeReward:
 
     name: str
 
-    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def score_episodes(self, episodes: Sequence[Episode]) -> Sequence[SeatScores]:
         """One score per episode, in order. Raises rather than guesses."""
         raise NotImplementedError
 
-    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
         """As in `Reward`."""
         episodes = [episode for group in groups for episode in group.episodes]
         returned = iter(_checked(self.name, episodes, await self.score_episodes(episodes) if episodes else []))
@@ -100,12 +103,12 @@ class Named:
         """As the reward's."""
         return min_group_of(self.reward)
 
-    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
+    async def score(self, groups: Sequence[EpisodeGroup]) -> Sequence[Sequence[SeatScores]]:
         """What the reward says."""
         return await self.reward.score(groups)
 
 
-async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s: float) -> list[list[Score]]:
+async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s: float) -> list[list[SeatScores]]:
     """Ask `reward` for its scores and let nothing but one `Score` per episode through, finite where it applies.
 
     The reward runs in a thread of its own, so that a hang hits the time limit even if it blocks. (Only compiled code
@@ -187,7 +190,7 @@ _nobody: list[tuple[int, Episode]] = []
 _running: ContextVar[list[tuple[int, Episode]]] = ContextVar("_running", default=_nobody)
 
 
-def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object) -> list[list[Score]]:
+def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object) -> list[list[SeatScores]]:
     """`returned` as scores of each group, or the error that says what is wrong with it."""
     values = cast(Sequence[object], returned) if isinstance(returned, list | tuple) else None
     if values is None or len(values) != len(groups):
@@ -198,7 +201,7 @@ def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object)
     return [_checked(name, group.episodes, value) for group, value in zip(groups, values, strict=True)]
 
 
-def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[Score]:
+def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[SeatScores]:
     """`returned` as scores, or the error that says what is wrong with it."""
     if not isinstance(returned, list | tuple):
         raise RewardError(
@@ -211,21 +214,25 @@ def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[S
             f"reward '{name}' returned {len(values)} scores for {len(episodes)} episodes ({_tasks(episodes)}); "
             "expected one per episode"
         )
-    for episode, value in zip(episodes, values, strict=True):
-        if not isinstance(value, Score):
-            raise RewardError(
-                f"reward '{name}' returned {_kind(value)} on {_tasks([episode])}; expected a posttrain.types.Score"
-            )
-        number: Any = value.value
-        if not value.applicable:
-            continue
-        if not isinstance(number, int | float) or not math.isfinite(number):
-            raise RewardError(
-                f"reward '{name}' returned a Score of value {number!r} on {_tasks([episode])}; expected a finite number"
-            )
-    scores = cast(Sequence[Score], values)
-    # Of one that does not apply no value may be counted by mistake.
-    return [score if score.applicable else replace(score, value=math.nan) for score in scores]
+    return [_checked_one(name, episode, value) for episode, value in zip(episodes, values, strict=True)]
+
+
+def _checked_one(name: str, episode: Episode, value: object) -> SeatScores:
+    if isinstance(value, Mapping):
+        by_seat = cast(Mapping[str, object], value)
+        return {seat: cast(Score, _checked_one(name, episode, score)) for seat, score in by_seat.items()}
+    if not isinstance(value, Score):
+        raise RewardError(
+            f"reward '{name}' returned {_kind(value)} on {_tasks([episode])}; expected a posttrain.types.Score"
+        )
+    if not value.applicable:  # of one that does not apply no value may be counted by mistake
+        return replace(value, value=math.nan)
+    number: Any = value.value
+    if not isinstance(number, int | float) or not math.isfinite(number):
+        raise RewardError(
+            f"reward '{name}' returned a Score of value {number!r} on {_tasks([episode])}; expected a finite number"
+        )
+    return value
 
 
 def _tasks(episodes: Sequence[Episode]) -> str:

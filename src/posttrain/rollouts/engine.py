@@ -1,13 +1,15 @@
 """What every engine must do, as a kit that any engine can be put through.
 
-The interface itself is `types.Engine`: requests in, completions out. An engine that passes may be trained with.
+The interface itself is `types.Engine`: requests in, completions out, all at once or one by one as they come. An engine
+that passes may be trained with.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from posttrain.errors import UserError
-from posttrain.types import Completion, Engine, Request, Sampling, StopReason
+from posttrain.types import Completion, Decoding, Engine, Request, Sampling, StopReason
 
 
 def refuse_unanswerable(requests: Sequence[Request], context: int, name: str) -> None:
@@ -21,6 +23,56 @@ def refuse_unanswerable(requests: Sequence[Request], context: int, name: str) ->
                 f"prompt {number} has {length} tokens, but {name} holds {context}, at least one of them new; "
                 "shorten the prompt or filter with --max-prompt-tokens"
             )
+
+
+def finish_all(decoding: Decoding, requests: Sequence[Request]) -> list[Completion]:
+    """Add requests to a decoding that has none, and sample until all are done."""
+    for number, request in enumerate(requests):
+        decoding.add(number, request)
+    done: dict[int, Completion] = {}
+    while len(done) < len(requests):
+        done |= decoding.step()
+    return [done[number] for number in range(len(requests))]
+
+
+class BatchEngine:
+    """An engine that only answers batches: a subclass has `generate`."""
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One completion per request, in order."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
+        """As in `types.Engine`: a step answers all that was added since the last."""
+        yield Batches(self.generate, on_tokens)
+
+
+@dataclass
+class Batches:
+    """The decoding of a `BatchEngine`.
+
+    Nothing joins a batch that is under way; what is cancelled is sampled to its end where its batch has begun.
+    """
+
+    generate: Callable[[Sequence[Request], Callable[[int], None] | None], list[Completion]]
+    on_tokens: Callable[[int], None] | None = None
+    _waiting: dict[int, Request] = field(default_factory=dict[int, Request])
+
+    def add(self, number: int, request: Request) -> None:
+        """See `types.Decoding`; what cannot be answered is refused in `step`."""
+        self._waiting[number] = request
+
+    def cancel(self, number: int) -> None:
+        """See `types.Decoding`."""
+        self._waiting.pop(number, None)
+
+    def step(self) -> dict[int, Completion]:
+        """See `types.Decoding`."""
+        if not self._waiting:
+            return {}
+        waiting, self._waiting = self._waiting, {}
+        return dict(zip(waiting, self.generate(list(waiting.values()), self.on_tokens), strict=True))
 
 
 OwnLogprobs = Callable[[Request, Sequence[int]], Sequence[float]]
@@ -46,7 +98,9 @@ def check_engine(subject: Subject) -> list[str]:
     if failures:  # what is not an answer at all cannot be looked into
         return failures
     return [
-        line for check in (_logprobs, _seeds, _greedy, _full_context, _refusals, _progress) for line in check(subject)
+        line
+        for check in (_logprobs, _seeds, _greedy, _full_context, _refusals, _progress, _arrivals, _turns)
+        for line in check(subject)
     ]
 
 
@@ -166,3 +220,55 @@ def _progress(subject: Subject) -> list[str]:
     completions = subject.engine.generate(_requests(subject, SETTINGS[0]), counts.append)
     sampled = sum(len(c.token_ids) for c in completions)
     return [] if sum(counts) == sampled else [f"it reported {sum(counts)} tokens and sampled {sampled}"]
+
+
+def _arrivals(subject: Subject) -> list[str]:
+    """Requests that come while others are under way, or go, change nothing for the others."""
+    requests = _requests(subject, Sampling(8), seeds=4)
+    together = subject.engine.generate(requests)
+    done: dict[int, Completion] = {}
+    with subject.engine.open() as decoding:
+        for number, request in enumerate(requests):
+            decoding.add(number, request)
+            if number % 2:  # two at a time, with a third that is cancelled before it began, or under way
+                decoding.add(-number, request)
+                if number % 4 == 1:
+                    decoding.cancel(-number)
+                done |= decoding.step()
+                decoding.cancel(-number)
+        for _ in range(sum(request.sampling.max_new_tokens for request in requests) + len(requests)):
+            done |= decoding.step()
+    failures: list[str] = []
+    if missing := [number for number in range(len(requests)) if number not in done]:
+        failures.append(f"requests {missing} that came one by one were never done")
+    elif subject.exact_tokens and any(done[i].token_ids != one.token_ids for i, one in enumerate(together)):
+        failures.append("a request draws other tokens when others come and go while it is under way")
+    return failures
+
+
+def _turns(subject: Subject) -> list[str]:
+    """A prompt that begins with an earlier one and its completion is answered as if it were alone."""
+    failures: list[str] = []
+    done: dict[int, Completion] = {}
+    with subject.engine.open(turns=True) as decoding:
+        requests = [Request(prompt, Sampling(4), seed) for seed, prompt in enumerate(subject.prompts)]
+        for _ in range(3):
+            begun = len(done)
+            for number, request in enumerate(requests, begun):
+                decoding.add(number, request)
+            while len(done) < begun + len(requests):
+                done |= decoding.step()
+            asked, requests = requests, []
+            for number, request in enumerate(asked, begun):
+                alone = subject.engine.generate([request])[0]
+                if subject.exact_tokens and alone.token_ids != done[number].token_ids:
+                    failures.append(f"turn {begun // len(asked) + 1} draws other tokens after its earlier turns")
+                pairs = zip(alone.logprobs, done[number].logprobs, strict=False)
+                if alone.token_ids == done[number].token_ids and any(
+                    abs(one - other) > subject.tolerance for one, other in pairs
+                ):
+                    failures.append(f"turn {begun // len(asked) + 1} has other logprobs after its earlier turns")
+                longer = (*request.token_ids, *done[number].token_ids, subject.prompts[0][0])
+                if len(longer) < subject.context:
+                    requests.append(Request(longer, Sampling(4), request.seed + 100))
+    return failures

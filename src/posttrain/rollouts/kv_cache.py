@@ -1,17 +1,18 @@
-"""A cache of keys and values, and the two attention plans that fill and read it.
+"""A cache of keys and values, and the three attention plans that fill and read it.
 
 Shape letters: B sequences being decoded, S slots, T longest sequence, P tokens of a prompt, H query heads, K key heads,
-E head width, N tokens of a flat row.
+E head width, N tokens of a flat row, L tokens of a sequence that are new.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from posttrain.models.attention import FamilyAttention
-from posttrain.models.scoring import Scoring, weights_of
+from posttrain.models.scoring import Scoring, attention, weights_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -29,6 +30,47 @@ class Prefill(FamilyAttention):
         """As the base, and keep the keys and values."""
         self.keys[layer], self.values[layer] = key[0], value[0]
         return super().attend(layer, query, key, value, scoring)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Keys and values of the beginning of a sequence: by layer [K, T, E], of which `length` tokens count."""
+
+    keys: Mapping[int, Tensor]
+    values: Mapping[int, Tensor]
+    length: int
+
+
+class Continued:
+    """Attention of several sequences whose beginnings are known; `parts` has those, and how many tokens follow each.
+
+    A flat row holds the new tokens alone. What it keeps are the keys and values of the sequences as a whole.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Stored, int]], device: torch.device | str = "cpu") -> None:
+        self._parts, self._device = parts, device
+        self.keys: dict[int, Tensor] = {}  # by layer: [K, all tokens, E]
+        self.values: dict[int, Tensor] = {}
+        self._distances: list[Tensor] = []  # [L, T]: how far back each key lies
+        for begun, new in parts:
+            position = torch.arange(begun.length + new, device=device)
+            self._distances.append(position[begun.length :, None] - position)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        """One flat row: query [1, H, N, E], key and value [1, K, N, E]."""
+        sizes = [new for _, new in self._parts]
+        rows = (x[0].split(sizes, dim=1) for x in (query, key, value))
+        found: list[Tensor] = []
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        for (begun, _), distance_LT, q, k, v in zip(self._parts, self._distances, *rows, strict=True):
+            keys.append(torch.cat([begun.keys[layer][:, : begun.length], k], dim=1))
+            values.append(torch.cat([begun.values[layer][:, : begun.length], v], dim=1))
+            hidden = (distance_LT < 0) | (distance_LT >= (scoring.window or distance_LT.shape[1]))
+            bias = torch.zeros(hidden.shape, device=q.device).masked_fill_(hidden, -torch.inf)[None, None]
+            found.append(attention(q[None], keys[-1][None], values[-1][None], bias, scoring)[0])
+        self.keys[layer], self.values[layer] = torch.cat(keys, dim=1), torch.cat(values, dim=1)
+        return torch.cat(found, dim=1)[None]
 
 
 def bytes_per_token(config: "PreTrainedConfig", dtype: torch.dtype) -> int:
@@ -59,7 +101,21 @@ class KeyValueCache:
         self._device = device
         self.set_positions([])
 
-    def load_prompt(self, slot: int, prefill: Prefill, start: int, length: int) -> None:
+    def widen(self, slots: int) -> None:
+        """Have more slots; what is in those in use stays."""
+        for kept in (self._keys, self._values):
+            for layer, old in enumerate(kept):
+                kept[layer] = torch.cat([old, old.new_zeros(slots - len(old), *old.shape[1:])])
+
+    def stored(self, slot: int, length: int) -> Stored:
+        """A copy of the first `length` tokens of a slot."""
+        keys, values = (
+            {layer: kept[slot, :, :length].clone() for layer, kept in enumerate(by_layer)}
+            for by_layer in (self._keys, self._values)
+        )
+        return Stored(keys, values, length)
+
+    def load_prompt(self, slot: int, prefill: Prefill | Continued, start: int, length: int) -> None:
         """Put a prompt, tokens `start` to `start + length` of the prefilled row, at the beginning of a slot."""
         part = slice(start, start + length)
         if length > self._room:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from posttrain.rollouts.engine import BatchEngine
 from posttrain.types import Completion, Request, StopReason
 
 
 @dataclass
-class ScriptedEngine:
+class ScriptedEngine(BatchEngine):
     """Answers each request with the token ids that `script` gives it, at one logprob for all. Keeps what it was asked.
 
     A script longer than `max_new_tokens` is cut there, as a model would be.

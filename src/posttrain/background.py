@@ -11,10 +11,12 @@ import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+AWAKE_S = 0.2  # how late a signal can be
 
 _loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
 _lock = threading.Lock()
@@ -35,7 +37,7 @@ async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: floa
     Raises:
         DidNotFinish: the time is up. Whatever the coroutine raises passes through.
     """
-    loop = _loop_of(key)
+    loop = loop_of(key)
     future = asyncio.run_coroutine_threadsafe(without_exit(coroutine), loop)
     waiter = asyncio.wrap_future(future)
     try:
@@ -44,7 +46,7 @@ async def run_apart(key: str, coroutine: Coroutine[Any, Any, T], timeout_s: floa
         future.cancel()
         raise
     if not done:
-        _forget(key)
+        forget(key)
         waiter.cancel()
         raise DidNotFinish(f"not finished after {timeout_s:g} s")
     return waiter.result()
@@ -56,6 +58,31 @@ async def without_exit(answer: Awaitable[T]) -> T:
         return await answer
     except (SystemExit, KeyboardInterrupt) as error:
         raise RuntimeError(repr(error)) from error
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine; from a thread of its own where this one runs an event loop, as notebooks do."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_awake(coroutine))
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()
+
+
+async def _awake(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine in a loop that wakes up now and then.
+
+    Python runs signal handlers between two instructions: a signal that arrives just before the loop begins to wait for
+    something would be handled when that something happens, such as a reward that hangs.
+    """
+    loop = asyncio.get_running_loop()
+
+    def tick() -> None:
+        loop.call_later(AWAKE_S, tick)
+
+    tick()
+    return await coroutine
 
 
 async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -76,7 +103,8 @@ async def in_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return await asyncio.shield(asyncio.wrap_future(result))
 
 
-def _loop_of(key: str) -> asyncio.AbstractEventLoop:
+def loop_of(key: str) -> asyncio.AbstractEventLoop:
+    """The event loop that belongs to `key`, which runs in a daemon thread."""
     with _lock:
         slot = (os.getpid(), key)  # a forked process has the dictionary but not the threads
         if slot not in _loops:
@@ -86,6 +114,7 @@ def _loop_of(key: str) -> asyncio.AbstractEventLoop:
         return _loops[slot]
 
 
-def _forget(key: str) -> None:
+def forget(key: str) -> None:
+    """Give up the event loop of `key`, which is blocked; whoever asks for it next gets a new one."""
     with _lock:
         _loops.pop((os.getpid(), key), None)

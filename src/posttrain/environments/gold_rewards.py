@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from posttrain.environments.single_turn import SingleTurn
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, Weighted, parse_rewards
 from posttrain.types import ScoreFn
 
@@ -13,8 +13,8 @@ GOLD = "gold"  # what a reward is called that is read and not learned from
 class Overseen(NamedTuple):
     """An environment, and the same with gold rewards read beside."""
 
-    environment: SingleTurn
-    judge: SingleTurn
+    environment: ScoredEnvironment
+    judge: ScoredEnvironment
     gold: dict[str, float]  # the names of gold rewards in the judge, and their weights; none where nobody named any
 
 
@@ -58,7 +58,9 @@ def overseen(
         read.append((LearnedReward(gold_model, name="model"), 1.0))
     named = [(Named(reward, GOLD if len(read) == 1 else f"{GOLD}/{reward.name}"), weight) for reward, weight in read]
     judge = Weighted((*parts, *((reward, 0.0) for reward, _ in named)))
-    return Overseen(SingleTurn(Weighted(parts)), SingleTurn(judge), {reward.name: weight for reward, weight in named})
+    return Overseen(
+        ScoredEnvironment(Weighted(parts)), ScoredEnvironment(judge), {reward.name: weight for reward, weight in named}
+    )
 
 
 def _together(models: Sequence[ScoreFn]) -> ScoreFn:

@@ -4,16 +4,15 @@ import math
 
 import pytest
 
-from posttrain.environments import SingleTurn
+from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import RewardError
 from posttrain.rewards import Weighted, from_function
-from posttrain.rollouts.continuations import state_values
-from posttrain.rollouts.dynamic import Sampler
+from posttrain.rollouts.monte_carlo_values import state_values
+from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Message, Sampling, States, Task
-from tests.rollouts.conversations import chat_format
+from tests.rollouts.conversations import CHAT, players
 
-CHAT = chat_format()
 (STOP,) = CHAT.tokenizer.encode("<|im_end|>", add_special_tokens=False)
 LETTERS = [CHAT.tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "abcd"]
 
@@ -21,8 +20,8 @@ LETTERS = [CHAT.tokenizer.encode(letter, add_special_tokens=False)[0] for letter
 def sampler(reward, prompts=2):
     tasks = [Task((Message("user", name),), id=name, metadata={"kind": name}) for name in ("math", "prose")]
     engine = ScriptedEngine(lambda request: (LETTERS[request.seed % 4], STOP), CHAT.stop_ids)
-    environment = SingleTurn(Weighted(((from_function(reward, "mine"), 1.0),)))
-    return Sampler(environment, tasks, engine, CHAT, Sampling(4), prompts, 4, seed=0)
+    environment = ScoredEnvironment(Weighted(((from_function(reward, "mine"), 1.0),)))
+    return Sampler(environment, tasks, players(engine, Sampling(4)), prompts, 4, seed=0)
 
 
 def only_math(completions, kind):
@@ -69,5 +68,5 @@ def test_a_state_is_worth_what_the_continuations_that_are_judged_earn():
     ready = sampler(only_math)
     groups = ready.roll_out(0).groups
     halves = sampler(lambda completions: [None if i % 2 else 3.0 for i in range(len(completions))])
-    found = state_values(groups, States(2, 0, 1), halves.environment, halves.engine, CHAT, Sampling(4), seed=0)
+    found = state_values(groups, States(2, 0, 1), halves.environment, halves.players, seed=0)
     assert {value for one in found for value in one.values} == {3.0}

@@ -1,0 +1,199 @@
+"""Calls of tools in what a policy wrote, read by the form in which its chat template writes them.
+
+The form is found by asking the template, never by knowing its name: a call whose name, keys and values are known is
+rendered, and what stands around them is the form. Two kinds exist: arguments as a JSON object, and arguments one by one
+between tags.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from posttrain.errors import TemplateError
+from posttrain.types import Message, ToolCall
+
+_NAMES = ("nameqzfirst", "nameqzsecond")
+_KEYS, _VALUES = ("keyqzone", "keyqztwo"), ("valueqzone", "valueqztwo")
+_ID = "idqz0000"  # nine letters and digits with its number: what Mistral's templates ask for
+_TOOLS = tuple(
+    json.dumps(
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": "A function.",
+                "parameters": {"type": "object", "properties": {key: {"type": "string"} for key in _KEYS}},
+            },
+        }
+    )
+    for name in _NAMES
+)
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """What stands around the parts of a call, as regular expressions that leave white space open.
+
+    Attributes:
+        lead: before the name.
+        after_name: between the name and the arguments; of pairs, between the name and the first of them.
+        end: behind the arguments.
+        first: before the lead of the first call alone, such as the bracket of a list.
+        last: behind the end of the last call alone.
+        separator: between two calls.
+        pair: of arguments that are no JSON object: before a key, between key and value, behind a value.
+    """
+
+    lead: str
+    after_name: str
+    end: str
+    first: str = ""
+    last: str = ""
+    separator: str = ""
+    pair: tuple[str, str, str] | None = None
+
+    def calls(self, text: str, prefix: str = "call") -> tuple[str, tuple[ToolCall, ...]]:
+        """What a turn says besides its calls, and the calls; one that is not whole is left in the text."""
+        one = re.compile(f'(?:{self.first}|{self.separator})?{self.lead}(?P<name>[^\\s"<>{{}}()]+?){self.after_name}')
+        rest, calls, at, start = "", list[ToolCall](), 0, 0
+        while found := one.search(text, start):
+            read = (self._object if self.pair is None else self._pairs)(text, found.end())
+            start = found.end() if read is None else read[1]
+            if read is not None:
+                calls.append(ToolCall(f"{prefix}{len(calls):03d}", found["name"], read[0]))
+                rest, at = rest + text[at : found.start()], read[1]
+        return (rest + text[at:]).strip() if calls else text, tuple(calls)
+
+    def _object(self, text: str, start: int) -> tuple[str, int] | None:
+        start += len(text[start:]) - len(text[start:].lstrip())
+        try:
+            value, end = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(value, dict):
+            return None
+        closed = re.compile(f"{self.end}(?:{self.last})?").match(text, end)
+        return text[start:end], closed.end() if closed else end
+
+    def _pairs(self, text: str, start: int) -> tuple[str, int] | None:
+        assert self.pair is not None
+        before, between, behind = self.pair
+        one = re.compile(f"{before}(?P<key>[^\\s<>]+?){between}(?P<value>.*?){behind}", re.DOTALL)
+        found: dict[str, Any] = {}
+        while match := one.match(text, start):
+            found[match["key"]] = _value(match["value"])
+            start = match.end()
+        closed = re.compile(f"{self.end}(?:{self.last})?").match(text, start)
+        return (json.dumps(found, ensure_ascii=False), closed.end()) if closed else None
+
+
+def _value(text: str) -> Any:
+    """A number, list or object where the text is one; text otherwise."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+Written = Callable[[Sequence[Message]], str]
+"""What the assistant writes in the last turn of a conversation, as sampled text shows it."""
+
+
+def learn_form(written: Written) -> CallForm:
+    """How a template writes calls.
+
+    Raises:
+        TemplateError: it writes none, or in a form that cannot be read back.
+    """
+    one = _render(written, 1)
+    if one is None:
+        raise TemplateError("the chat template writes no calls of tools; give one that does with --chat-template")
+    lead, _, rest = one.partition(_NAMES[0])
+    tail = rest[rest.rfind(_VALUES[1]) + len(_VALUES[1]) :]
+    between = _between(_render(written, 2) or "") or (tail + lead)
+    own = _common_end(lead, between)  # what stands before every call, not before the first alone
+    ends = _common_end(tail[::-1], between[::-1])[::-1]
+    separator = _open(between[len(ends) : len(between) - len(own)])
+    form = CallForm(
+        _open(own, before=False), "", "", _open(lead[: len(lead) - len(own)]), _open(tail[len(ends) :]), separator
+    )
+    try:
+        return _of_object(form, rest, ends) or _of_pairs(form, rest, ends)
+    except ValueError:
+        raise TemplateError(
+            f"the chat template writes a call as {one[:120]!r}, which is no form that can be read back; give one that "
+            "writes its arguments as a JSON object with --chat-template"
+        ) from None
+
+
+def _render(written: Written, calls: int) -> str | None:
+    arguments = json.dumps(dict(zip(_KEYS, _VALUES, strict=True)))
+    called = tuple(ToolCall(f"{_ID}{n}", name, arguments) for n, name in enumerate(_NAMES[:calls]))
+    try:
+        text = written([Message("user", "Go.", tools=_TOOLS), Message("assistant", "", called)])
+    except TemplateError:
+        return None
+    return text if all(name in text for name in _NAMES[:calls]) else None
+
+
+def _between(two: str) -> str:
+    """What stands before the second call's name, back to the first call's arguments."""
+    second = two.find(_NAMES[1])
+    return two[two.rfind(_VALUES[1], 0, second) + len(_VALUES[1]) : second] if second > 0 else ""
+
+
+def _of_object(form: CallForm, rest: str, ends: str) -> CallForm | None:
+    """The form where the arguments are one JSON object; `ends` is what follows the last value of every call."""
+    start = rest.find("{")
+    if start < 0:
+        return None
+    try:
+        value, end = _DECODER.raw_decode(rest, start)
+    except ValueError:
+        return None
+    if value != dict(zip(_KEYS, _VALUES, strict=True)):
+        return None
+    closing = end - rest.rfind(_VALUES[1]) - len(_VALUES[1])
+    return replace(form, after_name=_open(rest[:start]), end=_open(ends[closing:]))
+
+
+def _of_pairs(form: CallForm, rest: str, ends: str) -> CallForm:
+    """The form where each argument stands by itself; raises `ValueError` where it is none."""
+    spots = [rest.index(part) for pair in zip(_KEYS, _VALUES, strict=True) for part in pair]
+    key, value, second_key, _ = spots
+    first = rest[:key]
+    between = rest[key + len(_KEYS[0]) : value]
+    again = rest[value + len(_VALUES[0]) : second_key]
+    before = _common_end(first, again)
+    before = before[max(0, before.find("<")) :]  # a tag as a whole, where it is one
+    behind = again[: len(again) - len(before)]
+    if not before.strip() or not behind.strip() or not ends.startswith(behind):
+        raise ValueError("no tags around keys and values")
+    after_name = first[: len(first) - len(before)]
+    pair = (_open(before), _open(between), _open(behind))
+    after = _open(after_name) if after_name.strip() else r"(?=[\s<])\s*+"
+    return replace(form, after_name=after, end=_open(ends[len(behind) :]), pair=pair)
+
+
+def _common_end(one: str, other: str) -> str:
+    """The longest text that both end with."""
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(one), reversed(other), strict=False))
+    return one[len(one) - sum(1 for _ in alike) :]
+
+
+def _open(text: str, *, before: bool = True) -> str:
+    """A regular expression of a text that allows any white space between its words and signs.
+
+    It gives no white space back, so that a long run of it costs no more than its square. `before`: also before the
+    first sign.
+    """
+    parts = re.findall(rf"{_ID}\d|\w+|[^\w\s]", text)
+    written = [r"\w*+" if part.startswith(_ID) else re.escape(part) for part in parts]
+    return (_SPACE if before or not parts else "") + "".join(part + _SPACE for part in written)
+
+
+_SPACE = r"\s*+"

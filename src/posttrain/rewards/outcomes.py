@@ -1,0 +1,40 @@
+"""What an environment itself says of an episode, as rewards: what each seat earned, and whether the task was solved."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from posttrain.rewards.reward import EpisodeReward
+from posttrain.types import Episode, Score, SeatScores
+
+_SILENT = "the environment does not say"
+
+
+@dataclass(frozen=True)
+class Earned(EpisodeReward):
+    """What each seat of an episode earned by its environment's `Outcome`. It applies to the seats that are named."""
+
+    name: str = "environment"
+    bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
+        """By seat."""
+        return [{seat: Score(value) for seat, value in e.outcome.rewards.items()} for e in episodes]
+
+
+@dataclass(frozen=True)
+class Solved(EpisodeReward):
+    """1 where the environment's `Outcome` says that the task was solved, 0 where it was not."""
+
+    name: str = "solved"
+    role: ClassVar[str] = "verifier"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+        """It does not apply where the environment does not say."""
+        return [_solved(episode.outcome.solved) for episode in episodes]
+
+
+def _solved(solved: bool | None) -> Score:
+    return Score.not_applicable(_SILENT) if solved is None else Score(float(solved))

@@ -1,0 +1,197 @@
+"""An engine that many coroutines ask, one request at a time: they run in another thread, and it samples in this one.
+
+What awaits something else meanwhile (a tool, an environment, a judge) costs no sampling, and what blocks its event loop
+cannot stop it either. Two schedules:
+
+- `lockstep`: nothing is sampled until every episode waits for the engine. Requests are then ordered by whose they are,
+  not by when they came, and are answered together. The same seeds run the same forward passes in every run.
+- `continuous`: a request joins at the next token and is answered when it is done. What is drawn is the same as far as
+  rounding goes, for draws depend on the request alone; which sequences share a forward pass depends on the clock.
+"""
+
+import asyncio
+import contextlib
+import queue
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal, TypeVar
+
+from posttrain.background import forget, loop_of, without_exit
+from posttrain.types import Completion, Decoding, Engine, Request
+
+LOOP = "episodes"  # the event loop of everything that asks: what an environment opened stays usable in it
+AWAKE_S = 0.2  # how late a signal can be
+PATIENCE_S = 2.0  # for coroutines that were cancelled; one that does not end by then is left behind
+SETTLED = 2  # rounds of the event loop without a new request, after which those that are there are answered
+
+Schedule = Literal["lockstep", "continuous"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, order=True)
+class _Ask:
+    """A request, whose it is, and where the answer goes."""
+
+    place: tuple[int, ...]
+    number: int
+    request: Request = field(compare=False)
+    loop: asyncio.AbstractEventLoop = field(compare=False)
+    future: "asyncio.Future[Completion]" = field(compare=False)
+
+    def answer(self, found: Completion | Exception) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self._settle, found)
+
+    def _settle(self, found: Completion | Exception) -> None:
+        if self.future.done():
+            return
+        if isinstance(found, Exception):
+            self.future.set_exception(found)
+        else:
+            self.future.set_result(found)
+
+
+@dataclass
+class AsyncEngine:
+    """See the module.
+
+    Attributes:
+        engine: what samples.
+        on_tokens: is told how many tokens were just sampled.
+        schedule: `lockstep` or `continuous`.
+        turns: see `types.Engine.open`.
+    """
+
+    engine: Engine
+    on_tokens: Callable[[int], None] | None = None
+    schedule: Schedule = "lockstep"
+    turns: bool = False
+    _inbox: "queue.SimpleQueue[Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
+    _numbers: "count[int]" = field(default_factory=count)
+    _waiting: list[_Ask] = field(default_factory=list[_Ask])
+    _running: dict[int, _Ask] = field(default_factory=dict[int, _Ask])
+    _done: dict[int, Completion] = field(default_factory=dict[int, Completion])
+    _live: int = 0  # episodes that are under way
+    _quiet: int = 0  # rounds of the event loop since the last request
+
+    async def submit(self, request: Request, place: tuple[int, ...] = ()) -> Completion:
+        """The completion of a request; in a coroutine that `run` runs, or one that it waits for.
+
+        Args:
+            request: what to sample.
+            place: whose request it is, such as (episode, seat, turn): what `lockstep` orders by.
+
+        Raises:
+            UserError: the prompt is empty, or leaves no room in the model's context.
+        """
+        loop = asyncio.get_running_loop()
+        ask = _Ask(place, next(self._numbers), request, loop, loop.create_future())
+        self._inbox.put(lambda: self._asked(ask))
+        try:
+            return await ask.future
+        except asyncio.CancelledError:
+            self._inbox.put(lambda: self._cancelled(ask))
+            raise
+
+    def enter(self, episodes: int) -> None:
+        """So many episodes begin: `lockstep` waits until each of them asks, or leaves."""
+        self._inbox.put(lambda: self._count(episodes))
+
+    def leave(self) -> None:
+        """An episode has ended."""
+        self._inbox.put(lambda: self._count(-1))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in a thread of its own, and answer its requests in this one until it is done.
+
+        Raises:
+            BaseException: what the coroutine raises, or what the engine raises, as it is. A signal's exception ends
+                both.
+        """
+        loop = loop_of(LOOP)
+        result = asyncio.run_coroutine_threadsafe(without_exit(coroutine), loop)
+        result.add_done_callback(lambda _: self._inbox.put(_nothing))
+        try:
+            with self.engine.open(self.on_tokens, turns=self.turns) as decoding:
+                while not result.done():
+                    self._take(wait=not self._running)
+                    self._sample(decoding, loop)
+            return result.result()
+        finally:
+            if not result.done():
+                self._give_up(result)
+            self._waiting, self._running, self._done, self._live = [], {}, {}, 0
+            self._inbox = queue.SimpleQueue()
+
+    def _give_up(self, result: "Future[Any]") -> None:
+        """Cancel the coroutine; where it does not end, its event loop is blocked, and the next run gets a new one."""
+        result.cancel()
+        idle = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_of(LOOP))
+        try:
+            idle.result(PATIENCE_S)
+        except TimeoutError:
+            forget(LOOP)
+
+    def _take(self, *, wait: bool) -> None:
+        """Read what came, and wait for something if there is nothing to sample."""
+        wait = wait and not self._ready()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._inbox.get(block=wait, timeout=AWAKE_S)()
+                wait = False
+
+    def _sample(self, decoding: Decoding, loop: asyncio.AbstractEventLoop) -> None:
+        """Start what may start, sample one step, and hand out what is done."""
+        if not self._ready():
+            if self._waiting and not self._live and not self._running:
+                self._settle(loop)
+        else:
+            for ask in sorted(self._waiting):
+                try:
+                    decoding.add(ask.number, ask.request)
+                    self._running[ask.number] = ask
+                except Exception as error:
+                    ask.answer(error)
+            self._waiting = []
+        for number in [number for number in self._running if self._running[number].future.cancelled()]:
+            decoding.cancel(number)
+            del self._running[number]
+        if self._running:
+            self._done |= decoding.step()
+        if self.schedule == "continuous" or len(self._done) == len(self._running):
+            for number in sorted(self._done, key=lambda number: self._running[number]):
+                self._running.pop(number).answer(self._done[number])
+            self._done = {}
+
+    def _ready(self) -> bool:
+        """Whether what waits may start."""
+        if not self._waiting:
+            return False
+        if self.schedule == "continuous":
+            return True
+        return not self._running and (len(self._waiting) >= self._live if self._live else self._quiet >= SETTLED)
+
+    def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Find out whether more requests come: where no episode is under way, as while rewards ask."""
+
+        def passed() -> None:
+            self._quiet += 1
+
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._inbox.put, passed)
+
+    def _asked(self, ask: _Ask) -> None:
+        self._waiting.append(ask)
+        self._quiet = 0
+
+    def _cancelled(self, ask: _Ask) -> None:
+        self._waiting = [other for other in self._waiting if other is not ask]
+
+    def _count(self, more: int) -> None:
+        self._live += more
+
+
+def _nothing() -> None:
+    """Wakes the sampling thread."""

@@ -1,0 +1,322 @@
+"""Playing many episodes at once: each in its own coroutine, their turns sampled by one engine.
+
+An environment awaits its seats in words; `PolicySeat` makes them tokens. An episode that fails ends alone: it is
+retried with the same seed where the cause may pass, and is lost otherwise.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.order import seed_for
+from posttrain.environments.env import Environment, Seat, trained_seats
+from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
+from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described
+from posttrain.rollouts.async_engine import AsyncEngine, Schedule
+from posttrain.rollouts.policy_seat import PolicySeat
+from posttrain.types import (
+    Completion,
+    Engine,
+    Episode,
+    EpisodeGroup,
+    Group,
+    Message,
+    Outcome,
+    Reply,
+    Request,
+    Sampling,
+    SeatScores,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+)
+
+OnTokens = Callable[[int], None]
+RETRIES = 2  # of an episode whose failure may pass
+_PASSES = ("TransportError", "APIConnectionError", "RateLimitError", "InternalServerError")  # of HTTP libraries
+_UNBOUNDED = 2**31
+
+
+@dataclass(frozen=True)
+class Players:
+    """Who answers in the seats of an environment, and how.
+
+    Attributes:
+        engine: samples for the seats that the policy takes.
+        chat: its messages as tokens.
+        sampling: of each turn.
+        others: by name, who takes a seat instead of the policy: called for each episode with its seed.
+        max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
+        schedule: as in `AsyncEngine`; None: what the environment asks for.
+        max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
+        on_tokens: is told how many tokens were just sampled.
+    """
+
+    engine: Engine
+    chat: ChatFormat
+    sampling: Sampling
+    others: Mapping[str, Callable[[int], Seat]] = field(default_factory=dict[str, Callable[[int], Seat]])
+    max_tokens: int | None = None
+    schedule: Schedule | None = None
+    max_lost: float = 0.1
+    on_tokens: OnTokens | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """One episode in words, and the tokens of each trained seat that said something."""
+
+    episode: Episode
+    trajectories: Mapping[str, Trajectory]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An episode that failed."""
+
+    error: Exception
+
+    @property
+    def cause(self) -> str:
+        """What is counted: the type of the error."""
+        return type(self.error).__name__
+
+
+def play(
+    environment: ScoredEnvironment,
+    tasks: Sequence[Task],
+    players: Players,
+    seeds: Sequence[int],
+    openings: Sequence[tuple[int, ...]] | None = None,
+) -> list[Played | Lost]:
+    """Play one episode per task, all at once; `seeds[i]` decides every draw of episode i.
+
+    `openings[i]` is how the first answer of episode i begins: these tokens are given, and it is continued from there.
+
+    Raises:
+        PosttrainError: what an environment, a seat or the engine raises of these ends all episodes. Anything else that
+            an environment raises ends its own episode.
+        EpisodeError: too many episodes failed.
+    """
+    given = [()] * len(tasks) if openings is None else openings
+    asks = _asks(environment, players)
+    found = asks.run(_play_all(environment, tasks, asks, players, seeds, given))
+    lost = [each for each in found if isinstance(each, Lost)]
+    if len(lost) > players.max_lost * len(found):
+        raise EpisodeError(_too_many(lost, len(found), players.max_lost)) from lost[0].error
+    return found
+
+
+def _asks(environment: ScoredEnvironment, players: Players) -> AsyncEngine:
+    played = environment.environment
+    schedule = players.schedule or ("continuous" if played.schedule == "continuous" else "lockstep")
+    return AsyncEngine(players.engine, players.on_tokens, schedule, turns=played.max_turns > 1)
+
+
+def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:
+    causes = ", ".join(f"{n} {cause}" for cause, n in Counter(each.cause for each in lost).most_common())
+    return (
+        f"{len(lost)} of {episodes} episodes failed ({causes}), more than a share of {share:g}; the first: "
+        f"{described(lost[0].error)}"
+    )
+
+
+async def _play_all(
+    environment: ScoredEnvironment,
+    tasks: Sequence[Task],
+    asks: AsyncEngine,
+    players: Players,
+    seeds: Sequence[int],
+    openings: Sequence[tuple[int, ...]],
+) -> list[Played | Lost]:
+    async def play_one(number: int) -> Played | Lost:
+        error: Exception = UserError("not played")
+        try:
+            for _ in range(1 + RETRIES):
+                table = _Table(environment.environment, players, asks, number, seeds[number], openings[number])
+                try:
+                    return await table.play(tasks[number])
+                except PosttrainError:
+                    raise
+                except Exception as found:
+                    error = found
+                    if not _may_pass(found):
+                        break
+            return Lost(error)
+        finally:
+            asks.leave()
+
+    asks.enter(len(tasks))
+    running = [asyncio.ensure_future(play_one(number)) for number in range(len(tasks))]
+    try:  # not a TaskGroup: it would wrap the one cause in a group of exceptions
+        return await asyncio.gather(*running)
+    except BaseException:
+        for other in running:
+            other.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether an error is of the kind that another try may not meet: a connection, a time limit."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, ConnectionError | TimeoutError) or not kinds.isdisjoint(_PASSES)
+
+
+@dataclass
+class _Table:
+    """One try at one episode: its seats, and what was said at them in order."""
+
+    environment: Environment
+    players: Players
+    asks: AsyncEngine
+    number: int
+    seed: int
+    opening: tuple[int, ...]
+    seats: dict[str, "_Heard"] = field(default_factory=dict[str, "_Heard"])
+    transcript: list[tuple[str, Message]] = field(default_factory=list[tuple[str, Message]])
+
+    async def play(self, task: Task) -> Played:
+        """The episode; its trained seats have said something."""
+        self.seats |= {name: self._seat(place, name) for place, name in enumerate(self.environment.seats)}
+        outcome = await self.environment.play(task, self.seats, seed_for(self.seed, "environment"))
+        self._check(outcome)
+        trained = [self.seats[name] for name in trained_seats(self.environment)]
+        turns = {heard.name: heard.sampled for heard in trained if heard.sampled}
+        if not turns:
+            names = ", ".join(heard.name for heard in trained)
+            raise ValueError(f"{type(self.environment).__name__} ended an episode in which {names} said nothing")
+        first = trained[0]
+        episode = Episode(
+            task,
+            tuple(first.view),
+            first.stop_reason,
+            (*self.opening, *_after_prompt(first.sampled)),
+            outcome,
+            {name: tuple(heard.view) for name, heard in self.seats.items()},
+            tuple(self.transcript),
+        )
+        return Played(episode, {name: Trajectory(sampled) for name, sampled in turns.items()})
+
+    def _seat(self, place: int, name: str) -> "_Heard":
+        seed, players = seed_for(self.seed, name), self.players
+        if name in players.others:
+            return _Heard(name, players.others[name](seed), self.transcript)
+
+        async def ask(request: Request, turn: int) -> Completion:
+            return await self.asks.submit(request, (self.number, place, turn))
+
+        seat = PolicySeat(
+            ask,
+            players.chat,
+            players.sampling,
+            seed,
+            room=players.max_tokens or _UNBOUNDED,
+            max_turns=self.environment.max_turns,
+            opening=self.opening if place == 0 else (),
+        )
+        return _Heard(name, seat, self.transcript)
+
+    def _check(self, outcome: Outcome) -> None:
+        kind = type(self.environment).__name__
+        if not isinstance(outcome, Outcome):
+            raise TypeError(f"{kind}.play returned a {type(outcome).__name__}; expected a posttrain.types.Outcome")
+        for seat, value in outcome.rewards.items():
+            if seat not in self.seats or not math.isfinite(value):
+                raise ValueError(
+                    f"{kind}.play says that seat '{seat}' earned {value}; its seats are {list(self.seats)}"
+                )
+
+
+@dataclass
+class _Heard:
+    """A seat, and what it was told and said."""
+
+    name: str
+    seat: Seat
+    transcript: list[tuple[str, Message]]
+    view: list[Message] = field(default_factory=list[Message])
+    stop_reason: StopReason = StopReason.STOP
+
+    @property
+    def sampled(self) -> tuple[Turn, ...]:
+        """The turns that the policy sampled here."""
+        return tuple(self.seat.turns) if isinstance(self.seat, PolicySeat) else ()
+
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+        reply = await self.seat.turn(messages, tools)
+        self.view += [*messages, reply.message]
+        self.transcript.append((self.name, reply.message))
+        self.stop_reason = reply.stop_reason
+        return reply
+
+
+def _after_prompt(turns: Sequence[Turn]) -> Iterator[int]:
+    """All tokens after the prompt, shown and sampled; where a branch begins, what was sampled alone."""
+    for number, turn in enumerate(turns):
+        if number and not turn.restarts:
+            yield from turn.context_ids
+        yield from turn.token_ids
+
+
+def score(
+    environment: ScoredEnvironment, tasks: Sequence[Task], played: Sequence[Sequence[Played]], players: Players
+) -> list[Group]:
+    """Score all episodes of a batch together; `played[p]` are the episodes of `tasks[p]`."""
+    groups = [EpisodeGroup(task, tuple(p.episode for p in of)) for task, of in zip(tasks, played, strict=True)]
+    scores = _asks(environment, players).run(environment.score(groups))
+    if list(map(len, scores)) != [len(of) for of in played]:
+        raise RewardError(f"rewards scored {sum(map(len, scores))} of {sum(map(len, played))} episodes")
+    return [_group(environment, *each) for each in zip(tasks, played, scores, strict=True)]
+
+
+def _group(
+    environment: ScoredEnvironment, task: Task, played: Sequence[Played], scores: Sequence[Mapping[str, SeatScores]]
+) -> Group:
+    """One row for each trained seat of each episode."""
+    rows = [
+        (number, seat, trajectory, of_seat(parts, seat))
+        for number, (each, parts) in enumerate(zip(played, scores, strict=True))
+        for seat, trajectory in each.trajectories.items()
+    ]
+    return Group(
+        task,
+        tuple(trajectory for _, _, trajectory, _ in rows),
+        tuple(environment.total(parts) for *_, parts in rows),
+        tuple(parts for *_, parts in rows),
+        tuple(seat for _, seat, _, _ in rows),
+        tuple(number for number, *_ in rows),
+        tuple(played[number].episode.outcome.metrics for number, *_ in rows),
+    )
+
+
+def sample_groups(
+    environment: ScoredEnvironment,
+    tasks: Sequence[Task],
+    players: Players,
+    *,
+    completions_per_prompt: int,
+    seed: int,
+    min_group: int = 1,
+) -> list[Group]:
+    """G scored episodes of each task, or fewer where some failed; without those of which fewer than `min_group` remain.
+
+    Every draw depends on `seed`, the task's place and the episode's alone.
+
+    Raises:
+        UserError: the rewards compare more than G episodes of a task.
+        EpisodeError: too many episodes failed.
+    """
+    need_group(environment, completions_per_prompt, "the number of completions of a prompt")
+    places = [(p, g) for p in range(len(tasks)) for g in range(completions_per_prompt)]
+    seeds = [seed_for(seed, "completion", p, g) for p, g in places]
+    found = play(environment, [tasks[p] for p, _ in places], players, seeds)
+    by_task = [found[p * completions_per_prompt : (p + 1) * completions_per_prompt] for p in range(len(tasks))]
+    whole = [(task, [each for each in of if isinstance(each, Played)]) for task, of in zip(tasks, by_task, strict=True)]
+    least = max(min_group, environment.min_group)
+    kept = [(task, of) for task, of in whole if len(of) >= least]
+    return score(environment, [task for task, _ in kept], [of for _, of in kept], players)

@@ -1,0 +1,82 @@
+"""Keys and values of what was computed, found again by the tokens that a prompt begins with."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from posttrain.rollouts.kv_cache import Stored
+
+BLOCK = 16  # tokens: beginnings are looked up at multiples of it
+
+
+@dataclass(frozen=True)
+class _Entry:
+    token_ids: tuple[int, ...]
+    stored: Stored
+    size: int  # bytes
+
+
+class PrefixCache:
+    """Sequences by their beginnings; those that were not asked for longest go first when `capacity` bytes are full."""
+
+    def __init__(self, capacity: int, *, block: int = BLOCK) -> None:
+        self._capacity, self._block, self._size = capacity, block, 0
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._by_beginning: dict[int, int] = {}  # hash of a beginning of whole blocks: the entry that has it
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def keep(self, token_ids: tuple[int, ...], stored: Stored, size: int) -> None:
+        """Keep a sequence, in the place of one that it begins with."""
+        if size > self._capacity:
+            return
+        known = self._find(token_ids)
+        if known is not None and len(self._entries[known[0]].token_ids) == known[1]:
+            self._drop(known[0])
+        while self._entries and self._size + size > self._capacity:
+            self._drop(next(iter(self._entries)))
+        number, self._next = self._next, self._next + 1
+        self._entries[number] = _Entry(token_ids, stored, size)
+        self._size += size
+        for beginning, _ in self._beginnings(token_ids):
+            self._by_beginning[beginning] = number
+
+    def longest(self, token_ids: tuple[int, ...]) -> Stored | None:
+        """What is known of the longest beginning of a prompt, without its last token; None where nothing is."""
+        found = self._find(token_ids[:-1])
+        if found is None:
+            return None
+        number, length = found
+        self._entries.move_to_end(number)
+        return replace(self._entries[number].stored, length=length)
+
+    def _find(self, token_ids: tuple[int, ...]) -> tuple[int, int] | None:
+        """The entry with the longest common beginning of a block or more, and how many tokens that has."""
+        for beginning, length in reversed(list(self._beginnings(token_ids))):
+            number = self._by_beginning.get(beginning)
+            if number is None:
+                continue
+            there = self._entries[number].token_ids
+            if there[:length] == token_ids[:length]:  # and not another text with the same hash
+                rest = zip(there[length:], token_ids[length:], strict=False)
+                return number, length + next(
+                    (i for i, (a, b) in enumerate(rest) if a != b), min(map(len, (there, token_ids))) - length
+                )
+        return None
+
+    def _beginnings(self, token_ids: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """A hash of each beginning of whole blocks, and its length."""
+        so_far = 0
+        for start, end in pairwise(range(0, len(token_ids) + 1, self._block)):
+            so_far = hash((so_far, token_ids[start:end]))
+            yield so_far, end
+
+    def _drop(self, number: int) -> None:
+        entry = self._entries.pop(number)
+        self._size -= entry.size
+        for beginning, _ in self._beginnings(entry.token_ids):
+            if self._by_beginning.get(beginning) == number:
+                del self._by_beginning[beginning]
