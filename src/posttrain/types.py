@@ -267,6 +267,13 @@ class Group:
     seats: tuple[str, ...] = ()  # of each row the seat's name; none: there is one seat
     episodes: tuple[int, ...] = ()  # of each row the number of its episode; none: row i is episode i
     metrics: tuple[Mapping[str, float], ...] = ()  # of each row what the environment measured
+    conversations: tuple[tuple[Message, ...], ...] = ()  # of each row what its seat was told and said
+
+    def conversation(self, row: int) -> tuple[Message, ...]:
+        """What the seat of a row was told and said; where that was not kept, the prompt and the last reply."""
+        if self.conversations:
+            return self.conversations[row]
+        return (*self.task.prompt, Message("assistant", self.trajectories[row].text))
 
     @property
     def lost(self) -> bool:

@@ -26,8 +26,7 @@ class Seat(Protocol):
         ...
 
 
-@runtime_checkable
-class Environment(Protocol):
+class Environment:
     """A kind of episode: who takes part, and how it goes. A subclass has `play`; all else has defaults.
 
     Attributes:
@@ -65,7 +64,7 @@ class Environment(Protocol):
         Raises:
             UserError: a seat is missing; see `need_seats`.
         """
-        ...
+        raise NotImplementedError
 
 
 def trained_seats(environment: Environment) -> tuple[str, ...]:

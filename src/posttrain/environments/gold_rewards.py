@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from posttrain.environments.env import Environment
 from posttrain.environments.scored import ScoredEnvironment
+from posttrain.environments.single_turn import SingleTurn
 from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, Weighted, parse_rewards
+from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.types import ScoreFn
 
 GOLD = "gold"  # what a reward is called that is read and not learned from
@@ -32,6 +35,7 @@ def overseen(
     penalty: float = 0.5,
     gold: Weighted | None = None,
     gold_model: ScoreFn | None = None,
+    environment: Environment | None = None,
 ) -> Overseen:
     """Put rewards together: rules and verifiers, and what reward models give.
 
@@ -43,11 +47,16 @@ def overseen(
         penalty: of its disagreement.
         gold: rewards to read, whose weighted sum counts.
         gold_model: a reward model that is read, of weight 1.
+        environment: of both; one question and one answer unless given. Where its outcome is a reward, whether it was
+            solved is logged too.
 
     Raises:
         UserError: two rewards have one name.
     """
     parts = rewards.parts if rewards else ()
+    kinds = {type(reward) for reward, _ in parts}
+    if Earned in kinds and Solved not in kinds:
+        parts = (*parts, (Solved(), 0.0))
     if models:
         ask = Remembered(_together(models))
         parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0))
@@ -58,9 +67,8 @@ def overseen(
         read.append((LearnedReward(gold_model, name="model"), 1.0))
     named = [(Named(reward, GOLD if len(read) == 1 else f"{GOLD}/{reward.name}"), weight) for reward, weight in read]
     judge = Weighted((*parts, *((reward, 0.0) for reward, _ in named)))
-    return Overseen(
-        ScoredEnvironment(Weighted(parts)), ScoredEnvironment(judge), {reward.name: weight for reward, weight in named}
-    )
+    played, weights = environment or SingleTurn(), {reward.name: weight for reward, weight in named}
+    return Overseen(ScoredEnvironment(Weighted(parts), played), ScoredEnvironment(judge, played), weights)
 
 
 def _together(models: Sequence[ScoreFn]) -> ScoreFn:

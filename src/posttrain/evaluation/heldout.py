@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from posttrain.data.order import seed_for
 from posttrain.environments.gold_rewards import GOLD
 from posttrain.evaluation.accuracy import summarize
 from posttrain.rollouts.episodes import OnTokens, sample_groups
+from posttrain.rollouts.measures import episode_metrics
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.setup import Setup
 from posttrain.types import Group, Sampling, Score
@@ -42,7 +44,7 @@ def heldout_groups(setup: Setup, options: OnlineOptions, on_tokens: OnTokens | N
     return sample_groups(
         setup.judge,
         setup.heldout,
-        setup.players(Sampling(options.max_new_tokens), on_tokens),
+        replace(setup.players, sampling=Sampling(options.max_new_tokens), on_tokens=on_tokens),
         completions_per_prompt=options.eval_samples,
         seed=seed_for(options.seed, "evaluation"),
     )
@@ -76,6 +78,7 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
             [[weighed(scores, setup.gold) for scores in group.scores] for group in groups],
         )
     found["length"] = fmean(len(t.logprobs) for group in groups for t in group.trajectories)
+    found |= episode_metrics(groups)
     return {PREFIX + name: value for name, value in found.items()}
 
 

@@ -12,13 +12,21 @@ def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: 
     for group in groups:
         prompt = "\n".join(f"{m.role}: {m.text}" for m in group.task.prompt)
         scored = zip(group.trajectories, group.rewards, group.scores, strict=True)
-        for trajectory, reward, scores in list(scored)[:per_group]:
+        for row, (trajectory, reward, scores) in enumerate(list(scored)[:per_group]):
             yield Sample(
                 prompt=prompt,
-                completion=trajectory.text,
+                completion=_said(group, row),
                 rewards={name: score.value for name, score in scores.items() if score.applicable},
                 reward=None if math.isnan(reward) else reward,
                 answer="" if group.task.answer is None else str(group.task.answer),
                 stop_reason=str(trajectory.stop_reason),
                 model=model,
             )
+
+
+def _said(group: Group, row: int) -> str:
+    """The completion; of several turns, all that was said after the prompt."""
+    said = group.conversation(row)[len(group.task.prompt) :]
+    if len(said) <= 1:
+        return group.trajectories[row].text
+    return "\n".join(f"{message.role}: {message.text}" for message in said)

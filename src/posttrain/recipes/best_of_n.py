@@ -43,7 +43,7 @@ from posttrain.rollouts.setup import Setup, set_up
 from posttrain.training import adversarial
 from posttrain.training.saved import saved_model
 from posttrain.training.settings import at_least
-from posttrain.types import Group, Message, Sampling, StopReason
+from posttrain.types import Group, Message, StopReason
 
 TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays
 
@@ -170,7 +170,7 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
         seen.add(_Seen(**part))
     done, every = len(seen.rewards) + seen.lost, len(setup.tasks)
     notes = [*saved.notes(), *setup.notes, *([f"{done} of {every} prompts were done before"] if done else [])]
-    with Progress("best-of-n", every, start=done, quiet=quiet) as progress:
+    with Progress("best-of-n", every, start=done, quiet=quiet) as progress, setup.opened():
         for start in range(done, every, TOGETHER):
             part = _sampled(config, setup, start, progress)
             parts.add(asdict(part))
@@ -180,7 +180,9 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     if not seen.rewards:
         raise RewardError(f"no reward applies to all answers of any of the {every} prompts; name another one")
     if seen.lost:
-        notes.append(f"{seen.lost} of {every} prompts were left out: no reward applies to one of their answers")
+        failed = ", or an episode of them failed" if config.environment else ""
+        left = f"{seen.lost} of {every} prompts were left out"
+        notes.append(f"{left}: no reward applies to one of their answers{failed}")
     written = jsonl.write(path, seen.rows) if seen.rows else 0
     fooled = jsonl.write(Path(config.fooled).expanduser(), iter(seen.fooled)) if config.fooled else None
     asked = jsonl.write(Path(config.to_people).expanduser(), iter(seen.to_people)) if config.to_people else None
@@ -208,6 +210,8 @@ def _check(config: BestOfN) -> Path:
     check_sampling(config)
     if config.at_least is not None and not math.isfinite(config.at_least):
         raise UserError(f"--at-least must be a number; got {config.at_least}")
+    if config.environment and (config.fooled or config.to_people):
+        raise UserError("--fooled and --to-people compare single answers; leave them out beside --environment")
     if config.fooled and not (config.gold or config.gold_model):
         raise UserError("--fooled needs somebody who knows better: --gold-model, --gold, or people with --to-people")
     files = {option: name for option in ("output", "fooled", "to_people") if (name := getattr(config, option))}
@@ -233,12 +237,13 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
         groups = sample_groups(
             setup.judge,
             setup.tasks[start : start + TOGETHER],
-            setup.players(Sampling(config.max_new_tokens, config.temperature), progress.tokens),
+            replace(setup.players, on_tokens=progress.tokens),
             completions_per_prompt=config.completions_per_prompt,
             seed=seed_for(config.seed, "best-of-n", start),
         )
-    seen.lost = sum(group.lost for group in groups)
-    for group in (group for group in groups if not group.lost):
+    whole = [group for group in groups if not group.lost and len(group.rewards) == config.completions_per_prompt]
+    seen.lost = len(setup.tasks[start : start + TOGETHER]) - len(whole)
+    for group in whole:
         places = chosen(group, config.keep, config.at_least)
         seen.rewards.append(group.rewards)
         seen.whole.append([t.stop_reason is StopReason.STOP for t in group.trajectories])
@@ -257,19 +262,19 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
 
 def chosen(group: Group, keep: int, least: float | None) -> list[int]:
     """The places of the answers to keep, the best first; of equal ones the first that was sampled."""
-    texts: dict[str, int] = {}
+    texts: dict[tuple[Message, ...], int] = {}
     for place in sorted(range(len(group.rewards)), key=lambda place: -group.rewards[place]):
         whole = group.trajectories[place].stop_reason is StopReason.STOP
         if whole and (least is None or group.rewards[place] >= least):
-            texts.setdefault(group.trajectories[place].text, place)
+            texts.setdefault(group.conversation(place), place)
     return list(texts.values())[:keep]
 
 
 def _row(group: Group, place: int) -> dict[str, Any]:
-    said = Message("assistant", group.trajectories[place].text)
+    said = group.conversation(place)
     return {
-        "messages": written((*group.task.prompt, said)),
-        **tools_column(group.task.prompt),
+        "messages": written(said),
+        **tools_column(said),
         "id": group.task.id,
         "reward": group.rewards[place],
         "scores": {name: score.value for name, score in group.scores[place].items() if score.applicable},

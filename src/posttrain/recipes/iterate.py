@@ -83,7 +83,11 @@ def run(
         session.log_heldout(groups)
         return found
 
-    with _open(config, algorithm, parts, where) as session, TIME_LIMITS.kept_in(session.directory.path / VERDICTS):
+    with (
+        _open(config, algorithm, parts, where) as session,
+        TIME_LIMITS.kept_in(session.directory.path / VERDICTS),
+        setup.opened(),
+    ):
         setup.environment.reward.restore(session.state.get("unbounded", {}))
         sampler = setup.sampler(config, session.progress.tokens)
         session.evaluate(examine)

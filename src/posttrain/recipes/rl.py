@@ -122,7 +122,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
     setup, learner = parts.setup, parts.learner
-    knobs, longest = asdict(algorithm), config.max_new_tokens
+    knobs, longest = asdict(algorithm), setup.longest
 
     def accepts(rewards: Sequence[float]) -> bool:
         return algorithm.accepts(torch.tensor(rewards))
@@ -130,7 +130,11 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, longest)
 
-    with _open(config, algorithm, parts, where) as session, TIME_LIMITS.kept_in(session.directory.path / VERDICTS):
+    with (
+        _open(config, algorithm, parts, where) as session,
+        TIME_LIMITS.kept_in(session.directory.path / VERDICTS),
+        setup.opened(),
+    ):
         examine = partial(_examine, config, parts, session)
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])

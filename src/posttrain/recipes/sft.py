@@ -18,6 +18,7 @@ from typing import Unpack
 from posttrain.data import Example, divide, load_demonstrations, parse_columns
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
+from posttrain.environments.load import load_environment
 from posttrain.errors import UserError, unknown
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.precision import compute_of
@@ -45,6 +46,10 @@ class SFT:
     """Demonstrations: a file, folder, glob or hub id, or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
     model: str = "smollm2-135m-instruct"
     """What to train: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
+    environment: str = ""
+    """An environment, whose own demonstrations are learned: path/to/file.py:CLASS, or the name of an installed one."""
+    environment_args: str = ""
+    """Arguments of the environment, such as "highest=100 max_turns=6"."""
     epochs: float = 1.0
     """Passes over the demonstrations; less than one for a part of them."""
     steps: int = 0
@@ -246,11 +251,13 @@ def _check(config: SFT) -> None:
 
 def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation], tuple[str, ...]]:
     """What to learn, what to hold out, and what to tell the user of the rest."""
-    if not config.dataset:
-        raise UserError("say what to train on with --dataset: a file, folder, glob or hub id")
+    if bool(config.dataset) == bool(config.environment):
+        raise UserError("say what to train on with --dataset: a file, folder, glob or hub id, or with --environment")
     columns = parse_columns(config.columns) if config.columns else None
 
     def tasks(source: str, limit: int | None = None) -> list[Task]:
+        if not source:
+            return [_task(conversation) for conversation in _shown(config)[:limit]]
         found = load_demonstrations(
             source,
             columns=columns,
@@ -269,6 +276,15 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation],
         seed=config.seed,
     )
     return [task.answer for task in sides.learned], [task.answer for task in sides.heldout], sides.notes
+
+
+def _shown(config: SFT) -> list[Conversation]:
+    """What the environment demonstrates; raises `UserError` where that is nothing."""
+    environment = load_environment(config.environment, config.environment_args)
+    found = [tuple(conversation) for conversation in environment.demonstrations(config.seed)]
+    if not found:
+        raise UserError(f"{config.environment} has no demonstrations of its own; give some with --dataset")
+    return found
 
 
 def _task(conversation: Conversation) -> Task:

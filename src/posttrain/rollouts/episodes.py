@@ -5,17 +5,19 @@ retried with the same seed where the cause may pass, and is lost otherwise.
 """
 
 import asyncio
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from posttrain.background import loop_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
 from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described
-from posttrain.rollouts.async_engine import AsyncEngine, Schedule
+from posttrain.rollouts.async_engine import LOOP, AsyncEngine, Schedule
 from posttrain.rollouts.policy_seat import PolicySeat
 from posttrain.types import (
     Completion,
@@ -36,6 +38,7 @@ from posttrain.types import (
 )
 
 OnTokens = Callable[[int], None]
+CLOSING_S = 30.0  # that an environment may take to close
 RETRIES = 2  # of an episode whose failure may pass
 _PASSES = ("TransportError", "APIConnectionError", "RateLimitError", "InternalServerError")  # of HTTP libraries
 _UNBOUNDED = 2**31
@@ -84,6 +87,17 @@ class Lost:
     def cause(self) -> str:
         """What is counted: the type of the error."""
         return type(self.error).__name__
+
+
+@contextlib.contextmanager
+def opened(environment: Environment) -> Iterator[None]:
+    """Have an environment open while the block runs, in the event loop in which it plays."""
+    loop = loop_of(LOOP)
+    asyncio.run_coroutine_threadsafe(environment.open(), loop).result()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(environment.close(), loop_of(LOOP)).result(CLOSING_S)
 
 
 def play(
@@ -291,6 +305,7 @@ def _group(
         tuple(seat for _, seat, _, _ in rows),
         tuple(number for number, *_ in rows),
         tuple(played[number].episode.outcome.metrics for number, *_ in rows),
+        tuple(played[number].episode.views[seat] for number, seat, *_ in rows),
     )
 
 

@@ -36,7 +36,23 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
         "repetition": fmean(_repetition([i for turn in t.turns for i in turn.token_ids]) for t in trajectories),
         "tokens": sum(lengths),
         **signals(groups),
+        **episode_metrics(groups),
     }
+
+
+def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What is known of episodes of several turns: how many the policy took, and means of what the environment measured.
+
+    A measure is averaged over the episodes that have it. Nothing, where all episodes have one turn and no measures.
+    """
+    rows = [(t, m) for group in groups for t, m in zip(group.trajectories, _measured(group), strict=True)]
+    found = {"turns": fmean(len(t.turns) for t, _ in rows)} if any(len(t.turns) > 1 for t, _ in rows) else {}
+    names = dict.fromkeys(name for _, measured in rows for name in measured)
+    return found | {f"environment/{name}": fmean(m[name] for _, m in rows if name in m) for name in names}
+
+
+def _measured(group: Group) -> Sequence[Mapping[str, float]]:
+    return group.metrics or [{}] * len(group.trajectories)
 
 
 def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from posttrain.errors import UserError
+from posttrain.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,7 @@ class SampledOptions:
 
     dataset: str = ""
     """Where the prompts come from: a file, folder, glob or hub id, gym:NAME?option=value, or a mixture
-    such as "a.jsonl=0.7 b.parquet=0.3"."""
+    such as "a.jsonl=0.7 b.parquet=0.3". Not needed with an environment that has tasks of its own."""
     model: str = "smollm2-135m-instruct"
     """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
     reward: str = ""
@@ -29,6 +29,18 @@ class SampledOptions:
     checkpoint and --stop-after go by gold, where it is given."""
     gold_model: str = ""
     """A reward model as gold reward, such as a larger one; with --gold their weighted sum counts."""
+    environment: str = ""
+    """Multi-turn episodes: path/to/file.py:CLASS, or the name of an installed environment. Default: one question, one
+    answer. Unless --reward is given, the reward is what the environment says that its policy earned."""
+    environment_args: str = ""
+    """Arguments of the environment, such as "highest=100 max_turns=6"."""
+    max_episode_tokens: int = 0
+    """Token budget of a seat in an episode, prompts and replies; then its replies are empty. 0: the model's context."""
+    max_lost: float = 0.1
+    """Largest share of a batch's episodes that may fail; above it the run stops, with a checkpoint."""
+    schedule: str = "auto"
+    """Sampling of turns: lockstep (those of all episodes together, reproducible), continuous (each when it is asked
+    for, so that a slow tool delays its own episode alone), or auto: what the environment asks for."""
     completions_per_prompt: int = 8
     """Completions of each prompt: the group. A batch is prompts x completions."""
     max_new_tokens: int = 256
@@ -111,6 +123,8 @@ class OnlineOptions(SampledOptions):
     """Checkpoints to keep, besides the best."""
 
 
+SCHEDULES = ("auto", "lockstep", "continuous")
+
 COUNTS = (
     "prompts_per_step",
     "completions_per_prompt",
@@ -135,8 +149,14 @@ def check_sampling(config: SampledOptions) -> None:
     check_reward_models(config.reward_model, config.reward_model_use, config.disagreement_penalty)
     if not config.cache_gb > 0:
         raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
-    if not config.dataset:
+    if not (config.dataset or config.environment):
         raise UserError("say which prompts with --dataset: a hub id, a file or folder, or gym:NAME")
+    if config.environment_args and not config.environment:
+        raise UserError("--environment-args are arguments of an --environment; type that too")
+    if config.schedule not in SCHEDULES:
+        raise unknown("schedule", config.schedule, SCHEDULES)
+    if config.max_episode_tokens < 0 or not 0 <= config.max_lost <= 1:
+        raise UserError("--max-episode-tokens must be 0 or more, and --max-lost a share from 0 to 1")
 
 
 def check_reward_models(models: str, use: str, penalty: float) -> None:

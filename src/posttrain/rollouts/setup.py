@@ -2,16 +2,20 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Protocol, cast
 
 from posttrain.background import finish
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
+from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen, rewards_in
+from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import DataError, UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.rollouts.episodes import OnTokens, Players
+from posttrain.rollouts.async_engine import Schedule
+from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.policy import Policy, trained_policy
 from posttrain.rollouts.sampler import Sampler
@@ -33,22 +37,28 @@ class Setup:
     heldout: list[Task]
     environment: ScoredEnvironment
     policy: Policy
+    players: Players  # the policy in all seats
     notes: tuple[str, ...]  # what to tell the user
     judge: ScoredEnvironment  # the environment of held-out tasks: gold rewards are read there, too
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
     judges: dict[str, str] = field(default_factory=dict[str, str])  # reward models as they are named, and their folders
 
-    def players(self, sampling: Sampling, on_tokens: OnTokens | None = None) -> Players:
-        """The policy in all seats."""
-        policy = self.policy
-        return Players(policy.engine, policy.chat, sampling, max_tokens=policy.model.context, on_tokens=on_tokens)
+    @property
+    def longest(self) -> int:
+        """Tokens that the policy may sample in an episode."""
+        turns = self.environment.environment.max_turns * self.players.sampling.max_new_tokens
+        return min(turns, self.players.max_tokens or turns)
+
+    def opened(self) -> AbstractContextManager[None]:
+        """The environment is open while the block runs."""
+        return opened(self.environment.environment)
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None, min_group: int = 1) -> Sampler:
         """Draws prompts of the tasks and samples their completions; `min_group` as in `Sampler`."""
         return Sampler(
             self.environment,
             self.tasks,
-            self.players(Sampling(options.max_new_tokens, options.temperature), on_tokens),
+            replace(self.players, on_tokens=on_tokens),
             prompts=options.prompts_per_step,
             completions=options.completions_per_prompt,
             seed=options.seed,
@@ -67,11 +77,8 @@ def set_up(
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
     rewards, gold_rewards = rewards_in(rewards_of(options)), rewards_in(options.gold)
-    tasks, heldout, met = read_tasks(
-        options,
-        rewards,
-        gold_rewards,
-    )
+    played = load_environment(options.environment, options.environment_args) if options.environment else None
+    tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
     names = names_in(options.reward_model)
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
     models = [_scorer(options, judges[name]) for name in names]
@@ -85,6 +92,7 @@ def set_up(
         penalty=options.disagreement_penalty,
         gold=gold_rewards,
         gold_model=gold_model,
+        environment=played,
     )
     need_group(environment, options.completions_per_prompt, "--completions-per-prompt")
     if options.eval_every:
@@ -100,21 +108,42 @@ def set_up(
             f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
             f"{options.max_prompt_tokens} and what the model's context of {policy.model.context} leaves room for"
         )
-    whole = max(n + together * min(options.max_new_tokens, policy.model.context - n) for n in lengths if n <= most)
+    room = options.max_episode_tokens or policy.model.context
+    if environment.environment.max_turns > 1:
+        room = min(room, options.microbatch_tokens // together)
+    _refuse_too_wide(options, [n for n in lengths if n <= most], min(room, policy.model.context), together)
+    for scorer in [*models, *([gold_model] if gold_model else [])]:
+        _refuse_too_long(options, scorer, [*fitting, *heldout])
+    notes = met + _notes(options, len(fitting), len(tasks) - len(fitting), most)
+    players = Players(
+        policy.engine,
+        policy.chat,
+        Sampling(options.max_new_tokens, options.temperature),
+        max_tokens=min(room, policy.model.context),
+        schedule=None if options.schedule == "auto" else cast(Schedule, options.schedule),
+        max_lost=options.max_lost,
+    )
+    return Setup(fitting, heldout, environment, policy, players, tuple(notes), judge, gold, judges)
+
+
+def _notes(options: OnlineOptions, tasks: int, left_out: int, most: int) -> list[str]:
+    found: list[str] = []
+    if options.prompts_per_step > tasks:
+        found.append(f"--prompts-per-step {options.prompts_per_step} of {tasks} tasks: some are in a step twice")
+    if left_out:
+        found.append(f"{left_out} prompts are over {most} tokens and were left out")
+    return found
+
+
+def _refuse_too_wide(options: OnlineOptions, prompts: Sequence[int], room: int, together: int) -> None:
+    """What is computed together must fit a micro-batch; `prompts` are lengths, `room` what an episode may have."""
+    whole = max(n + together * min(options.max_new_tokens, max(0, room - n)) for n in prompts)
     if whole > options.microbatch_tokens:
         raise UserError(
             f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "
             f"--microbatch-tokens is "
             f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
         )
-    for scorer in [*models, *([gold_model] if gold_model else [])]:
-        _refuse_too_long(options, scorer, [*fitting, *heldout])
-    notes = met
-    if options.prompts_per_step > len(fitting):
-        notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
-    if len(fitting) < len(tasks):
-        notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
-    return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold, judges)
 
 
 def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
@@ -157,6 +186,8 @@ def rewards_of(config: OnlineOptions) -> str:
     """
     if config.reward or config.reward_model:
         return config.reward
+    if config.environment:
+        return "environment"
     if config.dataset.startswith("gym:"):
         return "gym=1.0"
     raise UserError(
@@ -166,7 +197,7 @@ def rewards_of(config: OnlineOptions) -> str:
 
 
 def read_tasks(
-    config: OnlineOptions, rewards: _Judge | None, gold: _Judge | None
+    config: OnlineOptions, rewards: _Judge | None, gold: _Judge | None, environment: Environment | None = None
 ) -> tuple[list[Task], list[Task], list[str]]:
     """What to train on, what to examine with, and what to tell the user of the rest.
 
@@ -174,6 +205,9 @@ def read_tasks(
         UserError: options that contradict each other.
         DataError: a row that is no task, or whose answer cannot be read by the rewards that it is judged by.
     """
+    if environment is not None and not config.dataset:
+        tasks, heldout = own_tasks(config, environment)
+        return tasks, heldout, []
     words = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
@@ -203,6 +237,22 @@ def read_tasks(
             refuse_unreadable(judge, heldout, config.eval_dataset or config.dataset)
     kept = disjoint(tasks, heldout)
     return tasks, kept.tasks, met_before(kept.removed)
+
+
+def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Task], list[Task]]:
+    """The tasks that an environment has itself: to train on, and held out where there are evaluations.
+
+    Raises:
+        UserError: it has none.
+    """
+    found = list(environment.tasks("train", config.seed))[: config.limit]
+    heldout = list(environment.tasks("heldout", config.seed))[: config.eval_limit] if config.eval_every else []
+    if not found or (config.eval_every and not heldout):
+        raise UserError(
+            f"{config.environment} has no {'held-out ' if found else ''}tasks of its own; name some with "
+            f"{'--eval-dataset' if found else '--dataset'}"
+        )
+    return found, heldout
 
 
 def refuse_unreadable(judge: _Judge, tasks: Sequence[Task], source: str) -> None:

@@ -22,7 +22,7 @@ from posttrain.errors import UserError, unknown
 FOLDER = "inputs"
 _MARK = "sha256:"
 _SHORT = 12  # characters of a digest that name the folder of a copy
-CODE = ("reward", "gold", "chat_template")
+CODE = ("reward", "gold", "environment", "chat_template")
 """Options that name code or prompts: files that are copied into the run."""
 MODELS = ("model", "reward_model", "gold_model")
 """Options that name models, of which a checkpoint or a digest is all that a run keeps."""
@@ -242,7 +242,7 @@ def _ends(word: str) -> list[int]:
 def _there(name: str, text: str) -> bool:
     """Whether this part of an option's text is a path that is there; of rewards, which have names too, only Python."""
     path = os.path.expanduser(text)
-    if not text or (name in ("reward", "gold") and not text.endswith(".py")):
+    if not text or (name in ("reward", "gold", "environment") and not text.endswith(".py")):
         return False
     return os.path.exists(path) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
 
