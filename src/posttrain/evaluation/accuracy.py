@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from posttrain.environments.scored import ScoredEnvironment, need_group
@@ -76,21 +76,22 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
     """
     if not outcome:
         return _rewarded(groups, greedy=greedy)
-    size, every = len(groups[0].trajectories), len(groups)
-    groups = [group for group in groups if all(scores[outcome].applicable for scores in group.scores)]
+    every = len(groups)
+    groups = [_one_seat(g) for g in groups if all(scores[outcome].applicable for scores in g.scores)]
     if not groups:
         raise RewardError(f"reward '{outcome}' applies to the answers of none of the {every} tasks; name another one")
     judged = [[scores[outcome] for scores in group.scores] for group in groups]
-    solved = [sum(score.value >= SOLVED for score in scores) for scores in judged]
-    rates = [count / size for count in solved]
+    counts = [(len(scores), sum(score.value >= SOLVED for score in scores)) for scores in judged]
+    rates = [solved / size for size, solved in counts]
+    size = min(size for size, _ in counts)  # where episodes failed, fewer than were asked for
     trajectories = [t for group in groups for t in group.trajectories]
     return Accuracy(
         accuracy=fmean(rates),
-        ci95=wilson_interval(sum(solved), len(groups)) if size == 1 else mean_interval(rates),
+        ci95=wilson_interval(sum(solved for _, solved in counts), len(groups)) if size == 1 else mean_interval(rates),
         n=len(groups),
         samples_per_task=size,
         greedy=greedy,
-        pass_at={k: fmean(pass_at_k(size, count, k) for count in solved) for k in _powers_of_two(size)},
+        pass_at={k: fmean(pass_at_k(*count, k) for count in counts) for k in _powers_of_two(size)},
         unparsed=fmean(score.unparsed for scores in judged for score in scores),
         truncated=fmean(_cut_off(t) for t in trajectories),
         mean_tokens=fmean(map(_tokens, trajectories)),
@@ -120,6 +121,15 @@ def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
         groups=tuple(kept),
         measure="reward",
     )
+
+
+def _one_seat(group: Group) -> Group:
+    """A group with one row for each episode: that of its first trained seat."""
+    rows = [row for row, seat in enumerate(group.seats) if seat == group.seats[0]]
+    if len(rows) == len(group.seats):
+        return group
+    columns = ("trajectories", "rewards", "scores", "seats", "episodes", "metrics", "conversations")
+    return replace(group, **{name: tuple(getattr(group, name)[row] for row in rows) for name in columns})
 
 
 def _cut_off(trajectory: Trajectory) -> bool:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
+from posttrain.environments.gold_rewards import overseen
+from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import DataError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
@@ -38,7 +40,7 @@ from posttrain.monitoring import (
 )
 from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import parse_rewards
-from posttrain.rollouts.episodes import Players, sample_groups
+from posttrain.rollouts.episodes import Players, opened, sample_groups
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.measures import SOLVED
 from posttrain.rollouts.policy import Policy, load_policy
@@ -64,6 +66,11 @@ class Evaluate:
     """Another model, such as the one before training: it gets the same tasks, and the difference its interval."""
     reward: str = ""
     """Rewards, such as "numbers" or path/to/file.py:function; the first verifier decides. For gym: sources gym."""
+    environment: str = ""
+    """Multi-turn episodes: path/to/file.py:CLASS, or the name of an installed environment, whose own held-out tasks are
+    played unless --dataset is given. Unless --reward is given, an episode is judged by the environment."""
+    environment_args: str = ""
+    """Arguments of the environment, such as "highest=100 max_turns=6"."""
     greedy: bool = False
     """One greedy answer to each task, without samples unless --samples is given too."""
     samples: int | None = None
@@ -160,7 +167,11 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[Examination] = []
-    with directory, Progress("evaluate", answers * len(models), quiet=quiet) as progress:
+    with (
+        directory,
+        Progress("evaluate", answers * len(models), quiet=quiet) as progress,
+        opened(parts.environment.environment),
+    ):
         for saved in models:
             if found:
                 del policy  # its memory is needed for the next one
@@ -205,18 +216,19 @@ def _examine(
             max_tokens=policy.model.context,
             on_tokens=progress.tokens,
         )
-        while len(groups) < len(parts.tasks):
-            first = len(groups)
+        at_once = max(1, AT_A_TIME // count)
+        for first in range(0, len(parts.tasks), at_once):
             with progress.phase(decoding):
-                groups += sample_groups(
+                some = sample_groups(
                     parts.environment,
-                    parts.tasks[first : first + max(1, AT_A_TIME // count)],
+                    parts.tasks[first : first + at_once],
                     players,
                     completions_per_prompt=count,
                     seed=seed_for(config.seed, "evaluation", first),
                 )
-            directory.log_samples(0, _answers(groups[first:], title, decoding, parts.environment.outcome))
-            done += (len(groups) - first) * count
+            groups += some
+            directory.log_samples(0, _answers(some, title, decoding, parts.environment.outcome))
+            done += min(at_once, len(parts.tasks) - first) * count
             found[decoding] = summarize(groups, parts.environment.outcome, greedy=temperature == 0)
             progress.step(done, **{found[decoding].measure: found[decoding].accuracy})
     return Examination(title, **found)
@@ -248,11 +260,13 @@ def _prepare(config: Evaluate) -> _Parts:
         raise UserError("--samples and --max-new-tokens must be 1 or more; greedy answers alone: --greedy")
     if temperature <= 0:
         raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
-    if not (config.reward or config.dataset.startswith("gym:")):
+    if not (config.reward or config.environment or config.dataset.startswith("gym:")):
         raise UserError(
             'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
         )
-    environment = ScoredEnvironment(parse_rewards(config.reward or "gym"))
+    played = load_environment(config.environment, config.environment_args) if config.environment else None
+    rewards = parse_rewards(config.reward or ("environment" if played else "gym"))
+    environment = overseen(rewards, environment=played).environment
     for decoding, (count, _) in config.decodings().items():
         alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.min_group)})"
         need_group(environment, count, alone if decoding == "greedy" else "--samples")
@@ -279,6 +293,11 @@ def _prepare(config: Evaluate) -> _Parts:
 
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
     """The tasks, and what is to be said about them."""
+    if not config.dataset and config.environment:
+        own = list(environment.environment.tasks("heldout", config.seed))[: config.limit]
+        if not own:
+            raise UserError(f"{config.environment} has no held-out tasks of its own; name some with --dataset")
+        return own, []
     if not config.dataset:
         raise UserError("say what to evaluate on with --dataset: a file or folder, a hub id, or gym:NAME")
     gym, part = config.dataset.startswith("gym:"), split_for(config.dataset, "test")
@@ -361,7 +380,7 @@ def _table(result: EvaluateResult) -> Table:
         f"{headline.n} tasks. Ranges are 95 % intervals over tasks; {of}; samples are "
         f"drawn at temperature {result.config.temperature:g}."
     )
-    return Table(f"Held-out tasks: {result.config.dataset}", columns, rows, note)
+    return Table(f"Held-out tasks: {result.config.dataset or result.config.environment}", columns, rows, note)
 
 
 def _differences(result: EvaluateResult) -> list[Finding]:
