@@ -24,7 +24,7 @@ class Accuracy:
     accuracy: float
     ci95: tuple[float, float]
     n: int  # tasks
-    samples_per_task: int
+    samples_per_task: int  # of the task that has fewest
     greedy: bool
     pass_at: dict[int, float]  # k -> chance that one of k samples solves a task
     unparsed: float  # share of samples in which no answer was found
@@ -74,30 +74,35 @@ def evaluate(
 
 
 def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accuracy:
-    """Count what was solved in scored groups of equal size; without an outcome, the mean of their rewards.
+    """Count what was solved in scored groups; without an outcome, the mean of their rewards.
 
-    Tasks with an answer that the outcome does not apply to are left out.
+    Tasks with an answer that the outcome does not apply to are left out. Groups may differ in size: pass@k goes up to
+    the smallest.
 
     Raises:
         RewardError: that is all of them.
     """
     if not outcome:
         return _rewarded(groups, greedy=greedy)
-    size, every = len(groups[0].trajectories), len(groups)
+    every = len(groups)
     groups = [group for group in groups if all(scores[outcome].applicable for scores in group.scores)]
     if not groups:
         raise RewardError(f"reward '{outcome}' applies to the answers of none of the {every} tasks; name another one")
     judged = [[scores[outcome] for scores in group.scores] for group in groups]
     solved = [sum(score.value >= SOLVED for score in scores) for scores in judged]
-    rates = [count / size for count in solved]
+    size = min(map(len, judged))
+    rates = [count / len(scores) for count, scores in zip(solved, judged, strict=True)]
     trajectories = [t for group in groups for t in group.trajectories]
     return Accuracy(
         accuracy=fmean(rates),
-        ci95=wilson_interval(sum(solved), len(groups)) if size == 1 else mean_interval(rates),
+        ci95=wilson_interval(sum(solved), len(groups)) if max(map(len, judged)) == 1 else mean_interval(rates),
         n=len(groups),
         samples_per_task=size,
         greedy=greedy,
-        pass_at={k: fmean(pass_at_k(size, count, k) for count in solved) for k in _powers_of_two(size)},
+        pass_at={
+            k: fmean(pass_at_k(len(scores), count, k) for count, scores in zip(solved, judged, strict=True))
+            for k in _powers_of_two(size)
+        },
         unparsed=fmean(score.unparsed for scores in judged for score in scores),
         truncated=fmean(_cut_off(t) for t in trajectories),
         mean_tokens=fmean(map(_tokens, trajectories)),
@@ -117,7 +122,7 @@ def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
         accuracy=fmean(rewards),
         ci95=normal_interval(rewards),
         n=len(kept),
-        samples_per_task=len(kept[0].trajectories),
+        samples_per_task=min(len(group.trajectories) for group in kept),
         greedy=greedy,
         pass_at={},
         unparsed=fmean(any(s.unparsed for s in scores.values()) for group in kept for scores in group.scores),
