@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "objectives",
         "algorithms.algorithm",
         "algorithms.inputs",
+        "algorithms.rollout",
     },
     "runs": {"types", "errors", "user_code", "data", "monitoring", "training"},
     "export": {"types", "errors", "data", "models"},

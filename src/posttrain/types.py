@@ -1,6 +1,6 @@
 """The nouns of posttrain. Standard library only; every room may import them.
 
-A policy answers a `Task` in one or several `Turn`s, which make a `Trajectory`. Several trajectories of one task are a
+A policy answers a `Task` in one or several `Turn`s, which make a `Trajectory`. The trajectories of one task are a
 `Group`. A reward sees an `EpisodeGroup` (words, no tokens) and answers each `Episode` with a `Score`. Token ids are
 kept exactly as they were sampled: nothing in posttrain decodes them and encodes them again.
 """
@@ -73,14 +73,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of the policy: the tokens it was shown since its last turn, and the tokens it sampled."""
+    """One turn of the policy: the tokens it was shown since its last turn, and the tokens it sampled.
+
+    Where it `restarts`, the chat template has rewritten what came before: `context_ids` is the whole new context, and a
+    new branch of the trajectory begins with this turn.
+    """
 
     context_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]  # of `token_ids`, in nats, under the sampling temperature
     stop_reason: StopReason
     text: str  # what the turn says, without its stop token; for people and rewards, never encoded again
-    restarts: bool = False  # a new branch begins here: `context_ids` is the conversation as the template shows it now
+    restarts: bool = False
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
@@ -91,28 +95,42 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """All turns of one seat in one episode."""
+    """All turns of one seat in one episode: one branch, or several where turns restart.
+
+    Every sampled token is trained exactly once, in the branch it was sampled in. What a later branch repeats of earlier
+    replies is untrained context there.
+    """
 
     turns: tuple[Turn, ...]
 
     @property
+    def branches(self) -> tuple["Trajectory", ...]:
+        """The trajectory cut at the turns that restart: in each part, tokens only ever append."""
+        starts = [i for i, turn in enumerate(self.turns) if turn.restarts or i == 0]
+        ends = [*starts[1:], len(self.turns)]
+        return tuple(Trajectory(self.turns[start:end]) for start, end in zip(starts, ends, strict=False))
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
-        """Every token in order, shown and sampled: T of them."""
-        return tuple(t for turn in self.turns for ids in (turn.context_ids, turn.token_ids) for t in ids)
+        """Every token in order, shown and sampled: T of them. Raises `ValueError` for several branches."""
+        return tuple(t for turn in self._one_branch() for ids in (turn.context_ids, turn.token_ids) for t in ids)
 
     @property
     def sampled(self) -> tuple[bool, ...]:
-        """True where the policy itself sampled the token, its stop token included: T of them."""
+        """True where the policy itself sampled the token, its stop token included: T of them.
+
+        Raises `ValueError` for several branches.
+        """
         return tuple(
             mine
-            for turn in self.turns
+            for turn in self._one_branch()
             for n, mine in ((len(turn.context_ids), False), (len(turn.token_ids), True))
             for _ in range(n)
         )
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Logprobs of the sampled tokens alone, in order."""
+        """Logprobs of the sampled tokens alone, in order, of all branches."""
         return tuple(value for turn in self.turns for value in turn.logprobs)
 
     @property
@@ -124,6 +142,13 @@ class Trajectory:
     def text(self) -> str:
         """What the last turn says."""
         return self.turns[-1].text
+
+    def _one_branch(self) -> tuple[Turn, ...]:
+        if any(turn.restarts for turn in self.turns[1:]):
+            raise ValueError(
+                f"a trajectory of {len(self.branches)} branches is not one sequence; read each of `branches`"
+            )
+        return self.turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +280,10 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one task was worth, in rows: one for each trained seat of each episode.
+    """The rows of one task, one for each episode and trained seat: what was said, and what it earned.
 
-    `rewards[i]` is the total of `scores[i]`. It is NaN where no optimised reward applies to the row: that one is lost.
+    `rewards[i]` is the total of `scores[i]`. It is NaN where no optimised reward applies to the episode: that one is
+    lost.
     """
 
     task: Task
@@ -269,6 +295,11 @@ class Group:
     metrics: tuple[Mapping[str, float], ...] = ()  # of each row what the environment measured
     conversations: tuple[tuple[Message, ...], ...] = ()  # of each row what its seat was told and said
 
+    def __post_init__(self) -> None:
+        for name, column in (("seats", self.seats), ("episodes", self.episodes)):
+            if column and len(column) != len(self.trajectories):
+                raise ValueError(f"a group of {len(self.trajectories)} rows needs as many {name}; got {len(column)}")
+
     def conversation(self, row: int) -> tuple[Message, ...]:
         """What the seat of a row was told and said; where that was not kept, the prompt and the last reply."""
         if self.conversations:
@@ -279,6 +310,17 @@ class Group:
     def lost(self) -> bool:
         """Whether one of its episodes is lost, so that the others have nothing to be compared with."""
         return any(map(math.isnan, self.rewards))
+
+    @property
+    def seat_names(self) -> tuple[str, ...]:
+        """The seat of each row; "" where there is one seat."""
+        return self.seats or ("",) * len(self.trajectories)
+
+    @property
+    def rows_by_seat(self) -> tuple[tuple[int, ...], ...]:
+        """The rows of each seat, which are compared with each other, in order."""
+        names = self.seat_names
+        return tuple(tuple(i for i, name in enumerate(names) if name == seat) for seat in dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)

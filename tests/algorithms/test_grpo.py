@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.algorithms.algorithm import Counts, Rollout, Tokens
+from posttrain.algorithms.algorithm import Counts, Tokens
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.inputs import ReferenceLogprobs
+from posttrain.algorithms.rollout import Rollout
 from posttrain.errors import UserError
 from posttrain.objectives import kl
 from tests.references import grpo as reference
@@ -33,7 +34,8 @@ def batch(seed: int = 0, rewards=REWARDS, lengths=LENGTHS, drift: float = 0.3):
         old=old,
         reference=old + 0.5 * noise[0],
         logprobs=(old + drift * noise[1]).requires_grad_(),
-        rewards=torch.tensor(rewards, dtype=torch.float64),
+        rewards=torch.tensor([reward for group in rewards for reward in group], dtype=torch.float64),
+        group=torch.tensor([number for number, group in enumerate(rewards) for _ in group]),
     )
 
 
@@ -42,22 +44,20 @@ def scalar(algorithm, b, rows=None):
     chosen = torch.arange(len(b.sizes)) if rows is None else torch.tensor(rows)
     here = torch.isin(b.row, chosen)
     row = torch.searchsorted(chosen, b.row[here])
-    found = algorithm.advantages(Rollout(b.rewards, b.row)).advantages_N[here]
+    found = algorithm.advantages(Rollout(b.rewards, b.group, b.row)).advantages_N[here]
     out = algorithm.loss(
-        Tokens(b.logprobs[here], old_N=b.old[here], advantages_N=found, row_N=row, reference_N=b.reference[here])
+        Tokens(b.logprobs[here], old_N=b.old[here], advantages_N=found, branch_N=row, reference_N=b.reference[here])
     )
-    return algorithm.reduce(out.loss_N, row, Counts(len(b.sizes), len(b.row)))
+    return algorithm.reduce(out.loss_N, b.row.bincount()[b.row][here], Counts(len(b.sizes), len(b.row)))
 
 
 def advantages(algorithm, rewards, lengths=None):
     """Of whole completions, of as many tokens as `lengths` says, or of one each."""
-    rewards = torch.as_tensor(rewards, dtype=torch.float64)
-    row = (
-        torch.arange(rewards.numel())
-        if lengths is None
-        else torch.repeat_interleave(torch.arange(rewards.numel()), torch.tensor(lengths))
-    )
-    return algorithm.advantages(Rollout(rewards, row))
+    flat = torch.tensor([reward for group in rewards for reward in group], dtype=torch.float64)
+    group = torch.tensor([number for number, group in enumerate(rewards) for _ in group])
+    sizes = torch.ones(len(flat), dtype=torch.long) if lengths is None else torch.tensor(lengths)
+    row = torch.repeat_interleave(torch.arange(len(flat)), sizes)
+    return algorithm.advantages(Rollout(flat, group, row))
 
 
 def gradient(loss, b):
@@ -72,12 +72,16 @@ def as_floats(b, rewards=REWARDS, lengths=LENGTHS):
     ]
 
 
+RAGGED = ([[1.0, 0.0], [0.5, 2.0, 0.5, 0.25], [0.75, 0.0, 1.0]], [[2, 5], [3, 1, 4, 2], [1, 2, 6]])
+
+
+@pytest.mark.parametrize("groups", [(REWARDS, LENGTHS), RAGGED], ids=["equal groups", "ragged groups"])
 @pytest.mark.parametrize("beta", [0.0, 0.04, 1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_matches_the_paper_written_with_floats(beta, seed):
+def test_matches_the_paper_written_with_floats(beta, seed, groups):
     algorithm = GRPO(clip_low=0.15, clip_high=0.28, kl_coefficient=beta, std_epsilon=1e-3)
-    b = batch(seed)
-    expected = reference.loss(as_floats(b), epsilon_low=0.15, epsilon_high=0.28, beta=beta, std_epsilon=1e-3)
+    b = batch(seed, *groups)
+    expected = reference.loss(as_floats(b, *groups), epsilon_low=0.15, epsilon_high=0.28, beta=beta, std_epsilon=1e-3)
     assert scalar(algorithm, b).item() == pytest.approx(expected, rel=1e-12)
 
 
@@ -105,8 +109,8 @@ def test_the_defaults_are_the_papers():
 
 def test_on_the_first_update_the_ratio_is_one_nothing_is_clipped_and_the_gradient_is_reinforce():
     b = batch(drift=0.0)
-    of_each = advantages(WITHOUT_KL, b.rewards).advantages_N
-    out = WITHOUT_KL.loss(Tokens(b.logprobs, old_N=b.old, advantages_N=of_each[b.row], row_N=b.row))
+    of_each = advantages(WITHOUT_KL, REWARDS).advantages_N
+    out = WITHOUT_KL.loss(Tokens(b.logprobs, old_N=b.old, advantages_N=of_each[b.row], branch_N=b.row))
     assert out.metrics["ratio"].tolist() == [1.0] * len(b.row)
     assert out.metrics["clip_fraction"].tolist() == [0.0] * len(b.row)
     expected = [-of_each[r].item() / b.sizes[r] / len(b.sizes) for r in b.row.tolist()]
@@ -136,7 +140,7 @@ def test_the_order_within_a_group_does_not_matter(order):
     b = batch(lengths=[[4, 4, 4], [2, 2, 2]])
     expected = scalar(GRPO(), b)
     swapped = batch(lengths=[[4, 4, 4], [2, 2, 2]])
-    swapped.rewards = b.rewards[:, order]
+    swapped.rewards = b.rewards.view(2, 3)[:, order].flatten()
     rows = [order[r] if r < 3 else 3 + order[r - 3] for r in range(6)]
     tokens = torch.cat([torch.nonzero(b.row == r)[:, 0] for r in rows])
     for name in ("logprobs", "old", "reference"):
@@ -172,7 +176,7 @@ def test_the_kl_estimator_is_the_one_asked_for():
     zeros = torch.zeros_like(b.old)
     for name, estimator in kl.ESTIMATORS.items():
         out = GRPO(kl_coefficient=0.5, kl_estimator=name).loss(
-            Tokens(b.logprobs, old_N=b.old, advantages_N=zeros, row_N=b.row, reference_N=b.reference)
+            Tokens(b.logprobs, old_N=b.old, advantages_N=zeros, branch_N=b.row, reference_N=b.reference)
         )
         torch.testing.assert_close(out.loss_N, 0.5 * estimator(b.logprobs, b.reference))
         torch.testing.assert_close(out.metrics["kl"], estimator(b.logprobs, b.reference).detach())
@@ -180,27 +184,31 @@ def test_the_kl_estimator_is_the_one_asked_for():
 
 def test_metrics_carry_no_gradient():
     b = batch()
-    out = GRPO().loss(Tokens(b.logprobs, old_N=b.old, advantages_N=b.old, row_N=b.row, reference_N=b.reference))
+    out = GRPO().loss(Tokens(b.logprobs, old_N=b.old, advantages_N=b.old, branch_N=b.row, reference_N=b.reference))
     assert set(out.metrics) == {"ratio", "clip_fraction", "kl"}
     assert not any(value.requires_grad for value in out.metrics.values())
 
 
 def test_advantage_metrics_show_a_run_that_learns_nothing():
-    rewards = torch.tensor([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [3.0, 3.0]], dtype=torch.float64)
+    rewards = [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [3.0, 3.0]]
     metrics = advantages(GRPO(), rewards).metrics
     assert metrics["zero_advantage"] == 0.75
     assert metrics["reward_std"] == pytest.approx(math.sqrt(0.5) / 4)
+    ragged = advantages(GRPO(), [[1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0], [3.0] * 4]).metrics
+    assert ragged == {"zero_advantage": 0.5, "reward_std": pytest.approx(2 * math.sqrt(0.5) / 4)}  # groups count alike
 
 
 def test_a_group_of_one_says_what_to_type():
     with pytest.raises(UserError, match="needs 2 or more of them; got 1: type --completions-per-prompt 2"):
-        advantages(GRPO(), torch.zeros(4, 1))
+        advantages(GRPO(), [[0.0]] * 4)
+    with pytest.raises(ValueError, match="one group has 1 left, another 3: leave groups out"):
+        advantages(GRPO(), [[0.0] * 3, [1.0]])
 
 
 def test_a_kl_term_without_a_reference_is_an_error_not_a_loss_without_kl():
     b = batch()
     with pytest.raises(ValueError, match="needs reference_N"):
-        GRPO().loss(Tokens(b.logprobs, old_N=b.old, advantages_N=b.old, row_N=b.row))
+        GRPO().loss(Tokens(b.logprobs, old_N=b.old, advantages_N=b.old, branch_N=b.row))
 
 
 @pytest.mark.parametrize("knob", ["clip_low", "clip_high", "kl_coefficient", "std_epsilon"])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain import algorithms
-from posttrain.algorithms.algorithm import ActorCritic, Counts, OnlineAlgorithm, Rollout, Tokens
+from posttrain.algorithms.algorithm import ActorCritic, Counts, OnlineAlgorithm, Tokens
 from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dr_grpo import DrGRPO
 from posttrain.algorithms.grpo_bucketed import BucketedGRPO
@@ -30,12 +30,14 @@ from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
 from posttrain.algorithms.remax import ReMax
 from posttrain.algorithms.rloo import RLOO
+from posttrain.algorithms.rollout import Rollout
 from posttrain.algorithms.vapo import VAPO
 from posttrain.algorithms.vineppo import VinePPO
 from posttrain.errors import UserError
 from tests.references import online as reference
 
-LONGEST, KINDS, GREEDY = 6, ("sum", "word", "sum"), [0.5, 0.0, 1.0]
+LONGEST, KINDS = 6, ("sum", "word", "sum")
+GREEDY = [(0.5, -0.5), (0.0, 0.25), (1.0, -1.0)]  # of each task what each seat earned
 CASES = {
     "dr-grpo": (DrGRPO(clip_low=0.1, clip_high=0.3), partial(reference.dr_grpo, longest=LONGEST, low=0.1, high=0.3)),
     "dapo": (DAPO(overlong_share=0.5), partial(reference.dapo, longest=LONGEST, share=0.5)),
@@ -58,15 +60,23 @@ CASES = {
     "vapo": (VAPO(length_alpha=0.5), partial(reference.vapo, alpha=0.5, mu=0.1)),
     "vineppo": (VinePPO(kl_coefficient=0.0), reference.vineppo),
 }
+ZEROS = torch.zeros(9, dtype=torch.long)
 CRITICS = [name for name, (algorithm, _) in CASES.items() if isinstance(algorithm, ActorCritic)]
 EACH = pytest.mark.parametrize("name", CASES)
 
 
 def batch(seed: int = 0, drift: float = 0.2) -> list:
-    """Three prompts with three completions of one to six tokens."""
-    g = torch.Generator().manual_seed(seed)
+    """Three tasks with two to four episodes, of one seat or two, whose rows have one to six tokens and a branch or two.
 
-    def completion() -> dict:
+    In batches of an even seed all tasks have three episodes, of one seat, and every row is one branch.
+    """
+    g = torch.Generator().manual_seed(seed)
+    plain = seed % 2 == 0
+
+    def number(least: int, most: int) -> int:
+        return int(torch.randint(least, most + 1, (1,), generator=g))
+
+    def row(seat: int) -> dict:
         length = int(torch.randint(1, LONGEST + 1, (1,), generator=g))
         old = (-torch.rand(length, generator=g, dtype=torch.float64) * 2 - 0.1).tolist()
         noise = torch.randn(2, length, generator=g, dtype=torch.float64).tolist()
@@ -76,6 +86,8 @@ def batch(seed: int = 0, drift: float = 0.2) -> list:
         values, now, entropy = torch.rand(3, length, generator=g, dtype=torch.float64).tolist()
         return {
             "reward": float(torch.rand(1, generator=g, dtype=torch.float64)) - 0.3,
+            "seat": seat,
+            "cut": length if plain else number(1, length),
             "tokens": tokens,
             "values": values,
             "now": now,
@@ -84,19 +96,41 @@ def batch(seed: int = 0, drift: float = 0.2) -> list:
             "worth": worth.tolist(),
         }
 
-    return [[completion() for _ in range(3)] for _ in range(3)]
+    seats = range(1 if plain else number(1, 2))
+    return [[row(seat) for _ in range(3 if plain else number(2, 4)) for seat in seats] for _ in range(3)]
 
 
-def scalar(algorithm: OnlineAlgorithm, said: list, rows: list[int] | None = None):
-    """The loss of a batch, or the share of some completions, renumbered from 0 in a micro-batch; and the logprobs."""
-    loss, tokens = with_tokens(algorithm, said, rows)
+def rollout_of(said: list, **columns) -> Rollout:
+    """The rows of a batch, and whatever else is known of them."""
+    members = reference.completions(said)
+    places = [(number, c["seat"]) for number, task in enumerate(said) for c in task]
+    return Rollout(
+        torch.tensor([c["reward"] for c in members], dtype=torch.float64),
+        torch.tensor([number for number, _ in places]),
+        torch.tensor([number for number, c in enumerate(members) for _ in c["tokens"]]),
+        LONGEST,
+        greedy_R=torch.tensor([GREEDY[number][seat] for number, seat in places], dtype=torch.float64),
+        kinds_R=tuple(KINDS[number] for number, _ in places),
+        seat_R=torch.tensor([seat for _, seat in places]),
+        **columns,
+    )
+
+
+def branches_of(said: list) -> torch.Tensor:
+    """Which branch of the batch each token belongs to, [N]."""
+    parts = [part for c in reference.completions(said) for part in reference.branches(c)]
+    return torch.tensor([number for number, part in enumerate(parts) for _ in part])
+
+
+def scalar(algorithm: OnlineAlgorithm, said: list, branches: list[int] | None = None):
+    """The loss of a batch, or the share of some branches, renumbered from 0 in a micro-batch; and the logprobs."""
+    loss, tokens = with_tokens(algorithm, said, branches)
     return loss, tokens["logprobs_N"]
 
 
-def with_tokens(algorithm: OnlineAlgorithm, said: list, rows: list[int] | None = None):
+def with_tokens(algorithm: OnlineAlgorithm, said: list, branches: list[int] | None = None):
     """The same, and everything that carries a gradient, by name."""
-    members = reference.completions(said)
-    row = torch.tensor([number for number, c in enumerate(members) for _ in c["tokens"]])
+    members, branch = reference.completions(said), branches_of(said)
     logprobs, old, behind = torch.tensor([t for c in members for t in c["tokens"]], dtype=torch.float64).unbind(1)
     now, entropy, values, worth, steps = (
         torch.tensor([x for c in members for x in c[name]], dtype=torch.float64)
@@ -105,21 +139,22 @@ def with_tokens(algorithm: OnlineAlgorithm, said: list, rows: list[int] | None =
     leaves = {"logprobs_N": logprobs.clone(), "values_N": now, "entropy_N": entropy}
     for leaf in leaves.values():
         leaf.requires_grad_()
-    rewards = torch.tensor([[c["reward"] for c in group] for group in said], dtype=torch.float64)
-    greedy = torch.tensor(GREEDY, dtype=torch.float64)
     states = isinstance(algorithm, VinePPO)
-    rollout = Rollout(
-        rewards, row, LONGEST, old, behind, greedy, KINDS, worth if states else values, steps.long() if states else None
+    rollout = rollout_of(
+        said,
+        sampler_N=old,
+        reference_N=behind,
+        values_N=worth if states else values,
+        step_N=steps.long() if states else None,
     )
     found = algorithm.advantages(rollout)
-    chosen = torch.arange(len(members)) if rows is None else torch.tensor(rows)
-    here = torch.isin(row, chosen)
-    renumbered = torch.searchsorted(chosen, row[here])
+    chosen = branch.unique() if branches is None else torch.tensor(branches)
+    here = torch.isin(branch, chosen)
     tokens = Tokens(
         leaves["logprobs_N"][here],
         old_N=old[here],
         advantages_N=found.advantages_N[here],
-        row_N=renumbered,
+        branch_N=torch.searchsorted(chosen, branch[here]),
         reference_N=behind[here],
         entropy_N=leaves["entropy_N"][here],
         values_N=leaves["values_N"][here],
@@ -128,11 +163,12 @@ def with_tokens(algorithm: OnlineAlgorithm, said: list, rows: list[int] | None =
         imitation_N=None if found.imitation_N is None else found.imitation_N[here],
     )
     out = algorithm.loss(tokens)
-    return algorithm.reduce(out.loss_N, renumbered, Counts(len(members), len(row), LONGEST)), leaves
+    length = rollout.per_token(rollout.lengths_R)[here]
+    return algorithm.reduce(out.loss_N, length, Counts(len(members), len(branch), LONGEST)), leaves
 
 
 @EACH
-@settings(max_examples=10)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000))
 def test_values_and_gradients_are_those_of_the_equation(name, seed):
     algorithm, equation = CASES[name]
@@ -151,16 +187,54 @@ def test_values_and_gradients_are_those_of_the_equation(name, seed):
         assert grad[n].item() == pytest.approx((around[0] - around[1]) / 2e-6, rel=1e-4, abs=1e-7)
 
 
+CUTS = {
+    "in halves": lambda n: [list(range(n // 2)), list(range(n // 2, n))],
+    "evens and odds": lambda n: [list(range(1, n, 2)), list(range(0, n, 2))],
+    "each alone": lambda n: [[i] for i in range(n)],
+}
+
+
 @EACH
-@pytest.mark.parametrize(
-    "cut", [[[0, 1, 2, 3], [4, 5, 6, 7, 8]], [[1, 3, 5, 7], [0, 2, 4, 6, 8]], [[n] for n in range(9)]]
-)
-def test_no_cut_of_the_batch_changes_the_gradient(name, cut):
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_no_cut_of_the_batch_changes_the_gradient(name, cut, seed):
+    """Nor one between two branches of a row."""
     algorithm, _ = CASES[name]
-    said = batch()
+    said = batch(seed)
+    pieces = CUTS[cut](int(branches_of(said).max()) + 1)
     whole = torch.autograd.grad(*scalar(algorithm, said))[0]
-    parts = sum(torch.autograd.grad(*scalar(algorithm, said, rows))[0] for rows in cut)
+    parts = sum(torch.autograd.grad(*scalar(algorithm, said, piece))[0] for piece in pieces)
     torch.testing.assert_close(parts, whole, rtol=1e-11, atol=1e-14)
+
+
+def test_the_batches_are_ragged_of_two_seats_and_of_several_branches():
+    said = [batch(seed) for seed in (1, 3, 5, 7)]
+    assert all(len({len(task) for task in one}) > 1 for one in said)
+    assert {len({c["seat"] for task in one for c in task}) for one in said} == {1, 2}
+    assert all(int(branches_of(one).max()) + 1 > len(reference.completions(one)) for one in said)
+
+
+def as_groups_of_one_seat(rollout: Rollout) -> Rollout:
+    """The same rows, where each seat of a task is a group of its own."""
+    kinds = tuple(f"{kind} {seat}" for kind, seat in zip(rollout.kinds_R, rollout.seats, strict=True))
+    return rollout._replace(group_R=2 * rollout.group_R + rollout.seat_R, seat_R=None, kinds_R=kinds)
+
+
+@EACH
+@pytest.mark.parametrize("seed", [s for s in range(20) if len({c["seat"] for c in batch(s)[0]}) == 2][:3])
+def test_two_seats_are_compared_as_two_groups_of_one_seat(name, seed):
+    algorithm, _ = CASES[name]
+    said = batch(seed)
+    g = torch.Generator().manual_seed(0)
+    numbers = torch.randn(3, len(branches_of(said)), generator=g, dtype=torch.float64)
+    columns = dict(zip(("sampler_N", "reference_N", "values_N"), numbers, strict=True))
+    rollout = rollout_of(said, **columns, step_N=torch.zeros(numbers.shape[1], dtype=torch.long))
+    both, apart = algorithm.advantages(rollout), algorithm.advantages(as_groups_of_one_seat(rollout))
+    torch.testing.assert_close(both.advantages_N, apart.advantages_N, rtol=0, atol=0)
+    drop = ("kinds",)  # each seat of a kind has a name of its own where it is a group of its own
+    assert {k: v for k, v in both.metrics.items() if k not in drop} == {
+        k: v for k, v in apart.metrics.items() if k not in drop
+    }
 
 
 @EACH
@@ -168,7 +242,6 @@ def test_on_the_first_update_the_ratio_is_one_and_nothing_is_clipped(name):
     algorithm, _ = CASES[name]
     said = batch(drift=0.0)
     members = reference.completions(said)
-    row = torch.tensor([number for number, c in enumerate(members) for _ in c["tokens"]])
     logprobs = torch.tensor([t[0] for c in members for t in c["tokens"]], dtype=torch.float64)
     ones = torch.ones_like(logprobs)
     found = algorithm.loss(
@@ -176,7 +249,7 @@ def test_on_the_first_update_the_ratio_is_one_and_nothing_is_clipped(name):
             logprobs.clone().requires_grad_(),
             old_N=logprobs,
             advantages_N=ones,
-            row_N=row,
+            branch_N=branches_of(said),
             entropy_N=ones,
             values_N=ones.clone().requires_grad_(),
             old_values_N=ones,
@@ -192,9 +265,10 @@ def test_on_the_first_update_the_ratio_is_one_and_nothing_is_clipped(name):
 def test_what_the_critic_and_the_entropy_learn_is_the_slope_of_the_equation(name):
     algorithm, equation = CASES[name]
     said = batch(3)
+    members = reference.completions(said)
     loss, leaves = with_tokens(algorithm, said)
     grads = torch.autograd.grad(loss, [leaves["values_N"], leaves["entropy_N"]], allow_unused=True)
-    places = [(c, t) for c in range(9) for t in range(len(reference.completions(said)[c]["tokens"]))]
+    places = [(c, t) for c in range(len(members)) for t in range(len(members[c]["tokens"]))]
     for field, grad in zip(("now", "entropy"), grads, strict=True):
         for n, (c, t) in enumerate(places):
             around = []
@@ -226,7 +300,7 @@ def test_where_it_is_silent_at_zero_a_token_of_no_advantage_has_no_gradient(name
             logprobs,
             old_N=logprobs.detach() - 0.3,
             advantages_N=torch.zeros(3, dtype=torch.float64),
-            row_N=torch.tensor([0, 0, 1]),
+            branch_N=torch.tensor([0, 0, 1]),
         )
     )
     assert algorithm.silent_at_zero
@@ -243,15 +317,16 @@ def test_dapo_throws_away_what_is_all_right_or_all_wrong():
 
 
 def test_the_punishment_of_dapo_is_seen_in_its_metrics():
-    rewards, row = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0, 0, 1, 1, 1, 1, 1, 1])
-    assert DAPO(overlong_share=0.5).advantages(Rollout(rewards, row, 6)).metrics["overlong"] == -0.5
-    assert "overlong" not in DAPO(overlong_share=0.0).advantages(Rollout(rewards, row, 6)).metrics
-    assert "overlong" not in DAPO().advantages(Rollout(rewards, row)).metrics  # no limit, so none is near
+    rewards, row = torch.zeros(2, dtype=torch.float64), torch.tensor([0, 0, 1, 1, 1, 1, 1, 1])
+    group = torch.zeros(2, dtype=torch.long)
+    assert DAPO(overlong_share=0.5).advantages(Rollout(rewards, group, row, 6)).metrics["overlong"] == -0.5
+    assert "overlong" not in DAPO(overlong_share=0.0).advantages(Rollout(rewards, group, row, 6)).metrics
+    assert "overlong" not in DAPO().advantages(Rollout(rewards, group, row)).metrics  # no limit, so none is near
 
 
 @pytest.mark.parametrize("kind", [Reinforce, RLOO, ReinforcePlusPlus])
 def test_a_kl_in_the_reward_without_a_reference_is_an_error(kind):
-    rollout = Rollout(torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0, 1]), 6, torch.zeros(2))
+    rollout = Rollout(torch.zeros(2, dtype=torch.float64), ZEROS[:2], torch.tensor([0, 1]), 6, torch.zeros(2))
     assert (kind().inputs, kind(kl_coefficient=0.0).inputs) == ((ReferenceLogprobs(),), ())
     with pytest.raises(ValueError, match="reference_N; got None"):
         kind().advantages(rollout)
@@ -260,12 +335,12 @@ def test_a_kl_in_the_reward_without_a_reference_is_an_error(kind):
 
 def test_remax_without_greedy_completions_is_an_error():
     assert declared(ReMax(), GreedyReward) and not declared(Reinforce(), GreedyReward)
-    with pytest.raises(ValueError, match="needs greedy_P"):
-        ReMax(kl_coefficient=0.0).advantages(Rollout(torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0])))
+    with pytest.raises(ValueError, match="needs greedy_R"):
+        ReMax(kl_coefficient=0.0).advantages(Rollout(torch.zeros(1, dtype=torch.float64), ZEROS[:1], torch.tensor([0])))
 
 
 def test_without_a_critic_or_continuations_there_is_nothing_to_compare_with():
-    rollout = Rollout(torch.zeros(1, 1, dtype=torch.float64), torch.tensor([0]))
+    rollout = Rollout(torch.zeros(1, dtype=torch.float64), ZEROS[:1], torch.tensor([0]))
     for algorithm in (PPO(), VAPO()):
         with pytest.raises(ValueError, match="needs values_N"):
             algorithm.advantages(rollout)
@@ -284,7 +359,8 @@ def test_without_a_critic_or_continuations_there_is_nothing_to_compare_with():
 
 def test_what_an_actor_critic_says_of_its_batch():
     rollout = Rollout(
-        torch.tensor([[1.0, 0.0]], dtype=torch.float64),
+        torch.tensor([1.0, 0.0], dtype=torch.float64),
+        ZEROS[:2],
         torch.tensor([0, 0, 1]),
         6,
         torch.tensor([-1.0, -1.0, -2.0], dtype=torch.float64),
@@ -298,13 +374,14 @@ def test_what_an_actor_critic_says_of_its_batch():
     assert (told["kl"], told["kl_coefficient"]) == (pytest.approx(0.75), 0.1)
     good = VAPO().advantages(rollout)
     assert good.imitation_N.tolist() == [1.5, 1.5, 0.0]  # their mean is that over the two tokens that earned something
-    nothing = VAPO().advantages(rollout._replace(rewards_PG=torch.zeros(1, 2, dtype=torch.float64)))
+    nothing = VAPO().advantages(rollout._replace(rewards_R=torch.zeros(2, dtype=torch.float64)))
     assert nothing.imitation_N.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_what_vineppo_says_of_its_batch():
     rollout = Rollout(
-        torch.tensor([[1.0, 0.0]], dtype=torch.float64),
+        torch.tensor([1.0, 0.0], dtype=torch.float64),
+        ZEROS[:2],
         torch.tensor([0, 0, 0, 1]),
         values_N=torch.tensor([0.5, 0.5, 1.0, 0.0], dtype=torch.float64),
         step_N=torch.tensor([0, 0, 1, 0]),
@@ -342,7 +419,8 @@ def test_what_else_an_algorithm_asks_for():
 
 def test_the_kl_in_the_metrics_is_in_nats():
     rollout = Rollout(
-        torch.zeros(1, 2, dtype=torch.float64),
+        torch.zeros(2, dtype=torch.float64),
+        ZEROS[:2],
         torch.tensor([0, 0, 1]),
         6,
         torch.tensor([-1.0, -1.0, -2.0], dtype=torch.float64),
@@ -354,16 +432,17 @@ def test_the_kl_in_the_metrics_is_in_nats():
 
 def test_rounding_of_a_kl_does_not_become_a_signal_where_nothing_was_earned():
     noise = 1e-6 * torch.randn(12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rollout = Rollout(torch.zeros(2, 2, dtype=torch.float64), torch.arange(4).repeat_interleave(3), 6, noise, 0 * noise)
+    pairs, row = torch.tensor([0, 0, 1, 1]), torch.arange(4).repeat_interleave(3)
+    rollout = Rollout(torch.zeros(4, dtype=torch.float64), pairs, row, 6, noise, 0 * noise)
     for algorithm in (Reinforce(), RLOO(), ReinforcePlusPlus()):
         assert 0 < algorithm.advantages(rollout).advantages_N.abs().max() < 1e-3
 
 
 def test_what_a_bucket_says_of_itself():
-    rewards = torch.tensor([[1.0, 1.0], [0.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
-    found = BucketedGRPO().advantages(Rollout(rewards, torch.arange(6), kinds_P=("a", "a", "b")))
-    assert found.metrics == {"kinds": 2.0, "zero_advantage": pytest.approx(1 / 3)}
-    assert BucketedGRPO().advantages(Rollout(rewards, torch.arange(6))).metrics["kinds"] == 1.0
+    rewards, pairs = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.5, 0.5], dtype=torch.float64), torch.arange(6) // 2
+    rollout = Rollout(rewards, pairs, torch.arange(6), kinds_R=("a", "a", "a", "a", "b", "b"))
+    assert BucketedGRPO().advantages(rollout).metrics == {"kinds": 2.0, "zero_advantage": pytest.approx(1 / 3)}
+    assert BucketedGRPO().advantages(rollout._replace(kinds_R=())).metrics["kinds"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -432,8 +511,3 @@ def test_the_published_defaults():
     assert (vine.continuations, vine.max_states, vine.step_tokens, vine.kl_coefficient) == (9, 25, 0, 1e-4)
     least = {name: algorithms.online(name).least_group for name in algorithms.ONLINE}
     assert {name for name, size in least.items() if size == 2} == {"grpo", "dr-grpo", "dapo", "gspo", "rloo"}
-
-
-def test_a_completion_without_tokens_has_the_length_0():
-    rollout = Rollout(torch.zeros(1, 3), torch.tensor([0, 0, 1]))
-    assert rollout.lengths_PG.tolist() == [[2, 1, 0]]

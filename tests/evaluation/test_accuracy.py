@@ -48,6 +48,15 @@ def test_by_hand():
     assert found.groups == tuple(groups)
 
 
+def test_groups_that_lost_episodes_count_as_much_as_others():
+    found = summarize([group(1, 0, 1, 0), group(0, 1)], "right", greedy=False)
+    assert (found.rates, found.samples_per_task) == ((0.5, 0.5), 2)
+    assert found.pass_at == pytest.approx({1: 0.5, 2: (5 / 6 + 1) / 2})
+    alone = summarize([group(1), group(0, 1)], "right", greedy=False)
+    assert alone.ci95 == mean_interval([1.0, 0.5])  # an interval of a rate is of one answer per task
+    assert summarize([group(1, 0, 1), group(0, 1)], "", greedy=False).samples_per_task == 2
+
+
 def test_tasks_that_the_outcome_does_not_apply_to_are_in_no_denominator():
     none = Score.not_applicable()
     lost = Group(Task(()), (completion(9), completion(9)), (1.0, 1.0), ({"right": Score(1.0)}, {"right": none}))

@@ -69,10 +69,11 @@ MUTATIONS = [
             ("return values_N.sum() / _positive(denominator)", "return values_N.mean() / _positive(denominator)"),
             ("return values_N.sum() / _positive(denominator)", "return values_N.mean()"),
             ("return values_N.sum() / _positive(denominator)", "return values_N.sum() * _positive(denominator)"),
-            ("(values_N / length_B[row_N]).sum() / _positive(denominator)", "(values_N / length_B[row_N]).mean()"),
-            ("(values_N / length_B[row_N]).sum()", "values_N.sum()"),
-            ("(values_N / length_B[row_N])", "(values_N * length_B[row_N])"),
-            (".sum() / _positive(denominator)\n\n\ndef rows", ".sum() / len(length_B)\n\n\ndef rows"),
+            ("(values_N / length_N).sum() / _positive(denominator)", "(values_N / length_N).mean()"),
+            ("(values_N / length_N).sum()", "values_N.sum()"),
+            ("(values_N / length_N)", "(values_N * length_N)"),
+            ("(values_N / length_N)", "(values_N / length_N.double())"),
+            ("(values_N / length_N)", "(values_N / len(values_N))"),
             ("mask_BT.nonzero()[:, 0]", "mask_BT.nonzero()[:, 1]"),
             ("not denominator > 0", "denominator < 0"),
             ("not denominator > 0", "denominator <= 0"),
@@ -82,9 +83,9 @@ MUTATIONS = [
     *(
         Mutation("objectives/advantages.py", old, new, "objectives/test_advantages.py")
         for old, new in [
-            ("[other == kind for other in kinds_P]", "[True for other in kinds_P]"),
-            ("0.0 if alone else", "bucket if alone else"),
-            ("if len(kinds_P) != len(rewards_PG):", "if False:"),
+            ("[other == bucket for other in buckets]", "[True for other in buckets]"),
+            ("0.0 if alone else", "members if alone else"),
+            ("if len(buckets) != len(rewards_R):", "if False:"),
             ("(values_N - values_N.mean())", "values_N"),
             ("if values_N.numel() < 2 or", "if"),
         ]

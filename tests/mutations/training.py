@@ -10,8 +10,8 @@ MUTATIONS = [
                 "context",
                 "training/test_policy.py training/test_actor_critic.py",
                 [
-                    ("prompt = trajectory.turns[0].context_ids", "prompt = trajectory.turns[-1].context_ids"),
-                    ("trajectory.sampled[len(prompt) :])", "(True,) * (len(trajectory.token_ids) - len(prompt)))"),
+                    ("prompt = branch.turns[0].context_ids", "prompt = branch.turns[-1].context_ids"),
+                    ("branch.sampled[len(prompt) :])", "(True,) * (len(branch.token_ids) - len(prompt)))"),
                 ],
             ),
             (
@@ -23,7 +23,8 @@ MUTATIONS = [
                 "greedy_reward",
                 "training/test_inputs.py recipes/test_plan.py",
                 [
-                    ("torch.tensor(earned, dtype=torch.float64)", "0 * torch.tensor(earned, dtype=torch.float64)"),
+                    ("torch.tensor(rows, dtype=torch.float64)", "0 * torch.tensor(rows, dtype=torch.float64)"),
+                    ("by_seat[seat] for", "next(iter(by_seat.values())) for"),
                     ("(replace(load, group=1),)", "(load,)"),
                 ],
             ),
@@ -177,12 +178,8 @@ MUTATIONS = [
         Mutation("training/policy_batch.py", old, new, "training/test_policy.py training/test_actor_critic.py")
         for old, new in [
             ("not (algorithm.silent_at_zero and fast_paths", "not (fast_paths"),
-            ("numbers_N.split(lengths.tolist())", "numbers_N.flip(0).split(lengths.tolist())"),
-            (
-                "Counts(len(trajectories), int(lengths.sum()), longest)",
-                "Counts(len(kept), int(lengths.sum()), longest)",
-            ),
-            ("Counts(len(trajectories), int(lengths.sum()), longest)", "Counts(len(trajectories), len(kept), longest)"),
+            ("numbers_N.split(lengths)", "numbers_N.flip(0).split(lengths)"),
+            ("Counts(rows, sum(lengths), longest)", "Counts(rows, len(lengths), longest)"),
             ("if declared(algorithm, CriticValues) else None", "if rollout.values_N is not None else None"),
         ]
     ),
@@ -194,13 +191,13 @@ MUTATIONS = [
             "training/test_policy.py",
         )
         for old, new in [
-            ("rewards_G - penalty_PG[0]", "rewards_G + penalty_PG[0]"),
+            ("rewards_R[rows_G] -= weight", "rewards_R[rows_G] += weight"),
             ("    if not weight:\n", "    if True:\n"),
         ]
     ),
     Mutation(
         "training/policy_batch.py",
-        "rollout.kl_N().sum().item() / len(trajectories)",
+        "rollout.kl_N().sum().item() / rows",
         "rollout.kl_N().mean().item()",
         "training/test_policy.py",
     ),
@@ -209,10 +206,10 @@ MUTATIONS = [
         for old, new in [
             ('"logprob_gap": gap_N.abs()', '"logprob_gap": gap_N'),
             (
-                "algorithm.reduce(loss_N, row_N, batch.counts)",
-                "algorithm.reduce(loss_N, row_N, Counts(len(batch.examples), batch.counts.tokens))",
+                "algorithm.reduce(loss_N, length_N, batch.counts)",
+                "algorithm.reduce(loss_N, length_N, batch.counts._replace(sequences=len(batch.examples)))",
             ),
-            ("of_completions(gap_N, row_N) if algorithm.sequence_ratio else gap_N", "gap_N"),
+            ("of_branches(gap_N, branch_N) if algorithm.sequence_ratio else gap_N", "gap_N"),
         ]
     ),
     *(

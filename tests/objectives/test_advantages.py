@@ -92,19 +92,18 @@ def test_a_group_of_one_is_refused(function):
         function(torch.zeros(4, 1))
 
 
-def test_a_bucket_is_all_completions_of_one_kind():
-    rewards = tensor([[1.0, 0.0], [0.0, 0.0], [3.0, 5.0]])
-    found = advantages.bucket_normalised(rewards, ["a", "b", "a"], epsilon=0.5)
-    expected = reference.group_normalised([1.0, 0.0, 3.0, 5.0], 0.5, 1)
-    close(found[[0, 2]].flatten(), expected)
-    assert not found[1].any()  # its kind earned nothing, so nothing is better
+def test_a_bucket_is_all_rows_of_one_kind():
+    rewards = tensor([1.0, 0.0, 0.0, 0.0, 3.0, 5.0])
+    found = advantages.bucket_normalised(rewards, ["a", "a", "b", "b", "a", "a"], epsilon=0.5)
+    close(found[[0, 1, 4, 5]], reference.group_normalised([1.0, 0.0, 3.0, 5.0], 0.5, 1))
+    assert not found[2:4].any()  # its kind earned nothing, so nothing is better
 
 
-def test_a_completion_that_is_alone_of_its_kind_is_compared_with_nothing():
-    found = advantages.bucket_normalised(tensor([[1.0], [0.0], [4.0]]), ["a", "a", "b"], epsilon=0.0)
-    close(found.flatten(), [0.5**0.5, -(0.5**0.5), 0.0])
-    with pytest.raises(ValueError, match="3 groups need as many kinds; got 1"):
-        advantages.bucket_normalised(tensor([[1.0], [0.0], [4.0]]), ["a"])
+def test_a_row_that_is_alone_in_its_bucket_is_compared_with_nothing():
+    found = advantages.bucket_normalised(tensor([1.0, 0.0, 4.0]), ["a", "a", "b"], epsilon=0.0)
+    close(found, [0.5**0.5, -(0.5**0.5), 0.0])
+    with pytest.raises(ValueError, match="3 rows need as many buckets; got 1"):
+        advantages.bucket_normalised(tensor([1.0, 0.0, 4.0]), ["a"])
 
 
 @given(REWARDS)

@@ -26,6 +26,7 @@ def test_length_costs_most_where_a_prompt_is_easy():
     found = adaptive_length_penalty(rewards, lengths, longest=20)
     assert found[0].tolist() == [0.25, 0.5, 1.0, 0.0]  # always solved
     assert found[1].tolist() == found[2].tolist() == [0.0625, 0.125, 0.25, 0.0]  # once, and never: as if once
+    assert torch.equal(adaptive_length_penalty(rewards[1], lengths[1], longest=20), found[1])  # one group alone
     with pytest.raises(ValueError, match="1 token or more"):
         adaptive_length_penalty(rewards, lengths, longest=0)
 

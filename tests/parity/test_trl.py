@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Counts, Responses, Rollout, Tokens
+from posttrain.algorithms.algorithm import Counts, Responses, Tokens
 from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dpo import DPO
 from posttrain.algorithms.dr_grpo import DrGRPO
@@ -24,6 +24,7 @@ from posttrain.algorithms.irpo import IRPO
 from posttrain.algorithms.kto import KTO
 from posttrain.algorithms.orpo import ORPO
 from posttrain.algorithms.rloo import RLOO
+from posttrain.algorithms.rollout import Rollout
 from posttrain.algorithms.simpo import SimPO
 from posttrain.algorithms.sppo import SPPO
 
@@ -215,6 +216,9 @@ def grpo_inputs(mask: Tensor, policy: Tensor) -> dict[str, Tensor]:
     }
 
 
+GROUPS = torch.arange(2 * PAIRS) // GROUP  # of each completion
+
+
 def group_rewards() -> Tensor:
     g = torch.Generator().manual_seed(2)
     return torch.rand(2 * PAIRS // GROUP, GROUP, generator=g, dtype=torch.float64)
@@ -238,7 +242,7 @@ def test_groups(ours, theirs):
     policy, reference, mask = said(0)
     inputs = grpo_inputs(mask, policy)
     row_N = mask.nonzero()[:, 0]
-    advantages_N = ours.advantages(Rollout(group_rewards(), row_N)).advantages_N
+    advantages_N = ours.advantages(Rollout(group_rewards().flatten(), GROUPS, row_N)).advantages_N
     of_each = torch.stack([advantages_N[row_N == row][0] for row in range(len(mask))])
     settings = {"beta": 0.0, "epsilon_low": 0.2, "epsilon_high": 0.2, "importance_sampling_level": "token", **theirs}
     peer = trainer(
@@ -260,11 +264,11 @@ def test_groups(ours, theirs):
             policy[mask],
             old_N=inputs["old_per_token_logps"][mask],
             advantages_N=advantages_N,
-            row_N=row_N,
+            branch_N=row_N,
             reference_N=reference[mask],
         )
     )
-    found = ours.reduce(found_N, row_N, Counts(len(mask), int(mask.sum()), TOKENS - 1))
+    found = ours.reduce(found_N, row_N.bincount()[row_N], Counts(len(mask), int(mask.sum()), TOKENS - 1))
     assert metrics["clip_fraction"].sum() > 0  # the clip is compared too
     assert found.item() == pytest.approx(expected.item(), **CLOSE)
     torch.testing.assert_close(*(torch.autograd.grad(loss, policy)[0] for loss in (found, expected)))
@@ -277,7 +281,7 @@ def test_rloo(kl_coefficient):
     row_N = mask.nonzero()[:, 0]
     old = inputs["old_per_token_logps"]
     ours = RLOO(kl_coefficient=kl_coefficient)
-    rollout = Rollout(group_rewards(), row_N, sampler_N=old[mask], reference_N=reference[mask])
+    rollout = Rollout(group_rewards().flatten(), GROUPS, row_N, sampler_N=old[mask], reference_N=reference[mask])
     advantages_N = ours.advantages(rollout).advantages_N
     # TRL's own lines: rewards less the KL, and the mean of the group's others
     rewards = group_rewards() - kl_coefficient * ((old - reference) * mask).sum(1).view(-1, GROUP)
@@ -292,8 +296,8 @@ def test_rloo(kl_coefficient):
         _get_per_token_logps_and_entropies=lambda *args, **options: (policy, torch.zeros_like(policy), None),
     )
     expected = peer._compute_loss(Answers(), inputs | {"advantages": of_each})
-    found_N, metrics = ours.loss(Tokens(policy[mask], old_N=old[mask], advantages_N=advantages_N, row_N=row_N))
-    found = ours.reduce(found_N, row_N, Counts(len(mask), int(mask.sum())))
+    found_N, metrics = ours.loss(Tokens(policy[mask], old_N=old[mask], advantages_N=advantages_N, branch_N=row_N))
+    found = ours.reduce(found_N, row_N.bincount()[row_N], Counts(len(mask), int(mask.sum())))
     assert metrics["clip_fraction"].sum() > 0
     assert found.item() == pytest.approx(expected.item(), **CLOSE)
     torch.testing.assert_close(*(torch.autograd.grad(loss, policy)[0] for loss in (found, expected)))

@@ -4,9 +4,10 @@ import math
 
 
 def loss(groups, *, epsilon_low, epsilon_high, beta, std_epsilon):
-    """Shao et al. 2024 (2402.03300), eq. 3 with the KL of eq. 4, negated, averaged over prompts.
+    """Shao et al. 2024 (2402.03300), eq. 3 with the KL of eq. 4, negated, averaged over all completions.
 
-    `groups` has one list per prompt, of completions `(reward, tokens)`; a token is `(logprob, old, reference)`.
+    `groups` has one list per prompt, of any length, of completions `(reward, tokens)`; a token is `(logprob, old,
+    reference)`. Where all groups are equally large, this is the mean over prompts of the mean over their completions.
     """
     total = 0.0
     for group in groups:
@@ -22,5 +23,5 @@ def loss(groups, *, epsilon_low, epsilon_high, beta, std_epsilon):
                 q_over_p = math.exp(reference) / math.exp(logprob)
                 objective += min(ratio * advantage, bounded * advantage)
                 objective -= beta * (q_over_p - math.log(q_over_p) - 1)
-            total -= objective / len(tokens) / len(group)
-    return total / len(groups)
+            total -= objective / len(tokens)
+    return total / sum(map(len, groups))

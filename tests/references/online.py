@@ -1,7 +1,8 @@
 """Online objectives of a whole batch in plain floats: rewards and logprobs in, one number out.
 
-A batch has one list per prompt, of completions: a dict with `reward` and `tokens`, a list of (logprob, old, reference).
-What is sampled is sampled from `old`. Shares no code with `posttrain`.
+A batch has one list per task, of any length, of rows: a dict with `reward`, `seat`, `tokens`, a list of (logprob, old,
+reference), and `cut`, after how many tokens its second branch begins. What is sampled is sampled from `old`. Shares no
+code with `posttrain`.
 """
 
 import math
@@ -17,15 +18,20 @@ def ratio(token):
     return math.exp(token[0]) / math.exp(token[1])
 
 
-def whole_ratio(completion):
+def whole_ratio(tokens):
     product = 1.0
-    for token in completion["tokens"]:
+    for token in tokens:
         product *= ratio(token)
     return product
 
 
+def branches(c):
+    """The tokens of each branch of a row."""
+    return [part for part in (c["tokens"][: c["cut"]], c["tokens"][c["cut"] :]) if part]
+
+
 def kl(completion):
-    """log(old / reference) of the whole completion."""
+    """log(old / reference) of all tokens of a row."""
     return sum(math.log(math.exp(old) / math.exp(reference)) for _, old, reference in completion["tokens"])
 
 
@@ -33,9 +39,21 @@ def completions(batch):
     return list(chain.from_iterable(batch))
 
 
+def compared(batch):
+    """The rows of each task and seat."""
+    for task in batch:
+        for seat in sorted({c["seat"] for c in task}):
+            yield [c for c in task if c["seat"] == seat]
+
+
+def normalised(rewards, reward, epsilon):
+    spread = stdev(rewards) if len(rewards) > 1 else 0.0
+    return (reward - mean(rewards)) / (spread + epsilon) if spread else 0.0
+
+
 def dr_grpo(batch, *, longest, low=0.2, high=0.2):
     total = 0.0
-    for group in batch:
+    for group in compared(batch):
         usual = mean(c["reward"] for c in group)
         for c in group:
             total += sum(clipped(ratio(t), c["reward"] - usual, low, high) for t in c["tokens"])
@@ -50,34 +68,33 @@ def dapo(batch, *, longest, share, low=0.2, high=0.28, epsilon=1e-4):
         return c["reward"] + (-min(1.0, over / buffer) if buffer and over > 0 else 0.0)
 
     total = 0.0
-    for group in batch:
+    for group in compared(batch):
         rewards = [punished(c) for c in group]
         for c, reward in zip(group, rewards, strict=True):
-            spread = stdev(rewards)
-            advantage = (reward - mean(rewards)) / (spread + epsilon) if spread else 0.0
+            advantage = normalised(rewards, reward, epsilon)
             total += sum(clipped(ratio(t), advantage, low, high) for t in c["tokens"])
     return -total / sum(len(c["tokens"]) for c in completions(batch))
 
 
 def gspo(batch, *, low, high, epsilon=1e-4):
     total = 0.0
-    for group in batch:
+    for group in compared(batch):
         rewards = [c["reward"] for c in group]
         for c in group:
-            spread = stdev(rewards)
-            advantage = (c["reward"] - mean(rewards)) / (spread + epsilon) if spread else 0.0
-            total += clipped(whole_ratio(c) ** (1 / len(c["tokens"])), advantage, low, high)
+            advantage = normalised(rewards, c["reward"], epsilon)
+            for part in branches(c):  # each weighs as much as it has of the row's tokens
+                share = len(part) / len(c["tokens"])
+                total += share * clipped(whole_ratio(part) ** (1 / len(part)), advantage, low, high)
     return -total / len(completions(batch))
 
 
 def bucketed(batch, kinds, *, low=0.2, high=0.2, epsilon=1e-4):
     total = 0.0
-    for group, kind in zip(batch, kinds, strict=True):
-        rewards = [c["reward"] for other, members in zip(kinds, batch, strict=True) if other == kind for c in members]
-        for c in group:
-            spread = stdev(rewards) if len(rewards) > 1 else 0.0
-            advantage = (c["reward"] - mean(rewards)) / (spread + epsilon) if spread else 0.0
-            total += mean(clipped(ratio(t), advantage, low, high) for t in c["tokens"])
+    rows = [(kind, c) for kind, task in zip(kinds, batch, strict=True) for c in task]
+    for kind, c in rows:
+        rewards = [other["reward"] for of, other in rows if (of, other["seat"]) == (kind, c["seat"])]
+        advantage = normalised(rewards, c["reward"], epsilon)
+        total += mean(clipped(ratio(t), advantage, low, high) for t in c["tokens"])
     return -total / len(completions(batch))
 
 
@@ -85,23 +102,26 @@ def reinforce(batch, *, beta):
     earned = [c["reward"] - beta * kl(c) for c in completions(batch)]
     usual = mean(earned)
     pairs = zip(completions(batch), earned, strict=True)
-    return -mean(whole_ratio(c) * (reward - usual) for c, reward in pairs)
+    return -mean(sum(whole_ratio(part) for part in branches(c)) * (reward - usual) for c, reward in pairs)
 
 
 def rloo(batch, *, beta, clip=0.2):
     values = []
-    for group in batch:
+    for group in compared(batch):
         earned = [c["reward"] - beta * kl(c) for c in group]
         for i, c in enumerate(group):
             others = [reward for j, reward in enumerate(earned) if j != i]
-            values.append(clipped(whole_ratio(c), earned[i] - mean(others), clip, clip))
+            advantage = earned[i] - mean(others)
+            values.append(sum(clipped(whole_ratio(part), advantage, clip, clip) for part in branches(c)))
     return -mean(values)
 
 
 def remax(batch, greedy, *, beta):
     values = []
-    for group, baseline in zip(batch, greedy, strict=True):
-        values += [whole_ratio(c) * (c["reward"] - beta * kl(c) - baseline) for c in group]
+    for task, baselines in zip(batch, greedy, strict=True):
+        for c in task:
+            advantage = c["reward"] - beta * kl(c) - baselines[c["seat"]]
+            values.append(sum(whole_ratio(part) for part in branches(c)) * advantage)
     return -mean(values)
 
 

@@ -1,6 +1,7 @@
 """Groups to which no reward applies are learned from no more than others, and are counted."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,38 @@ def test_a_group_with_one_lost_completion_is_left_out():
     assert math.isnan(lost.rewards[0]) and lost.rewards[1:] == (1.0,) * 3
 
 
+def test_a_group_is_accepted_by_the_rewards_of_one_of_its_seats():
+    """In a game of win or lose both seats together always differ; what teaches is that one seat's rewards do."""
+
+    def seated(*rewards):
+        def shaped(group):
+            return replace(group, rewards=rewards, seats=("black", "white") * 2, episodes=(0, 0, 1, 1))
+
+        return shaped
+
+    asked = []
+
+    def varies(rewards):
+        asked.append(list(rewards))
+        return len(set(rewards)) > 1
+
+    ready = sampler(lambda completions: [1.0] * len(completions))
+    assert ready.roll_out(0, varies, seated(1.0, 0.0, 1.0, 0.0)).groups == []
+    assert asked == [[1.0, 1.0], [0.0, 0.0]] * 2
+    assert len(ready.roll_out(0, varies, seated(1.0, 0.0, 1.0, 0.5)).groups) == 2
+
+
+def test_greedy_rewards_are_those_of_each_seat(monkeypatch):
+    ready = sampler(lambda completions: [1.0] * len(completions))
+    groups = ready.roll_out(0).groups
+
+    def played(self, tasks, *options):
+        return [replace(group, rewards=(1.0, -1.0, 0.0, 0.5), seats=tuple("abcd")) for group in groups]
+
+    monkeypatch.setattr(Sampler, "_sample", played)
+    assert ready.greedy_rewards(groups)[0] == {"a": 1.0, "b": -1.0, "c": 0.0, "d": 0.5}
+
+
 def test_a_reward_that_never_applies_ends_the_run_before_its_first_update():
     with pytest.raises(RewardError, match=r"no reward \('mine'\) applies to all completions of any of the first 2 pro"):
         sampler(lambda completions: [None] * len(completions)).roll_out(0)
@@ -56,7 +89,7 @@ def test_a_reward_that_never_applies_ends_the_run_before_its_first_update():
 def test_what_others_are_compared_with_must_have_a_reward():
     ready = sampler(only_math)
     groups = ready.roll_out(0).groups
-    assert ready.greedy_rewards(groups) == [1.0]
+    assert ready.greedy_rewards(groups) == [{"policy": 1.0}]
     never = sampler(lambda completions: [None] * len(completions))
     with pytest.raises(RewardError, match="no reward applies to the most likely completion of task 'math'"):
         never.greedy_rewards(groups)

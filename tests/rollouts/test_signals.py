@@ -1,6 +1,7 @@
 """Signs of a gamed reward, counted by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -72,3 +73,12 @@ def test_what_is_marked_up(text, marked):
 )
 def test_what_begins_like_a_refusal(text, refusal):
     assert texts(text, "plain", "plain", "plain")["refusals"] == (0.25 if refusal else 0.0)
+
+
+def test_reward_and_length_are_compared_within_a_seat():
+    """Of two seats one earns more and says more; within each, who says more earns less."""
+    rows = tuple(said("", *range(length)) for length in (1, 2, 8, 9))
+    both = Group(Task(()), rows, (1.0, 0.0, 9.0, 8.0), ({},) * 4, ("a", "a", "b", "b"), (0, 1, 0, 1))
+    assert signals([both])["reward/length_correlation"] == pytest.approx(-1.0)
+    alone = replace(both, seats=(), episodes=())
+    assert signals([alone])["reward/length_correlation"] > 0.9

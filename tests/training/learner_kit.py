@@ -64,6 +64,7 @@ def policy_columns(learner: Learner) -> dict[str, Column]:
     return {
         "advantages": advantages,
         "returns": [tuple(0.1 * i for _ in example.continuation) for i, example in enumerate(EXAMPLES)],
+        "length": [(len(example.continuation),) * len(example.continuation) for example in EXAMPLES],
         "sampler_logprobs": learner.logprobs(EXAMPLES),
         "reference_logprobs": learner.logprobs(EXAMPLES, REFERENCE),
         "values": learner.values(EXAMPLES),

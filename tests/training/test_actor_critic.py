@@ -154,7 +154,7 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient_anywhere(kind):
     class Explodes(PPO):
         def loss(self, tokens):
             found = super().loss(tokens)
-            return found._replace(loss_N=torch.where(tokens.row_N == 4, math.inf, found.loss_N))
+            return found._replace(loss_N=torch.where(tokens.branch_N == 4, math.inf, found.loss_N))
 
     algorithm = Explodes(kl_coefficient=0.0)
     batch, _ = policy_batch(groups(), algorithm, context=context_of(model, critic=trained))

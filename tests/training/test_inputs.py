@@ -43,16 +43,25 @@ def test_what_is_declared_is_found_by_its_kind():
     assert declared(algorithms.preference("dpo")(), PretrainingNLL) is None
 
 
-def test_greedy_rewards_are_one_number_per_prompt():
-    context = Context(greedy_rewards=lambda groups: [float(len(group.trajectories)) for group in groups])
+def test_greedy_rewards_are_one_number_per_row():
+    context = Context(greedy_rewards=lambda groups: [{"": float(len(group.trajectories))} for group in groups])
     found = columns_of([GreedyReward()], GROUPS, context, samples=True)
-    assert found["greedy_P"].tolist() == [2.0, 1.0]
-    assert found["greedy_P"].dtype == torch.float64
+    assert found["greedy_R"].tolist() == [2.0, 2.0, 1.0]
+    assert found["greedy_R"].dtype == torch.float64
+
+
+def test_a_seat_is_compared_with_what_it_earns_greedily():
+    rows = (trajectory(3),) * 3
+    both = Group(Task(()), rows, (0.0,) * 3, ({},) * 3, ("black", "white", "black"), (0, 0, 1))
+    context = Context(greedy_rewards=lambda groups: [{"white": 1.0, "black": -1.0} for _ in groups])
+    assert columns_of([GreedyReward()], [both], context, samples=True)["greedy_R"].tolist() == [-1.0, 1.0, -1.0]
 
 
 def test_kinds_are_a_column_of_the_data_or_empty():
     level = Group(Task((), metadata={"kind": 3}), (trajectory(6),), (0.5,), ({},))
-    assert columns_of([PromptKinds()], [*GROUPS, level], Context(), samples=False) == {"kinds_P": ("sums", "", "3")}
+    assert columns_of([PromptKinds()], [*GROUPS, level], Context(), samples=False) == {
+        "kinds_R": ("sums", "sums", "", "3")
+    }
 
 
 def test_values_of_states_are_numbers_of_tokens():
@@ -75,10 +84,10 @@ def test_what_samples_comes_with_the_rollout_and_the_rest_with_the_batch():
             return torch.full((len(row.targets),), -0.5)
 
     learner = learner_of(tiny_llama(), reference=Halves())
-    context = Context(greedy_rewards=lambda groups: [1.0] * len(groups), learner=learner)
+    context = Context(greedy_rewards=lambda groups: [{"": 1.0}] * len(groups), learner=learner)
     needs = [GreedyReward(), PromptKinds(), ReferenceLogprobs()]
-    assert set(columns_of(needs, GROUPS, context, samples=True)) == {"greedy_P"}
-    assert set(columns_of(needs, GROUPS, context, samples=False)) == {"kinds_P", "reference_N"}
+    assert set(columns_of(needs, GROUPS, context, samples=True)) == {"greedy_R"}
+    assert set(columns_of(needs, GROUPS, context, samples=False)) == {"kinds_R", "reference_N"}
 
 
 def test_of_no_groups_nothing_is_asked():

@@ -372,7 +372,7 @@ def test_a_loss_that_is_not_finite_names_its_examples_and_touches_nothing():
     class Explodes(GRPO):
         def loss(self, tokens):
             found = super().loss(tokens)
-            return found._replace(loss_N=torch.where(tokens.row_N == 4, math.inf, found.loss_N))
+            return found._replace(loss_N=torch.where(tokens.branch_N == 4, math.inf, found.loss_N))
 
     batch, _ = policy_batch(groups(), NO_KL)
     with pytest.raises(TrainingError, match=r"loss is inf for examples \[3, 4\] of the batch"):

@@ -1,13 +1,13 @@
 """What an algorithm is: its knobs, and the few pure functions in which it differs from its neighbours.
 
-Shape legend: P prompts, G completions per prompt, N completion tokens, flat and without padding, B pairs
-(of an unpaired algorithm: responses).
+Shape legend: R rows, one for each episode and trained seat; N sampled tokens, flat and without padding; G rows of one
+group, which are compared with each other; B pairs (of an unpaired algorithm: responses).
 
 An algorithm is a frozen dataclass. It composes `objectives/` and states its defaults; it knows nothing of models,
 rollouts, data, workers or configurations, so five tensors are enough to test it. Of an online algorithm, which learns
 from what the policy itself samples, a recipe calls, for each update,
 
-    accepts      once per group: whether to learn from it, or to sample another in its place
+    accepts      once per group and seat: whether to learn from it, or to sample another in its place
     advantages   once per batch: what was better than expected, token by token
     loss         once per micro-batch: one value per token
     reduce       once per micro-batch: a scalar, by denominators that were counted over the whole batch
@@ -29,48 +29,13 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posttrain import errors
 from posttrain.algorithms.inputs import Input, PretrainingNLL
-from posttrain.objectives import kl
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives.pairwise import wins
-from posttrain.objectives.values import last_of_rows
-
-
-class Rollout(NamedTuple):
-    """A batch as it was sampled. Its tokens are those that the policy drew, completion after completion."""
-
-    rewards_PG: Float[Tensor, "P G"]
-    row_N: Int[Tensor, "N"]  # which completion each token belongs to: p G + g
-    longest: int = 0  # tokens that a completion may have; 0 where there is no such limit
-    sampler_N: Float[Tensor, "N"] | None = None  # logprobs at which the tokens were drawn
-    reference_N: Float[Tensor, "N"] | None = None  # the reference policy's of the same
-    greedy_P: Float[Tensor, "P"] | None = None  # what the most likely completion of each prompt earned
-    kinds_P: tuple[str, ...] = ()  # what kind of prompt each is
-    values_N: Float[Tensor, "N"] | None = None  # what was expected before the token (or before its step) was drawn
-    step_N: Int[Tensor, "N"] | None = None  # which step of its completion a token belongs to, where values are of steps
-
-    @property
-    def lengths_PG(self) -> Int[Tensor, "P G"]:
-        """Tokens of each completion."""
-        return torch.bincount(self.row_N, minlength=self.rewards_PG.numel()).view(self.rewards_PG.shape)
-
-    def per_token(self, values_PG: Float[Tensor, "P G"]) -> Float[Tensor, "N"]:
-        """One number of each completion, for all its tokens."""
-        return values_PG.flatten()[self.row_N]
-
-    def at_end(self, values_PG: Float[Tensor, "P G"]) -> Float[Tensor, "N"]:
-        """One number of each completion, for its last token; 0 for the others."""
-        return torch.where(last_of_rows(self.row_N), self.per_token(values_PG), 0.0)
-
-    def kl_N(self) -> Float[Tensor, "N"]:
-        """The KL of each token from the reference, k1; raises `ValueError` without the reference's logprobs."""
-        if self.sampler_N is None or self.reference_N is None:
-            raise ValueError("a KL in the reward needs the reference's logprobs, reference_N; got None")
-        return kl.k1(self.sampler_N, self.reference_N)
 
 
 class Advantages(NamedTuple):
@@ -88,7 +53,7 @@ class Tokens(NamedTuple):
     logprobs_N: Float[Tensor, "N"]  # the trained policy's, which carry the gradient
     old_N: Float[Tensor, "N"]  # of the policy that the batch is anchored to, before its first update
     advantages_N: Float[Tensor, "N"]
-    row_N: Int[Tensor, "N"]  # which sequence a token belongs to, all of whose tokens are here
+    branch_N: Int[Tensor, "N"]  # which branch of a row a token belongs to, all of whose sampled tokens are here
     reference_N: Float[Tensor, "N"] | None = None  # the reference policy's
     entropy_N: Float[Tensor, "N"] | None = None  # of the whole distribution, in nats; carries a gradient if asked for
     values_N: Float[Tensor, "N"] | None = None  # the critic's, which carry the gradient
@@ -98,11 +63,11 @@ class Tokens(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What a loss may be divided by. It is counted over the whole batch, completions that are left out included."""
+    """What a loss may be divided by. It is counted over the whole batch, rows that are left out included."""
 
-    sequences: int
+    sequences: int  # rows; of a batch of examples without rows, the examples
     tokens: int
-    longest: int = 0  # tokens that a completion may have
+    longest: int = 0  # tokens that a row may have
 
 
 class Responses(NamedTuple):
@@ -241,7 +206,7 @@ class OnlineAlgorithm(Algorithm, Protocol):
         return ()
 
     sequence_ratio: ClassVar[bool] = False
-    """Whether the importance ratio is a whole completion's, and not a token's."""
+    """Whether the importance ratio is that of a whole branch, and not of a token."""
 
     @property
     def needs_entropy(self) -> bool:
@@ -254,7 +219,10 @@ class OnlineAlgorithm(Algorithm, Protocol):
         return False
 
     def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
-        """Whether to learn from a group; if not, it is thrown away, and another prompt's is sampled in its place."""
+        """Whether to learn from a group, by the rewards of one of its seats.
+
+        A group of which no seat is accepted is thrown away, and another prompt's is sampled in its place.
+        """
         return True
 
     def adapted(self, kl: float) -> "OnlineAlgorithm":
@@ -269,8 +237,12 @@ class OnlineAlgorithm(Algorithm, Protocol):
         """One loss value per token."""
         ...
 
-    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Reduce a micro-batch's losses to its share of the batch's."""
+    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+        """Reduce a micro-batch's losses to its share of the batch's.
+
+        `length_N` is the number of sampled tokens of the row that a token belongs to, over all its branches, of which
+        some may be in other micro-batches.
+        """
         ...
 
 
@@ -291,4 +263,20 @@ def enough(algorithm: OnlineAlgorithm, size: int) -> None:
         raise errors.UserError(
             f"this algorithm compares the completions of one prompt, so it needs {algorithm.least_group} or more of "
             f"them; got {size}: type --completions-per-prompt {algorithm.least_group} or more"
+        )
+
+
+def enough_rows(algorithm: OnlineAlgorithm, rollout: Rollout) -> None:
+    """Refuse a batch with a group that is too small for an algorithm.
+
+    Raises:
+        UserError: all groups are.
+        ValueError: some are, after others of their episodes were lost; whoever makes the batch leaves such groups out.
+    """
+    sizes = [rows_PG.shape[-1] for rows_PG in rollout.groups()]
+    enough(algorithm, max(sizes))
+    if min(sizes) < algorithm.least_group:
+        raise ValueError(
+            f"this algorithm compares {algorithm.least_group} or more rows of one task and seat; one group has "
+            f"{min(sizes)} left, another {max(sizes)}: leave groups out of which too few are left"
         )

@@ -30,8 +30,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import Advantages, Counts, Rollout
+from posttrain.algorithms.algorithm import Advantages, Counts
 from posttrain.algorithms.grpo import GRPO
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import reduce
 from posttrain.objectives.shaping import soft_overlong
 
@@ -65,10 +66,10 @@ class DAPO(GRPO):
         buffer = round(self.overlong_share * rollout.longest)
         if not buffer:
             return super().advantages(rollout)
-        punished_PG = soft_overlong(rollout.lengths_PG, rollout.longest, buffer).to(rollout.rewards_PG.dtype)
-        found = super().advantages(rollout._replace(rewards_PG=rollout.rewards_PG + punished_PG))
-        return Advantages(found.advantages_N, {**found.metrics, "overlong": punished_PG.mean().item()})
+        punished_R = soft_overlong(rollout.lengths_R, rollout.longest, buffer).to(rollout.rewards_R.dtype)
+        found = super().advantages(rollout._replace(rewards_R=rollout.rewards_R + punished_R))
+        return Advantages(found.advantages_N, {**found.metrics, "overlong": punished_R.mean().item()})
 
-    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over all tokens of the batch."""
         return reduce.token_mean(values_N, counts.tokens)

@@ -53,6 +53,6 @@ class DrGRPO(GRPO):
         """Subtract the group's mean."""
         return mean_centred(rewards_PG)
 
-    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Add up all tokens and divide by what as many completions could have at most."""
         return reduce.token_mean(values_N, counts.sequences * counts.longest)

@@ -25,10 +25,11 @@ What to know about it:
   left out exactly where that changes nothing, that is without a KL term, and it still counts in the denominator: the
   gradient is the published one. With a KL term every group is computed.
 - In a loss, k3 has the gradient of KL(ref || policy), not of the KL(policy || ref) that it estimates; k2 has that one.
-- Each completion weighs the same, so a token of a long one weighs less, and a long wrong answer is punished less per
-  token; dividing by std weighs up the prompts that are almost always or almost never solved. Dr. GRPO
-  (https://arxiv.org/abs/2503.20783) removes both. DAPO (https://arxiv.org/abs/2503.14476) weighs every token the
-  same, clips high at 0.28, and has no KL. RLOO (https://arxiv.org/abs/2402.14740) subtracts the mean of the others.
+- Each completion weighs the same, also where groups differ in size, so a token of a long one weighs less, and a long
+  wrong answer is punished less per token; dividing by std weighs up the prompts that are almost always or almost never
+  solved. Dr. GRPO (https://arxiv.org/abs/2503.20783) removes both. DAPO (https://arxiv.org/abs/2503.14476) weighs
+  every token the same, clips high at 0.28, and has no KL. RLOO (https://arxiv.org/abs/2402.14740) subtracts the mean
+  of the others.
 
 What "GRPO" means by default in seven tools, and the flags here that come nearest:
 
@@ -61,13 +62,13 @@ from posttrain.algorithms.algorithm import (
     Advantages,
     Counts,
     OnlineAlgorithm,
-    Rollout,
     TokenLoss,
     Tokens,
-    enough,
+    enough_rows,
     positive,
 )
 from posttrain.algorithms.inputs import Input, ReferenceLogprobs
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import group_normalised
 from posttrain.objectives.policy import PolicyLoss, clipped_surrogate
@@ -112,24 +113,22 @@ class GRPO(OnlineAlgorithm):
         return not self.kl_coefficient
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """Compare each completion with its group.
+        """Compare each row with its group, the rows of the same task and the same seat.
 
         Metrics: `zero_advantage`, the share of groups without any (a run in which it is near 1 learns nothing), and
         `reward_std`, the mean over groups of the standard deviation within a group, in the units of the reward.
         Raises `UserError` for groups of one.
         """
-        rewards_PG = rollout.rewards_PG
-        enough(self, rewards_PG.shape[-1])
-        advantages_PG = self.compare(rewards_PG)
-        dead_P = (advantages_PG == 0).all(dim=-1)
-        metrics = {
-            "zero_advantage": dead_P.to(rewards_PG.dtype).mean().item(),
-            "reward_std": rewards_PG.std(dim=-1).mean().item(),
-        }
-        return Advantages(rollout.per_token(advantages_PG), metrics)
+        enough_rows(self, rollout)
+        rewards_R = rollout.rewards_R
+        advantages_R = rollout.compare(rewards_R, self.compare)
+        dead_P = rollout.per_group(advantages_R, lambda advantages_PG: (advantages_PG == 0).all(dim=-1))
+        std_P = rollout.per_group(rewards_R, lambda rewards_PG: rewards_PG.std(dim=-1))
+        metrics = {"zero_advantage": dead_P.to(rewards_R.dtype).mean().item(), "reward_std": std_P.mean().item()}
+        return Advantages(rollout.per_token(advantages_R), metrics)
 
     def compare(self, rewards_PG: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
-        """Normalise each group's rewards by its mean and standard deviation."""
+        """Normalise the rewards of groups of G rows by each group's mean and standard deviation."""
         return group_normalised(rewards_PG, epsilon=self.std_epsilon)
 
     def loss(self, tokens: Tokens) -> TokenLoss:
@@ -153,6 +152,6 @@ class GRPO(OnlineAlgorithm):
             tokens.logprobs_N, tokens.old_N, tokens.advantages_N, clip_low=self.clip_low, clip_high=self.clip_high
         )
 
-    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over the tokens of a completion, then over the batch's completions."""
-        return reduce.sequence_mean(values_N, row_N, denominator=counts.sequences)
+    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+        """Average over the tokens of a row, then over the batch's rows."""
+        return reduce.sequence_mean(values_N, length_N, denominator=counts.sequences)

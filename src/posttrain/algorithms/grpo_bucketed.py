@@ -4,7 +4,7 @@
 
 and the rest as in GRPO (Shao et al. 2024, eq. 3, https://arxiv.org/abs/2402.03300). A bucket is the completions of all
 prompts of one kind in the batch, such as arithmetic or algebra: the field `kind` of a task. Tasks without one are all
-of one kind.
+of one kind. Where an episode has several seats, each has buckets of its own.
 
 Settings: those of GRPO; the build that this comes from clips at 0.2, watches the KL stay below 0.08, and makes three
 updates a batch.
@@ -20,9 +20,10 @@ No tool is known to have it by this name.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posttrain.algorithms.algorithm import Advantages, Rollout
+from posttrain.algorithms.algorithm import Advantages
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.inputs import Input, PromptKinds
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives.advantages import bucket_normalised
 
 
@@ -38,9 +39,13 @@ class BucketedGRPO(GRPO):
         return (*super().inputs, PromptKinds())
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """Normalise by kind of prompt. Metrics: `kinds`, their number, and `zero_advantage`, the share of groups."""
-        kinds = rollout.kinds_P or ("",) * len(rollout.rewards_PG)
-        advantages_PG = bucket_normalised(rollout.rewards_PG, kinds, epsilon=self.std_epsilon)
-        dead_P = (advantages_PG == 0).all(dim=-1)
+        """Normalise by kind of prompt and seat.
+
+        Metrics: `kinds`, the number of kinds, and `zero_advantage`, the share of groups without any.
+        """
+        kinds = rollout.kinds_R or ("",) * len(rollout.rewards_R)
+        buckets = list(zip(kinds, rollout.seats, strict=True))
+        advantages_R = bucket_normalised(rollout.rewards_R, buckets, epsilon=self.std_epsilon)
+        dead_P = rollout.per_group(advantages_R, lambda advantages_PG: (advantages_PG == 0).all(dim=-1))
         metrics = {"kinds": float(len(set(kinds))), "zero_advantage": dead_P.double().mean().item()}
-        return Advantages(rollout.per_token(advantages_PG), metrics)
+        return Advantages(rollout.per_token(advantages_R), metrics)

@@ -16,6 +16,7 @@ What to know about it:
 - s_i is a geometric mean, so it stays near 1: its clip range is several hundred times narrower than GRPO's, and far
   more tokens are clipped (15% against 0.1% in the paper) while it learns faster.
 - Where expert routing or an engine's rounding moves single tokens' ratios, their mean hardly moves.
+- A completion of several branches has a ratio for each, which weighs as much as the branch has of its tokens.
 
 TRL's `importance_sampling_level="sequence"` with `loss_type="grpo"` is the same.
 """
@@ -45,12 +46,12 @@ class GSPO(GRPO):
     paper: ClassVar[str] = "2507.18071"
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
-        """Each completion's ratio, clipped."""
+        """Each branch's ratio, clipped."""
         return sequence_surrogate(
             tokens.logprobs_N,
             tokens.old_N,
             tokens.advantages_N,
-            tokens.row_N,
+            tokens.branch_N,
             clip_low=self.clip_low,
             clip_high=self.clip_high,
             by_length=True,

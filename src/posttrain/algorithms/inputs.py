@@ -2,9 +2,9 @@
 
 A new need is one class here, one provider in `training/inputs/`, and one line in that folder's table; the recipes, the
 catalogue, the planner and the documentation read it from there. The columns of a batch are fields of
-`algorithm.Rollout`.
+`rollout.Rollout`.
 
-Shape legend: P prompts, N completion tokens, B responses.
+Shape legend: R rows, one for each episode and trained seat; N sampled tokens; B responses.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Input(Protocol):
 
 @dataclass(frozen=True)
 class GreedyReward:
-    """What the most likely completion of each prompt earned: `greedy_P`."""
+    """What each row's seat earned in the greedy episode of its task: `greedy_R`."""
 
     title: ClassVar[str] = "greedy completions"
     passes: ClassVar[int] = 0
@@ -41,7 +41,7 @@ class StateValues(States):
 
 @dataclass(frozen=True)
 class PromptKinds:
-    """What kind of prompt each is, from the data's column `kind`: `kinds_P`."""
+    """What kind of prompt each is, from the data's column `kind`: `kinds_R`."""
 
     title: ClassVar[str] = "kinds of prompts"
     passes: ClassVar[int] = 0

@@ -36,8 +36,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import ActorCritic, Advantages, Counts, Rollout, TokenLoss, Tokens, positive
+from posttrain.algorithms.algorithm import ActorCritic, Advantages, Counts, TokenLoss, Tokens, positive
 from posttrain.algorithms.inputs import CriticValues, Input, ReferenceLogprobs
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.policy import clipped_surrogate
@@ -113,13 +114,13 @@ class PPO(ActorCritic):
         """
         if rollout.values_N is None:
             raise ValueError("PPO compares with what a critic expected, so advantages() needs values_N; got None")
-        rewards_N = rollout.at_end(rollout.rewards_PG)
+        rewards_N = rollout.at_end(rollout.rewards_R)
         metrics = dict[str, float]()
         if self.kl_coefficient:
             kl_N = rollout.kl_N()
             rewards_N = rewards_N - self.kl_coefficient * kl_N
             metrics["kl_coefficient"] = self.kl_coefficient
-            metrics["kl"] = kl_N.sum().item() / rollout.rewards_PG.numel()
+            metrics["kl"] = kl_N.sum().item() / len(rollout.rewards_R)
         advantages_N, returns_N = self.estimate(rewards_N, rollout.values_N, rollout.row_N)
         metrics["value"] = rollout.values_N.mean().item()
         metrics["explained_variance"] = explained_variance(rollout.values_N, returns_N)
@@ -156,6 +157,6 @@ class PPO(ActorCritic):
         metrics = {"value_loss": found.loss.detach(), "value_clip_fraction": found.clipped}
         return TokenLoss(self.value_coefficient * found.loss, metrics)
 
-    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over all tokens of the batch."""
         return reduce.token_mean(values_N, counts.tokens)

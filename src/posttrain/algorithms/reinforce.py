@@ -19,6 +19,7 @@ What to know about it:
   RLOO's is the prompt's own, ReMax's what the prompt's most likely completion earns.
 - The gradient of a completion is a sum over its tokens: long ones weigh more.
 - The batch's mean contains the completion itself, which shrinks its advantage by 1/B.
+- A completion of several branches has a ratio for each, and its loss is the sum over them.
 """
 
 import math
@@ -28,8 +29,9 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Advantages, Counts, OnlineAlgorithm, Rollout, TokenLoss, Tokens, positive
+from posttrain.algorithms.algorithm import Advantages, Counts, OnlineAlgorithm, TokenLoss, Tokens, positive
 from posttrain.algorithms.inputs import Input, ReferenceLogprobs
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import reduce
 from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
@@ -58,39 +60,42 @@ class Reinforce(OnlineAlgorithm):
         return True
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """Subtract the baseline from each completion's reward less its KL.
+        """Subtract the baseline from each row's reward less its KL.
 
-        Metrics: `kl`, the mean over completions of their KL in nats, with a reference.
+        Metrics: `kl`, the mean over rows of their KL in nats, with a reference.
         """
-        rewards_PG, metrics = rollout.rewards_PG, dict[str, float]()
+        rewards_R, metrics = rollout.rewards_R, dict[str, float]()
         if self.kl_coefficient:
-            kl_PG = reduce.sequence_sum(rollout.kl_N(), rollout.row_N, rewards_PG.numel()).view(rewards_PG.shape)
-            rewards_PG = rewards_PG - self.kl_coefficient * kl_PG
-            metrics["kl"] = kl_PG.mean().item()
-        return Advantages(rollout.per_token(rewards_PG - self.baseline(rewards_PG, rollout)), metrics)
+            kl_R = reduce.sequence_sum(rollout.kl_N(), rollout.row_N, len(rewards_R))
+            rewards_R = rewards_R - self.kl_coefficient * kl_R
+            metrics["kl"] = kl_R.mean().item()
+        return Advantages(rollout.per_token(rewards_R - self.baseline(rewards_R, rollout)), metrics)
 
-    def baseline(self, rewards_PG: Float[Tensor, "P G"], rollout: Rollout) -> Tensor:
-        """What a completion is compared with: the mean of the batch."""
-        return rewards_PG.mean()
+    def baseline(self, rewards_R: Float[Tensor, "R"], rollout: Rollout) -> Tensor:
+        """What a row is compared with: the mean of the batch."""
+        return rewards_R.mean()
 
     def loss(self, tokens: Tokens) -> TokenLoss:
-        """Weigh each completion's advantage by its ratio; see `OnlineAlgorithm.loss`. Metrics per token: `ratio`."""
+        """Weigh each branch's advantage by its ratio; see `OnlineAlgorithm.loss`. Metrics per token: `ratio`.
+
+        A branch is one action, so the shares of its own tokens add up to its loss, whatever the length of its row.
+        """
         found = self.surrogate(tokens)
-        length_N = tokens.row_N.bincount()[tokens.row_N]
-        return TokenLoss(found.loss / length_N, {"ratio": found.ratio, "clip_fraction": found.clipped})
+        size_N = tokens.branch_N.bincount()[tokens.branch_N]
+        return TokenLoss(found.loss / size_N, {"ratio": found.ratio, "clip_fraction": found.clipped})
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
-        """Each completion's own ratio, not clipped."""
+        """Each branch's own ratio, not clipped."""
         return sequence_surrogate(
             tokens.logprobs_N,
             tokens.old_N,
             tokens.advantages_N,
-            tokens.row_N,
+            tokens.branch_N,
             clip_low=1.0,
             clip_high=math.inf,
             by_length=False,
         )
 
-    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over the batch's completions; the shares of a completion's tokens add up to its loss."""
+    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+        """Average over the batch's rows; the shares of a branch's tokens add up to its loss."""
         return reduce.token_mean(values_N, counts.sequences)

@@ -27,8 +27,9 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Advantages, Counts, Rollout, TokenLoss, Tokens, positive
+from posttrain.algorithms.algorithm import Advantages, Counts, TokenLoss, Tokens, positive
 from posttrain.algorithms.reinforce import Reinforce
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.policy import clipped_surrogate
@@ -58,7 +59,7 @@ class ReinforcePlusPlus(Reinforce):
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """Normalise what is still to come at each token; `kl_per_token` in the metrics is in nats."""
-        returns_N, metrics = rollout.per_token(rollout.rewards_PG), dict[str, float]()
+        returns_N, metrics = rollout.per_token(rollout.rewards_R), dict[str, float]()
         if self.kl_coefficient:
             kl_N = rollout.kl_N()
             returns_N = returns_N - self.kl_coefficient * returns(kl_N, rollout.row_N)
@@ -72,6 +73,6 @@ class ReinforcePlusPlus(Reinforce):
         )
         return TokenLoss(found.loss, {"ratio": found.ratio, "clip_fraction": found.clipped})
 
-    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over all tokens of the batch."""
         return reduce.token_mean(values_N, counts.tokens)

@@ -25,9 +25,9 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Rollout
 from posttrain.algorithms.inputs import GreedyReward, Input
 from posttrain.algorithms.reinforce import Reinforce
+from posttrain.algorithms.rollout import Rollout
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class ReMax(Reinforce):
         """Greedy completions besides."""
         return (*super().inputs, GreedyReward())
 
-    def baseline(self, rewards_PG: Float[Tensor, "P G"], rollout: Rollout) -> Tensor:
-        """What the prompt's greedy completion earned; raises `ValueError` where that is missing."""
-        if rollout.greedy_P is None:
-            raise ValueError("ReMax compares with the greedy completion, so advantages() needs greedy_P; got None")
-        return rollout.greedy_P[:, None]
+    def baseline(self, rewards_R: Float[Tensor, "R"], rollout: Rollout) -> Tensor:
+        """What the same seat earned in the greedy episode of its task; raises `ValueError` where that is missing."""
+        if rollout.greedy_R is None:
+            raise ValueError("ReMax compares with the greedy completion, so advantages() needs greedy_R; got None")
+        return rollout.greedy_R

@@ -27,8 +27,9 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Rollout, Tokens, enough, positive
+from posttrain.algorithms.algorithm import Tokens, enough_rows, positive
 from posttrain.algorithms.reinforce import Reinforce
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives.advantages import leave_one_out
 from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
@@ -47,18 +48,18 @@ class RLOO(Reinforce):
         super().__post_init__()
         positive(self, "clip", or_zero=True)
 
-    def baseline(self, rewards_PG: Float[Tensor, "P G"], rollout: Rollout) -> Tensor:
-        """The mean of the prompt's other completions; raises `UserError` for groups of one."""
-        enough(self, rewards_PG.shape[-1])
-        return rewards_PG - leave_one_out(rewards_PG)
+    def baseline(self, rewards_R: Float[Tensor, "R"], rollout: Rollout) -> Tensor:
+        """The mean of the other rows of the same task and seat; raises `UserError` for groups of one."""
+        enough_rows(self, rollout)
+        return rewards_R - rollout.compare(rewards_R, leave_one_out)
 
     def surrogate(self, tokens: Tokens) -> PolicyLoss:
-        """Each completion's own ratio, clipped."""
+        """Each branch's own ratio, clipped."""
         return sequence_surrogate(
             tokens.logprobs_N,
             tokens.old_N,
             tokens.advantages_N,
-            tokens.row_N,
+            tokens.branch_N,
             clip_low=self.clip,
             clip_high=self.clip,
             by_length=False,

@@ -30,8 +30,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from posttrain.algorithms.algorithm import Advantages, Rollout, TokenLoss, Tokens, positive
+from posttrain.algorithms.algorithm import Advantages, TokenLoss, Tokens, positive
 from posttrain.algorithms.ppo import PPO
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives.values import gae, length_adaptive_lambda
 
 
@@ -66,7 +67,7 @@ class VAPO(PPO):
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """As PPO's; what earned something is imitated beside, token by token alike."""
-        good_N = rollout.per_token((rollout.rewards_PG > 0).double())
+        good_N = rollout.per_token((rollout.rewards_R > 0).double())
         return super().advantages(rollout)._replace(imitation_N=good_N / good_N.mean().clamp(min=1 / len(good_N)))
 
     def estimate(self, rewards_N: Tensor, values_N: Tensor, row_N: Tensor) -> tuple[Tensor, Tensor]:

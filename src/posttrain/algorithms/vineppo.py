@@ -34,9 +34,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from posttrain import errors
-from posttrain.algorithms.algorithm import Advantages, Counts, Rollout
+from posttrain.algorithms.algorithm import Advantages, Counts
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.inputs import Input, StateValues
+from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
 from posttrain.objectives.values import first_of_rows, step_gains
@@ -80,13 +81,13 @@ class VinePPO(GRPO):
         """
         if rollout.values_N is None or rollout.step_N is None:
             raise ValueError("VinePPO compares states, so advantages() needs values_N and step_N; one of them is None")
-        gains_N = step_gains(rollout.values_N, rollout.step_N, rollout.row_N, rollout.per_token(rollout.rewards_PG))
+        gains_N = step_gains(rollout.values_N, rollout.step_N, rollout.row_N, rollout.per_token(rollout.rewards_R))
         metrics = {
             "value": rollout.values_N[first_of_rows(rollout.row_N)].mean().item(),
             "unchanged": (gains_N == 0).double().mean().item(),
         }
         return Advantages(batch_normalised(gains_N, epsilon=self.std_epsilon), metrics)
 
-    def reduce(self, values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
+    def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
         """Average over all tokens of the batch."""
         return reduce.token_mean(values_N, counts.tokens)

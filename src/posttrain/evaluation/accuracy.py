@@ -23,7 +23,7 @@ class Accuracy:
     accuracy: float
     ci95: tuple[float, float]
     n: int  # tasks
-    samples_per_task: int
+    samples_per_task: int  # of the task that has fewest
     greedy: bool
     pass_at: dict[int, float]  # k -> chance that one of k samples solves a task
     unparsed: float  # share of samples in which no answer was found
@@ -67,9 +67,10 @@ def evaluate(
 
 
 def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accuracy:
-    """Count what was solved in scored groups of equal size; without an outcome, the mean of their rewards.
+    """Count what was solved in scored groups; without an outcome, the mean of their rewards.
 
-    Tasks with an answer that the outcome does not apply to are left out.
+    Tasks with an answer that the outcome does not apply to are left out. Groups may differ in size: pass@k goes up to
+    the smallest.
 
     Raises:
         RewardError: that is all of them.
@@ -83,11 +84,12 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
     judged = [[scores[outcome] for scores in group.scores] for group in groups]
     counts = [(len(scores), sum(score.value >= SOLVED for score in scores)) for scores in judged]
     rates = [solved / size for size, solved in counts]
+    single = all(size == 1 for size, _ in counts)
     size = min(size for size, _ in counts)  # where episodes failed, fewer than were asked for
     trajectories = [t for group in groups for t in group.trajectories]
     return Accuracy(
         accuracy=fmean(rates),
-        ci95=wilson_interval(sum(solved for _, solved in counts), len(groups)) if size == 1 else mean_interval(rates),
+        ci95=wilson_interval(int(sum(rates)), len(groups)) if single else mean_interval(rates),
         n=len(groups),
         samples_per_task=size,
         greedy=greedy,
@@ -111,7 +113,7 @@ def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
         accuracy=fmean(rewards),
         ci95=normal_interval(rewards),
         n=len(kept),
-        samples_per_task=len(kept[0].trajectories),
+        samples_per_task=min(len(group.trajectories) for group in kept),
         greedy=greedy,
         pass_at={},
         unparsed=fmean(any(s.unparsed for s in scores.values()) for group in kept for scores in group.scores),

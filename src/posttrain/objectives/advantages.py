@@ -1,13 +1,13 @@
 """Group-relative advantages: how much better a completion did than the others of the same prompt.
 
-Shape legend: P prompts, G completions per prompt (the group, always the last dimension).
+Shape legend: P groups of G completions each (the group is always the last dimension); R rows, in groups of any size.
 One group `[G]` and a batch of groups `[P, G]` are treated alike: a group never sees another group's rewards.
 
 In every function a group whose rewards are all equal gets exactly 0: subtracting a rounded mean from equal rewards
 can leave a residue, and dividing that by a tiny standard deviation would make an advantage out of rounding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -74,30 +74,29 @@ def group_normalised(
 
 
 def bucket_normalised(
-    rewards_PG: Float[Tensor, "P G"], kinds_P: Sequence[str], *, epsilon: float = 1e-4
-) -> Float[Tensor, "P G"]:
-    """Subtract the mean of all completions of the same kind of prompt, and divide by their standard deviation.
+    rewards_R: Float[Tensor, "R"], buckets: Sequence[Hashable], *, epsilon: float = 1e-4
+) -> Float[Tensor, "R"]:
+    """Subtract the mean of all rows of the same bucket, and divide by their standard deviation.
 
         A_i = (r_i - mean(bucket)) / (std(bucket) + epsilon)
 
-    As `group_normalised`, with a bucket, the groups of one kind, in the place of a group: a prompt that is solved every
-    time still teaches, because others of its kind are not. A completion that is the only one of its kind gets 0. Raises
-    `ValueError` for another number of kinds than groups.
+    As `group_normalised`, with a bucket, such as all groups of one kind, in the place of a group: a prompt that is
+    solved every time still teaches, because others of its kind are not. A row that is alone in its bucket gets 0.
+    Raises `ValueError` for another number of buckets than rows.
 
     Example:
-        >>> bucket_normalised(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), ["sum", "sum"], epsilon=0.0)
-        tensor([[ 0.8660,  0.8660],
-                [-0.8660, -0.8660]])
+        >>> bucket_normalised(torch.tensor([1.0, 1.0, 0.0, 0.0]), ["sum"] * 4, epsilon=0.0)
+        tensor([ 0.8660,  0.8660, -0.8660, -0.8660])
     """
-    if len(kinds_P) != len(rewards_PG):
-        raise ValueError(f"{len(rewards_PG)} groups need as many kinds; got {len(kinds_P)}")
-    found = torch.empty_like(rewards_PG)
-    for kind in dict.fromkeys(kinds_P):
-        here_P = torch.tensor([other == kind for other in kinds_P], device=rewards_PG.device)
-        bucket = rewards_PG[here_P]
-        alone = bucket.numel() == 1  # compared with nothing
-        found[here_P] = 0.0 if alone else group_normalised(bucket.flatten(), epsilon=epsilon).view(bucket.shape)
-    return found
+    if len(buckets) != len(rewards_R):
+        raise ValueError(f"{len(rewards_R)} rows need as many buckets; got {len(buckets)}")
+    found_R = torch.empty_like(rewards_R)
+    for bucket in dict.fromkeys(buckets):
+        here_R = torch.tensor([other == bucket for other in buckets], device=rewards_R.device)
+        members = rewards_R[here_R]
+        alone = len(members) == 1  # compared with nothing
+        found_R[here_R] = 0.0 if alone else group_normalised(members, epsilon=epsilon)
+    return found_R
 
 
 def batch_normalised(values_N: Float[Tensor, "..."], *, epsilon: float = 1e-4) -> Float[Tensor, "..."]:

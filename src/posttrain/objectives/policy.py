@@ -63,7 +63,7 @@ def sequence_surrogate(
     clip_high: float,
     by_length: bool,
 ) -> PolicyLoss:
-    """The clipped surrogate with one ratio for a whole completion; each of its tokens has the same value.
+    """The clipped surrogate with one ratio for a whole completion (or a branch); each of its tokens has the same value.
 
         L_i = -min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i)
         s_i = (pi(o_i | q) / pi_old(o_i | q))^(1/|o_i|)    with `by_length`: GSPO, Zheng et al. 2025, eq. 7

@@ -6,13 +6,12 @@ The denominator is a number that the caller counts over the *whole* batch of an 
 accumulation steps, all workers. Each part then contributes a plain sum, and the sums add up to the same loss and the
 same gradient for every cut. A mean over what happens to be in one micro-batch would not.
 
-Tokens come flat, with `row_N` saying which sequence each belongs to. A padded batch becomes flat by choosing, before
-the loss is computed: `values_BT[mask_BT]` with `rows(mask_BT)`. What is not chosen is not computed, so a NaN or an
-overflow in the padding reaches neither the loss nor, as 0 * inf, its gradient; multiplying by a mask has neither
-property.
+Tokens come flat, with `row_N` saying which sequence each belongs to, or `length_N` how many tokens that has. A padded
+batch becomes flat by choosing, before the loss is computed: `values_BT[mask_BT]` with `rows(mask_BT)`. What is not
+chosen is not computed, so a NaN or an overflow in the padding reaches neither the loss nor, as 0 * inf, its gradient;
+multiplying by a mask has neither property.
 """
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -34,23 +33,22 @@ def token_mean(values_N: Float[Tensor, "N"], denominator: float) -> Float[Tensor
     return values_N.sum() / _positive(denominator)
 
 
-def sequence_mean(values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], denominator: float) -> Float[Tensor, ""]:
+def sequence_mean(values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], denominator: float) -> Float[Tensor, ""]:
     """Average over the tokens of each sequence, then add up the sequences and divide by `denominator`.
 
         L = 1/denominator sum_i 1/|o_i| sum_{n in o_i} values_n
 
     With the batch's number of sequences as the denominator this is GRPO's reduction, Shao et al. 2024, eq. 3
     (https://arxiv.org/abs/2402.03300): every sequence weighs the same, so a token of a long one weighs less.
-    `row_N[n]` is the number of token n's sequence: from 0, in any order, and numbers may be missing. A sequence must be
-    here as a whole: cut a batch between sequences, not inside them. Raises `ValueError` for a denominator not above 0.
+    `length_N[n]` is |o_i| of token n's sequence, counted over the whole batch, so that a sequence need not be here as a
+    whole: a batch may be cut inside sequences. Raises `ValueError` for a denominator that is not above 0.
 
     Example:
-        >>> sequence_mean(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]), denominator=2)  # (2 + 5) / 2
+        >>> sequence_mean(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([2, 2, 1]), denominator=2)  # (2 + 5) / 2
         tensor(3.5000)
     """
-    require_one_shape("sequence_mean", values_N=values_N, row_N=row_N)
-    length_B = torch.bincount(row_N)
-    return (values_N / length_B[row_N]).sum() / _positive(denominator)
+    require_one_shape("sequence_mean", values_N=values_N, length_N=length_N)
+    return (values_N / length_N).sum() / _positive(denominator)
 
 
 def sequence_sum(values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], sequences: int) -> Float[Tensor, "B"]:

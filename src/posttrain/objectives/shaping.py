@@ -1,13 +1,13 @@
 """What is added to a reward before it is compared: penalties on length.
 
-Shape legend: P prompts, G completions per prompt.
+Shape legend: P groups of G rows each; one group `[G]` and a batch of groups `[P, G]` are treated alike.
 """
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def soft_overlong(lengths_PG: Int[Tensor, "..."], longest: int, buffer: int) -> Float[Tensor, "..."]:
+def soft_overlong(lengths: Int[Tensor, "..."], longest: int, buffer: int) -> Float[Tensor, "..."]:
     """A penalty that grows from 0 to -1 over the last `buffer` tokens that a completion may have.
 
         R = 0                                        for |y| <= longest - buffer
@@ -24,12 +24,12 @@ def soft_overlong(lengths_PG: Int[Tensor, "..."], longest: int, buffer: int) -> 
     """
     if not 1 <= buffer <= longest:
         raise ValueError(f"a buffer is 1 to {longest} tokens, the longest completion; got {buffer}")
-    return -((lengths_PG.double() - (longest - buffer)) / buffer).clamp(0.0, 1.0)
+    return -((lengths.double() - (longest - buffer)) / buffer).clamp(0.0, 1.0)
 
 
 def adaptive_length_penalty(
-    rewards_PG: Float[Tensor, "P G"], lengths_PG: Int[Tensor, "P G"], longest: int
-) -> Float[Tensor, "P G"]:
+    rewards_PG: Float[Tensor, "*P G"], lengths_PG: Int[Tensor, "*P G"], longest: int
+) -> Float[Tensor, "*P G"]:
     """A penalty on length that weighs most where a prompt is easy: the share of the longest that a completion takes.
 
         R_i = |y_i| / longest * max(p, 1/G),   p = the share of the prompt's completions that earned something

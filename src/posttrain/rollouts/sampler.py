@@ -54,7 +54,7 @@ class Sampler:
 
         Args:
             draw: the number of the first draw.
-            accepts: whether to learn from a group with these rewards.
+            accepts: whether to learn from a group in which the rows of one seat have these rewards; one seat is enough.
             shaped: a group with the rewards that are learned from; the groups `sampled` keep what they earned.
             max_refills: how often to draw again.
 
@@ -72,12 +72,16 @@ class Sampler:
             if not whole and draw + drawn == 0:
                 raise RewardError(_never(found))
             lost += len(found) - len(whole)
-            groups += [group for group in map(shaped, whole) if accepts(group.rewards)]
+            groups += [
+                group
+                for group in map(shaped, whole)
+                if any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)
+            ]
             drawn += 1
         return Rolled(groups[: self.prompts], sampled, len(sampled) - len(groups) - lost, lost, drawn)
 
-    def greedy_rewards(self, groups: Sequence[Group]) -> list[float]:
-        """What the most likely completion of each group's prompt earns."""
+    def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
+        """What each seat earns in the greedy episode of each group's task, by the seat's name."""
         greedy = replace(self.players, sampling=replace(self.players.sampling, temperature=0.0))
         found = self._sample([group.task for group in groups], greedy, 1, 0)
         if lost := [group for group in found if group.lost]:
@@ -85,7 +89,7 @@ class Sampler:
                 f"no reward applies to the most likely completion of task {lost[0].task.id!r}, to which the algorithm "
                 "compares the others; leave such tasks out, or use another --algorithm"
             )
-        return [group.rewards[0] for group in found]
+        return [dict(zip(group.seat_names, group.rewards, strict=True)) for group in found]
 
     def state_values(self, groups: Sequence[Group], states: States, draw: int) -> list[StateValues]:
         """What the states of each completion are worth, by continuing it from them; `draw` decides by what chance."""

@@ -49,11 +49,14 @@ def _distinct(group: Group) -> float:
 
 
 def _length_correlation(groups: Sequence[Group]) -> float | None:
-    """Of rewards and lengths less their group's means, as prompts that earn more do not count. None if one is still."""
+    """Of rewards and lengths less the means of their group and seat, as prompts that earn more do not count.
+
+    None if one does not vary.
+    """
     rewards, lengths = list[float](), list[float]()
-    for group in groups:
-        tokens = [len(t.logprobs) for t in group.trajectories]
-        rewards += [reward - fmean(group.rewards) for reward in group.rewards]
+    for group, rows in [(each, rows) for each in groups for rows in each.rows_by_seat]:
+        earned, tokens = [group.rewards[row] for row in rows], [len(group.trajectories[row].logprobs) for row in rows]
+        rewards += [reward - fmean(earned) for reward in earned]
         lengths += [count - fmean(tokens) for count in tokens]
     spread = math.sqrt(sum(r * r for r in rewards) * sum(n * n for n in lengths))
     return sum(r * n for r, n in zip(rewards, lengths, strict=True)) / spread if spread > 1e-9 else None

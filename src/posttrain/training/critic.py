@@ -30,5 +30,6 @@ class CriticLoss:
         old_N, returns_N = (batch.column(name, row, values_N) for name in ("values", "returns"))
         assert old_N is not None and returns_N is not None, "the batch has no values and returns"
         loss_N, per_token = self.algorithm.critic_loss(values_N, old_N, returns_N)
-        row_N = torch.tensor(row.rows, device=loss_N.device)
-        return Share(self.algorithm.reduce(loss_N, row_N, batch.counts), per_token)
+        length_N = batch.column("length", row, like=torch.tensor(row.rows, dtype=torch.long, device=loss_N.device))
+        assert length_N is not None, "the batch has no length"
+        return Share(self.algorithm.reduce(loss_N, length_N, batch.counts), per_token)

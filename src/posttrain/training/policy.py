@@ -35,7 +35,7 @@ class PolicyLoss:
         importance_cap: above 0, each token's advantage is weighted by the policy before the first update over the
             sampler, min(pi_old / pi_sampler, cap): truncated importance sampling, which takes out the bias of an engine
             that is not quite the policy (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy
-            RL training"). Where an algorithm's ratio is a whole completion's, so is the weight. A KL or a likelihood in
+            RL training"). Where an algorithm's ratio is of a whole branch, so is the weight. A KL or a likelihood in
             the loss is not weighted.
     """
 
@@ -62,19 +62,19 @@ class PolicyLoss:
             assert numbers_N is not None, f"the batch has no {name}"
             return numbers_N
 
-        row_N = torch.tensor(row.rows, device=old_N.device)
+        branch_N = torch.tensor(row.rows, dtype=torch.long, device=old_N.device)
         gap_N = trainer_N - present("sampler_logprobs")
         advantages_N = present("advantages")
         per_token = {"entropy": found.entropy, "logprob_gap": gap_N.abs()}
         if self.importance_cap:
-            log_weight_N = of_completions(gap_N, row_N) if algorithm.sequence_ratio else gap_N
+            log_weight_N = of_branches(gap_N, branch_N) if algorithm.sequence_ratio else gap_N
             per_token["importance"] = log_weight_N.exp().clamp(max=self.importance_cap)
             advantages_N = advantages_N * per_token["importance"]
         tokens = Tokens(
             found.logprobs,
             old_N,
             advantages_N,
-            row_N,
+            branch_N,
             reference_N=column("reference_logprobs"),
             entropy_N=found.entropy,
             values_N=None if parts.critic is None else parts.critic.values(row, states),
@@ -83,7 +83,9 @@ class PolicyLoss:
             imitation_N=column("imitation"),
         )
         loss_N, told = algorithm.loss(tokens)
-        return Share(algorithm.reduce(loss_N, row_N, batch.counts), per_token | dict(told))
+        length_N = batch.column("length", row, like=branch_N)
+        assert length_N is not None, "the batch has no length"
+        return Share(algorithm.reduce(loss_N, length_N, batch.counts), per_token | dict(told))
 
     @torch.no_grad()
     def _undropped(self, model: LanguageModel, row: PackedRow) -> Tensor:
@@ -92,6 +94,6 @@ class PolicyLoss:
             return model.logprobs(row, self.temperature).logprobs
 
 
-def of_completions(values_N: Tensor, row_N: Tensor) -> Tensor:
-    """The sum over its completion for each token, [N]."""
-    return sequence_sum(values_N, row_N, int(row_N.max()) + 1 if len(row_N) else 0)[row_N]
+def of_branches(values_N: Tensor, branch_N: Tensor) -> Tensor:
+    """The sum over its branch for each token, [N]."""
+    return sequence_sum(values_N, branch_N, int(branch_N.max()) + 1 if len(branch_N) else 0)[branch_N]

@@ -1,21 +1,23 @@
 """From scored groups to what an update learns from: numbers for each sampled token.
 
-Shape letters: N sampled tokens, of a batch or of a micro-batch.
+Shape letters: N sampled tokens of a batch; R rows, one for each episode and trained seat; G rows of a group and seat.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
+from typing import Any
 
 import torch
 
 from posttrain import fast_paths
-from posttrain.algorithms.algorithm import Counts, OnlineAlgorithm, Rollout
+from posttrain.algorithms.algorithm import Counts, OnlineAlgorithm
 from posttrain.algorithms.inputs import CriticValues, declared
+from posttrain.algorithms.rollout import Rollout
 from posttrain.data.packing import Example
 from posttrain.objectives.shaping import adaptive_length_penalty
 from posttrain.training.inputs import columns_of
-from posttrain.training.inputs.context import Columns, Context, examples_in, flat
+from posttrain.training.inputs.context import Columns, Context, branches_in, examples_in, flat
 from posttrain.training.learner import Batch, Column
 from posttrain.types import Group
 
@@ -26,10 +28,25 @@ def shortened(group: Group, weight: float, longest: int) -> Group:
     """A group whose rewards have `weight` times `adaptive_length_penalty` taken off; `longest` as in `policy_batch`."""
     if not weight:
         return group
-    rewards_G = torch.tensor(group.rewards, dtype=torch.float64)
-    lengths_G = torch.tensor([len(trajectory.logprobs) for trajectory in group.trajectories])
-    penalty_PG = weight * adaptive_length_penalty(rewards_G[None], lengths_G[None], longest)
-    return replace(group, rewards=tuple((rewards_G - penalty_PG[0]).tolist()))
+    rewards_R = torch.tensor(group.rewards, dtype=torch.float64)
+    lengths_R = torch.tensor([len(trajectory.logprobs) for trajectory in group.trajectories])
+    for rows_G in map(list, group.rows_by_seat):
+        rewards_R[rows_G] -= weight * adaptive_length_penalty(rewards_R[rows_G], lengths_R[rows_G], longest)
+    return replace(group, rewards=tuple(rewards_R.tolist()))
+
+
+def rows_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """What `Rollout` says of the rows themselves: what they earned, of which group and seat they are, whose tokens."""
+    seats = {name: number for number, name in enumerate(dict.fromkeys(s for g in groups for s in g.seat_names))}
+    sizes, rows = torch.tensor([len(g.trajectories) for g in groups]), [t for g in groups for t in g.trajectories]
+    lengths_R = torch.tensor([len(row.logprobs) for row in rows])
+    return {
+        "rewards_R": torch.tensor([reward for g in groups for reward in g.rewards], dtype=torch.float64),
+        "group_R": torch.repeat_interleave(torch.arange(len(groups)), sizes),
+        "seat_R": torch.tensor([seats[name] for g in groups for name in g.seat_names]),
+        "row_N": torch.repeat_interleave(torch.arange(len(rows)), lengths_R),
+        "sampler_N": flat([row.logprobs for row in rows]),
+    }
 
 
 def policy_batch(
@@ -44,14 +61,15 @@ def policy_batch(
 ) -> tuple[Batch, dict[str, float]]:
     """Give every token its advantage, and leave out groups that carry no gradient.
 
-    The batch has the columns `advantages` and `sampler_logprobs`, and those of `reference_logprobs`, `values`,
-    `returns` and `imitation` that the algorithm has; its scalar `kl` is the mean KL of the sampled completions from the
-    reference in nats, where there is one.
+    Each branch of a row is an example of its own. The batch has the columns `advantages`, `sampler_logprobs` and
+    `length` (sampled tokens of the row, over all its branches), and those of `reference_logprobs`, `values`, `returns`
+    and `imitation` that the algorithm has; its scalar `kl` is the mean KL of the rows from the reference in nats, where
+    there is one.
 
     Args:
-        groups: as many completions in each. Of none, nothing is learned.
+        groups: of any size that the algorithm takes. Of none, nothing is learned.
         algorithm: says what an advantage is.
-        longest: tokens that a completion may have.
+        longest: tokens that a row may have.
         sampled: the columns of the algorithm's inputs that sample.
         context: asked for those of the others.
         seed: as in `Batch`.
@@ -59,50 +77,44 @@ def policy_batch(
     """
     if not groups:
         return Batch([], Counts(0, 0, longest), seed=seed, key=key), {"groups/kept": 0}
-    trajectories = [t for group in groups for t in group.trajectories]
-    lengths = torch.tensor([len(t.logprobs) for t in trajectories])
-    rollout = Rollout(
-        torch.tensor([group.rewards for group in groups], dtype=torch.float64),
-        torch.repeat_interleave(torch.arange(len(trajectories)), lengths),
-        longest,
-        flat([t.logprobs for t in trajectories]),
-        **(sampled or {}),
-        **columns_of(algorithm.inputs, groups, context, samples=False),
-    )
+    of_others = columns_of(algorithm.inputs, groups, context, samples=False)
+    rollout = Rollout(**rows_of(groups), longest=longest, **(sampled or {}), **of_others)
     found = algorithm.advantages(rollout)
     columns = {
         "advantages": found.advantages_N,
         "sampler_logprobs": rollout.sampler_N,
+        "length": rollout.per_token(rollout.lengths_R),
         "reference_logprobs": rollout.reference_N,
         "values": rollout.values_N if declared(algorithm, CriticValues) else None,
         "returns": found.returns_N,
         "imitation": found.imitation_N,
     }
+    lengths = [len(branch.logprobs) for branch in branches_in(groups)]
     tokens = {
-        name: [tuple(part.tolist()) for part in numbers_N.split(lengths.tolist())]
+        name: [tuple(part.tolist()) for part in numbers_N.split(lengths)]
         for name, numbers_N in columns.items()
         if numbers_N is not None
     }
-    kl = {} if rollout.reference_N is None else {"kl": rollout.kl_N().sum().item() / len(trajectories)}
-    counts = Counts(len(trajectories), int(lengths.sum()), longest)
+    rows = len(rollout.rewards_R)
+    kl = {} if rollout.reference_N is None else {"kl": rollout.kl_N().sum().item() / rows}
+    counts = Counts(rows, sum(lengths), longest)
     batch = Batch(examples_in(groups), counts, tokens=tokens, scalars=kl, seed=seed, key=key)
     everything = not (algorithm.silent_at_zero and fast_paths.on("skipped groups"))
-    places = iter(range(len(trajectories)))
-    members = [[next(places) for _ in group.trajectories] for group in groups]
+    numbers = count()
+    members = [[next(numbers) for row in group.trajectories for _ in row.branches] for group in groups]
     taken = [group for group in members if everything or any(any(tokens["advantages"][i]) for i in group)]
     metrics = {"groups/kept": len(taken), **{f"groups/{key}": value for key, value in found.metrics.items()}}
     return batch.chosen(list(chain.from_iterable(taken))), metrics
 
 
 def distance(groups: Sequence[Group], logprobs_of: Callable[[Sequence[Example]], Column]) -> float:
-    """The KL of the policy that sampled from another model, in nats per completion, as its samples show it.
+    """The KL of the policy that sampled from another model, in nats per row, as its samples show it.
 
         KL = E_{y ~ pi} sum_t [ log pi(y_t | y_<t) - log ref(y_t | y_<t) ]
 
     `logprobs_of` gives that model's logprobs of the learned tokens. The samples are drawn at temperature 1. By chance
     it may be below 0.
     """
-    trajectories = [t for group in groups for t in group.trajectories]
-    behind = logprobs_of(examples_in(groups))
-    gone = sum(sum(t.logprobs) - sum(before) for t, before in zip(trajectories, behind, strict=True))
-    return gone / len(trajectories)
+    behind = zip(branches_in(groups), logprobs_of(examples_in(groups)), strict=True)
+    gone = sum(sum(branch.logprobs) - sum(before) for branch, before in behind)
+    return gone / sum(len(group.trajectories) for group in groups)

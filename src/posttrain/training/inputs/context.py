@@ -23,13 +23,13 @@ class Context:
     """What the providers of a step work with.
 
     Attributes:
-        greedy_rewards: samples the most likely completion of each group's prompt; what it earned.
-        state_values: continues completions from their states; what those are worth.
+        greedy_rewards: plays the task of each group once more, greedily; what that earned, by the seat's name.
+        state_values: continues completions from their states; what those are worth, row by row.
         learner: what the reference and the critic say.
         temperature: of the sampling.
     """
 
-    greedy_rewards: Callable[[Sequence[Group]], Sequence[float]] | None = None
+    greedy_rewards: Callable[[Sequence[Group]], Sequence[Mapping[str, float]]] | None = None
     state_values: Callable[[Sequence[Group], States], Sequence[StateValues]] | None = None
     learner: Learner | None = None
     temperature: float = 1.0
@@ -42,17 +42,22 @@ def given(part: T | None, what: str) -> T:
     return part
 
 
-def example_of(trajectory: Trajectory) -> Example:
-    """The tokens of a trajectory exactly as they were sampled; its first context is shared within its group."""
-    prompt = trajectory.turns[0].context_ids
-    return Example(prompt, trajectory.token_ids[len(prompt) :], trajectory.sampled[len(prompt) :])
+def example_of(branch: Trajectory) -> Example:
+    """The tokens of a branch exactly as they were sampled; its first context is shared within its group."""
+    prompt = branch.turns[0].context_ids
+    return Example(prompt, branch.token_ids[len(prompt) :], branch.sampled[len(prompt) :])
+
+
+def branches_in(groups: Sequence[Group]) -> list[Trajectory]:
+    """The branches of all rows of groups, in order."""
+    return [branch for group in groups for row in group.trajectories for branch in row.branches]
 
 
 def examples_in(groups: Sequence[Group]) -> list[Example]:
-    """The trajectories of groups, in order."""
-    return [example_of(trajectory) for group in groups for trajectory in group.trajectories]
+    """An example of each branch, in order."""
+    return [example_of(branch) for branch in branches_in(groups)]
 
 
 def flat(numbers: Sequence[Sequence[float]]) -> Tensor:
-    """One number per token of all completions, [N], in float64."""
+    """One number per token of all rows, [N], in float64."""
     return torch.tensor(list(chain.from_iterable(numbers)), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What the most likely completion of each prompt earned."""
+"""What the greedy episode of each task earned."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,9 +14,10 @@ SAMPLES = True
 
 
 def columns(need: GreedyReward, groups: Sequence[Group], context: Context) -> Columns:
-    """`greedy_P`, [P]."""
+    """`greedy_R`, [R]: of each row what its seat earned."""
     earned = given(context.greedy_rewards, "greedy completions")(groups)
-    return {"greedy_P": torch.tensor(earned, dtype=torch.float64)}
+    rows = [by_seat[seat] for group, by_seat in zip(groups, earned, strict=True) for seat in group.seat_names]
+    return {"greedy_R": torch.tensor(rows, dtype=torch.float64)}
 
 
 def sampled(need: GreedyReward, load: Load) -> tuple[Load, ...]:

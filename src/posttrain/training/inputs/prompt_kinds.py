@@ -11,8 +11,8 @@ SAMPLES = False
 
 
 def columns(need: PromptKinds, groups: Sequence[Group], context: Context) -> Columns:
-    """`kinds_P`: the column `kind` of each task; "" where it has none."""
-    return {"kinds_P": tuple(str(group.task.metadata.get("kind", "")) for group in groups)}
+    """`kinds_R`: of each row the column `kind` of its task; "" where it has none."""
+    return {"kinds_R": tuple(str(group.task.metadata.get("kind", "")) for group in groups for _ in group.trajectories)}
 
 
 def sampled(need: PromptKinds, load: Load) -> tuple[Load, ...]:

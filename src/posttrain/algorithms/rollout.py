@@ -1,0 +1,90 @@
+"""A batch as it was sampled: what the advantages of an online algorithm are computed from.
+
+Shape legend: R rows, one for each episode and trained seat; N sampled tokens, flat and without padding, row after row;
+[P, G] P groups of G rows each. Groups may differ in size, and a row may have no tokens.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Num
+from torch import Tensor
+
+from posttrain.objectives import kl
+from posttrain.objectives.values import last_of_rows
+
+
+class Rollout(NamedTuple):
+    """The rows of a batch. The tokens of a row are those of all its turns, in order, in whatever branch."""
+
+    rewards_R: Float[Tensor, "R"]
+    group_R: Int[Tensor, "R"]  # which task's episodes a row belongs to
+    row_N: Int[Tensor, "N"]  # which row each token belongs to, from 0
+    longest: int = 0  # tokens that a row may have; 0 where there is no such limit
+    sampler_N: Float[Tensor, "N"] | None = None  # logprobs at which the tokens were drawn
+    reference_N: Float[Tensor, "N"] | None = None  # the reference policy's of the same
+    greedy_R: Float[Tensor, "R"] | None = None  # what the row's seat earned in the greedy episode of its task
+    kinds_R: tuple[str, ...] = ()  # what kind of prompt each row answers
+    values_N: Float[Tensor, "N"] | None = None  # what was expected before the token (or before its step) was drawn
+    step_N: Int[Tensor, "N"] | None = None  # which step of its row a token belongs to, where values are of steps
+    seat_R: Int[Tensor, "R"] | None = None  # which seat each row is of; None where there is one
+
+    @property
+    def lengths_R(self) -> Int[Tensor, "R"]:
+        """Tokens of each row."""
+        return torch.bincount(self.row_N, minlength=len(self.rewards_R))
+
+    def per_token(self, values_R: Num[Tensor, "R"]) -> Num[Tensor, "N"]:
+        """One number of each row, for all its tokens."""
+        return values_R[self.row_N]
+
+    def at_end(self, values_R: Float[Tensor, "R"]) -> Float[Tensor, "N"]:
+        """One number of each row, for its last token, which is in its last branch; 0 for the others."""
+        return torch.where(last_of_rows(self.row_N), self.per_token(values_R), 0.0)
+
+    @property
+    def seats(self) -> list[int]:
+        """The number of each row's seat, [R]; 0 where there is one seat."""
+        plain: Any = torch.zeros_like(self.group_R) if self.seat_R is None else self.seat_R
+        return plain.tolist()
+
+    def groups(self) -> list[Int[Tensor, "P G"]]:
+        """The numbers of the rows that are compared with each other: those of one task and seat.
+
+        Groups of one size G are stacked to [P, G], in order; there is one such tensor for each size.
+        """
+        plain: Any = self.group_R
+        members = dict[tuple[int, int], list[int]]()
+        for row, key in enumerate(zip(plain.tolist(), self.seats, strict=True)):
+            members.setdefault(key, []).append(row)
+        by_size = dict[int, list[list[int]]]()
+        for rows in members.values():
+            by_size.setdefault(len(rows), []).append(rows)
+        return [torch.tensor(rows, device=self.group_R.device) for rows in by_size.values()]
+
+    def compare(self, values_R: Float[Tensor, "R"], of_groups: Callable[[Tensor], Tensor]) -> Float[Tensor, "R"]:
+        """Apply a function of groups, [P, G] to [P, G], to the numbers of rows of the same task and the same seat.
+
+        Example:
+            >>> from posttrain.objectives.advantages import mean_centred
+            >>> rewards_R, group_R = torch.tensor([1.0, 0.0, 3.0, 4.0, 5.0]), torch.tensor([0, 0, 1, 1, 1])
+            >>> Rollout(rewards_R, group_R, torch.arange(5)).compare(rewards_R, mean_centred)
+            tensor([ 0.5000, -0.5000, -1.0000,  0.0000,  1.0000])
+        """
+        found_R = torch.empty_like(values_R)
+        for rows_PG in self.groups():
+            found_R[rows_PG] = of_groups(values_R[rows_PG])
+        return found_R
+
+    def per_group(
+        self, values_R: Float[Tensor, "R"], of_groups: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "P"] | Bool[Tensor, "P"]:
+        """Apply a function of groups, [P, G] to [P], in the same way: one number for each group, size by size."""
+        return torch.cat([of_groups(values_R[rows_PG]) for rows_PG in self.groups()])
+
+    def kl_N(self) -> Float[Tensor, "N"]:
+        """The KL of each token from the reference, k1; raises `ValueError` without the reference's logprobs."""
+        if self.sampler_N is None or self.reference_N is None:
+            raise ValueError("a KL in the reward needs the reference's logprobs, reference_N; got None")
+        return kl.k1(self.sampler_N, self.reference_N)

@@ -1,0 +1,97 @@
+"""Faults of rows: what is compared with what, and where a row is cut into branches."""
+
+from tests.mutations import Mutation
+
+TYPES, ROLLOUT, ONLINE = "test_types.py", "algorithms/test_rollout.py", "algorithms/test_online.py"
+BRANCHES, DYNAMIC = "training/test_branches.py", "rollouts/test_dynamic.py"
+
+_FAULTS = {
+    ("types.py", TYPES): [
+        ("if turn.restarts or i == 0]", "if turn.restarts]"),
+        ("if turn.restarts or i == 0]", "if i == 0]"),
+        ("ends = [*starts[1:], len(self.turns)]", "ends = starts[1:]"),
+        ("any(turn.restarts for turn in self.turns[1:])", "any(turn.restarts for turn in self.turns)"),
+        ("any(turn.restarts for turn in self.turns[1:])", "False"),
+        ("if name == seat) for seat in dict.fromkeys(names))", ") for seat in dict.fromkeys(names))"),
+        ("if column and len(column) != len(self.trajectories):", "if False:"),
+        ("if column and len(column) != len(self.trajectories):", "if len(column) != len(self.trajectories):"),
+    ],
+    ("algorithms/rollout.py", ROLLOUT): [
+        ("zip(plain.tolist(), self.seats, strict=True)", "zip(plain.tolist(), self.group_R.tolist(), strict=True)"),
+        ("members.setdefault(key, [])", "members.setdefault(key[1], [])"),
+        ("by_size.setdefault(len(rows), [])", "by_size.setdefault(len(by_size), [])"),
+        ("found_R[rows_PG] = of_groups(values_R[rows_PG])", "found_R[rows_PG] = of_groups(values_R)[rows_PG]"),
+        ("found_R[rows_PG] = of_groups(values_R[rows_PG])", "found_R[rows_PG] = of_groups(values_R[rows_PG].T).T"),
+        ("torch.cat([of_groups(values_R[rows_PG])", "torch.cat([of_groups(values_R[rows_PG.T])"),
+        ("minlength=len(self.rewards_R)", "minlength=0"),
+        ("torch.where(last_of_rows(self.row_N), self.per_token(values_R), 0.0)", "self.per_token(values_R)"),
+    ],
+    ("algorithms/rollout.py", ONLINE): [
+        ("values_R[self.row_N]", "values_R.flip(0)[self.row_N]"),
+        ("kl.k1(self.sampler_N, self.reference_N)", "kl.k1(self.reference_N, self.sampler_N)"),
+        ("kl.k1(self.sampler_N", "kl.k3(self.sampler_N"),
+        ("if self.seat_R is None else self.seat_R", ""),
+    ],
+    ("algorithms/algorithm.py", "algorithms/test_grpo.py"): [
+        ("    enough(algorithm, max(sizes))\n", ""),
+        ("    if min(sizes) < algorithm.least_group:\n", "    if False:\n"),
+    ],
+    ("algorithms/gspo.py", BRANCHES): [
+        ("            tokens.branch_N,\n", "            0 * tokens.branch_N,\n"),
+    ],
+    ("training/inputs/context.py", BRANCHES): [
+        (
+            "for row in group.trajectories for branch in row.branches]",
+            "for row in group.trajectories for branch in row.branches[-1:]]",
+        ),
+    ],
+    ("training/policy_batch.py", BRANCHES): [
+        ("rollout.per_token(rollout.lengths_R)", "torch.ones_like(rollout.row_N)"),
+        ("rows = len(rollout.rewards_R)", "rows = len(lengths)"),
+        (
+            "[[next(numbers) for row in group.trajectories for _ in row.branches]",
+            "[[next(numbers) for row in group.trajectories]",
+        ),
+        ("torch.repeat_interleave(torch.arange(len(groups)), sizes)", "torch.arange(int(sizes.sum()))"),
+        (
+            "torch.tensor([seats[name] for g in groups for name in g.seat_names])",
+            "torch.tensor([0 for g in groups for name in g.seat_names])",
+        ),
+        (
+            "enumerate(dict.fromkeys(s for g in groups for s in g.seat_names))",
+            "enumerate(reversed(groups[0].seat_names))",
+        ),
+        ("for rows_G in map(list, group.rows_by_seat):", "for rows_G in [list(range(len(group.rewards)))]:"),
+        ("gone / sum(len(group.trajectories) for group in groups)", "gone / len(branches_in(groups))"),
+    ],
+    ("training/policy.py", BRANCHES): [
+        ('batch.column("length", row, like=branch_N)', "branch_N.bincount()[branch_N]"),
+        ("of_branches(gap_N, branch_N) if", "of_branches(gap_N, 0 * branch_N) if"),
+    ],
+    ("objectives/values.py", BRANCHES): [
+        ("if rows[n] == rows[n + 1]:", "if False:"),
+    ],
+    ("rollouts/dynamic.py", DYNAMIC): [
+        (
+            "if any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)",
+            "if accepts(group.rewards)",
+        ),
+        ("if any(accepts(", "if all(accepts("),
+        (
+            "zip(group.seat_names, group.rewards, strict=True)",
+            "zip(group.seat_names, group.rewards[::-1], strict=True)",
+        ),
+    ],
+    ("rollouts/signals.py", "rollouts/test_signals.py"): [
+        ("for rows in each.rows_by_seat]", "for rows in [range(len(each.rewards))]]"),
+    ],
+    ("evaluation/accuracy.py", "evaluation/test_accuracy.py"): [
+        ("size = min(map(len, judged))", "size = len(judged[0])"),
+        ("pass_at_k(len(scores), count, k)", "pass_at_k(size, min(count, size), k)"),
+        ("[count / len(scores) for", "[count / size for"),
+        ("if max(map(len, judged)) == 1 else", "if size == 1 else"),
+        ("min(len(group.trajectories) for group in kept)", "len(kept[0].trajectories)"),
+    ],
+}
+
+MUTATIONS = [Mutation(file, old, new, tests) for (file, tests), pairs in _FAULTS.items() for old, new in pairs]
