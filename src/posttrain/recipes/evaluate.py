@@ -18,6 +18,7 @@ from typing import Any
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.environments import SingleTurn
 from posttrain.environments.env import need_group
+from posttrain.environments.judged import verdicts_kept_in
 from posttrain.errors import DataError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination, numbers, percent
@@ -38,9 +39,9 @@ from posttrain.monitoring import (
     write_report,
 )
 from posttrain.monitoring.samples import samples_of
-from posttrain.rewards import parse_rewards
 from posttrain.rollouts.drive import sample_groups
 from posttrain.rollouts.fitting import fitting
+from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
 from posttrain.rollouts.measures import SOLVED
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.rollouts.setup import refuse_unreadable
@@ -65,6 +66,24 @@ class Evaluate:
     """Another model, such as the one before training: it gets the same tasks, and the difference its interval."""
     reward: str = ""
     """Rewards, such as "numbers" or path/to/file.py:function; the first verifier decides. For gym: sources gym."""
+    judge: str = ""
+    """LLM judges, such as "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from
+    HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward of weight 1, from 0 to 1, unless --reward
+    names it (--reward "helpful=0.5"); a function that takes reward_context asks the others itself."""
+    judge_prompt: str = ""
+    """Prompt of the judges: quality (the default), reference (compares with the task's answer), or a text file with
+    {question} or {conversation}, {answer} and {scale 0 to 10}; of one judge NAME=PROMPT."""
+    judge_temperature: float = 0.0
+    """Sampling temperature of verdicts. One without a score is sampled again, up to twice; at 0, then at 1."""
+    judge_max_new_tokens: int = 1024
+    """Maximum length of a verdict in tokens, reasoning included."""
+    judge_concurrency: int = 16
+    """Maximum number of requests in flight to each judge behind an address."""
+    judge_budget: int = 0
+    """Maximum number of requests to judges behind an address, cached replies included. 0: no limit."""
+    judge_cache: str = ""
+    """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given,
+    judge-cache.jsonl in the run."""
     greedy: bool = False
     """One greedy answer to each task, without samples unless --samples is given too."""
     samples: int | None = None
@@ -161,7 +180,11 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[Examination] = []
-    with directory, Progress("evaluate", answers * len(models), quiet=quiet) as progress:
+    with (
+        directory,
+        verdicts_kept_in(directory.path, parts.judging),
+        Progress("evaluate", answers * len(models), quiet=quiet) as progress,
+    ):
         for saved in models:
             if found:
                 del policy  # its memory is needed for the next one
@@ -226,6 +249,7 @@ class _Parts:
     model: SavedModel
     baseline: SavedModel | None
     notes: tuple[str, ...]
+    judging: JudgeModels
 
 
 def _load(config: Evaluate, saved: SavedModel) -> Policy:
@@ -245,15 +269,20 @@ def _prepare(config: Evaluate) -> _Parts:
         raise UserError("--samples and --max-new-tokens must be 1 or more; greedy answers alone: --greedy")
     if temperature <= 0:
         raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
-    if not (config.reward or config.dataset.startswith("gym:")):
+    judging = judges_in(config, lambda name: saved_model(name).where)
+    gym = config.dataset.startswith("gym:") and not config.judge
+    rewards, _, judge_notes = rewards_with(judging, config, config.reward or ("gym" if gym else ""))
+    if rewards is None:
         raise UserError(
-            'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
+            'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or '
+            "with --judge"
         )
-    environment = SingleTurn(parse_rewards(config.reward or "gym"))
+    environment = SingleTurn(rewards)
     for decoding, (count, _) in config.decodings().items():
         alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.min_group)})"
         need_group(environment, count, alone if decoding == "greedy" else "--samples")
     tasks, notes = _tasks(config, environment)
+    notes += judge_notes
     model = saved_model(config.model)
     baseline = saved_model(config.baseline) if config.baseline else None
     models = [saved for saved in (model, baseline) if saved is not None]
@@ -271,7 +300,8 @@ def _prepare(config: Evaluate) -> _Parts:
         )
     if len(kept) < len(tasks):
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
-    return _Parts(kept, environment, model, baseline, tuple(notes))
+    judging.load()
+    return _Parts(kept, environment, model, baseline, tuple(notes), judging)
 
 
 def _tasks(config: Evaluate, environment: SingleTurn) -> tuple[list[Task], list[str]]:

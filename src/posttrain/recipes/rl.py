@@ -32,6 +32,7 @@ from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.environments.env import need_group
+from posttrain.environments.judged import verdicts_kept_in
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import (
     KL,
@@ -49,8 +50,8 @@ from posttrain.models.critic import CRITICS, Critic
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
-from posttrain.rewards import TIME_LIMITS, VERDICTS
 from posttrain.rollouts.dynamic import Rolled
+from posttrain.rollouts.judges import MAY_DIFFER
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
@@ -130,7 +131,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, longest)
 
-    with _open(config, algorithm, parts, where) as session, TIME_LIMITS.kept_in(session.directory.path / VERDICTS):
+    with _open(config, algorithm, parts, where) as session, verdicts_kept_in(session.directory.path, setup.judging):
         examine = partial(_examine, config, parts, session)
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
@@ -346,7 +347,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "stop_after"),
+        may_differ=("steps", "stop_after", *MAY_DIFFER),
         notes=parts.notes,
         headline=HEADLINE,
     )

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments import SingleTurn
 from posttrain.environments.env import need_group
-from posttrain.environments.overseen import overseen, rewards_in
+from posttrain.environments.overseen import overseen
 from posttrain.errors import DataError, UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.rollouts.drive import OnTokens, finish
 from posttrain.rollouts.dynamic import Sampler
+from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.policy import Policy, trained_policy
 from posttrain.rollouts.scorer import Scorer, load_scorer
@@ -29,7 +30,9 @@ class Setup:
     notes: tuple[str, ...]  # what to tell the user
     judge: SingleTurn  # the environment of held-out tasks: gold rewards are read there, too
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
-    judges: dict[str, str] = field(default_factory=dict[str, str])  # reward models as they are named, and their folders
+    # reward models and local judges as they are named, and their folders
+    judges: dict[str, str] = field(default_factory=dict[str, str])
+    judging: JudgeModels = field(default_factory=JudgeModels)  # models that are asked
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None) -> Sampler:
         """Draws prompts of the tasks and samples their completions."""
@@ -56,13 +59,15 @@ def set_up(
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
-    rewards, gold_rewards = rewards_in(rewards_of(options)), rewards_in(options.gold)
+    judging = judges_in(options, where)
+    rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
     tasks, heldout, met = read_tasks(
         options, SingleTurn(rewards) if rewards else None, SingleTurn(gold_rewards) if gold_rewards else None
     )
     names = names_in(options.reward_model)
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
     models = [_scorer(options, judges[name]) for name in names]
+    judging.load()
     refuse_other_zeros(options.reward_model_use, models)
     gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
     environment, judge, gold = overseen(
@@ -97,12 +102,12 @@ def set_up(
         )
     for scorer in [*models, *([gold_model] if gold_model else [])]:
         _refuse_too_long(options, scorer, [*fitting, *heldout])
-    notes = met
+    notes = [*met, *judge_notes]
     if options.prompts_per_step > len(fitting):
         notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
-    return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold, judges)
+    return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold, judges | judging.folders, judging)
 
 
 def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
@@ -138,18 +143,18 @@ def _scorer(options: OnlineOptions, where: str) -> Scorer:
 
 
 def rewards_of(config: OnlineOptions) -> str:
-    """The rewards as they are typed, none beside a reward model; of a gym: source its own unless others are named.
+    """The rewards as they are typed, none beside a reward model or judge; else of a gym: source its own.
 
     Raises:
         UserError: none are named.
     """
-    if config.reward or config.reward_model:
+    if config.reward or config.reward_model or config.judge:
         return config.reward
     if config.dataset.startswith("gym:"):
         return "gym=1.0"
     raise UserError(
         'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
-        "--reward-model"
+        "--reward-model or --judge"
     )
 
 
