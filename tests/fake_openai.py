@@ -20,12 +20,13 @@ def by_length(body: Body) -> str:
 
 @dataclass
 class Fault:
-    """How one request goes wrong: a status with its headers and body, no reply for a while, or bytes that are none."""
+    """How one request goes wrong: a status with its headers and body, no reply for a while, or a slow one."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict[str, str])
     body: Any = None  # bytes as they are, else JSON
     hang_s: float = 0.0
+    drip_s: float = 0.0  # between two bytes
 
 
 def error(status: int, message: str = "no", *, headers: dict[str, str] | None = None, **about: Any) -> Fault:
@@ -107,7 +108,7 @@ class FakeOpenAI:
             fault = error(404, f"The model `{body['model']}` does not exist.")
         time.sleep(self.pause_s + (fault.hang_s if fault else 0))
         if fault is not None and (fault.status != 200 or fault.body is not None):
-            return self._send(handler, fault.status, fault.body, fault.headers)
+            return self._send(handler, fault.status, fault.body, fault.headers, fault.drip_s)
         answer = self.answer(body)
         message = answer if isinstance(answer, dict) else {"content": answer}
         choice = {"index": 0, "finish_reason": message.pop("finish_reason", "stop")}
@@ -116,13 +117,17 @@ class FakeOpenAI:
         whole = {"id": "1", "object": "chat.completion", "created": 1, "model": self.model}
         return self._send(handler, 200, {**whole, "choices": [choice], "usage": usage}, {})
 
-    def _send(self, handler: BaseHTTPRequestHandler, status: int, body: Any, headers: dict[str, str]) -> None:
+    def _send(
+        self, handler: BaseHTTPRequestHandler, status: int, body: Any, headers: dict[str, str], drip_s: float = 0.0
+    ) -> None:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         handler.send_response(status)
         for name, value in {"content-type": "application/json", "content-length": str(len(raw)), **headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
-        handler.wfile.write(raw)
+        for start in range(0, len(raw), 1 if drip_s else len(raw)):
+            handler.wfile.write(raw[start : start + (1 if drip_s else len(raw))])
+            time.sleep(drip_s)
 
 
 @contextmanager

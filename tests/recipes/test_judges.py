@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.cli import main
+from posttrain.data.digests import model_digest
 from posttrain.monitoring import read_run
 from posttrain.rollouts import openai_chat
 from posttrain.rollouts.transformers import _Decoding
@@ -342,7 +343,7 @@ def test_a_local_model_judges(posttrain, rl, folder):
     assert posttrain(*rl, *options, "--output", "run")[0] == 0
     assert len(rewards()) == 2 and not Path("run/judge-cache.jsonl").exists()
     kept = json.loads(Path("run/environment.json").read_text())
-    assert re.fullmatch(r"kind=sha256:[0-9a-f]{64}", kept["inputs"]["judge"])
+    assert kept["inputs"]["judge"] == f"kind=sha256:{model_digest(folder / 'model')}"
 
 
 @pytest.mark.parametrize(

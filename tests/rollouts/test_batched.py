@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,6 +13,12 @@ from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Request, Sampling
 
 STOP = frozenset({0})
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """For ten seconds at most: one who is never answered waits for ever."""
+    return asyncio.run(asyncio.wait_for(coroutine, 10))
 
 
 def requests(*lengths: int) -> list[Request]:
@@ -40,7 +48,7 @@ async def all_of(batched: BatchedEngine, asked: list[Request]) -> list[int]:
 
 def test_what_is_submitted_together_is_one_batch():
     made = engine()
-    assert asyncio.run(all_of(BatchedEngine(made), requests(3, 1, 2))) == [3, 1, 2]
+    assert run(all_of(BatchedEngine(made), requests(3, 1, 2))) == [3, 1, 2]
     assert [[len(r.token_ids) for r in batch] for batch in made.asked] == [[3, 1, 2]]
 
 
@@ -53,14 +61,14 @@ def test_what_is_submitted_meanwhile_is_the_next_batch():
         await asyncio.sleep(0.05)
         return [await all_of(batched, requests(3, 4)), await first]
 
-    assert asyncio.run(both()) == [[3, 4], [1, 2]]
+    assert run(both()) == [[3, 4], [1, 2]]
     assert [len(batch) for batch in made.asked] == [2, 2]
 
 
 def test_one_who_asks_again_after_the_answer_gets_another_one():
     batched = BatchedEngine(engine())
     for _ in range(3):
-        assert asyncio.run(all_of(batched, requests(1, 2))) == [1, 2]
+        assert run(all_of(batched, requests(1, 2))) == [1, 2]
 
 
 def test_threads_ask_at_the_same_time():
@@ -68,7 +76,7 @@ def test_threads_ask_at_the_same_time():
     batched = BatchedEngine(made)
 
     def ask(n):
-        found[n] = asyncio.run(all_of(batched, requests(n, n + 10)))
+        found[n] = run(all_of(batched, requests(n, n + 10)))
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(1, 7)]
     for thread in threads:
@@ -89,7 +97,7 @@ def test_what_the_engine_raises_is_raised_to_all_who_wait():
     async def both():
         return await asyncio.gather(*(batched.submit(r) for r in requests(1, 2)), return_exceptions=True)
 
-    assert [repr(error) for error in asyncio.run(both())] == ["ValueError('no')"] * 2
+    assert [repr(error) for error in run(both())] == ["ValueError('no')"] * 2
 
 
 def test_sampling_ends_soon_after_the_last_one_has_left_and_the_engine_can_be_asked_again():
@@ -101,9 +109,9 @@ def test_sampling_ends_soon_after_the_last_one_has_left_and_the_engine_can_be_as
             await asyncio.wait_for(all_of(batched, requests(1, 2)), 0.1)
 
     began = time.monotonic()
-    asyncio.run(leave())
+    run(leave())
     made.generate = engine().generate
-    assert asyncio.run(all_of(batched, requests(4))) == [4]
+    assert run(all_of(batched, requests(4))) == [4]
     assert time.monotonic() - began < 5 and not made.asked
 
 
@@ -117,7 +125,7 @@ def test_one_who_leaves_does_not_end_it_for_the_others():
         tasks[0].cancel()
         return (await tasks[1]).token_ids[0]
 
-    assert asyncio.run(one_leaves()) == 2
+    assert run(one_leaves()) == 2
 
 
 def test_one_who_leaves_before_the_batch_begins_is_not_in_it():
@@ -133,5 +141,5 @@ def test_one_who_leaves_before_the_batch_begins_is_not_in_it():
         await first
         return (await tasks[1]).token_ids[0]
 
-    assert asyncio.run(one_leaves()) == 2
+    assert run(one_leaves()) == 2
     assert [[len(r.token_ids) for r in batch] for batch in made.asked] == [[9], [2]]

@@ -102,14 +102,14 @@ def test_replies_and_budget_are_shared_and_outlive_the_process(tmp_path):
 
 
 def test_the_user_says_where_replies_are_kept(tmp_path):
+    """That file stays, whatever its name is."""
+    mine = tmp_path / "out.jsonl.judge-cache.jsonl"
     with fake_openai() as server:
-        found = judges_in(options(judge=f"a={server.url}", judge_cache=str(tmp_path / "mine")))
-        for keep in (found.kept_in, found.kept_beside):
-            with keep(tmp_path / "out.jsonl" if keep == found.kept_beside else tmp_path):
+        found = judges_in(options(judge=f"a={server.url}", judge_cache=str(mine)))
+        for kept in (found.kept_in(tmp_path), found.kept_beside(tmp_path / "out.jsonl"), found.kept_beside(None)):
+            with kept:
                 ask(found.models["a"], "x")
-        with found.kept_beside(None):
-            ask(found.models["a"], "x")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"] and len(server.asked) == 1
+    assert list(tmp_path.iterdir()) == [mine] and len(server.asked) == 1
 
 
 def test_beside_a_file_replies_are_kept_until_it_is_written(tmp_path):

@@ -110,6 +110,14 @@ def test_a_server_that_hangs_is_asked_again(server, monkeypatch):
     assert len(server.asked) == 2 and time.monotonic() - began < 5
 
 
+def test_a_reply_that_comes_a_byte_at_a_time_is_given_up(server, monkeypatch):
+    monkeypatch.setattr(openai_chat, "TIMEOUT_S", 0.5)
+    server.faults.append(Fault(drip_s=0.1, body={"long": "x" * 100}))
+    began = time.monotonic()
+    assert ask(chat_model(server), "ab")[0].text == "Fine.\nScore: 2"
+    assert len(server.asked) == 2 and time.monotonic() - began < 5
+
+
 def test_a_server_that_is_gone_is_named_with_the_cause(server, monkeypatch):
     monkeypatch.setattr(openai_chat, "ATTEMPTS", 3)
     server.stop()
@@ -132,16 +140,25 @@ def test_the_server_says_how_long_to_wait(server, asked, least):
 
 def test_a_server_may_not_ask_to_wait_for_ever(server, monkeypatch):
     monkeypatch.setattr(openai_chat, "LONGEST_PAUSE_S", 0.05)
-    server.faults.append(error(503, headers={"retry-after": "86400"}))
-    assert ask(chat_model(server), "ab")
+    server.faults.append(error(503, headers={"retry-after": "9"}))
+    began = time.monotonic()
+    assert ask(chat_model(server), "ab") and time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("asked", ["-1", "nan", "soon"])
+def test_what_is_no_time_to_wait_is_not_waited_for(server, asked, monkeypatch):
+    monkeypatch.setattr(openai_chat, "PAUSE_S", 0.3)
+    server.faults.append(error(503, headers={"retry-after": asked}))
+    began = time.monotonic()
+    assert ask(chat_model(server), "ab") and 0.2 < time.monotonic() - began < 5
 
 
 def test_pauses_get_longer(server, monkeypatch):
-    monkeypatch.setattr(openai_chat, "PAUSE_S", 0.05)
+    monkeypatch.setattr(openai_chat, "PAUSE_S", 0.2)
     server.faults.extend([error(500)] * 3)
     began = time.monotonic()
     ask(chat_model(server), "ab")
-    assert time.monotonic() - began >= 0.05 * (1 + 2 + 4) * 0.75
+    assert time.monotonic() - began >= 0.2 * (1 + 2 + 4) * 0.75
 
 
 @pytest.mark.parametrize(

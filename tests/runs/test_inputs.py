@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def test_prompts_of_judges_are_kept_and_found_again(here, tmp_path_factory, monk
         (here / name).write_text(f"{name} {{answer}} {{scale 0 to 1}}")
     options = {
         "judge_prompt": "quality kind=p.txt 'brief=my prompt.txt'",
-        "judge": "kind=http://a/v1#m brief=OWNER/NAME",
+        "judge": "kind=http://a/v1#m brief=OWNER/NAME mine=folder",
     }
     found = digests_in(options)["judge_prompt"]
     assert found.startswith("quality kind=sha256:") and found.count("sha256:") == 2
@@ -144,7 +145,8 @@ def test_prompts_of_judges_are_kept_and_found_again(here, tmp_path_factory, monk
     starts = [{"folder": str(here), "inputs": digests_in(options)}]
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     there = relocated(options, run, starts)
-    assert there["judge"] == options["judge"] and f"kind={here}/p.txt" in there["judge_prompt"]
+    assert shlex.split(there["judge"]) == ["kind=http://a/v1#m", "brief=OWNER/NAME", f"mine={here}/folder"]
+    assert f"kind={here}/p.txt" in there["judge_prompt"]
     assert digests_in(there)["judge_prompt"] == found
     for name in ("p.txt", "my prompt.txt"):
         (here / name).unlink()

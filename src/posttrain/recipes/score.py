@@ -63,13 +63,14 @@ class ScoreCompletions:
     """Prompt of the judges: quality (the default), reference (compares with the task's answer), or a text file with
     {question} or {conversation}, {answer} and {scale 0 to 10}; of one judge NAME=PROMPT."""
     judge_temperature: float = 0.0
-    """Sampling temperature of verdicts. One without a score is sampled again, up to twice; at 0, then at 1."""
+    """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
+    temperature 1 where this is 0)."""
     judge_max_new_tokens: int = 1024
     """Maximum length of a verdict in tokens, reasoning included."""
     judge_concurrency: int = 16
     """Maximum number of requests in flight to each judge behind an address."""
     judge_budget: int = 0
-    """Maximum number of requests to judges behind an address, cached replies included. 0: no limit."""
+    """Maximum number of requests to all judges behind addresses; replies in the cache count. 0: no limit."""
     judge_cache: str = ""
     """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given, one next
     to --output until that is complete."""

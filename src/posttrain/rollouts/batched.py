@@ -52,8 +52,6 @@ class BatchedEngine:
 
         try:
             found = self._engine.generate([request for request, _ in asked], look)
-        except _Abandoned:
-            return
         except BaseException as error:
             for _, future in asked:
                 _settle(future, error if isinstance(error, Exception) else RuntimeError(repr(error)))

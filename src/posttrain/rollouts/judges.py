@@ -80,7 +80,7 @@ class JudgeModels:
     @contextmanager
     def _kept(self, path: Path | None) -> Iterator[None]:
         path = Path(self.elsewhere).expanduser() if self.elsewhere else path
-        if path is None or not any(isinstance(model, OpenAIChat) for model in self.models.values()):
+        if path is None:
             yield
             return
         with self.cache.kept_in(path):
