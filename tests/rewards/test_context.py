@@ -25,6 +25,7 @@ def test_a_function_asks_a_judge_by_name_with_seeds_of_the_run():
     model = Says(lambda asked, seed: str(len(asked) / 10))
     reward = Weighted(((from_function(asks), 1.0),))
     context = RewardContext(5, {"kind": model})
+    reward.give(RewardContext(4))  # of a run before
     reward.give(context)
     assert [s.value for s in scores(reward.parts[0][0], EPISODES)] == [0.2, 0.4]
     assert [seed for _, _, seed in model.asked] == [context.seed_for("ab"), context.seed_for("abcd")]

@@ -135,7 +135,7 @@ def test_the_server_says_how_long_to_wait(server, asked, least):
     server.faults.append(error(429, headers={"retry-after": asked}))
     began = time.monotonic()
     ask(chat_model(server), "ab")
-    assert least <= time.monotonic() - began < least + 2
+    assert least <= time.monotonic() - began < least + 5
 
 
 def test_a_server_may_not_ask_to_wait_for_ever(server, monkeypatch):
