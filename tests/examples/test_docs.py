@@ -13,7 +13,8 @@ import pytest
 
 from posttrain.cli import SHARED
 from posttrain.commands import COMMANDS
-from posttrain.rewards import REWARDS, parse_rewards
+from posttrain.rewards import REWARDS, Tags, parse_rewards
+from posttrain.rollouts.judges import named_judges
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("rewards.md", "data.md")]
@@ -37,7 +38,10 @@ def test_an_example_s_command_and_options_exist(page, line, monkeypatch):
     flags = [word for word in words if word.startswith("--")]
     assert flags and {flag[2:].replace("-", "_") for flag in flags} <= options
     if "--reward" in words:
-        parse_rewards(words[words.index("--reward") + 1])
+        typed = words[words.index("--judge") + 1] if "--judge" in words else ""
+        parse_rewards(
+            words[words.index("--reward") + 1], judges={name: Tags(name=name) for name in named_judges(typed)}
+        )
 
 
 def test_the_pages_have_examples():

@@ -2,14 +2,16 @@
 
 import asyncio
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
 
 from posttrain.environments import ScriptedSeat, check_environment
-from posttrain.rewards import apart, parse_rewards
+from posttrain.rewards import RewardContext, apart, parse_rewards
 from posttrain.types import Episode, EpisodeGroup, Message, Task
 from tests.recipes.folders import model_folder
+from tests.rewards.judges.test_pointwise import Says
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -45,6 +47,20 @@ def test_the_majority_of_a_group_is_paid_and_no_answer_is_not():
     ((scores),) = asyncio.run(reward.score_parts([EpisodeGroup(task, episodes[3:] * 2)]))
     assert [score["majority"].value for score in scores] == [0.0, 0.0]
     assert reward.min_group == 2
+
+
+@pytest.mark.parametrize(
+    ("votes", "value"), [(["yes", "Yes.", "no"], 2 / 3), (["no", "no", "hm"], 0.0), (["hm", "?", ""], None)]
+)
+def test_the_critic_is_asked_for_three_votes(votes, value):
+    reward = parse_rewards(f"{EXAMPLES / 'critic.py'}:polite")
+    critic = Says(lambda asked, seed: votes[len(critic.asked) - 1])
+    reward.give(RewardContext(0, {"critic": critic}))
+    episode = Episode(Task((Message("user", "Why?"),)), (Message("assistant", 'Dear "you"'),))
+    ((scores,),) = asyncio.run(reward.score_parts(apart([episode])))
+    assert (scores["polite"].value if scores["polite"].applicable else None) == value
+    assert len({seed for _, _, seed in critic.asked}) == 3
+    assert all(asked.endswith(json.dumps('Dear "you"')) for asked, _, _ in critic.asked)
 
 
 def test_ten_lines_train_and_evaluate(folder, tmp_path, capsys):

@@ -24,7 +24,7 @@ _FAULTS = {
     ("rewards/combine.py", "rewards/test_combine.py rewards/test_learned.py"): [
         ('if role_of(reward) == "verifier"]', "]"),
         ('if role_of(reward) != "monitor"}', "}"),
-        ("if verifiers or any(math.isinf(most) for _, most in judges.values()):", "if verifiers:"),
+        ("if verifiers or asked or any(math.isinf(most) for _, most in judges.values()):", "if verifiers or asked:"),
         ("if most == 1)", ")"),
         (" or bounds_of(found) is not None)", ")"),
         ('(role_of(found) == "verifier" or', "(True or"),
@@ -54,7 +54,7 @@ _FAULTS = {
         ("        declared=declared,\n", ""),
     ],
     ("rewards/custom.py", "rewards/test_custom.py rewards/test_trl.py"): [
-        ('and name not in (*_LOGS, "group"):', "and True:"),
+        ('and name not in (*_LOGS, _CONTEXT, "group"):', "and True:"),
         (
             "return [[next(scores) for _ in group.episodes] for group in groups]",
             "return [list(scores) for _ in groups]",

@@ -416,7 +416,7 @@ MUTATIONS = [
             ("            parts.add(asdict(part))\n", ""),
             ("    parts.remove()\n", ""),
             ("task.id, task.prompt, task.answer", "task.id"),
-            ('not in ("output", "fooled", "to_people")}', 'in ("model",)}'),
+            ("if key not in left_out}", 'if key in ("model",)}'),
             ('"reward": group.rewards[place]', '"reward": group.rewards[0]'),
             ("in group.scores[place].items()", "in group.scores[0].items()"),
             ('seed_for(config.seed, "best-of-n", start)', "config.seed"),

@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 TYPES, ROLLOUT, ONLINE = "test_types.py", "algorithms/test_rollout.py", "algorithms/test_online.py"
-BRANCHES, DYNAMIC = "training/test_branches.py", "rollouts/test_dynamic.py"
+BRANCHES, DYNAMIC = "training/test_branches.py", "rollouts/test_sampler.py"
 
 _FAULTS = {
     ("types.py", TYPES): [
@@ -71,7 +71,7 @@ _FAULTS = {
     ("objectives/values.py", BRANCHES): [
         ("if rows[n] == rows[n + 1]:", "if False:"),
     ],
-    ("rollouts/dynamic.py", DYNAMIC): [
+    ("rollouts/sampler.py", DYNAMIC): [
         (
             "if any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)",
             "if accepts(group.rewards)",

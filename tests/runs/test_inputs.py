@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -106,6 +107,51 @@ def test_reward_models_are_told_apart_by_their_options():
     }
     assert judges_by_option({"reward_model": "runs/a", "gold_model": "runs/a"}, judges)["gold_model"] == ["A"]
     assert judges_by_option({"steps": 3}, {}) == {"reward_model": [], "gold_model": []}
+
+
+def test_judges_are_told_apart_by_their_models_and_not_by_their_addresses(tmp_path):
+    folders = [model_folder(tmp_path / name, seed=seed) for name, seed in (("one", 0), ("two", 1))]
+
+    def digests(typed):
+        judges = {"here/one": str(folders[0]), "here/two": str(folders[1])}
+        options = {"judge": typed}
+        return digests_in(options, judges_by_option(options, judges)).get("judge")
+
+    first = digests("kind=http://a/v1#m brief=here/one")
+    assert first == digests("kind=https://b:8000/v1#m brief=here/one") and first.startswith("kind=sha256:")
+    assert model_digest(folders[0]) in first
+    others = [
+        "kind=http://a/v1#n brief=here/one",
+        "kind=http://a/v1#m brief=here/two",
+        "kin=http://a/v1#m brief=here/one",
+    ]
+    assert len({first, *map(digests, others), digests("brief=here/one kind=http://a/v1#m")}) == 5
+    assert digests("") is None and digests("kind=OWNER/NAME") != digests("kind=OWNER/OTHER")
+
+
+def test_prompts_of_judges_are_kept_and_found_again(here, tmp_path_factory, monkeypatch):
+    (here / "quality").write_text("not a prompt: a name is looked up")
+    for name in ("p.txt", "my prompt.txt"):
+        (here / name).write_text(f"{name} {{answer}} {{scale 0 to 1}}")
+    options = {
+        "judge_prompt": "quality kind=p.txt 'brief=my prompt.txt'",
+        "judge": "kind=http://a/v1#m brief=OWNER/NAME mine=folder",
+    }
+    found = digests_in(options)["judge_prompt"]
+    assert found.startswith("quality kind=sha256:") and found.count("sha256:") == 2
+    run = tmp_path_factory.mktemp("run")
+    keep_code(options, run)
+    assert sorted(path.name for path in (run / "inputs" / "judge_prompt").rglob("*.txt")) == ["my prompt.txt", "p.txt"]
+    starts = [{"folder": str(here), "inputs": digests_in(options)}]
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    there = relocated(options, run, starts)
+    assert shlex.split(there["judge"]) == ["kind=http://a/v1#m", "brief=OWNER/NAME", f"mine={here}/folder"]
+    assert f"kind={here}/p.txt" in there["judge_prompt"]
+    assert digests_in(there)["judge_prompt"] == found
+    for name in ("p.txt", "my prompt.txt"):
+        (here / name).unlink()
+    there = relocated(options, run, starts)
+    assert digests_in(there)["judge_prompt"] == found and str(run) in there["judge_prompt"]
 
 
 def test_other_weights_of_the_same_files_are_another_configuration(here):

@@ -38,6 +38,7 @@ from posttrain.monitoring import Progress, jsonl
 from posttrain.monitoring.overoptimization import best_of_n, best_of_n_kl
 from posttrain.monitoring.parts import Parts
 from posttrain.rollouts.episodes import sample_groups
+from posttrain.rollouts.judges import MAY_DIFFER
 from posttrain.rollouts.options import OnlineOptions, SampledOptions, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
 from posttrain.training import adversarial
@@ -170,7 +171,11 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
         seen.add(_Seen(**part))
     done, every = len(seen.rewards) + seen.lost, len(setup.tasks)
     notes = [*saved.notes(), *setup.notes, *([f"{done} of {every} prompts were done before"] if done else [])]
-    with Progress("best-of-n", every, start=done, quiet=quiet) as progress, setup.opened():
+    with (
+        setup.judging.kept_beside(path),
+        Progress("best-of-n", every, start=done, quiet=quiet) as progress,
+        setup.opened(),
+    ):
         for start in range(done, every, TOGETHER):
             part = _sampled(config, setup, start, progress)
             parts.add(asdict(part))
@@ -226,7 +231,8 @@ def _check(config: BestOfN) -> Path:
 def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
     """All that the answers depend on; prompts by what they say, models by where they are now."""
     prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
-    options = {key: value for key, value in asdict(config).items() if key not in ("output", "fooled", "to_people")}
+    left_out = ("output", "fooled", "to_people", *MAY_DIFFER)
+    options = {key: value for key, value in asdict(config).items() if key not in left_out}
     return {**options, "prompts": blake2b(prompts.encode()).hexdigest(), "models": [model, *setup.judges.values()]}
 
 

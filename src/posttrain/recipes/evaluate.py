@@ -17,6 +17,7 @@ from typing import Any
 
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.environments.gold_rewards import overseen
+from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import DataError, UserError
@@ -39,9 +40,9 @@ from posttrain.monitoring import (
     write_report,
 )
 from posttrain.monitoring.samples import samples_of
-from posttrain.rewards import parse_rewards
 from posttrain.rollouts.episodes import Players, opened, sample_groups
 from posttrain.rollouts.fitting import fitting
+from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
 from posttrain.rollouts.measures import SOLVED
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.rollouts.setup import refuse_unreadable
@@ -71,6 +72,25 @@ class Evaluate:
     played unless --dataset is given. Unless --reward is given, an episode is judged by the environment."""
     environment_args: str = ""
     """Arguments of the environment, such as "highest=100 max_turns=6"."""
+    judge: str = ""
+    """LLM judges, such as "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from
+    HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward of weight 1, from 0 to 1, unless --reward
+    names it (--reward "helpful=0.5"); a function that takes reward_context asks the others itself."""
+    judge_prompt: str = ""
+    """Prompt of the judges: quality (the default), reference (compares with the task's answer), or a text file with
+    {question} or {conversation}, {answer} and {scale 0 to 10}; of one judge NAME=PROMPT."""
+    judge_temperature: float = 0.0
+    """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
+    temperature 1 where this is 0)."""
+    judge_max_new_tokens: int = 1024
+    """Maximum length of a verdict in tokens, reasoning included."""
+    judge_concurrency: int = 16
+    """Maximum number of requests in flight to each judge behind an address."""
+    judge_budget: int = 0
+    """Maximum number of requests to all judges behind addresses; replies in the cache count. 0: no limit."""
+    judge_cache: str = ""
+    """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given,
+    judge-cache.jsonl in the run."""
     greedy: bool = False
     """One greedy answer to each task, without samples unless --samples is given too."""
     samples: int | None = None
@@ -169,6 +189,7 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     found: list[Examination] = []
     with (
         directory,
+        verdicts_kept_in(directory.path, parts.judging),
         Progress("evaluate", answers * len(models), quiet=quiet) as progress,
         opened(parts.environment.environment),
     ):
@@ -241,6 +262,7 @@ class _Parts:
     model: SavedModel
     baseline: SavedModel | None
     notes: tuple[str, ...]
+    judging: JudgeModels
 
 
 def _load(config: Evaluate, saved: SavedModel) -> Policy:
@@ -260,17 +282,22 @@ def _prepare(config: Evaluate) -> _Parts:
         raise UserError("--samples and --max-new-tokens must be 1 or more; greedy answers alone: --greedy")
     if temperature <= 0:
         raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
-    if not (config.reward or config.environment or config.dataset.startswith("gym:")):
+    judging = judges_in(config, lambda name: saved_model(name).where)
+    rewards, _, judge_notes = rewards_with(
+        judging, config, config.reward or ("" if config.judge else _judged_by(config))
+    )
+    if rewards is None:
         raise UserError(
-            'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function'
+            'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or '
+            "with --judge"
         )
     played = load_environment(config.environment, config.environment_args) if config.environment else None
-    rewards = parse_rewards(config.reward or ("environment" if played else "gym"))
     environment = overseen(rewards, environment=played).environment
     for decoding, (count, _) in config.decodings().items():
         alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.min_group)})"
         need_group(environment, count, alone if decoding == "greedy" else "--samples")
     tasks, notes = _tasks(config, environment)
+    notes += judge_notes
     model = saved_model(config.model)
     baseline = saved_model(config.baseline) if config.baseline else None
     models = [saved for saved in (model, baseline) if saved is not None]
@@ -288,7 +315,15 @@ def _prepare(config: Evaluate) -> _Parts:
         )
     if len(kept) < len(tasks):
         notes.append(f"{len(tasks) - len(kept)} prompts over {config.max_prompt_tokens} tokens were left out")
-    return _Parts(kept, environment, model, baseline, tuple(notes))
+    judging.load()
+    return _Parts(kept, environment, model, baseline, tuple(notes), judging)
+
+
+def _judged_by(config: Evaluate) -> str:
+    """The rewards where none are named."""
+    if config.judge:
+        return ""
+    return "environment" if config.environment else "gym" if config.dataset.startswith("gym:") else ""
 
 
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:

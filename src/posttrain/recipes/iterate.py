@@ -19,12 +19,13 @@ from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorith
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.data.digests import digests
+from posttrain.environments.judged import verdicts_kept_in
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
-from posttrain.rewards import TIME_LIMITS, VERDICTS
+from posttrain.rollouts.judges import MAY_DIFFER
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.setup import Setup, set_up
@@ -85,7 +86,7 @@ def run(
 
     with (
         _open(config, algorithm, parts, where) as session,
-        TIME_LIMITS.kept_in(session.directory.path / VERDICTS),
+        verdicts_kept_in(session.directory.path, setup.judging),
         setup.opened(),
     ):
         setup.environment.reward.restore(session.state.get("unbounded", {}))
@@ -184,7 +185,7 @@ def _open(
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("iterate", "stop_after"),
+        may_differ=("iterate", "stop_after", *MAY_DIFFER),
         notes=parts.notes,
         headline=HEADLINE,
     )

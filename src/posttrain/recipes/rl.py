@@ -31,6 +31,7 @@ from posttrain.data import load_texts
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
+from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.scored import need_group
 from posttrain.errors import UserError, unknown
 from posttrain.evaluation.heldout import (
@@ -49,7 +50,7 @@ from posttrain.models.critic import CRITICS, Critic
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
-from posttrain.rewards import TIME_LIMITS, VERDICTS
+from posttrain.rollouts.judges import MAY_DIFFER
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
@@ -132,7 +133,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
 
     with (
         _open(config, algorithm, parts, where) as session,
-        TIME_LIMITS.kept_in(session.directory.path / VERDICTS),
+        verdicts_kept_in(session.directory.path, setup.judging),
         setup.opened(),
     ):
         examine = partial(_examine, config, parts, session)
@@ -350,7 +351,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "stop_after"),
+        may_differ=("steps", "stop_after", *MAY_DIFFER),
         notes=parts.notes,
         headline=HEADLINE,
     )

@@ -3,6 +3,7 @@
     posttrain score --dataset completions.jsonl --reward "numbers=1.0 tags=0.1"
     posttrain score --dataset runs/rl-2026-01-31-1 --reward math --output scored.jsonl
     posttrain score --dataset completions.jsonl --reward-model runs/reward-model-2026-01-31-1 --json
+    posttrain score --dataset completions.jsonl --judge "quality=http://localhost:8000/v1#MODEL"
 
 Rows have `prompt` or `messages`, `completion`, `answer` and perhaps `id`; a run is read from its samples.jsonl. What a
 row earns does not depend on the others, except under a reward that compares the completions of a task: rows with the
@@ -20,13 +21,14 @@ from typing import Any
 from posttrain.background import finish
 from posttrain.data import load_completions, parse_columns
 from posttrain.data.messages import tools_column, written
-from posttrain.environments.gold_rewards import overseen, rewards_in
+from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import ScoredEnvironment, of_seat
 from posttrain.errors import UserError
 from posttrain.monitoring import Estimate, Progress, Table, jsonl
 from posttrain.monitoring.markup import printable
 from posttrain.monitoring.run import CONFIG, SAMPLES
 from posttrain.rewards import Weighted, apart
+from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
 from posttrain.rollouts.options import check_reward_models
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.rollouts.setup import names_in, refuse_other_zeros, refuse_unreadable
@@ -53,6 +55,27 @@ class ScoreCompletions:
     """Ensemble aggregation: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
     disagreement_penalty: float = 0.5
     """For --reward-model-use uncertain: weight of the variance of the members' scores."""
+    judge: str = ""
+    """LLM judges, such as "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from
+    HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward of weight 1, from 0 to 1, unless --reward
+    names it (--reward "helpful=0.5"); a function that takes reward_context asks the others itself."""
+    judge_prompt: str = ""
+    """Prompt of the judges: quality (the default), reference (compares with the task's answer), or a text file with
+    {question} or {conversation}, {answer} and {scale 0 to 10}; of one judge NAME=PROMPT."""
+    judge_temperature: float = 0.0
+    """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
+    temperature 1 where this is 0)."""
+    judge_max_new_tokens: int = 1024
+    """Maximum length of a verdict in tokens, reasoning included."""
+    judge_concurrency: int = 16
+    """Maximum number of requests in flight to each judge behind an address."""
+    judge_budget: int = 0
+    """Maximum number of requests to all judges behind addresses; replies in the cache count. 0: no limit."""
+    judge_cache: str = ""
+    """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given, one next
+    to --output until that is complete."""
+    seed: int = 0
+    """Seed of the judges' draws."""
     output: str = ""
     """Write every row with its scores and explanations to this file; its name ends with .jsonl."""
     columns: str = ""
@@ -148,10 +171,10 @@ class ScoreResult:
 def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
     """Read, score and, with an output, write; that file is there when all of it is, or not at all."""
     path = jsonl.new_file(config.output) if config.output else None
-    episodes, environment = _prepare(config)
+    episodes, environment, judging = _prepare(config)
     groups = _groups(episodes, environment.reward)
     found: dict[int, Scored] = {}
-    with Progress("score", len(episodes), quiet=quiet) as progress:
+    with judging.kept_beside(path), Progress("score", len(episodes), quiet=quiet) as progress:
         for some in _at_a_time(groups):
             scores = finish(environment.score([group for group, _ in some]))
             for (group, places), of_group in zip(some, scores, strict=True):
@@ -202,17 +225,18 @@ def _at_a_time(
         yield some
 
 
-def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment]:
+def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment, JudgeModels]:
     """Find everything; reward models come last, because they take longest to load."""
     if not config.dataset:
         raise UserError("say what to score with --dataset: a jsonl or parquet file or folder, a hub id, or a run")
-    if not (config.reward or config.reward_model):
+    if not (config.reward or config.reward_model or config.judge):
         raise UserError(
             'say how completions are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
-            "or with --reward-model"
+            "or with --reward-model or --judge"
         )
     check_reward_models(config.reward_model, config.reward_model_use, config.disagreement_penalty)
-    rewards = rewards_in(config.reward)
+    judging = judges_in(config, lambda name: saved_model(name).where)
+    rewards, _, _ = rewards_with(judging, config, config.reward)
     episodes = load_completions(
         _samples(config.dataset),
         split=config.split or None,
@@ -225,6 +249,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         load_scorer(saved_model(name).where, precision=config.precision, microbatch_tokens=config.microbatch_tokens)
         for name in names_in(config.reward_model)
     ]
+    judging.load()
     refuse_other_zeros(config.reward_model_use, models)
     environment, _, _ = overseen(
         rewards,
@@ -233,7 +258,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         use=config.reward_model_use,
         penalty=config.disagreement_penalty,
     )
-    return episodes, environment
+    return episodes, environment, judging
 
 
 def _samples(dataset: str) -> str:

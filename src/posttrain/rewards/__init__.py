@@ -2,7 +2,10 @@
 
 from posttrain.rewards.check import check_gold, check_reward, gold_episode
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, REWARDS, Weighted, parse_rewards
+from posttrain.rewards.context import RewardContext
 from posttrain.rewards.custom import CustomReward, from_function, load_reward, reward_function
+from posttrain.rewards.judges.pointwise import Judge
+from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
 from posttrain.rewards.learned import COMBINATIONS, Disagreement, LearnedReward, Remembered
 from posttrain.rewards.reward import ROLES, EpisodeReward, Named, Reward, apart, score_all, score_each, scoring
 from posttrain.rewards.rules.language import LanguageConsistency
@@ -35,6 +38,8 @@ __all__ = [
     "EpisodeReward",
     "ExactVerifier",
     "GymVerifier",
+    "Judge",
+    "JudgePrompt",
     "LanguageConsistency",
     "LearnedReward",
     "LengthTarget",
@@ -44,6 +49,7 @@ __all__ = [
     "Remembered",
     "Repetition",
     "Reward",
+    "RewardContext",
     "SoftOverlong",
     "StepDiversity",
     "Tags",
@@ -57,6 +63,7 @@ __all__ = [
     "gold_episode",
     "load_reward",
     "parse_rewards",
+    "read_prompt",
     "reward_function",
     "score_all",
     "score_each",

@@ -7,9 +7,11 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from posttrain.errors import UserError, unknown
 from posttrain.rewards.check import unreadable_answers
+from posttrain.rewards.context import RewardContext
 from posttrain.rewards.custom import CustomReward, load_reward
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.reward import EpisodeReward, Named, Reward, bounds_of, min_group_of, role_of, score_all
@@ -49,6 +51,7 @@ REWARDS: dict[str, Callable[[], Reward]] = {
 RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are logged of the sum, beside reward/NAME
 
 DEFAULT_TIMEOUT_S = 300.0
+NO_JUDGES: Mapping[str, Reward] = MappingProxyType({})
 _SHARE = (0.0, 1.0)  # what a reward is taken to give that does not state its bounds
 
 
@@ -92,12 +95,13 @@ class Weighted:
     def outcome(self) -> str:
         """The part that says whether a task was solved: the first verifier; without one, the first reward of at most 1.
 
-        Empty where no verifier is, and a score of 1 does not mean solved: beside a reward model, beside a function that
-        has given a score outside 0 to 1, and for rules that only take something off.
+        Empty where no verifier is, and a score of 1 does not mean solved: beside a reward model or a judge, beside a
+        function that has given a score outside 0 to 1, and for rules that only take something off.
         """
         verifiers = [reward.name for reward, _ in self.parts if role_of(reward) == "verifier"]
         judges = {reward.name: bounds_of(reward) or _SHARE for reward, _ in self.parts if role_of(reward) != "monitor"}
-        if verifiers or any(math.isinf(most) for _, most in judges.values()):
+        asked = any(role_of(reward) == "judge" for reward, _ in self.parts)
+        if verifiers or asked or any(math.isinf(most) for _, most in judges.values()):
             return verifiers[0] if verifiers else ""
         return next((name for name, (_, most) in judges.items() if most == 1), "")
 
@@ -110,6 +114,21 @@ class Weighted:
     def compares(self) -> bool:
         """Whether what an episode earns may depend on the others of its group."""
         return any(compares(reward) for reward, _ in self.parts)
+
+    @property
+    def asks(self) -> list[str]:
+        """The functions that may ask judges."""
+        return [function.name for function in self._functions if function.asks]
+
+    def give(self, context: RewardContext) -> None:
+        """Tell the functions that ask for it what they may ask; once the run knows."""
+        for function in self._functions:
+            function.context[:] = [context]
+
+    @property
+    def _functions(self) -> list[CustomReward]:
+        inner = (reward.reward if isinstance(reward, Named) else reward for reward, _ in self.parts)
+        return [reward for reward in inner if isinstance(reward, CustomReward)]
 
     @property
     def unbounded(self) -> dict[str, float]:
@@ -181,11 +200,14 @@ def compares(reward: Reward) -> bool:
     return reward.mode == "group" if isinstance(reward, CustomReward) else not isinstance(reward, EpisodeReward)
 
 
-def parse_rewards(spec: str | Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Weighted:
+def parse_rewards(
+    spec: str | Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, judges: Mapping[str, Reward] = NO_JUDGES
+) -> Weighted:
     """Rewards from words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`.
 
-    A word is a name of `REWARDS`, or `path/to/file.py:function`; its weight follows after `=` (after the function also
-    after `:`). One that is left out is 1; of a monitor, 0. A path with spaces is put in quotes.
+    A word is a name of `REWARDS` or of `judges`, or `path/to/file.py:function`; its weight follows after `=`
+    (after the function also after `:`). One that is left out is 1; of a monitor, 0. A path with spaces is put in
+    quotes.
 
     Raises:
         UserError: an unknown name (the nearest one given), a weight that is not a number, a name given twice, or a
@@ -201,21 +223,23 @@ def parse_rewards(spec: str | Sequence[str], *, timeout_s: float = DEFAULT_TIMEO
         raise UserError(
             f"cannot read the rewards {spec!r}: {error}; expected words such as gym=1.0 tags=0.1"
         ) from error
-    return Weighted(tuple(_parse_word(word) for word in words), timeout_s)
+    return Weighted(tuple(_parse_word(word, judges) for word in words), timeout_s)
 
 
 _CUSTOM = re.compile(r"(?P<path>.+\.py:[^:=]*)(?:[:=](?P<weight>.*))?", re.DOTALL)
 
 
-def _parse_word(word: str) -> tuple[Reward, float]:
+def _parse_word(word: str, judges: Mapping[str, Reward]) -> tuple[Reward, float]:
     if custom := _CUSTOM.fullmatch(word):
         reward = load_reward(custom["path"])
         return reward, _weight(word, custom["weight"], 0.0 if role_of(reward) == "monitor" else 1.0)
     name, equals, weight = word.partition("=")
     if name.endswith(".py"):
         raise UserError(f"the reward '{word}' names a file; say which function: {name}:FUNCTION")
+    if name in judges:
+        return judges[name], _weight(word, weight if equals else None)
     if name not in REWARDS:
-        raise unknown("reward", name, [*REWARDS, "path/to/file.py:function"])
+        raise unknown("reward", name, [*REWARDS, *judges, "path/to/file.py:function"])
     return REWARDS[name](), _weight(word, weight if equals else None)
 
 

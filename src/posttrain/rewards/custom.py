@@ -17,6 +17,10 @@ the completions of one task, to compare them with each other; other arguments as
 
     def reward(group, completions): ...                        group: posttrain.types.EpisodeGroup
 
+judges that the run names, and its seed, beside any of these
+
+    async def reward(completion, reward_context): ...          reward_context: posttrain.rewards.RewardContext
+
 In a batch `prompts` and `completions` are what TRL's trainers pass: text where the data's prompt is text, and lists of
 {role, content} where it is such a list. One at a time they are text: `prompt` is the last user message, `completion`
 the last thing that the assistant said. A function that needs the conversation takes `episode` (or `episodes`).
@@ -46,6 +50,7 @@ from typing import Any, Literal, TypeVar, cast
 from posttrain import user_code
 from posttrain.background import in_thread, without_exit
 from posttrain.errors import RewardError, UserError, unknown
+from posttrain.rewards.context import RewardContext
 from posttrain.rewards.reward import ROLES, scoring
 from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
 
@@ -62,6 +67,7 @@ _SIGNATURES = (
     "(group, completions)"
 )
 _UNBOUNDED = (-math.inf, math.inf)
+_CONTEXT = "reward_context"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,6 +135,7 @@ class CustomReward:
     rest: bool  # whether it takes **metadata
     declared: Declared = Declared()
     beyond: list[float] = field(default_factory=list[float], compare=False, repr=False)  # its first score not in [0, 1]
+    context: list[RewardContext] = field(default_factory=list[RewardContext], compare=False, repr=False)  # once known
 
     @property
     def role(self) -> str:
@@ -144,6 +151,16 @@ class CustomReward:
     def min_group(self) -> int:
         """As declared."""
         return self.declared.min_group
+
+    @property
+    def asks(self) -> bool:
+        """Whether it takes `reward_context`, and so may ask judges."""
+        return _CONTEXT in (*self.parameters, *self.optional)
+
+    @property
+    def patient(self) -> bool:
+        """Whether it has no time limit of its own: what it asks a judge has."""
+        return self.asks
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
         """Nothing: which answers a function can read is not known before it is asked about a completion."""
@@ -190,6 +207,8 @@ class CustomReward:
 
     async def _call(self, arguments: Mapping[str, Any]) -> object:
         arguments = {**arguments, **{name: _log_nothing for name in _LOGS if name in self.parameters}}
+        if self.asks:
+            arguments[_CONTEXT] = self.context[0] if self.context else RewardContext()
         if inspect.iscoroutinefunction(self.function):
             return await without_exit(self.function(**arguments))
         returned = await in_thread(self.function, **arguments)
@@ -219,7 +238,7 @@ class CustomReward:
         shared = {key for key in episodes[0].task.metadata if all(key in e.task.metadata for e in episodes)}
         for name in self.parameters:
             for episode in episodes:
-                if name not in ours and name not in episode.task.metadata and name not in (*_LOGS, "group"):
+                if name not in ours and name not in episode.task.metadata and name not in (*_LOGS, _CONTEXT, "group"):
                     raise RewardError(_no_such_key(self.name, name, episode))
         wanted = {*self.parameters, *self.optional, *(shared if self.rest else ())}
         metadata = {key: [episode.task.metadata[key] for episode in episodes] for key in wanted & shared}

@@ -24,6 +24,26 @@ class SampledOptions:
     """Ensemble aggregation: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
     disagreement_penalty: float = 0.5
     """For --reward-model-use uncertain: weight of the variance of the members' scores."""
+    judge: str = ""
+    """LLM judges, such as "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from
+    HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward of weight 1, from 0 to 1, unless --reward
+    or --gold names it (--reward "helpful=0.5"); a function that takes reward_context asks the others itself."""
+    judge_prompt: str = ""
+    """Prompt of the judges: quality (the default), reference (compares with the task's answer), or a text file with
+    {question} or {conversation}, {answer} and {scale 0 to 10}; of one judge NAME=PROMPT."""
+    judge_temperature: float = 0.0
+    """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
+    temperature 1 where this is 0)."""
+    judge_max_new_tokens: int = 1024
+    """Maximum length of a verdict in tokens, reasoning included."""
+    judge_concurrency: int = 16
+    """Maximum number of requests in flight to each judge behind an address."""
+    judge_budget: int = 0
+    """Maximum number of requests to all judges behind addresses; replies in the cache count. When it is reached, the
+    run stops with a checkpoint, and --resume with a larger one goes on. 0: no limit."""
+    judge_cache: str = ""
+    """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given,
+    judge-cache.jsonl in the run (best-of-n: next to --output until that is complete)."""
     gold: str = ""
     """Gold rewards: logged (by rl on held-out tasks) and never optimised, to see when the others are gamed. The best
     checkpoint and --stop-after go by gold, where it is given."""

@@ -9,13 +9,14 @@ from typing import Protocol, cast
 from posttrain.background import finish
 from posttrain.data import disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments.env import Environment
-from posttrain.environments.gold_rewards import overseen, rewards_in
+from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import DataError, UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.rollouts.async_engine import Schedule
 from posttrain.rollouts.episodes import OnTokens, Players, opened
+from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.policy import Policy, trained_policy
 from posttrain.rollouts.sampler import Sampler
@@ -41,7 +42,9 @@ class Setup:
     notes: tuple[str, ...]  # what to tell the user
     judge: ScoredEnvironment  # the environment of held-out tasks: gold rewards are read there, too
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
-    judges: dict[str, str] = field(default_factory=dict[str, str])  # reward models as they are named, and their folders
+    # reward models and local judges as they are named, and their folders
+    judges: dict[str, str] = field(default_factory=dict[str, str])
+    judging: JudgeModels = field(default_factory=JudgeModels)  # models that are asked
 
     @property
     def longest(self) -> int:
@@ -76,12 +79,14 @@ def set_up(
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
-    rewards, gold_rewards = rewards_in(rewards_of(options)), rewards_in(options.gold)
+    judging = judges_in(options, where)
+    rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
     names = names_in(options.reward_model)
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
     models = [_scorer(options, judges[name]) for name in names]
+    judging.load()
     refuse_other_zeros(options.reward_model_use, models)
     gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
     environment, judge, gold = overseen(
@@ -114,7 +119,7 @@ def set_up(
     _refuse_too_wide(options, [n for n in lengths if n <= most], min(room, policy.model.context), together)
     for scorer in [*models, *([gold_model] if gold_model else [])]:
         _refuse_too_long(options, scorer, [*fitting, *heldout])
-    notes = met + _notes(options, len(fitting), len(tasks) - len(fitting), most)
+    notes = (*met, *judge_notes, *_notes(options, len(fitting), len(tasks) - len(fitting), most))
     players = Players(
         policy.engine,
         policy.chat,
@@ -123,7 +128,9 @@ def set_up(
         schedule=None if options.schedule == "auto" else cast(Schedule, options.schedule),
         max_lost=options.max_lost,
     )
-    return Setup(fitting, heldout, environment, policy, players, tuple(notes), judge, gold, judges)
+    return Setup(
+        fitting, heldout, environment, policy, players, tuple(notes), judge, gold, judges | judging.folders, judging
+    )
 
 
 def _notes(options: OnlineOptions, tasks: int, left_out: int, most: int) -> list[str]:
@@ -179,12 +186,12 @@ def _scorer(options: OnlineOptions, where: str) -> Scorer:
 
 
 def rewards_of(config: OnlineOptions) -> str:
-    """The rewards as they are typed, none beside a reward model; of a gym: source its own unless others are named.
+    """The rewards as they are typed, none beside a reward model or judge; else of a gym: source its own.
 
     Raises:
         UserError: none are named.
     """
-    if config.reward or config.reward_model:
+    if config.reward or config.reward_model or config.judge:
         return config.reward
     if config.environment:
         return "environment"
@@ -192,7 +199,7 @@ def rewards_of(config: OnlineOptions) -> str:
         return "gym=1.0"
     raise UserError(
         'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
-        "--reward-model"
+        "--reward-model or --judge"
     )
 
 

@@ -22,13 +22,14 @@ from posttrain.errors import UserError, unknown
 FOLDER = "inputs"
 _MARK = "sha256:"
 _SHORT = 12  # characters of a digest that name the folder of a copy
-CODE = ("reward", "gold", "environment", "chat_template")
+CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template")
 """Options that name code or prompts: files that are copied into the run."""
-MODELS = ("model", "reward_model", "gold_model")
+MODELS = ("model", "reward_model", "gold_model", "judge")
 """Options that name models, of which a checkpoint or a digest is all that a run keeps."""
 NAMING = (*SOURCES, *CODE, *MODELS)
-SPLIT = ("reward", "gold", "reward_model")
+SPLIT = ("reward", "gold", "reward_model", "judge", "judge_prompt")
 """Options whose text is split into words wherever there are spaces: a path with spaces is in quotes."""
+_JUDGE = re.compile(r"[\w-]+=")  # what stands before a path in --judge and --judge-prompt
 
 
 def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
@@ -45,9 +46,22 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
         text = options.get(name)
         if isinstance(text, str) and text:
             found[name] = _replaced(name, text, lambda path: f"{_MARK}{_digest(path)}")
+    if judges := options.get("judge"):
+        where = dict(zip(_words(judges), (models or {}).get("judge", ()), strict=False))
+        found["judge"] = " ".join(_judge_digest(word, where.get(word, "")) for word in _words(judges))
     for name, folders in (models or {}).items():
+        if name == "judge":
+            continue
         found[name] = " ".join(_MARK + model_digest(Path(folder)) for folder in folders if Path(folder).is_dir())
     return {name: text for name, text in found.items() if _MARK in text}
+
+
+def _judge_digest(word: str, folder: str) -> str:
+    """NAME=DIGEST of a judge: of a local model's files, or of its name behind an address, which may be another one."""
+    lead = _lead("judge", word)
+    if Path(folder).is_dir() and folder:
+        return word[:lead] + _MARK + model_digest(Path(folder))
+    return word[:lead] + _MARK + digest_of({"model": word[lead:].rpartition("#")[2]})
 
 
 class InputsChanged(UserError):
@@ -97,7 +111,9 @@ def _digests(text: str | None) -> list[str]:
 def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> dict[str, list[str]]:
     """The folders of reward models, which are known by their names, by the options that name them."""
     named = {"reward_model": _words(options.get("reward_model") or ""), "gold_model": [options.get("gold_model")]}
-    return {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
+    found = {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
+    asked = [judges.get(word[_lead("judge", word) :], "") for word in _words(options.get("judge") or "")]
+    return found | ({"judge": asked} if asked else {})
 
 
 def keep_code(options: Mapping[str, Any], run: Path) -> None:
@@ -143,8 +159,9 @@ def _found_again(name: str, text: str, folders: Sequence[str], copies: Sequence[
     words, waiting = _words(text), list(copies)
     moved: list[str] = []
     for word in words:
-        found = [(end, path) for end in _ends(word) if (path := _place(name, word[:end], folders, waiting))]
-        moved.append(found[0][1] + word[found[0][0] :] if found else word)
+        lead, rest = word[: _lead(name, word)], word[_lead(name, word) :]
+        found = [(end, path) for end in _ends(rest) if (path := _place(name, rest[:end], folders, waiting))]
+        moved.append(lead + found[0][1] + rest[found[0][0] :] if found else word)
     if moved == words:
         return text
     return moved[0] if len(words) == 1 and name not in SPLIT else shlex.join(moved)
@@ -152,6 +169,8 @@ def _found_again(name: str, text: str, folders: Sequence[str], copies: Sequence[
 
 def _place(name: str, path: str, folders: Sequence[str], waiting: list[Path]) -> str:
     """Where a path is, here or elsewhere; "" where it is not. Its copy is taken from those that wait for their path."""
+    if not _may_be_path(name, path):
+        return ""
     copy = next((folder for folder in waiting if (folder / Path(path).name).is_file()), None)
     if copy is not None:
         waiting.remove(copy)
@@ -221,9 +240,10 @@ def _replaced(name: str, text: str, by: Callable[[Path], str]) -> str:
         return by(Path(text).expanduser())
     words = _words(text)
     for place, word in enumerate(words):
-        end = next((end for end in _ends(word) if _there(name, word[:end])), 0)
+        lead, rest = word[: _lead(name, word)], word[_lead(name, word) :]
+        end = next((end for end in _ends(rest) if _there(name, rest[:end])), 0)
         if end:
-            words[place] = by(Path(word[:end]).expanduser()) + word[end:]
+            words[place] = lead + by(Path(rest[:end]).expanduser()) + rest[end:]
     return " ".join(words)
 
 
@@ -234,17 +254,30 @@ def _words(text: str) -> list[str]:
         return [text]
 
 
+def _lead(name: str, word: str) -> int:
+    """Where a path may begin within a word: behind NAME= in options of judges."""
+    found = _JUDGE.match(word) if name in ("judge", "judge_prompt") else None
+    return found.end() if found else 0
+
+
 def _ends(word: str) -> list[int]:
     """Where a path may end within a word, the longest first: at its end, or before a `:` or `=`."""
     return [len(word), *(place for place in range(len(word) - 1, 0, -1) if word[place] in ":=")]
 
 
 def _there(name: str, text: str) -> bool:
-    """Whether this part of an option's text is a path that is there; of rewards, which have names too, only Python."""
+    """Whether this part of an option's text is a path that is there."""
     path = os.path.expanduser(text)
-    if not text or (name in ("reward", "gold", "environment") and not text.endswith(".py")):
-        return False
-    return os.path.exists(path) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
+    return _may_be_path(name, text) and (
+        os.path.exists(path) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
+    )
+
+
+def _may_be_path(name: str, text: str) -> bool:
+    """Rewards and prompts have names, too: code ends with .py, and the name of a prompt's file has a dot or a slash."""
+    if name in ("reward", "gold", "environment"):
+        return text.endswith(".py")
+    return bool(text) and (name != "judge_prompt" or "." in text or "/" in text)
 
 
 def _digest(path: Path) -> str:

@@ -1,0 +1,114 @@
+"""Rewards as they are typed, with judges among them."""
+
+import re
+import shlex
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from posttrain.errors import UserError, unknown
+from posttrain.rewards import (
+    REWARDS,
+    TIME_LIMITS,
+    VERDICTS,
+    Judge,
+    JudgePrompt,
+    RewardContext,
+    Weighted,
+    parse_rewards,
+    read_prompt,
+)
+from posttrain.types import ChatModel, Sampling
+
+AT_ONCE = 16  # episodes that a chat model is asked about at the same time, unless it says how many
+
+
+class Judged(NamedTuple):
+    """Rewards to learn from and gold rewards; None where there are none."""
+
+    rewards: Weighted | None
+    gold: Weighted | None
+    notes: tuple[str, ...] = ()  # what to tell the user
+
+
+def judged(
+    reward: str,
+    gold: str = "",
+    *,
+    judges: Mapping[str, ChatModel],
+    prompts: str = "",
+    sampling: Sampling = Judge.sampling,
+    seed: int = 0,
+) -> Judged:
+    """The rewards of two options, and the judges, each of weight 1 unless one of the options names it.
+
+    Where a function takes `reward_context`, judges that are not named are left to it.
+
+    Args:
+        reward: rewards and weights, as typed.
+        gold: gold rewards, as typed.
+        judges: models by the name of the judge.
+        prompts: a prompt for all judges, or NAME=PROMPT for some of them; the others have the default.
+        sampling: of verdicts.
+        seed: of the run.
+
+    Raises:
+        UserError: a judge has the name of another reward; a prompt that is none, or of no judge.
+    """
+    if taken := [name for name in judges if name in REWARDS]:
+        raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
+    asked = _prompts(prompts, judges)
+    found = {
+        name: Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", AT_ONCE))
+        for name, model in judges.items()
+    }
+    rewards = parse_rewards(reward, judges=found) if reward else None
+    read = parse_rewards(gold, judges=found) if gold else None
+    asking = [name for each in (rewards, read) if each for name in each.asks]
+    named = {name for each in (rewards, read) if each for name in each.weights}
+    others = [judge for name, judge in found.items() if name not in named]
+    notes: list[str] = []
+    if asking:
+        notes = [f"judge '{judge.name}' is no reward of its own: '{asking[0]}' may ask it" for judge in others]
+    elif others:
+        rewards = Weighted((*(rewards.parts if rewards else ()), *((judge, 1.0) for judge in others)))
+    context = RewardContext(seed, judges)
+    for each in (rewards, read):
+        if each:
+            each.give(context)
+    return Judged(rewards, read, tuple(notes))
+
+
+class Kept(Protocol):
+    """What keeps replies in a folder."""
+
+    def kept_in(self, folder: Path) -> AbstractContextManager[None]:
+        """For as long as a run lasts."""
+        ...
+
+
+@contextmanager
+def verdicts_kept_in(run: Path, replies: Kept) -> Generator[None]:
+    """Keep in a run what a resumed one must find again: verdicts by a time limit, and the replies of judges."""
+    with TIME_LIMITS.kept_in(run / VERDICTS), replies.kept_in(run):
+        yield
+
+
+def _prompts(typed: str, judges: Mapping[str, ChatModel]) -> dict[str, JudgePrompt]:
+    """The prompt of each judge."""
+    try:
+        words = shlex.split(typed)
+    except ValueError as error:
+        raise UserError(f"cannot read --judge-prompt {typed!r}: {error}; put a path with spaces in quotes") from error
+    by_name: dict[str, JudgePrompt] = {}
+    default = read_prompt("quality")
+    for word in words:
+        named = re.fullmatch(r"([\w-]+)=(.+)", word)
+        if named is None:
+            default = read_prompt(word)
+        elif named[1] not in judges:
+            raise unknown("judge in --judge-prompt:", named[1], judges)
+        else:
+            by_name[named[1]] = read_prompt(named[2])
+    return {name: by_name.get(name, default) for name in judges}

@@ -1,0 +1,71 @@
+"""An engine that answers batches, asked one request at a time."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+
+from posttrain.types import Completion, Engine, Request
+
+_Asked = tuple[Request, "Future[Completion]"]
+
+
+class _Abandoned(Exception):
+    """Nobody waits for the batch any more."""
+
+
+class BatchedEngine:
+    """Collects the requests that are submitted together, on any event loop, and answers them by one `generate`.
+
+    It runs in a daemon thread. What is submitted meanwhile is the next batch. A request may be cancelled; when all of a
+    batch are, sampling ends at the next token.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._lock = engine, threading.Lock()
+        self._waiting: list[_Asked] = []
+        self._working = False
+
+    async def submit(self, request: Request) -> Completion:
+        """The completion of one request; raises what the engine raises."""
+        future: Future[Completion] = Future()
+        with self._lock:
+            self._waiting.append((request, future))
+            first, self._working = not self._working, True
+        if first:  # whatever is ready to run on this loop submits before the thread starts
+            asyncio.get_running_loop().call_soon(threading.Thread(target=self._work, daemon=True).start)
+        return await asyncio.wrap_future(future)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                asked = [(request, future) for request, future in self._waiting if not future.cancelled()]
+                self._waiting, self._working = [], bool(asked)
+            if not asked:
+                return
+            self._answer(asked)
+
+    def _answer(self, asked: Sequence[_Asked]) -> None:
+        def look(_: int) -> None:
+            if all(future.cancelled() for _, future in asked):
+                raise _Abandoned
+
+        try:
+            found = self._engine.generate([request for request, _ in asked], look)
+        except BaseException as error:
+            for _, future in asked:
+                _settle(future, error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            return
+        for (_, future), completion in zip(asked, found, strict=True):
+            _settle(future, completion)
+
+
+def _settle(future: "Future[Completion]", outcome: Completion | Exception) -> None:
+    """Answer one who waits, unless they have left."""
+    try:
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+    except InvalidStateError:
+        pass

@@ -1,0 +1,74 @@
+"""A chat model over an engine: messages in, one reply out. `openai_chat.py` has the one over an address."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from posttrain.data.chat import ChatFormat
+from posttrain.data.messages import with_tools
+from posttrain.types import ChatModel, Completion, Message, Reply, Request, Sampling, StopReason, Usage
+
+
+class Submits(Protocol):
+    """An engine that is asked one request at a time; `BatchedEngine` makes one of an engine that answers batches."""
+
+    async def submit(self, request: Request) -> Completion:
+        """The completion of one request."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineChat:
+    """An engine and its words. Conforms to `types.ChatModel`.
+
+    Special tokens that a message spells are ordinary text. A conversation that fills the context gets an empty reply
+    that ended by `StopReason.CONTEXT`.
+
+    Args:
+        engine: what samples.
+        chat_format: its chat template.
+        context: tokens that the model holds.
+        at_once: how many conversations are best asked together.
+    """
+
+    engine: Submits
+    chat_format: ChatFormat
+    context: int
+    at_once: int = 256
+
+    async def chat(
+        self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
+    ) -> Reply:
+        """As in `ChatModel`.
+
+        Raises:
+            TemplateError: the template refuses the conversation.
+        """
+        said = [self.chat_format.in_words(m) if m.role == "assistant" else m for m in messages]
+        prompt = self.chat_format.prompt_ids(with_tools(said, tuple(tools)) if tools else said)
+        room = self.context - len(prompt)
+        if room < 1:
+            return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(len(prompt), 0))
+        fitting = replace(sampling, max_new_tokens=min(room, sampling.max_new_tokens))
+        done = await self.engine.submit(Request(tuple(prompt), fitting, seed))
+        reply = Message("assistant", self.chat_format.decode(done.token_ids))
+        return Reply(reply, done.stop_reason, Usage(len(prompt), len(done.token_ids)))
+
+
+class LateChat:
+    """A chat model that is loaded when `load` is called, or when it is asked first."""
+
+    def __init__(self, make: Callable[[], ChatModel], at_once: int = 256) -> None:
+        self._make, self.at_once = make, at_once
+        self._made: ChatModel | None = None
+
+    def load(self) -> ChatModel:
+        """The model."""
+        self._made = self._made or self._make()
+        return self._made
+
+    async def chat(
+        self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
+    ) -> Reply:
+        """As in `ChatModel`."""
+        return await self.load().chat(messages, sampling=sampling, tools=tools, seed=seed)
