@@ -95,8 +95,9 @@ def surface() -> str:
         lines += [f"posttrain {name} {flag(key)}" for key in (*command.shared, "debug")]
     for name in sorted(ALGORITHMS):
         knobs = flags(type(ALGORITHMS[name]()))
-        command = FAMILY_COMMANDS[ALGORITHMS[name]().family]
-        lines += [f"posttrain {command} --algorithm {name} {typed} = {default}" for typed, default in knobs.items()]
+        family = FAMILY_COMMANDS[ALGORITHMS[name]().family]
+        for command in (family, *(["online-preference"] if family == "preference" else [])):
+            lines += [f"posttrain {command} --algorithm {name} {typed} = {default}" for typed, default in knobs.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -223,6 +224,27 @@ def test_version(run):
         ("rl --kl-coeficient 3", "unknown option '--kl-coeficient'; did you mean '--kl-coefficient'?"),
         ("rl --clip-low -1", "clip_low must be a number of at least 0; got -1.0"),
         ("sft --kl-coefficient 0", "unknown option '--kl-coefficient'"),
+        (
+            "preference --iterate 5",
+            "preference --iterate is a command of its own now; type: posttrain online-preference",
+        ),
+        (
+            "preference --iterate=5",
+            "preference --iterate is a command of its own now; type: posttrain online-preference",
+        ),
+        (
+            "preference --iterate 5 --help",
+            "preference --iterate is a command of its own now; type: posttrain online-pre",
+        ),
+        (
+            "reward-model --ratings r.jsonl",
+            "reward-model --ratings is a command of its own now; type: posttrain reward-m",
+        ),
+        (
+            "evaluate --suite reward --model m",
+            "evaluate --suite is a command of its own now; type: posttrain evaluate-re",
+        ),
+        ("online-preference --iterate 5", "unknown option '--iterate'"),
         ("report", "say which run to report on: posttrain report RUN"),
         ("report nowhere", "no run at nowhere; expected a run directory"),
         ("sft --resume nowhere", "no run at nowhere; expected a run directory"),
@@ -360,7 +382,8 @@ def test_sft_resumed(run, sft, here):
     code, _, err = run("sft", "--resume", "a", "--output", "b")
     assert code == 2 and "leave out --output" in err
     code, _, err = run("rl", "--resume", "a")
-    assert (code, err) == (2, "posttrain: a is a run of posttrain sft, not of posttrain rl\n")
+    assert code == 2
+    assert err == "posttrain: a is a run of posttrain sft, not of posttrain rl; type: posttrain sft --resume a\n"
 
 
 def test_a_run_begins_with_what_it_computes_on_and_keeps_it(run, sft, here):

@@ -1,7 +1,6 @@
 """Options that errors, notes and advice name: each is one that a command has."""
 
 import ast
-import dataclasses
 import itertools
 import re
 import shlex
@@ -13,7 +12,6 @@ import pytest
 from posttrain.algorithms import advise as rules
 from posttrain.cli import find, main, read
 from posttrain.commands import COMMANDS
-from posttrain.options import flag
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "posttrain"
@@ -29,9 +27,8 @@ OF_OTHERS = {
 
 OF_COMMANDS = {
     "best_of_n": ("best-of-n",),
-    "evaluate_reward": ("evaluate",),
-    "iterate": ("preference",),
-    "reward_attributes": ("reward-model",),
+    "evaluate_reward": ("evaluate-reward-model",),
+    "reward_attributes": ("reward-model-attributes",),
     "reward_model": ("reward-model",),
     "verify": ("verify", "rl"),  # it runs the second
 }
@@ -45,9 +42,6 @@ def options_of(command: str) -> set[str]:
     lines = [line for line in SURFACE if line[: len(lead)] == lead]
     found = {word for line in lines for word in line if word.startswith("--")}
     found |= {line[-3].replace("--", "--no-") for line in lines if line[-1] in ("True", "False")}
-    if variant := COMMANDS[command].variant:
-        form, _ = variant[1]()
-        found |= {flag(field.name) for field in dataclasses.fields(form)}
     return found | {"--help", "--version"}
 
 

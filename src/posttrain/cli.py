@@ -20,12 +20,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from posttrain.commands import COMMANDS, EXAMPLES, Command, Load
+from posttrain.commands import COMMANDS, EXAMPLES, Command
 from posttrain.errors import PosttrainError, UserError, described, unknown
 from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
-from posttrain.monitoring.run import CONFIG, read_run
-from posttrain.options import Section, given, parse
+from posttrain.monitoring.run import CONFIG, Run, read_run
+from posttrain.options import Section, flag, given, parse
 from posttrain.runs.callback import load_callback
 from posttrain.runs.inputs import InputsChanged, relocated
 from posttrain.runs.trackers import Tracking
@@ -202,8 +202,7 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
         passed |= _watching(shared)
     if command.fetches:
         fetch(parts[0].model)
-    file, _ = _file(name, command, argv)
-    _, function = _loader(command, argv, file)()
+    _, function = command.load()
     result = function(*parts, **passed)
     as_json = getattr(shared, "json", False)
     if not as_json:
@@ -234,7 +233,8 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     """The options of a command: its own, its algorithm's knobs where it has one, and those it shares with others."""
     command = COMMANDS[name]
     file, origin = _file(name, command, argv)
-    form, _ = _loader(command, argv, file)()
+    _refuse_former(name, argv, file)
+    form, _ = command.load()
     sections = [Section(name, form, table="")]
     if command.knobs is not None:
         algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
@@ -244,11 +244,37 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     return parse(argv, sections, program=f"posttrain {name}", about=about, file=file, origin=origin)
 
 
-def _loader(command: Command, argv: Sequence[str], file: Mapping[str, Any]) -> Load:
-    """How the command's form is loaded: the variant's, where its option is given."""
-    if command.variant and (given(argv, command.variant[0]) or command.variant[0] in file):
-        return command.variant[1]
-    return command.load
+def _refuse_former(name: str, argv: Sequence[str], file: Mapping[str, Any]) -> None:
+    """Say by which name a command goes now that was an option of this one."""
+    for now, command in COMMANDS.items():
+        former = command.formerly
+        if former and former.command == name and (flag(former.option) in _flags(argv) or former.option in file):
+            value = given(argv, former.option) or file.get(former.option) or ""
+            option = f" {flag(former.now)} {value}".rstrip() if former.now else ""
+            raise UserError(
+                f"{name} {flag(former.option)} is a command of its own now; type: posttrain {now}{option}, then the "
+                f"other options"
+            )
+
+
+def _flags(argv: Sequence[str]) -> set[str]:
+    return {token.partition("=")[0] for token in argv}
+
+
+def _renamed(command: Command, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration from when the command was typed otherwise, with its option as it is called now."""
+    former, found = command.formerly, dict(config)
+    if former and former.option in found:
+        value = found.pop(former.option)
+        return {former.now: value, **found} if former.now else found
+    return found
+
+
+def _meant(run: Run) -> str:
+    """The command that goes on with a run, by the name that it has now."""
+    former = ((name, command.formerly) for name, command in COMMANDS.items() if command.formerly)
+    found = (name for name, was in former if (was.command == run.command and was.option in run.config))
+    return next(found, run.command)
 
 
 def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str, Any], str]:
@@ -257,14 +283,17 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
     if config and resume:
         raise UserError("--resume takes its configuration from the run; leave out --config, and give changes as flags")
     if config:
-        return config_file.read(Path(config)), config
+        return _renamed(command, config_file.read(Path(config))), config
     if not resume:
         return {}, ""
     run = read_run(Path(resume))
-    if run.command not in ("", name):
-        raise UserError(f"{resume} is a run of posttrain {run.command}, not of posttrain {name}")
+    if (meant := _meant(run)) not in ("", name):
+        raise UserError(
+            f"{resume} is a run of posttrain {meant}, not of posttrain {name}; type: posttrain {meant} --resume "
+            f"{shlex.quote(resume)}"
+        )
     starts = [run.environment, *run.environment.get("resumed", [])]
-    return relocated(run.config, run.path, starts), str(run.path / CONFIG)
+    return relocated(_renamed(command, run.config), run.path, starts), str(run.path / CONFIG)
 
 
 def _shared(names: Sequence[str]) -> type:

@@ -35,6 +35,15 @@ def _success(result: Any) -> int:
 
 
 @dataclass(frozen=True)
+class Former:
+    """How a command was typed before it had a name of its own: as another one, with an option."""
+
+    command: str
+    option: str
+    now: str = ""  # what the option is called now; "" where it is gone
+
+
+@dataclass(frozen=True)
 class Command:
     """One command.
 
@@ -47,8 +56,8 @@ class Command:
         code: the exit code that the result means.
         fetches: whether a packaged model is fetched first, which is then shown.
         knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
-        variant: an option, and the form that the command has where it is given.
         extra: of posttrain's extras, the one whose packages it needs.
+        formerly: how it was typed before, which old runs and scripts still say.
     """
 
     summary: str
@@ -59,8 +68,8 @@ class Command:
     code: Callable[[Any], int] = _success
     fetches: bool = False
     knobs: Callable[[str], type] | None = None
-    variant: tuple[str, Load] | None = None
     extra: str = ""
+    formerly: Former | None = None
 
 
 def _recipe(module: str, form: str) -> Load:
@@ -192,27 +201,45 @@ COMMANDS: dict[str, Command] = {
         knobs=_knobs("online"),
     ),
     "preference": Command(
-        "learn from pairs which of two responses people chose, or with --iterate from its own",
+        "preference optimisation on pairs or thumbs that are there: DPO and its kin",
         _recipe("preference", "Preferences"),
         _TRAINING,
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("preference"),
-        variant=("iterate", _recipe("iterate", "Iterated")),
+    ),
+    "online-preference": Command(
+        "preference optimisation on the policy's own completions: online and iterated DPO",
+        _recipe("online_preference", "OnlinePreference"),
+        _TRAINING,
+        show=_show_run,
+        answer=_answer_run,
+        knobs=_knobs("preference"),
+        formerly=Former("preference", "iterate", "rounds"),
     ),
     "reward-model": Command(
-        "learn from pairs to score responses as people would, or with --ratings from ratings of attributes",
+        "train a reward model on pairs",
         _recipe("reward_model", "Scoring"),
         _TRAINING,
         show=_show_reward_model,
         answer=_answer_run,
-        variant=("ratings", _recipe("reward_attributes", "Attributes")),
+    ),
+    "reward-model-attributes": Command(
+        "train a reward model on ratings of several attributes, with a gate that weighs them",
+        _recipe("reward_attributes", "Attributes"),
+        _TRAINING,
+        show=_show_reward_model,
+        answer=_answer_run,
+        formerly=Former("reward-model", "ratings", "ratings"),
     ),
     "evaluate": Command(
-        "held-out accuracy with intervals, sampled and greedy; with --suite reward of a reward model",
-        _recipe("evaluate", "Evaluate"),
+        "held-out accuracy with intervals, sampled and greedy", _recipe("evaluate", "Evaluate"), _ASKING
+    ),
+    "evaluate-reward-model": Command(
+        "accuracy and calibration of a reward model on held-out pairs",
+        _recipe("evaluate_reward", "EvaluateReward"),
         _ASKING,
-        variant=("suite", _recipe("evaluate_reward", "EvaluateReward")),
+        formerly=Former("evaluate", "suite"),
     ),
     "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
     "best-of-n": Command(

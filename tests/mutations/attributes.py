@@ -189,7 +189,7 @@ MUTATIONS = [
     ),
     Mutation(
         "commands.py",
-        'variant=("ratings", _recipe("reward_attributes", "Attributes")),',
+        'formerly=Former("reward-model", "ratings", "ratings"),',
         "",
         "recipes/test_reward_attributes.py",
     ),

@@ -150,9 +150,9 @@ MUTATIONS = [
             ),
             ('table="knobs"', "table=None", "rl_its_knobs_and_its_repetition"),
             ("if config and resume:", "if False:", "a_mistake_is_one_line_and_exit_code_2"),
-            ('if run.command not in ("", name):', "if False:", "sft_resumed"),
+            ('if (meant := _meant(run)) not in ("", name):', "if False:", "sft_resumed"),
             ('if getattr(shared, "resume", None) and', "if False and", "sft_resumed"),
-            ("    return relocated(run.config, run.path, ", "    return relocated({}, run.path, ", "sft_resumed"),
+            ("relocated(_renamed(command, run.config), run", "relocated({}, run", "sft_resumed"),
             (
                 'for key in ("output", "resume", "quiet") if',
                 'for key in ("output", "resume") if',
@@ -170,6 +170,17 @@ MUTATIONS = [
                 "_stopped(name, result)",
                 "verify_fails_where_an_item_does",
             ),
+        ]
+    ),
+    *(
+        Mutation(file, old, new, "recipes/test_online_preference.py recipes/test_reward_attributes.py")
+        for file, old, new in [
+            ("cli.py", "was.command == run.command and was.option in run.config", "was.command == run.command"),
+            ("cli.py", "was.command == run.command and was.option in run.config", "False"),
+            ("cli.py", " or former.option in file):", "):"),
+            ("cli.py", "return {former.now: value, **found} if former.now else found", "return found"),
+            ("monitoring/run_directory.py", "command = command or run.command", "command = run.command"),
+            ("recipes/online_preference.py", '("rounds", "iterate", "stop_after")', '("rounds", "stop_after")'),
         ]
     ),
     *(

@@ -43,7 +43,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/iterate.py", old, new, f"recipes/test_iterate.py::{test}")
+        Mutation("recipes/online_preference.py", old, new, f"recipes/test_online_preference.py::{test}")
         for old, new, test in [
             ("(step + 1) % config.renew_reference == 0", "step == 3", NOW),
             ("sampler.roll_out(step)", "sampler.roll_out(0)", "test_every_round_samples_anew"),

@@ -92,7 +92,10 @@ MUTATIONS = [
             ("(starts or [run.environment])[-1]", "run.environment"),
             ("        self._last = step\n", ""),
             ("value if isinstance(value, int) else float(value)", "float(value)"),
-            ("        if config_file.differences(run.config, config):\n", "        if False:\n"),
+            (
+                "        if command != run.command or config_file.differences(run.config, config):\n",
+                "        if False:\n",
+            ),
         ],
     ),
     *_of(

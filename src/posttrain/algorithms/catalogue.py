@@ -87,7 +87,11 @@ def explain(name: str) -> str:
         lines.append(f"    {flag(knob.name)} {knob.default}")
         lines.extend(textwrap.wrap(knob.help, 110, initial_indent=" " * 8, subsequent_indent=" " * 8))
     command = f"posttrain {COMMANDS[algorithm.family]} --algorithm {name} --dataset {DATA[algorithm.family]}"
-    lines += ["", "Run it:", "", f"    {command}", ""]
+    lines += ["", "Run it:", "", f"    {command}"]
+    if isinstance(get(name)(), PreferenceAlgorithm):
+        lines += ["", "or on pairs of the policy's own completions:", ""]
+        lines += [f"    posttrain online-preference --algorithm {name} --dataset {DATA['online']}"]
+    lines += [""]
     return "\n".join(lines)
 
 
@@ -121,9 +125,9 @@ INTRODUCTION = (
     "",
     "*Models in memory* is for all weights trained, with the default knobs. With `--lora-rank` every algorithm holds "
     "one network: the reference is the policy with its adapter off, and the critic a row on its trunk (`--critic own` "
-    "holds a second). What a reference says of pairs is read before training, so that it is not held, but with "
-    "`--iterate` it is. *Passes a step* counts passes over the batch beside sampling: the reference's, the critic's "
-    "values, and the one that is learned from, which goes back as well, once for each update.",
+    "holds a second). What a reference says of pairs is read before training, so that it is not held, but by "
+    "`online-preference` it is. *Passes a step* counts passes over the batch beside sampling: the reference's, the "
+    "critic's values, and the one that is learned from, which goes back as well, once for each update.",
 )
 
 

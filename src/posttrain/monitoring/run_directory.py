@@ -98,6 +98,7 @@ class RunDirectory:
         path: Path,
         config: Mapping[str, Any],
         *,
+        command: str = "",
         may_differ: Collection[str] = (),
         environment: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -106,6 +107,7 @@ class RunDirectory:
         Args:
             path: the run's directory.
             config: all of the command's options, resolved, as they are now.
+            command: which one goes on, where it may have another name now than when the run began.
             may_differ: options that change nothing of the steps already done, such as how many there shall be.
             environment: as in `create`.
 
@@ -122,11 +124,12 @@ class RunDirectory:
         starts = run.environment.get("resumed", [])
         about = describe_environment(config) | dict(environment or {})
         directory = cls(path, about, before=(starts or [run.environment])[-1])
-        if config_file.differences(run.config, config):
+        command = command or run.command
+        if command != run.command or config_file.differences(run.config, config):
             _replace(
-                path / CONFIG, f"# To repeat: posttrain {run.command} --config <this file>\n{config_file.dumps(config)}"
+                path / CONFIG, f"# To repeat: posttrain {command} --config <this file>\n{config_file.dumps(config)}"
             )
-        _write_environment(path, run.environment | {"resumed": [*starts, about]})
+        _write_environment(path, run.environment | {"command": command, "resumed": [*starts, about]})
         return directory
 
     @property

@@ -6,7 +6,7 @@
 
 Most algorithms learn from pairs, of which one response was chosen; kto learns from single responses, each good or bad,
 and takes pairs as well. The prompt of a pair is computed once for both. What differs between algorithms is in
-`algorithms/`, one file each. Pairs that the policy itself samples are `iterate.py`'s.
+`algorithms/`, one file each. Pairs of the policy's own completions: online_preference.py.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from posttrain.training.saved import began_from
 
 @dataclass(frozen=True)
 class Preferences(PairOptions):
-    """Train a policy on preferences. On pairs of its own completions: posttrain preference --iterate 1 --help."""
+    """Train a policy on preferences. On pairs of its own completions: posttrain online-preference."""
 
     algorithm: str = "dpo"
     """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""

@@ -9,8 +9,8 @@
 Bradley and Terry's loss on the scores of the responses to a prompt, which is computed once with all its pairs. With
 held-out pairs the scores come out calibrated: a difference of 1 means odds of 2.7 to 1 that people prefer the one. The
 result is a Hugging Face folder: a sequence classifier with one label, or one for each member of an ensemble, whose chat
-template ends where the score is read. An adapter that was trained is merged into it. Attributes that were rated apart:
-recipes/reward_attributes.
+template ends where the score is read. An adapter that was trained is merged into it. Ratings of
+attributes: recipes/reward_attributes.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ from posttrain.training.saved import began_from
 
 @dataclass(frozen=True)
 class Scoring(ScoreOptions):
-    """Train a reward model on preferences. On ratings of attributes: posttrain reward-model --ratings FILE --help."""
+    """Train a reward model on preferences. On ratings of attributes: posttrain reward-model-attributes."""
 
     pairs_per_step: int = 16
     """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""

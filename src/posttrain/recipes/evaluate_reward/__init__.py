@@ -1,7 +1,7 @@
 """How far a reward model can be trusted: on held-out pairs, by category, and where it goes wrong.
 
-    posttrain evaluate --suite reward --model runs/reward-model-2026-01-31-1 --dataset dev.jsonl
-    posttrain evaluate --suite reward --model OWNER/NAME --dataset allenai/reward-bench --split filtered
+    posttrain evaluate-reward-model --model runs/reward-model-2026-01-31-1 --dataset dev.jsonl
+    posttrain evaluate-reward-model --model OWNER/NAME --dataset allenai/reward-bench --split filtered
 
 Accuracy alone hides what a policy will exploit, so beside it stand how sure the model is when it is wrong, how far its
 scores follow the length of a response, and whether an ensemble disagrees where it errs. Pairs are read in any layout
@@ -19,7 +19,7 @@ from typing import Any
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns, split_for
 from posttrain.data.packing import size_of
 from posttrain.data.preferences import ranked_of, together
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError
 from posttrain.evaluation.pairs import ScoredPair, accuracy, measures, scored_pairs
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import locate
@@ -33,15 +33,12 @@ from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Preference
 
 AT_A_TIME = 64  # prompts between two steps of the progress bar
-SUITES = ("reward",)
 
 
 @dataclass(frozen=True)
 class EvaluateReward:
     """Measure how well a reward model judges held-out pairs."""
 
-    suite: str = "reward"
-    """What is evaluated: reward."""
     dataset: str = ""
     """Held-out pairs: a file, folder, glob or hub id, in any layout that training reads."""
     ties: str = ""
@@ -82,8 +79,6 @@ class Compared(Sample):
 def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = False) -> EvaluateRewardResult:
     """Score every pair with a reward model, and a baseline where there is one, into a new run directory."""
     began = time.monotonic()
-    if config.suite not in SUITES:
-        raise unknown("suite", config.suite, SUITES)
     if config.microbatch_tokens < config.max_tokens:
         raise UserError(
             f"--microbatch-tokens {config.microbatch_tokens} must be at least --max-tokens {config.max_tokens}"
@@ -96,7 +91,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     notes += [note for note in more if note not in notes]
     scorer = _load(config, models[0])
     about = compute_of(scorer.model.body, config.precision) | {"model": models[0].where, "notes": notes}
-    directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
+    directory = RunDirectory.create(output, "evaluate-reward-model", asdict(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[Judged] = []
     done = 0

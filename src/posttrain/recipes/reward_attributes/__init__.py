@@ -1,7 +1,7 @@
 """A reward model that says why: a head for each attribute that people rated, and a gate that makes one score of them.
 
-    posttrain reward-model --ratings ratings.jsonl --eval-share 0.1 --weights "helpfulness=1 verbosity=-0.4"
-    posttrain reward-model --ratings ratings.jsonl --dataset pairs.jsonl --eval-share 0.1 --apart verbosity
+    posttrain reward-model-attributes --ratings ratings.jsonl --eval-share 0.1 --weights "helpfulness=1 verbosity=-0.4"
+    posttrain reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --eval-share 0.1 --apart verbosity
 
 The heads learn the ratings by regression; then trunk and heads are held fixed, and the gate learns from pairs what each
 attribute counts for after a prompt (Wang et al. 2024, https://arxiv.org/abs/2406.12845). Without pairs the weights are
@@ -92,7 +92,7 @@ def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContex
         notes=parts.notes,
         headline={"loss": "loss"},
     )
-    return open_session("reward-model", asdict(config), training, **where)
+    return open_session("reward-model-attributes", asdict(config), training, **where)
 
 
 def _prepare(config: Attributes, resume: Path | None) -> Parts:

@@ -1,7 +1,7 @@
-"""Iterated preference optimisation: the policy samples, a reward judges, pairs are made of that, and it learns; again.
+"""Online preference optimisation: sample, rank by a reward, make pairs, update; round after round.
 
-    posttrain preference --iterate 20 --dataset gym:chain_sum
-    posttrain preference --iterate 5 --updates-per-round 8 --warmup-steps 0 --dataset train.jsonl --reward numbers
+    posttrain online-preference --dataset gym:chain_sum
+    posttrain online-preference --rounds 5 --updates-per-round 8 --warmup-steps 0 --dataset train.jsonl --reward numbers
 
 Online DPO is the limit of one update a round (Guo et al. 2024, https://arxiv.org/abs/2402.04792), iterated DPO has many
 (Xiong et al. 2023, https://arxiv.org/abs/2312.11456; Dong et al. 2024, https://arxiv.org/abs/2405.07863). The pairs are
@@ -42,13 +42,13 @@ from posttrain.training.settings import check_settings
 
 
 @dataclass(frozen=True)
-class Iterated(OnlineOptions):
-    """Train a policy on pairs of its own completions."""
+class OnlinePreference(OnlineOptions):
+    """Train a policy on pairs of its own completions, ranked by a reward: online or iterated DPO."""
 
     algorithm: str = "dpo"
     """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
-    iterate: int = 20
-    """Rounds of sampling, pairing and learning."""
+    rounds: int = 20
+    """Rounds of sampling, pairing and updates."""
     updates_per_round: int = 1
     """Updates on the pairs of a round; with one, each learns from what the policy is now: online."""
     pairs_per_step: int = 16
@@ -64,7 +64,7 @@ class Iterated(OnlineOptions):
 
 
 @dataclass(frozen=True)
-class IteratedResult(RunResult):
+class OnlinePreferenceResult(RunResult):
     """What a run found; its steps are rounds."""
 
     before: HeldOut | HeldOutReward | None  # where there are held-out tasks
@@ -72,8 +72,8 @@ class IteratedResult(RunResult):
 
 
 def run(
-    config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
-) -> IteratedResult:
+    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
+) -> OnlinePreferenceResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
     setup, learner, objective = parts.setup, parts.learner, objective_for(algorithm, parts.learner)
@@ -112,10 +112,10 @@ def run(
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)
     before, after = held_out(session.rows)
-    return IteratedResult(*session.ended, before, after)
+    return OnlinePreferenceResult(*session.ended, before, after)
 
 
-def _batches(config: Iterated, pairs: list[Pair], step: int) -> list[list[Pair]]:
+def _batches(config: OnlinePreference, pairs: list[Pair], step: int) -> list[list[Pair]]:
     """What each update of a round learns from; nothing where there are no pairs."""
     if not pairs:
         return []
@@ -132,17 +132,21 @@ class _Parts:
     notes: tuple[str, ...]  # what to tell the user
 
 
-def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
+def _prepare(
+    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None
+) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     check_settings(
         config,
-        counts=("iterate", "updates_per_round", "pairs_per_step", *COUNTS),
+        counts=("rounds", "updates_per_round", "pairs_per_step", *COUNTS),
         zero_or_more=("margin", "renew_reference", "eval_every"),
     )
     check_sampling(config)
     check_evaluations(config)
     if isinstance(algorithm, UnpairedAlgorithm):
-        raise UserError(f"{config.algorithm} learns from single responses; --iterate makes pairs: type --algorithm dpo")
+        raise UserError(
+            f"{config.algorithm} learns from single responses, and pairs are made here; type --algorithm dpo"
+        )
     if config.renew_reference and not declared(algorithm, ReferenceLogprobs):
         raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
     if config.pairing not in PAIRINGS:
@@ -159,29 +163,29 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
     compared = declared(algorithm, ReferenceLogprobs) is not None
     references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
     learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
-    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.iterate))
+    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
     return _Parts(setup, learner, saved.where, notes)
 
 
 def _open(
-    config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
+    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
 ) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, by=chosen_by(parts.setup))
 
     settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
     about = compute_of(parts.setup.policy.model, config.precision)
-    about |= {"model": parts.model, "steps": config.iterate, "judges": parts.setup.judges, "data": digests(settings)}
+    about |= {"model": parts.model, "steps": config.rounds, "judges": parts.setup.judges, "data": digests(settings)}
     training = Training(
-        steps=config.iterate,
+        steps=config.rounds,
         trained=parts.learner,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.iterate),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.rounds),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("iterate", "stop_after"),
+        may_differ=("rounds", "iterate", "stop_after"),  # `iterate`: its name in older runs
         notes=parts.notes,
         headline=HEADLINE,
     )
-    return open_session("preference", settings, training, **where)
+    return open_session("online-preference", settings, training, **where)
