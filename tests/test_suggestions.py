@@ -42,7 +42,7 @@ def options_of(command: str) -> set[str]:
     lines = [line for line in SURFACE if line[: len(lead)] == lead]
     found = {word for line in lines for word in line if word.startswith("--")}
     found |= {line[-3].replace("--", "--no-") for line in lines if line[-1] in ("True", "False")}
-    return found | {"--help", "--version"}
+    return found | {"--help", "--help-all", "--version"}
 
 
 EVERY = set().union(*map(options_of, COMMANDS))
@@ -133,7 +133,7 @@ def test_who_has_a_reward_model_is_told_to_type_its_name(compute: str, capsys: p
 @pytest.mark.parametrize("name", ["rl", "best-of-n"])
 def test_the_help_of_gold_says_what_goes_by_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`evaluation/test_heldout.py` shows that it does."""
-    assert main([name, "--help"]) == 0
+    assert main([name, "--help-all"]) == 0
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "never optimised" in said and "The best checkpoint and --stop-after go by gold" in said
     assert "chosen by" not in said

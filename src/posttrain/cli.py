@@ -16,39 +16,61 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
+from posttrain import usage
 from posttrain.commands import COMMANDS, EXAMPLES, Command
 from posttrain.errors import PosttrainError, UserError, described, unknown
 from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
 from posttrain.monitoring.run import CONFIG, Run, read_run
-from posttrain.options import Section, flag, given, parse
+from posttrain.options import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs.callback import load_callback
 from posttrain.runs.inputs import InputsChanged, relocated
 from posttrain.runs.trackers import Tracking
 
-SHARED: Mapping[str, tuple[Any, Any, str]] = {
-    "config": (Path | None, None, "A TOML file of options, such as the config.toml of a run; flags come on top of it."),
-    "output": (Path | None, None, "Where to write; unless given, a new directory below runs/."),
-    "resume": (Path | None, None, "Go on with the run in this directory, as if it had never been interrupted."),
-    "accept_changes": (
+
+class Shared(NamedTuple):
+    """An option that several commands have."""
+
+    kind: Any
+    default: Any
+    help: str
+    often: bool = False  # whether --help shows it, and not --help-all alone
+
+
+SHARED: Mapping[str, Shared] = {
+    "config": Shared(
+        Path | None,
+        None,
+        "A TOML file of options, such as the config.toml of a run; flags come on top of it.",
+        often=True,
+    ),
+    "output": Shared(Path | None, None, "Directory to write, a new one below runs/ unless given.", often=True),
+    "resume": Shared(
+        Path | None, None, "Run directory to go on with. As if it had never been interrupted.", often=True
+    ),
+    "accept_changes": Shared(
         str,
         "",
         'Options whose files, data or models may be others than when the resumed run began, such as "reward dataset".',
     ),
-    "track": (str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps those it had."),
-    "track_project": (str, "posttrain", "Project or experiment there."),
-    "track_name": (str, "", "Name of the run there; unless given, that of its directory."),
-    "track_tags": (str, "", "Tags of the run there, separated by commas."),
-    "callback": (str, "", "Classes called at the events of the run, such as watch.py:Watch; several in one text."),
-    "quiet": (bool, False, "Hide progress; warnings are still printed."),
-    "json": (bool, False, "End the output with one line of JSON."),
-    "debug": (bool, False, "Show the traceback of an error."),
+    "track": Shared(
+        str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps those it had."
+    ),
+    "track_project": Shared(str, "posttrain", "Project or experiment there."),
+    "track_name": Shared(str, "", "Name of the run there; unless given, that of its directory."),
+    "track_tags": Shared(str, "", "Tags of the run there, separated by commas."),
+    "callback": Shared(
+        str, "", "Classes called at the events of the run, such as watch.py:Watch; several in one text."
+    ),
+    "quiet": Shared(bool, False, "Hide progress; warnings are still printed."),
+    "json": Shared(bool, False, "End the output with one line of JSON."),
+    "debug": Shared(bool, False, "Show the traceback of an error."),
 }
-"""Options that are not a recipe's own: type, default, help. Each command says which it has; all have --debug."""
+"""Each command says which it has; all have --debug."""
 
 
 SPINCOUNT = "1000"
@@ -63,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(words)
         sys.stdout.flush()
         return code
-    except SystemExit as done:  # tyro has printed --help
+    except SystemExit as done:  # help was asked for, and printed
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
         return _complain(f"interrupted{_saved(words)}", 130, words)
@@ -130,13 +152,13 @@ def _complain(message: str, code: int, words: Sequence[str]) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in (*HELP, HELP_ALL, "help"):
         print(overview(), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] == "--version":
         print(f"posttrain {version('posttrain')}")
         return 0
-    if words[1:] in (["-h"], ["--help"]) and words[0] not in COMMANDS and (some := _group(words[0])):
+    if words[1:2] and words[1] in (*HELP, HELP_ALL) and words[0] not in COMMANDS and (some := _group(words[0])):
         print(f"usage: posttrain {words[0]} COMMAND [OPTIONS]\n\ncommands:")
         print("\n".join(_summaries(some)))
         return 0
@@ -183,7 +205,7 @@ def overview() -> str:
             "examples:",
             *examples,
             "",
-            "posttrain COMMAND --help says all about a command.",
+            "posttrain COMMAND --help shows the most used options of a command, --help-all all of them.",
         ]
     )
 
@@ -238,10 +260,13 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     sections = [Section(name, form, table="")]
     if command.knobs is not None:
         algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
-        sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs"))
+        sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs", compact=True))
     sections.append(Section("general", _shared((*command.shared, "debug"))))
-    about = (form.__doc__ or "").strip()
-    return parse(argv, sections, program=f"posttrain {name}", about=about, file=file, origin=origin)
+    about, program = (form.__doc__ or "").strip(), f"posttrain {name}"
+    if {*HELP} & {*argv}:
+        print(usage.page(program, about, sections, from_file(file, sections, origin)))
+        raise SystemExit(0)
+    return parse(argv, sections, program=program, about=about, file=file, origin=origin)
 
 
 def _refuse_former(name: str, argv: Sequence[str], file: Mapping[str, Any]) -> None:
@@ -300,11 +325,10 @@ def _shared(names: Sequence[str]) -> type:
     """A dataclass of the options that a command shares with others."""
     fields: list[tuple[str, Any, Any]] = []
     for name in names:
-        kind, default, text = SHARED[name]
+        kind, default, text, _ = SHARED[name]
         fields.append((name, Annotated[kind, tyro.conf.arg(help=text)], default))
-    form = dataclasses.make_dataclass("Shared", fields, frozen=True)
-    form.__doc__ = ""
-    return form
+    often = " ".join(name for name in names if SHARED[name].often)
+    return dataclasses.make_dataclass("Shared", fields, namespace={"__doc__": "", "HELP": {"run": often}}, frozen=True)
 
 
 def _default(form: type, name: str) -> Any:

@@ -112,6 +112,26 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation(file, old, new, "test_usage.py")
+        for file, old, new in [
+            ("usage.py", "for owner in form.__mro__:", "for owner in reversed(form.__mro__):"),
+            ("usage.py", " if name not in listed]", "]"),
+            ("usage.py", "TOPICS.index(topic) if topic in TOPICS else len(TOPICS)", "-len(topic)"),
+            ("usage.py", 'r"(?<=[.;]) "', 'r"(?<=[.]) "'),
+            ("usage.py", "if len(first) <= room else", "if len(first) < room else"),
+            ("usage.py", "| dict(said)\n    return [", "\n    return ["),
+            ("usage.py", "(_defaults(section.form) | dict(said)).items()", "_defaults(section.form).items()"),
+            ("usage.py", "len(lines[-1]) + len(knob) <= width", "True"),
+            ("usage.py", " - sum(map(len, topics.values()))", ""),
+            ("usage.py", "value is None or value is False or", "value is None or not value or"),
+            ("usage.py", "texts.get(name) or _annotated(kinds[name])", 'texts.get(name, "")'),
+            ("usage.py", "room = WIDTH - len(lead)", "room = width - len(lead)"),
+            ("docstrings.py", "reversed(form.__mro__)", "form.__mro__"),
+            ("cli.py", '"HELP": {"run": often}', '"HELP": {}'),
+            ("options.py", "args=words", "args=list(argv)"),
+        ]
+    ),
+    *(
         Mutation("options.py", old, new, "test_options.py")
         for old, new in [
             ("return [section.form(**_values(part))", "return [part"),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
@@ -45,8 +45,11 @@ from posttrain.training.settings import check_settings
 class OnlinePreference(OnlineOptions):
     """Train a policy on pairs of its own completions, ranked by a reward: online or iterated DPO."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "algorithm rounds updates_per_round pairs_per_step renew_reference",
+    }
     algorithm: str = "dpo"
-    """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
+    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
     rounds: int = 20
     """Rounds of sampling, pairing and updates."""
     updates_per_round: int = 1
@@ -58,9 +61,10 @@ class OnlinePreference(OnlineOptions):
     margin: float = 0.0
     """Leave out pairs whose rewards differ by less."""
     renew_reference: int = 0
-    """Every so many rounds the reference becomes the policy as it is then; 0: it stays the policy before training."""
+    """Rounds between updates of the reference, 0: never. It becomes the policy as it is then; with 0 it stays the
+    policy before training."""
     lr: float = 1e-6
-    """Peak learning rate, reached over the first --warmup-steps rounds. LoRA usually needs about ten times as much."""
+    """Peak learning rate. Reached over the first --warmup-steps rounds; LoRA usually needs about ten times as much."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ and takes pairs as well. The prompt of a pair is computed once for both. What di
 `algorithms/`, one file each. Pairs of the policy's own completions: online_preference.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
@@ -43,8 +43,11 @@ from posttrain.training.saved import began_from
 class Preferences(PairOptions):
     """Train a policy on preferences. On pairs of its own completions: posttrain online-preference."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "algorithm",
+    }
     algorithm: str = "dpo"
-    """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
+    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
 
 
 class PreferencesResult(FeedbackResult):

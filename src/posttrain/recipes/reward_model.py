@@ -13,12 +13,12 @@ template ends where the score is read. An adapter that was trained is merged int
 attributes: recipes/reward_attributes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 
@@ -48,21 +48,28 @@ from posttrain.training.saved import began_from
 class Scoring(ScoreOptions):
     """Train a reward model on preferences. On ratings of attributes: posttrain reward-model-attributes."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "margin label_smoothing centring length_debias",
+        "model": "ensemble",
+        "evaluation": "calibrate",
+    }
     pairs_per_step: int = 16
     """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""
     label_smoothing: float = 0.0
-    """How often a choice is taken to be the wrong way round; below 0.5."""
+    """Assumed share of choices that are the wrong way round; below 0.5."""
     margin: float = 0.0
-    """Ask for scores that differ by this times the pair's `strength` or `margin` at least; 1 is usual."""
+    """Demanded difference of scores, times the pair's strength. `strength` or `margin` of its row; 1 is usual."""
     centring: float = 0.0
-    """Hold the two scores of a pair around 0 with this weight, so that scores of other prompts compare; 0.01."""
+    """Weight of a penalty on the sum of a pair's scores. It makes scores of different prompts comparable; 0.01 is
+    usual."""
     ensemble: int = 1
-    """Members: heads on one trunk, each of which learns from its own sample of the pairs. Their disagreement says
-    where the scores are not to be trusted."""
+    """Heads on one trunk, each on its own bootstrap sample. Their disagreement says where the scores are not to be
+    trusted."""
     length_debias: float = 0.0
-    """Learn the length of responses apart, with this weight, and leave it out of the score; 1 is usual."""
+    """Weight of learning length apart from the score. Length is left out of the score then; 1 is usual."""
     calibrate: bool = True
-    """Divide the scores by what makes their differences the log-odds that people agree, as held-out pairs say."""
+    """Fit a temperature on held-out pairs, and divide by it. A difference of scores is then the log-odds that
+    people agree."""
 
 
 class ScoringResult(FeedbackResult):

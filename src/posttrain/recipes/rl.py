@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
 
@@ -76,10 +76,13 @@ from posttrain.types import Group
 class RL(OnlineOptions):
     """Train a policy by reinforcement learning."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "algorithm steps updates_per_step",
+    }
     algorithm: str = "grpo"
-    """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
+    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
     steps: int = 100
-    """How many batches to sample and learn from."""
+    """Steps: batches to sample and learn from."""
     max_refills: int = 3
     """For an algorithm that throws groups away (dapo): how often others are sampled in their place, at most."""
     updates_per_step: int = 1

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from posttrain.data import Example, divide, load_demonstrations, parse_columns
 from posttrain.data.digests import digests
@@ -41,26 +41,34 @@ LOSS = "evaluation/loss"
 class SFT:
     """Fine-tune a model on demonstrations."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset columns limit max_tokens train_on",
+        "model": "model lora_rank precision",
+        "optimisation": "epochs steps examples_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing",
+        "evaluation": "eval_share eval_dataset eval_every stop_after",
+        "run": "seed",
+    }
     dataset: str = ""
-    """Demonstrations: a file, folder, glob or hub id, or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
+    """Demonstrations: a file, folder, glob or hub id. Or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
     model: str = "smollm2-135m-instruct"
-    """What to train: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
+    """What to train: hub id, folder or run. A run stands for its best or latest checkpoint; adapters and packaged
+    models are taken as well."""
     epochs: float = 1.0
     """Passes over the demonstrations; less than one for a part of them."""
     steps: int = 0
-    """Updates; 0: as many as --epochs takes."""
+    """Updates, 0: as many as --epochs takes."""
     examples_per_step: int = 16
     """Demonstrations in a batch."""
     max_tokens: int = 1024
-    """The longest example; longer ones are left out, and counted."""
+    """Tokens of the longest example; longer ones are left out, and counted."""
     train_on: str = "all"
-    """Which of the assistant's turns are learned: all, or the last of each conversation."""
+    """Assistant turns that are learned: all, or the last. Of each conversation."""
     lr: float = 5e-5
     """Peak learning rate. LoRA usually needs about ten times as much; it is not scaled for you."""
     warmup_steps: int = 10
-    """Steps until the peak."""
+    """Warmup steps, until the peak of the learning rate."""
     decay: str = "cosine"
-    """What comes after the warmup: constant, linear or cosine."""
+    """After the warmup: constant, linear or cosine."""
     weight_decay: float = 0.0
     """Of AdamW."""
     max_grad_norm: float = 1.0
@@ -69,10 +77,10 @@ class SFT:
     """The optimiser: adamw, or adamw-8bit: both moments of Adam in block-wise quantised 8 bits, 2 bytes per parameter
     instead of 8, and a slower update; input embedding, norms and matrices below 4,096 elements stay float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations layer by layer in the backward pass: less memory, about a third more
-    time. Gradients are the same to the last bit."""
+    """Recompute activations in the backward pass: less memory, more time. Layer by layer, about a third more time;
+    gradients are the same to the last bit."""
     lora_rank: int = 0
-    """Train an adapter of this rank instead of all weights; 0: all weights."""
+    """Rank of an adapter to train, 0: all weights."""
     lora_alpha: float | None = None
     """Scale of the adapter: its update is multiplied by alpha / rank; unless given, by 2."""
     lora_dropout: float = 0.0
@@ -86,13 +94,13 @@ class SFT:
     lora_modules_to_save: str = ""
     """Modules to train fully and save with the adapter (modules_to_save of peft), such as "embed_tokens lm_head"."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
+    """float32, bfloat16, or auto, which takes the faster one. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096
-    """Tokens of one forward and backward pass: bounds memory, never changes the result."""
+    """Tokens of one forward and backward pass; bounds memory, never changes the result."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question completion=response"."""
+    """Columns to read, such as "prompt=question completion=response"."""
     limit: int | None = None
-    """Use only so many demonstrations, from the first."""
+    """Demonstrations to use, from the first; all unless given."""
     system: str | None = None
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
@@ -100,21 +108,22 @@ class SFT:
     chat_template: str = ""
     """A Jinja file in place of the tokenizer's own chat template; it is saved with the model."""
     eval_dataset: str = ""
-    """Held-out demonstrations, to compute the loss of; what is also in the training data is left out of them."""
+    """Held-out demonstrations, to compute the loss of. What is also in the training data is left out of them."""
     eval_share: float = 0.0
-    """Hold out this share of the demonstrations instead; equal questions are held out together."""
+    """Share of the demonstrations to hold out. Equal questions are held out together."""
     eval_limit: int = 200
     """Held-out demonstrations to use."""
     eval_every: int = 0
-    """Compute the held-out loss every so many steps, besides before the first and after the last."""
+    """Steps between evaluations, 0: before and after only. The held-out loss is computed before the first step and
+    after the last in any case."""
     stop_after: int = 0
-    """Stop once the held-out loss has not improved for this many evaluations; 0: never."""
+    """Stop after this many evaluations without gain, 0: never."""
     save_every: int = 100
     """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
     seed: int = 0
-    """Decides every random choice of the run."""
+    """Seed of every random choice of the run."""
 
 
 @dataclass(frozen=True)
