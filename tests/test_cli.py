@@ -235,6 +235,8 @@ def test_version(run):
             "evaluate --suite reward --model m",
             "evaluate --suite is a command of its own now; type: posttrain evaluate-re",
         ),
+        ("plan rl --dataset x", "plan is an option of the commands that train now; type: posttrain rl --dry-run"),
+        ("plan", "plan is an option of the commands that train now; type: posttrain COMMAND --dry-run"),
         ("online-preference --iterate 5", "unknown option '--iterate'"),
         ("report", "say which run to report on: posttrain report RUN"),
         ("report nowhere", "no run at nowhere; expected a run directory"),

@@ -67,8 +67,7 @@ def width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
 
 
-NAMES = [name for name in COMMANDS if not name.startswith("plan ")]
-ASKED = [name.split() for name in NAMES] + [
+ASKED = [name.split() for name in COMMANDS] + [
     [command, "--algorithm", name]
     for name in ALGORITHMS
     for family in [FAMILY_COMMANDS[ALGORITHMS[name]().family]]
@@ -88,7 +87,7 @@ def test_help_of_every_command_fits_a_screen_and_no_text_is_cut(words, capsys):
         assert line.startswith("  ") or line.endswith(":"), line
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_options_that_help_shows_are_named_beside_their_form_by_topic(name):
     form, _ = COMMANDS[name].load()
     fields = [field.name for field in dataclasses.fields(form)]

@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "algorithms.algorithm",
         "algorithms.inputs",
     },
+    "planning": {"types", "errors", "data", "models", "monitoring", "algorithms", "training", "rollouts"},
     "runs": {"types", "errors", "user_code", "data", "monitoring", "training"},
     "export": {"types", "errors", "data", "models"},
 }
@@ -58,6 +59,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "distributed/",
         "training/",
         "rollouts/",
+        "planning/",
         "export/",
         "recipes/",
     ),

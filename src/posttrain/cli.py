@@ -26,6 +26,7 @@ from posttrain.errors import PosttrainError, UserError, described, unknown
 from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
 from posttrain.monitoring.run import CONFIG, Run, read_run
+from posttrain.monitoring.run_directory import refuse_used
 from posttrain.options import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs.callback import load_callback
 from posttrain.runs.inputs import InputsChanged, relocated
@@ -46,6 +47,12 @@ SHARED: Mapping[str, Shared] = {
         Path | None,
         None,
         "A TOML file of options, such as the config.toml of a run; flags come on top of it.",
+        often=True,
+    ),
+    "dry_run": Shared(
+        bool,
+        False,
+        "Say what the run would take, and whether it fits. Batch, memory, time, disk; nothing is trained or written.",
         often=True,
     ),
     "output": Shared(Path | None, None, "Directory to write, a new one below runs/ unless given.", often=True),
@@ -183,6 +190,9 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
     pairs = _group(words[0])
     if pairs and (len(words) == 1 or words[1].startswith("-")):
         raise UserError(f"say which: {' or '.join(f'posttrain {name}' for name in pairs)}")
+    if words[0] == "plan":
+        command = words[1] if words[1:] and words[1] in COMMANDS else "COMMAND"
+        raise UserError(f"plan is an option of the commands that train now; type: posttrain {command} --dry-run")
     length = 2 if pairs else 1
     name = " ".join(words[:length])
     if name not in COMMANDS:
@@ -222,6 +232,10 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
         passed["accept_changes"] = accepted
     if "track" in command.shared:
         passed |= _watching(shared)
+    if getattr(shared, "dry_run", False) and command.dry_run:
+        if shared.output:
+            refuse_used(shared.output)
+        return _show_plan(command.dry_run()(*parts, resume=shared.resume), shared)
     if command.fetches:
         fetch(parts[0].model)
     _, function = command.load()
@@ -233,6 +247,11 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     if as_json:
         print(json.dumps(command.answer(result), default=str), flush=True)
     return code
+
+
+def _show_plan(plan: Any, shared: Any) -> int:
+    print(json.dumps(plan.summary()) if shared.json else "\n".join(plan.lines()))
+    return 0
 
 
 def _watching(shared: Any) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def show_advice(found: Sequence[Any]) -> Iterable[str]:
         yield from (f"   because {reason}" for reason in advice.because)
         yield from (f"   instead: {other}" for other in advice.instead)
         yield ""
-    yield "posttrain explain NAME says all about a method, posttrain plan what it will cost here."
+    yield "posttrain explain NAME says all about a method, COMMAND --dry-run what a run will take here."
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -25,7 +25,7 @@ MUTATIONS = [
             ("losses[0], losses[-1])", "losses[-1], losses[0])"),
             ("config.examples_per_step, step, config.seed)", "config.examples_per_step, 0, config.seed)"),
             ("config.examples_per_step, step, config.seed)", "config.examples_per_step, step, 0)"),
-            ("min(config.max_tokens, policy.model.context)", "config.max_tokens"),
+            ("min(config.max_tokens, context)", "config.max_tokens"),
             ("math.ceil(config.epochs", "math.floor(config.epochs"),
             ("if len(examples) < config.examples_per_step:", "if len(examples) <= config.examples_per_step:"),
             ("(lambda: tasks(config.eval_dataset)) if config.eval_dataset else None", "None"),

@@ -21,7 +21,7 @@ MUTATIONS = [
             ),
             (
                 "greedy_reward",
-                "training/test_inputs.py recipes/test_plan.py",
+                "training/test_inputs.py planning/test_plan.py",
                 [
                     ("torch.tensor(earned, dtype=torch.float64)", "0 * torch.tensor(earned, dtype=torch.float64)"),
                     ("(replace(load, group=1),)", "(load,)"),
@@ -34,7 +34,7 @@ MUTATIONS = [
             ),
             (
                 "state_values",
-                "training/test_inputs.py recipes/test_plan.py",
+                "training/test_inputs.py planning/test_plan.py",
                 [
                     ("[state.values for state in states]", "[state.values[::-1] for state in states]"),
                     (
@@ -50,7 +50,7 @@ MUTATIONS = [
             ),
             (
                 "__init__",
-                "training/test_inputs.py recipes/test_plan.py",
+                "training/test_inputs.py planning/test_plan.py",
                 [
                     ("samples == provider.SAMPLES", "True"),
                     ("if groups and samples", "if samples"),

@@ -203,19 +203,25 @@ class RunDirectory:
         self.close()
 
 
+def refuse_used(path: Path) -> None:
+    """Refuse a path that no new run can have; raises `UserError`, which says what is there."""
+    if path.is_dir():
+        if any(path.iterdir()):
+            hint = f", or type --resume {path} to go on with the run in it" if (path / CONFIG).exists() else ""
+            raise UserError(f"run directory {path} is not empty; give one that is new or empty{hint}")
+    elif path.exists():
+        raise UserError(f"run directory {path} is a file; give a directory that is new or empty")
+
+
 def _new_directory(path: Path | None, command: str) -> Path:
     try:
         if path is None:
             return _numbered(Path("runs"), f"{command}-{datetime.now(UTC).astimezone():%Y-%m-%d}")
+        refuse_used(path)
         path.mkdir(parents=True, exist_ok=True)
-        if not any(path.iterdir()):
-            return path
-    except FileExistsError:
-        raise UserError(f"run directory {path} is a file; give a directory that is new or empty") from None
     except OSError as error:
         raise UserError(f"run directory {path or 'runs'} cannot be made: {error.strerror}; give another one") from error
-    hint = f", or type --resume {path} to go on with the run in it" if (path / CONFIG).exists() else ""
-    raise UserError(f"run directory {path} is not empty; give one that is new or empty{hint}")
+    return path
 
 
 def _numbered(root: Path, stem: str) -> Path:

@@ -11,7 +11,7 @@ Left out: algorithms that learn from single responses.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -24,10 +24,13 @@ from posttrain.evaluation.heldout import HeldOut, HeldOutReward, chosen_by, exam
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.unloaded import judge_parameters
+from posttrain.planning.work import sampled_work, with_pairs
 from posttrain.rewards import TIME_LIMITS, VERDICTS
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
-from posttrain.rollouts.setup import Setup, set_up
+from posttrain.rollouts.setup import Setup, names_in, read_prompts, set_up
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.result import RunResult
 from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
@@ -140,6 +143,42 @@ def _prepare(
     config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None
 ) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    _check(config, algorithm)
+    saved = began_from(config.model, resume)
+    setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
+    model = setup.policy.model
+    renewed = config.renew_reference > 0
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
+    learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
+    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
+    return _Parts(setup, learner, saved.where, notes)
+
+
+def dry_run(
+    config: OnlinePreference,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    resume: Path | None = None,
+    *,
+    measure: bool = True,
+) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    _check(config, algorithm)
+    model = unloaded(config, resume)
+    prompts = read_prompts(config, model.chat, model.shape.context, together=2)
+    work = sampled_work("online-preference", model.shape, config, prompts.lengths, steps=config.rounds)
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    work = replace(
+        with_pairs(work, config.pairs_per_step, config.updates_per_round),
+        references=int(compared),
+        reads=config.updates_per_round if compared else 0,
+        judges=judge_parameters(names_in(config.reward_model), config.gold_model),
+        notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.rounds)),
+    )
+    return plan_of(config, work, measure=measure)
+
+
+def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> None:
     check_settings(
         config,
         counts=("rounds", "updates_per_round", "pairs_per_step", *COUNTS),
@@ -160,15 +199,6 @@ def _prepare(
             f"a pair needs two completions of a prompt; type --completions-per-prompt 2 or more, not "
             f"{config.completions_per_prompt}"
         )
-    saved = began_from(config.model, resume)
-    setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
-    model = setup.policy.model
-    renewed = config.renew_reference > 0
-    compared = declared(algorithm, ReferenceLogprobs) is not None
-    references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
-    learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
-    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
-    return _Parts(setup, learner, saved.where, notes)
 
 
 def _open(

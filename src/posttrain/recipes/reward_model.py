@@ -32,6 +32,8 @@ from posttrain.models.heads import Calibration, RewardModel, load_reward_model, 
 from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.work import feedback_work
 from posttrain.runs.feedback import feedback_training
 from posttrain.runs.result import FeedbackResult, heldout_of
 from posttrain.runs.session import RunOptions, Session, open_session
@@ -168,6 +170,17 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
     parts = _Parts(pairs, model, chat, loss, saved.where, tuple(notes))
     parts.learner = learner_for(config, model, parts.save, body=model.body)
     return parts
+
+
+def dry_run(config: Scoring, resume: Path | None = None, *, measure: bool = True) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    _check(config)
+    sides = feedback.read(config, RANKINGS)
+    model = unloaded(config, resume, scored=True)
+    pairs = feedback.tokenize(config, RANKINGS, sides, model.chat, model.shape.context)
+    words = {"per_step": config.pairs_per_step, "microbatch_tokens": config.microbatch_tokens, "head": False}
+    words |= {"reads": int(config.length_debias > 0), "notes": (*model.notes, *pairs.notes)}  # it is scored once before
+    return plan_of(config, feedback_work("reward-model", model.shape, RANKINGS, pairs, **words), measure=measure)
 
 
 def _check(config: Scoring) -> None:

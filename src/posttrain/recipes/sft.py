@@ -11,16 +11,18 @@ without padding, and none sees another. Left out: learning the prompts too, and 
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Unpack
 
-from posttrain.data import Example, divide, load_demonstrations, parse_columns
+from posttrain.data import ChatFormat, Example, divide, load_demonstrations, parse_columns
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.precision import compute_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.work import supervised_work
 from posttrain.rollouts.policy import Policy, trained_policy
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.result import RunResult
@@ -142,13 +144,13 @@ def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
     learner = parts.learner
 
     def examine() -> dict[str, float]:
-        return {LOSS: learner.forward(supervised_batch(parts.heldout), NLL())["loss"]}
+        return {LOSS: learner.forward(supervised_batch(parts.data.heldout), NLL())["loss"]}
 
     with _open(config, parts, where) as session:
         session.evaluate(examine)
         for step in session.steps():
-            indices = batch_indices(len(parts.examples), config.examples_per_step, step, config.seed)
-            examples = [parts.examples[i] for i in indices]
+            indices = batch_indices(len(parts.data.examples), config.examples_per_step, step, config.seed)
+            examples = [parts.data.examples[i] for i in indices]
             batch = supervised_batch(examples, seed=seed_for(config.seed, "dropout", step))
             with session.update(examples):
                 metrics = learner.forward_backward(batch, NLL())
@@ -156,7 +158,7 @@ def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
             session.finish_step(metrics, tokens=batch.counts.tokens)
             session.evaluate(examine)
     losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
-    return SFTResult(*session.ended, len(parts.examples), parts.dropped, losses[0], losses[-1])
+    return SFTResult(*session.ended, len(parts.data.examples), parts.data.dropped, losses[0], losses[-1])
 
 
 def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
@@ -164,14 +166,14 @@ def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextMan
         loss = row.get(LOSS)  # None where it was not finite
         return None if loss is None else -loss
 
-    held = bool(parts.heldout)
+    held = bool(parts.data.heldout)
     about = compute_of(parts.policy.model, config.precision)
-    about |= {"model": parts.model, "steps": parts.steps, "data": digests(asdict(config))}
-    about |= {"examples": len(parts.examples), "dropped": parts.dropped, "heldout": len(parts.heldout)}
+    about |= {"model": parts.model, "steps": parts.data.steps, "data": digests(asdict(config))}
+    about |= {"examples": len(parts.data.examples), "dropped": parts.data.dropped, "heldout": len(parts.data.heldout)}
     training = Training(
-        steps=parts.steps,
+        steps=parts.data.steps,
         trained=parts.learner,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, parts.steps),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, parts.data.steps),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about,
         save_every=config.save_every,
@@ -185,10 +187,7 @@ def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextMan
 
 @dataclass(frozen=True)
 class _Parts:
-    examples: list[Example]
-    heldout: list[Example]
-    dropped: int
-    steps: int
+    data: "_Data"
     policy: Policy
     learner: Learner
     model: str  # where what is trained was loaded from
@@ -201,14 +200,45 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
     conversations, heldout, notes = _conversations(config)
     saved = began_from(config.model, resume)
     policy = trained_policy(config, saved.where)
-    longest = min(config.max_tokens, policy.model.context)
-    examples, dropped = _examples(policy, conversations, config.train_on, longest)
-    kept, unheard = _examples(policy, heldout, config.train_on, longest)
+    data = _tokenized(config, policy.chat, policy.model.context, conversations, heldout)
+    if config.gradient_checkpointing:
+        checkpoint_layers(policy.model.network)
+    learner = learner_for(config, policy.model, policy.save)
+    return _Parts(data, policy, learner, saved.where, (*saved.notes(), *notes, *data.notes))
+
+
+def dry_run(config: SFT, resume: Path | None = None, *, measure: bool = True) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    _check(config)
+    conversations, heldout, notes = _conversations(config)
+    model = unloaded(config, resume)
+    data = _tokenized(config, model.chat, model.shape.context, conversations, heldout)
+    words = {"per_step": config.examples_per_step, "microbatch_tokens": config.microbatch_tokens}
+    work = supervised_work("sft", model.shape, data.examples, steps=data.steps, **words)
+    return plan_of(config, replace(work, notes=(*model.notes, *notes, *data.notes)), measure=measure)
+
+
+@dataclass(frozen=True)
+class _Data:
+    examples: list[Example]
+    heldout: list[Example]
+    dropped: int
+    steps: int
+    notes: tuple[str, ...]  # what to tell the user
+
+
+def _tokenized(
+    config: SFT, chat: ChatFormat, context: int, conversations: Sequence[Conversation], heldout: Sequence[Conversation]
+) -> _Data:
+    """The demonstrations as tokens, without those that are too long."""
+    longest = min(config.max_tokens, context)
+    examples, dropped = _examples(chat, conversations, config.train_on, longest)
+    kept, unheard = _examples(chat, heldout, config.train_on, longest)
     if not examples or (heldout and not kept):
         raise UserError(
             f"all {dropped if not examples else len(heldout)} {'' if not examples else 'held-out '}examples are longer "
             f"than {longest} tokens, the smaller of --max-tokens {config.max_tokens} and the model's context "
-            f"{policy.model.context}; shorten them, or raise what limits them"
+            f"{context}; shorten them, or raise what limits them"
         )
     if (most := max(len(example.continuation) for example in examples + kept)) > config.microbatch_tokens:
         raise UserError(
@@ -221,16 +251,12 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
             f"type --examples-per-step {len(examples)} or less"
         )
     steps = config.steps or math.ceil(config.epochs * len(examples) / config.examples_per_step)
-    if config.gradient_checkpointing:
-        checkpoint_layers(policy.model.network)
-    learner = learner_for(config, policy.model, policy.save)
     too_long = [
         f"{left_out} of {left_out + len(used)} {kind} are over {longest} tokens and were left out"
         for kind, used, left_out in (("examples", examples, dropped), ("held-out examples", kept, unheard))
         if left_out
     ]
-    notes = (*saved.notes(), *notes, *too_long, *unreached(config.warmup_steps, steps))
-    return _Parts(examples, kept, dropped, steps, policy, learner, saved.where, notes)
+    return _Data(examples, kept, dropped, steps, (*too_long, *unreached(config.warmup_steps, steps)))
 
 
 def _check(config: SFT) -> None:
@@ -287,10 +313,9 @@ def _task(conversation: Conversation) -> Task:
 
 
 def _examples(
-    policy: Policy, conversations: Sequence[Conversation], train_on: str, longest: int
+    chat: ChatFormat, conversations: Sequence[Conversation], train_on: str, longest: int
 ) -> tuple[list[Example], int]:
     """Conversations as tokens, and how many examples were left out for being longer than `longest`."""
-    chat = policy.chat
     found = [
         Example.whole(*ids)
         for conversation in conversations

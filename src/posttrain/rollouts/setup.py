@@ -2,9 +2,9 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from posttrain.data import disjoint, load_tasks, met_before, parse_columns
+from posttrain.data import ChatFormat, disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments import SingleTurn
 from posttrain.environments.env import need_group
 from posttrain.environments.overseen import overseen, rewards_in
@@ -13,7 +13,7 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.rollouts.drive import OnTokens, finish
 from posttrain.rollouts.dynamic import Sampler
 from posttrain.rollouts.options import OnlineOptions
-from posttrain.rollouts.policy import Policy, trained_policy
+from posttrain.rollouts.policy import Policy, check_engine, trained_policy
 from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.types import Sampling, Task
 
@@ -80,29 +80,68 @@ def set_up(
     policy = trained_policy(options, model, engine=options.engine, cache_gb=options.cache_gb)
     if options.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
-    most = min(options.max_prompt_tokens, policy.model.context - 1)
-    lengths = [len(policy.chat.prompt_ids(task.prompt)) for task in tasks]
-    fitting = [task for task, length in zip(tasks, lengths, strict=True) if length <= most]
+    prompts = fitting_prompts(options, tasks, policy.chat, policy.model.context, together=together)
+    fitting = prompts.tasks
+    for scorer in [*models, *([gold_model] if gold_model else [])]:
+        _refuse_too_long(options, scorer, [*fitting, *heldout])
+    return Setup(fitting, heldout, environment, policy, (*met, *prompts.notes), judge, gold, judges)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The tasks whose prompts fit, their lengths in tokens, and what to tell the user of the others."""
+
+    tasks: list[Task]
+    lengths: list[int]
+    notes: tuple[str, ...]
+
+
+def fitting_prompts(
+    options: OnlineOptions, tasks: Sequence[Task], chat: ChatFormat, context: int, *, together: int = 1
+) -> Prompts:
+    """The tasks whose prompts fit the model.
+
+    Raises:
+        UserError: none does, or one and so many of its completions `together` do not fit a micro-batch.
+    """
+    most = min(options.max_prompt_tokens, context - 1)
+    every = [len(chat.prompt_ids(task.prompt)) for task in tasks]
+    fitting = [task for task, length in zip(tasks, every, strict=True) if length <= most]
+    lengths = [length for length in every if length <= most]
     if not fitting:
         raise UserError(
             f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
-            f"{options.max_prompt_tokens} and what the model's context of {policy.model.context} leaves room for"
+            f"{options.max_prompt_tokens} and what the model's context of {context} leaves room for"
         )
-    whole = max(n + together * min(options.max_new_tokens, policy.model.context - n) for n in lengths if n <= most)
+    whole = max(n + together * min(options.max_new_tokens, context - n) for n in lengths)
     if whole > options.microbatch_tokens:
         raise UserError(
             f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "
             f"--microbatch-tokens is "
             f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
         )
-    for scorer in [*models, *([gold_model] if gold_model else [])]:
-        _refuse_too_long(options, scorer, [*fitting, *heldout])
-    notes = met
+    notes: list[str] = []
     if options.prompts_per_step > len(fitting):
         notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
     if len(fitting) < len(tasks):
         notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
-    return Setup(fitting, heldout, environment, policy, tuple(notes), judge, gold, judges)
+    return Prompts(fitting, lengths, tuple(notes))
+
+
+def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1) -> Prompts:
+    """The prompts of a run that is only planned: all that its options name is read but weights.
+
+    Raises:
+        UserError: as `set_up`, of all that shows without weights.
+    """
+    rewards, gold = rewards_in(rewards_of(options)), rewards_in(options.gold)
+    judge = SingleTurn(rewards) if rewards else None
+    tasks, _, met = read_tasks(options, judge, SingleTurn(gold) if gold else None)
+    if judge:
+        need_group(judge, options.completions_per_prompt, "--completions-per-prompt")
+    check_engine(options.engine)
+    found = fitting_prompts(options, tasks, chat, context, together=together)
+    return replace(found, notes=(*met, *found.notes))
 
 
 def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
