@@ -441,10 +441,11 @@ def test_pairs_are_measured_too(folder, monkeypatch, kind):
 
 
 def test_a_ranking_is_a_prompt_with_all_its_responses(folder, tmp_path):
-    rows = [{"prompt": "a", "chosen": good, "rejected": bad} for good, bad in (("b", "c"), ("b", "d"), ("c", "d"))]
-    rows.append({"prompt": "e", "chosen": "f", "rejected": "g"})
+    three = (("b", "c"), ("b", "d"), ("c", "d"))
+    rows = [{"prompt": p, "chosen": good, "rejected": bad} for p in "ae" for good, bad in three]
+    rows.append({"prompt": "f", "chosen": "b", "rejected": "c"})
     plan = pairs(Scoring, folder, dataset=write(tmp_path / "ranked.jsonl", rows))
-    assert (plan.longest.group, plan.expected.group, plan.rows) == (3, 2, 2)  # two and a half, to the even number
+    assert (plan.longest.group, plan.expected.group, plan.rows) == (3, 3, 3)  # eight responses to three prompts
 
 
 def test_length_debias_scores_every_batch_once_more(folder, monkeypatch):
