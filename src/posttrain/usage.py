@@ -54,8 +54,8 @@ def page(
     for section, said in zip(sections, values, strict=True):
         if section.compact:
             lines += _knobs(section, said, width)
-    more = f"{hidden} more options, and all texts in full" if hidden else "all texts in full"
-    return "\n".join([*lines, f"{program} --help-all shows {more}."])
+    more = f"{hidden} more option{'s' * (hidden > 1)}, and all texts in full" if hidden else "all texts in full"
+    return "\n".join([*lines, *textwrap.wrap(f"{program} --help-all shows {more}.", width)])
 
 
 def shown(form: type) -> dict[str, list[str]]:

@@ -49,7 +49,7 @@ class OnlinePreference(OnlineOptions):
     """Train a policy on pairs of its own completions, ranked by a reward: online or iterated DPO."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "algorithm rounds updates_per_round pairs_per_step renew_reference",
+        "optimisation": "algorithm rounds updates_per_round pairs_per_step",
     }
     algorithm: str = "dpo"
     """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
