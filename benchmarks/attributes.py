@@ -91,7 +91,7 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def judge(model: Path, heldout: str, output: Path) -> dict[str, Any]:
-    """What `posttrain evaluate --suite reward` says of it."""
+    """What `posttrain evaluate-reward-model` says of it."""
     config = EvaluateReward(dataset=heldout, model=str(model), max_tokens=1024)
     return evaluate_reward.run(config, output=output, quiet=True).summary()
 

@@ -1,4 +1,4 @@
-"""What `posttrain plan` says beside what the run then takes, for four stages.
+"""What `--dry-run` says beside what the run then takes, for four stages.
 
     python benchmarks/plan.py --data DATA
     python benchmarks/plan.py --data DATA --stages sft --microbatch-tokens 2048 --steps 2 --memory-only \
@@ -46,16 +46,16 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=STAGES)
     parser.add_argument("--also", nargs="+", default=[""], help="options that plan and run are given, in quotes")
     parser.add_argument("--microbatch-tokens", default="1024")
-    parser.add_argument("--memory-only", action="store_true", help="measure no speed for the plan")
+    parser.add_argument("--memory-only", action="store_true", help="compare memory alone")
     args = parser.parse_args()
     for stage, also in product(args.stages, args.also):
         data, both, alone = STAGES[stage]
         words = ["--dataset", str(args.data / data), *both.split(), "--microbatch-tokens", args.microbatch_tokens]
         words += also.split()
-        planned = posttrain("plan", stage, *words, *(["--no-measure"] if args.memory_only else []))
+        flags = alone.split(" ", 1) if alone else []
+        planned = posttrain(stage, *words, *flags, "--dry-run")
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "run"
-            flags = alone.split(" ", 1) if alone else []
             posttrain(stage, *words, *flags, "--steps", str(args.steps), "--output", str(output), "--quiet")
             rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
         memory = max(row["memory_gb"] for row in rows)

@@ -6,7 +6,7 @@
 
 The packaged model learns from the first --pairs pairs of harmless-base (DATA has hh-rlhf/) that have at most
 --max-tokens tokens, once, 8 pairs an update, with the same schedule and learning rate (an adapter's is ten times it),
-and judges the 300 held-out pairs by `posttrain evaluate --suite reward`; nothing is calibrated on them. What is
+and judges the 300 held-out pairs by `posttrain evaluate-reward-model`; nothing is calibrated on them. What is
 finished is not run again: give the same --output.
 """
 
@@ -105,7 +105,7 @@ def trl(folder: Path, train: Path, options: argparse.Namespace, seed: int) -> Pa
 
 
 def judge(model: Path, heldout: Path, output: Path) -> dict[str, Any]:
-    """What `posttrain evaluate --suite reward` says of it."""
+    """What `posttrain evaluate-reward-model` says of it."""
     config = EvaluateReward(dataset=str(heldout), model=str(model), max_tokens=1024)
     return evaluate_reward.run(config, output=output, quiet=True).summary()
 

@@ -95,8 +95,9 @@ def surface() -> str:
         lines += [f"posttrain {name} {flag(key)}" for key in (*command.shared, "debug")]
     for name in sorted(ALGORITHMS):
         knobs = flags(type(ALGORITHMS[name]()))
-        command = FAMILY_COMMANDS[ALGORITHMS[name]().family]
-        lines += [f"posttrain {command} --algorithm {name} {typed} = {default}" for typed, default in knobs.items()]
+        family = FAMILY_COMMANDS[ALGORITHMS[name]().family]
+        for command in (family, *(["online-preference"] if family == "preference" else [])):
+            lines += [f"posttrain {command} --algorithm {name} {typed} = {default}" for typed, default in knobs.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -114,15 +115,6 @@ def test_help_of_a_group_lists_its_commands(run, group):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_that_names_all_its_flags(run, name):
-    code, out, err = run(*name.split(), "--help")
-    assert (code, err) == (0, "")
-    form, _ = COMMANDS[name].load()
-    hints = [field.name for field in dataclasses.fields(form) if field.name not in ("runs", "name", "file")]
-    assert f"usage: posttrain {name}" in out and all(flag(hint) in out for hint in hints)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
 def test_whatever_may_be_nothing_is_nothing_unless_given(name):
     """TOML has no null: an option that was None is left out of config.toml, and must be None again when it is read."""
     form, _ = COMMANDS[name].load()
@@ -136,7 +128,7 @@ def test_every_option_of_a_recipe_has_help():
         tree = ast.parse(Path(sys.modules[form.__module__].__file__ or "").read_text(encoding="utf-8"))
         body = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == form.__name__).body
         for field, text in pairwise(body):
-            if isinstance(field, ast.AnnAssign):
+            if isinstance(field, ast.AnnAssign) and "ClassVar" not in ast.unparse(field.annotation):
                 assert isinstance(text, ast.Expr), f"{name}: {ast.unparse(field)} has no text under it"
 
 
@@ -176,7 +168,7 @@ class Without(PathFinder):
 sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 from posttrain.cli import main
 from posttrain.commands import COMMANDS
-codes = {{name: main([*name.split(), "--help"]) for name in COMMANDS}}
+codes = {{(name, typed): main([*name.split(), typed]) for typed in ("--help", "--help-all") for name in COMMANDS}}
 print([name for name, code in codes.items() if code], main(["annotate", "serve"]), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
@@ -223,6 +215,29 @@ def test_version(run):
         ("rl --kl-coeficient 3", "unknown option '--kl-coeficient'; did you mean '--kl-coefficient'?"),
         ("rl --clip-low -1", "clip_low must be a number of at least 0; got -1.0"),
         ("sft --kl-coefficient 0", "unknown option '--kl-coefficient'"),
+        (
+            "preference --iterate 5",
+            "preference --iterate is a command of its own now; type: posttrain online-preference",
+        ),
+        (
+            "preference --iterate=5",
+            "preference --iterate is a command of its own now; type: posttrain online-preference",
+        ),
+        (
+            "preference --iterate 5 --help",
+            "preference --iterate is a command of its own now; type: posttrain online-pre",
+        ),
+        (
+            "reward-model --ratings r.jsonl",
+            "reward-model --ratings is a command of its own now; type: posttrain reward-m",
+        ),
+        (
+            "evaluate --suite reward --model m",
+            "evaluate --suite is a command of its own now; type: posttrain evaluate-re",
+        ),
+        ("plan rl --dataset x", "plan is an option of the commands that train now; type: posttrain rl --dry-run"),
+        ("plan", "plan is an option of the commands that train now; type: posttrain COMMAND --dry-run"),
+        ("online-preference --iterate 5", "unknown option '--iterate'"),
         ("report", "say which run to report on: posttrain report RUN"),
         ("report nowhere", "no run at nowhere; expected a run directory"),
         ("sft --resume nowhere", "no run at nowhere; expected a run directory"),
@@ -360,7 +375,8 @@ def test_sft_resumed(run, sft, here):
     code, _, err = run("sft", "--resume", "a", "--output", "b")
     assert code == 2 and "leave out --output" in err
     code, _, err = run("rl", "--resume", "a")
-    assert (code, err) == (2, "posttrain: a is a run of posttrain sft, not of posttrain rl\n")
+    assert code == 2
+    assert err == "posttrain: a is a run of posttrain sft, not of posttrain rl; type: posttrain sft --resume a\n"
 
 
 def test_a_run_begins_with_what_it_computes_on_and_keeps_it(run, sft, here):

@@ -81,8 +81,8 @@ def test_a_dataclass_judges_what_file_and_flags_say_together():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--stps 3", "unknown option '--stps'; did you mean '--steps'? prog do --help lists all"),
-        ("--zzzzzzzz 3", "unknown option '--zzzzzzzz'; prog do --help lists all"),
+        ("--stps 3", "unknown option '--stps'; did you mean '--steps'? prog do --help-all lists all"),
+        ("--zzzzzzzz 3", "unknown option '--zzzzzzzz'; prog do --help-all lists all"),
         ("--steps", "--steps needs a value: a whole number"),
         ("--steps --lr 1", "--steps needs a value: a whole number"),
         ("--steps abc", "--steps must be a whole number; got 'abc'"),
@@ -93,7 +93,7 @@ def test_a_dataclass_judges_what_file_and_flags_say_together():
         ("--mode fst", "--mode must be one of fast, slow; got 'fst'"),
         ("--measure=yes", "--measure takes no value; type --measure or --no-measure"),
         ("--measure yes", "'yes' stands where an option was expected; options begin with --, see prog do --help"),
-        ("--no-steps", "unknown option '--no-steps'; did you mean '--steps'? prog do --help lists all"),
+        ("--no-steps", "unknown option '--no-steps'; did you mean '--steps'? prog do --help-all lists all"),
         ("-s 3", "'-s' stands where an option was expected; options begin with --, see prog do --help"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_file_is_for_the_sections_that_have_a_place_in_it():
 
 def test_help_says_what_the_fields_say(capsys):
     with pytest.raises(SystemExit) as done:
-        read("--help", file={"steps": 8})
+        read("--help-all", file={"steps": 8})
     assert done.value.code == 0
     shown = capsys.readouterr().out
     for text in ("usage: prog do", "It does.", "How many updates. (default: 8)", "The rate [1/step].", "The knobs of"):

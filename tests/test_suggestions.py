@@ -1,7 +1,6 @@
 """Options that errors, notes and advice name: each is one that a command has."""
 
 import ast
-import dataclasses
 import itertools
 import re
 import shlex
@@ -13,7 +12,6 @@ import pytest
 from posttrain.algorithms import advise as rules
 from posttrain.cli import find, main, read
 from posttrain.commands import COMMANDS
-from posttrain.options import flag
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "posttrain"
@@ -29,9 +27,8 @@ OF_OTHERS = {
 
 OF_COMMANDS = {
     "best_of_n": ("best-of-n",),
-    "evaluate_reward": ("evaluate",),
-    "iterate": ("preference",),
-    "reward_attributes": ("reward-model",),
+    "evaluate_reward": ("evaluate-reward-model",),
+    "reward_attributes": ("reward-model-attributes",),
     "reward_model": ("reward-model",),
     "verify": ("verify", "rl"),  # it runs the second
 }
@@ -45,10 +42,7 @@ def options_of(command: str) -> set[str]:
     lines = [line for line in SURFACE if line[: len(lead)] == lead]
     found = {word for line in lines for word in line if word.startswith("--")}
     found |= {line[-3].replace("--", "--no-") for line in lines if line[-1] in ("True", "False")}
-    if variant := COMMANDS[command].variant:
-        form, _ = variant[1]()
-        found |= {flag(field.name) for field in dataclasses.fields(form)}
-    return found | {"--help", "--version"}
+    return found | {"--help", "--help-all", "--version"}
 
 
 EVERY = set().union(*map(options_of, COMMANDS))
@@ -139,7 +133,7 @@ def test_who_has_a_reward_model_is_told_to_type_its_name(compute: str, capsys: p
 @pytest.mark.parametrize("name", ["rl", "best-of-n"])
 def test_the_help_of_gold_says_what_goes_by_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`evaluation/test_heldout.py` shows that it does."""
-    assert main([name, "--help"]) == 0
+    assert main([name, "--help-all"]) == 0
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "never optimised" in said and "The best checkpoint and --stop-after go by gold" in said
     assert "chosen by" not in said

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "posttrain"
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
+    "docstrings": set(),
     "objectives": set(),
     "statistics": set(),
     "user_code": {"errors"},
@@ -26,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "memory": {"types", "errors"},
     "rewards": {"types", "errors", "user_code", "background"},
     "models": {"types", "errors", "fast_paths"},
-    "algorithms": {"types", "errors", "objectives"},
+    "algorithms": {"types", "errors", "docstrings", "objectives"},
     "annotation": {"types", "errors", "statistics", "data"},
     "environments": {"types", "errors", "user_code", "rewards"},
     "rollouts": {"types", "errors", "fast_paths", "background", "data", "models", "environments"},
@@ -44,11 +45,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "algorithms.inputs",
         "algorithms.rollout",
     },
+    "planning": {"types", "errors", "data", "models", "monitoring", "algorithms", "training", "rollouts"},
     "runs": {"types", "errors", "user_code", "data", "monitoring", "training"},
     "export": {"types", "errors", "data", "models"},
 }
 # These may import every room above, and those before them here; no room above may import them.
-TOP = ("recipes", "options", "lookup", "commands", "cli", "__main__")
+TOP = ("recipes", "options", "usage", "lookup", "commands", "cli", "__main__")
 
 # heavy package -> the only files that may name it
 ONLY_IN: dict[str, tuple[str, ...]] = {
@@ -59,6 +61,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "distributed/",
         "training/",
         "rollouts/",
+        "planning/",
         "export/",
         "recipes/",
     ),

@@ -16,39 +16,68 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from posttrain.commands import COMMANDS, EXAMPLES, Command, Load
+from posttrain import usage
+from posttrain.commands import COMMANDS, EXAMPLES, Command
 from posttrain.errors import PosttrainError, UserError, described, unknown
 from posttrain.lookup import fetch
 from posttrain.monitoring import config_file
-from posttrain.monitoring.run import CONFIG, read_run
-from posttrain.options import Section, given, parse
+from posttrain.monitoring.run import CONFIG, Run, read_run
+from posttrain.monitoring.run_directory import refuse_used
+from posttrain.options import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs.callback import load_callback
 from posttrain.runs.inputs import InputsChanged, relocated
 from posttrain.runs.trackers import Tracking
 
-SHARED: Mapping[str, tuple[Any, Any, str]] = {
-    "config": (Path | None, None, "A TOML file of options, such as the config.toml of a run; flags come on top of it."),
-    "output": (Path | None, None, "Where to write; unless given, a new directory below runs/."),
-    "resume": (Path | None, None, "Go on with the run in this directory, as if it had never been interrupted."),
-    "accept_changes": (
+
+class Shared(NamedTuple):
+    """An option that several commands have."""
+
+    kind: Any
+    default: Any
+    help: str
+    often: bool = False  # whether --help shows it, and not --help-all alone
+
+
+SHARED: Mapping[str, Shared] = {
+    "config": Shared(
+        Path | None,
+        None,
+        "A TOML file of options, such as the config.toml of a run; flags come on top of it.",
+        often=True,
+    ),
+    "dry_run": Shared(
+        bool,
+        False,
+        "Say what the run would take, and whether it fits. Batch, memory, time, disk; nothing is trained or written.",
+        often=True,
+    ),
+    "output": Shared(Path | None, None, "Directory to write, a new one below runs/ unless given.", often=True),
+    "resume": Shared(
+        Path | None, None, "Run directory to go on with. As if it had never been interrupted.", often=True
+    ),
+    "accept_changes": Shared(
         str,
         "",
         'Options whose files, data or models may be others than when the resumed run began, such as "reward dataset".',
     ),
-    "track": (str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps those it had."),
-    "track_project": (str, "posttrain", "Project or experiment there."),
-    "track_name": (str, "", "Name of the run there; unless given, that of its directory."),
-    "track_tags": (str, "", "Tags of the run there, separated by commas."),
-    "callback": (str, "", "Classes called at the events of the run, such as watch.py:Watch; several in one text."),
-    "quiet": (bool, False, "Hide progress; warnings are still printed."),
-    "json": (bool, False, "End the output with one line of JSON."),
-    "debug": (bool, False, "Show the traceback of an error."),
+    "track": Shared(
+        str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps those it had."
+    ),
+    "track_project": Shared(str, "posttrain", "Project or experiment there."),
+    "track_name": Shared(str, "", "Name of the run there; unless given, that of its directory."),
+    "track_tags": Shared(str, "", "Tags of the run there, separated by commas."),
+    "callback": Shared(
+        str, "", "Classes called at the events of the run, such as watch.py:Watch; several in one text."
+    ),
+    "quiet": Shared(bool, False, "Hide progress; warnings are still printed."),
+    "json": Shared(bool, False, "End the output with one line of JSON."),
+    "debug": Shared(bool, False, "Show the traceback of an error."),
 }
-"""Options that are not a recipe's own: type, default, help. Each command says which it has; all have --debug."""
+"""Each command says which it has; all have --debug."""
 
 
 SPINCOUNT = "1000"
@@ -63,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(words)
         sys.stdout.flush()
         return code
-    except SystemExit as done:  # tyro has printed --help
+    except SystemExit as done:  # help was asked for, and printed
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt:
         return _complain(f"interrupted{_saved(words)}", 130, words)
@@ -130,13 +159,13 @@ def _complain(message: str, code: int, words: Sequence[str]) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in (*HELP, HELP_ALL, "help"):
         print(overview(), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] == "--version":
         print(f"posttrain {version('posttrain')}")
         return 0
-    if words[1:] in (["-h"], ["--help"]) and words[0] not in COMMANDS and (some := _group(words[0])):
+    if words[1:2] and words[1] in (*HELP, HELP_ALL) and words[0] not in COMMANDS and (some := _group(words[0])):
         print(f"usage: posttrain {words[0]} COMMAND [OPTIONS]\n\ncommands:")
         print("\n".join(_summaries(some)))
         return 0
@@ -161,6 +190,9 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
     pairs = _group(words[0])
     if pairs and (len(words) == 1 or words[1].startswith("-")):
         raise UserError(f"say which: {' or '.join(f'posttrain {name}' for name in pairs)}")
+    if words[0] == "plan":
+        command = words[1] if words[1:] and words[1] in COMMANDS else "COMMAND"
+        raise UserError(f"plan is an option of the commands that train now; type: posttrain {command} --dry-run")
     length = 2 if pairs else 1
     name = " ".join(words[:length])
     if name not in COMMANDS:
@@ -183,7 +215,7 @@ def overview() -> str:
             "examples:",
             *examples,
             "",
-            "posttrain COMMAND --help says all about a command.",
+            "posttrain COMMAND --help shows the most used options of a command, --help-all all of them.",
         ]
     )
 
@@ -200,10 +232,13 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
         passed["accept_changes"] = accepted
     if "track" in command.shared:
         passed |= _watching(shared)
+    if getattr(shared, "dry_run", False) and command.dry_run:
+        if shared.output:
+            refuse_used(shared.output)
+        return _show_plan(command.dry_run()(*parts, resume=shared.resume), shared)
     if command.fetches:
         fetch(parts[0].model)
-    file, _ = _file(name, command, argv)
-    _, function = _loader(command, argv, file)()
+    _, function = command.load()
     result = function(*parts, **passed)
     as_json = getattr(shared, "json", False)
     if not as_json:
@@ -212,6 +247,11 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     if as_json:
         print(json.dumps(command.answer(result), default=str), flush=True)
     return code
+
+
+def _show_plan(plan: Any, shared: Any) -> int:
+    print(json.dumps(plan.summary()) if shared.json else "\n".join(plan.lines()))
+    return 0
 
 
 def _watching(shared: Any) -> dict[str, Any]:
@@ -234,21 +274,51 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     """The options of a command: its own, its algorithm's knobs where it has one, and those it shares with others."""
     command = COMMANDS[name]
     file, origin = _file(name, command, argv)
-    form, _ = _loader(command, argv, file)()
+    _refuse_former(name, argv, file)
+    form, _ = command.load()
     sections = [Section(name, form, table="")]
     if command.knobs is not None:
         algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
-        sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs"))
+        sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs", compact=True))
     sections.append(Section("general", _shared((*command.shared, "debug"))))
-    about = (form.__doc__ or "").strip()
-    return parse(argv, sections, program=f"posttrain {name}", about=about, file=file, origin=origin)
+    about, program = (form.__doc__ or "").strip(), f"posttrain {name}"
+    if {*HELP} & {*argv}:
+        print(usage.page(program, about, sections, from_file(file, sections, origin)))
+        raise SystemExit(0)
+    return parse(argv, sections, program=program, about=about, file=file, origin=origin)
 
 
-def _loader(command: Command, argv: Sequence[str], file: Mapping[str, Any]) -> Load:
-    """How the command's form is loaded: the variant's, where its option is given."""
-    if command.variant and (given(argv, command.variant[0]) or command.variant[0] in file):
-        return command.variant[1]
-    return command.load
+def _refuse_former(name: str, argv: Sequence[str], file: Mapping[str, Any]) -> None:
+    """Say by which name a command goes now that was an option of this one."""
+    for now, command in COMMANDS.items():
+        former = command.formerly
+        if former and former.command == name and (flag(former.option) in _flags(argv) or former.option in file):
+            value = given(argv, former.option) or file.get(former.option) or ""
+            option = f" {flag(former.now)} {value}".rstrip() if former.now else ""
+            raise UserError(
+                f"{name} {flag(former.option)} is a command of its own now; type: posttrain {now}{option}, then the "
+                f"other options"
+            )
+
+
+def _flags(argv: Sequence[str]) -> set[str]:
+    return {token.partition("=")[0] for token in argv}
+
+
+def _renamed(command: Command, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration from when the command was typed otherwise, with its option as it is called now."""
+    former, found = command.formerly, dict(config)
+    if former and former.option in found:
+        value = found.pop(former.option)
+        return {former.now: value, **found} if former.now else found
+    return found
+
+
+def _meant(run: Run) -> str:
+    """The command that goes on with a run, by the name that it has now."""
+    former = ((name, command.formerly) for name, command in COMMANDS.items() if command.formerly)
+    found = (name for name, was in former if (was.command == run.command and was.option in run.config))
+    return next(found, run.command)
 
 
 def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str, Any], str]:
@@ -257,25 +327,27 @@ def _file(name: str, command: Command, argv: Sequence[str]) -> tuple[Mapping[str
     if config and resume:
         raise UserError("--resume takes its configuration from the run; leave out --config, and give changes as flags")
     if config:
-        return config_file.read(Path(config)), config
+        return _renamed(command, config_file.read(Path(config))), config
     if not resume:
         return {}, ""
     run = read_run(Path(resume))
-    if run.command not in ("", name):
-        raise UserError(f"{resume} is a run of posttrain {run.command}, not of posttrain {name}")
+    if (meant := _meant(run)) not in ("", name):
+        raise UserError(
+            f"{resume} is a run of posttrain {meant}, not of posttrain {name}; type: posttrain {meant} --resume "
+            f"{shlex.quote(resume)}"
+        )
     starts = [run.environment, *run.environment.get("resumed", [])]
-    return relocated(run.config, run.path, starts), str(run.path / CONFIG)
+    return relocated(_renamed(command, run.config), run.path, starts), str(run.path / CONFIG)
 
 
 def _shared(names: Sequence[str]) -> type:
     """A dataclass of the options that a command shares with others."""
     fields: list[tuple[str, Any, Any]] = []
     for name in names:
-        kind, default, text = SHARED[name]
+        kind, default, text, _ = SHARED[name]
         fields.append((name, Annotated[kind, tyro.conf.arg(help=text)], default))
-    form = dataclasses.make_dataclass("Shared", fields, frozen=True)
-    form.__doc__ = ""
-    return form
+    often = " ".join(name for name in names if SHARED[name].often)
+    return dataclasses.make_dataclass("Shared", fields, namespace={"__doc__": "", "HELP": {"run": often}}, frozen=True)
 
 
 def _default(form: type, name: str) -> Any:

@@ -35,6 +35,15 @@ def _success(result: Any) -> int:
 
 
 @dataclass(frozen=True)
+class Former:
+    """How a command was typed before it had a name of its own: as another one, with an option."""
+
+    command: str
+    option: str
+    now: str = ""  # what the option is called now; "" where it is gone
+
+
+@dataclass(frozen=True)
 class Command:
     """One command.
 
@@ -47,8 +56,9 @@ class Command:
         code: the exit code that the result means.
         fetches: whether a packaged model is fetched first, which is then shown.
         knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
-        variant: an option, and the form that the command has where it is given.
         extra: of posttrain's extras, the one whose packages it needs.
+        formerly: how it was typed before, which old runs and scripts still say.
+        dry_run: gives the function that says what a run will take, for commands with `dry_run` among `shared`.
     """
 
     summary: str
@@ -59,8 +69,9 @@ class Command:
     code: Callable[[Any], int] = _success
     fetches: bool = False
     knobs: Callable[[str], type] | None = None
-    variant: tuple[str, Load] | None = None
     extra: str = ""
+    formerly: Former | None = None
+    dry_run: Callable[[], Callable[..., Any]] | None = None
 
 
 def _recipe(module: str, form: str) -> Load:
@@ -69,6 +80,10 @@ def _recipe(module: str, form: str) -> Load:
         return getattr(recipe, form), recipe.run
 
     return load
+
+
+def _dry_run(module: str) -> Callable[[], Callable[..., Any]]:
+    return lambda: importlib.import_module(f"posttrain.recipes.{module}").dry_run
 
 
 def _annotation(module: str, form: str) -> Load:
@@ -165,7 +180,7 @@ def _answer_checks(items: Sequence[Any]) -> dict[str, Any]:
 
 
 _WATCHED = ("track", "track_project", "track_name", "track_tags", "callback")
-_TRAINING = ("config", "output", "resume", "accept_changes", *_WATCHED, "quiet", "json")
+_TRAINING = ("config", "dry_run", "output", "resume", "accept_changes", *_WATCHED, "quiet", "json")
 _ASKING = ("config", "output", "quiet", "json")
 
 COMMANDS: dict[str, Command] = {
@@ -180,6 +195,7 @@ COMMANDS: dict[str, Command] = {
         "supervised fine-tuning on demonstrations",
         _recipe("sft", "SFT"),
         _TRAINING,
+        dry_run=_dry_run("sft"),
         show=_show_run,
         answer=_answer_run,
     ),
@@ -187,32 +203,55 @@ COMMANDS: dict[str, Command] = {
         "reinforcement learning from rewards",
         _recipe("rl", "RL"),
         _TRAINING,
+        dry_run=_dry_run("rl"),
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("online"),
     ),
     "preference": Command(
-        "learn from pairs which of two responses people chose, or with --iterate from its own",
+        "preference optimisation on pairs or thumbs that are there: DPO and its kin",
         _recipe("preference", "Preferences"),
         _TRAINING,
+        dry_run=_dry_run("preference"),
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("preference"),
-        variant=("iterate", _recipe("iterate", "Iterated")),
+    ),
+    "online-preference": Command(
+        "preference optimisation on the policy's own completions: online and iterated DPO",
+        _recipe("online_preference", "OnlinePreference"),
+        _TRAINING,
+        dry_run=_dry_run("online_preference"),
+        show=_show_run,
+        answer=_answer_run,
+        knobs=_knobs("preference"),
+        formerly=Former("preference", "iterate", "rounds"),
     ),
     "reward-model": Command(
-        "learn from pairs to score responses as people would, or with --ratings from ratings of attributes",
+        "train a reward model on pairs",
         _recipe("reward_model", "Scoring"),
         _TRAINING,
+        dry_run=_dry_run("reward_model"),
         show=_show_reward_model,
         answer=_answer_run,
-        variant=("ratings", _recipe("reward_attributes", "Attributes")),
+    ),
+    "reward-model-attributes": Command(
+        "train a reward model on ratings of several attributes, with a gate that weighs them",
+        _recipe("reward_attributes", "Attributes"),
+        _TRAINING,
+        dry_run=_dry_run("reward_attributes"),
+        show=_show_reward_model,
+        answer=_answer_run,
+        formerly=Former("reward-model", "ratings", "ratings"),
     ),
     "evaluate": Command(
-        "held-out accuracy with intervals, sampled and greedy; with --suite reward of a reward model",
-        _recipe("evaluate", "Evaluate"),
+        "held-out accuracy with intervals, sampled and greedy", _recipe("evaluate", "Evaluate"), _ASKING
+    ),
+    "evaluate-reward-model": Command(
+        "accuracy and calibration of a reward model on held-out pairs",
+        _recipe("evaluate_reward", "EvaluateReward"),
         _ASKING,
-        variant=("suite", _recipe("evaluate_reward", "EvaluateReward")),
+        formerly=Former("evaluate", "suite"),
     ),
     "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
     "best-of-n": Command(
@@ -268,12 +307,6 @@ COMMANDS: dict[str, Command] = {
         ("json",),
         extra="annotate",
     ),
-    "plan rl": Command(
-        "before a run: batch, memory, time and disk, and what will not fit", _recipe("plan", "PlanRL"), ("json",)
-    ),
-    "plan sft": Command("the same before fine-tuning", _recipe("plan", "PlanSFT"), ("json",)),
-    "plan preference": Command("the same before learning from pairs", _recipe("plan", "PlanPreference"), ("json",)),
-    "plan reward-model": Command("the same before a reward model", _recipe("plan", "PlanRewardModel"), ("json",)),
     "verify": Command(
         "prove on your model and machine that the numbers are right",
         _recipe("verify", "Verify"),

@@ -32,7 +32,11 @@ def report(config: Report) -> Path:
         return compare_report(runs, config.output or Path("comparison.html"))
     (run,) = runs
     written = run.path / REPORT
-    if run.command in ("quickstart", "evaluate") and config.output is None and written.exists():
+    if (
+        run.command in ("quickstart", "evaluate", "evaluate-reward-model")
+        and config.output is None
+        and written.exists()
+    ):
         raise UserError(
             f"posttrain {run.command} has written {written}, with a table that is not in the run's files; "
             "give --output to write a report without it elsewhere"
@@ -204,7 +208,7 @@ def show_advice(found: Sequence[Any]) -> Iterable[str]:
         yield from (f"   because {reason}" for reason in advice.because)
         yield from (f"   instead: {other}" for other in advice.instead)
         yield ""
-    yield "posttrain explain NAME says all about a method, posttrain plan what it will cost here."
+    yield "posttrain explain NAME says all about a method, COMMAND --dry-run what a run will take here."
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

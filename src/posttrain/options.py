@@ -15,7 +15,7 @@ import tyro
 
 from posttrain.errors import UserError, unknown
 
-_HELP = ("-h", "--help")
+HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName)
 _NAMES = {int: "a whole number", float: "a number", str: "text", Path: "a path", bool: "true or false"}
 
@@ -26,11 +26,13 @@ class Section:
 
     Attributes:
         table: the table of a TOML file that sets them; "" for the file's top, None if no file may.
+        compact: whether `--help` shows their names and defaults alone.
     """
 
     title: str
     form: type
     table: str | None = None
+    compact: bool = False
 
 
 def parse(
@@ -52,14 +54,14 @@ def parse(
     Raises:
         UserError: an unknown option or key (the nearest one is named), a missing or wrong value, or a combination
             that a dataclass itself refuses.
-        SystemExit: `--help` was asked for, and printed.
+        SystemExit: `--help-all` was asked for, and printed.
     """
     kinds: dict[str, Any] = {}
     for section in sections:
-        fields = _kinds(section.form)
+        fields = kinds_of(section.form)
         assert not kinds.keys() & fields.keys(), f"two sections have {kinds.keys() & fields.keys()}"
         kinds |= fields
-    values = _from_file(file, sections, origin)
+    values = from_file(file, sections, origin)
     _check(argv, kinds, program)
     forms = [_unchecked(section.form, described=section.table != "") for section in sections]
     whole = dataclasses.make_dataclass(
@@ -69,7 +71,8 @@ def parse(
             for i, (section, form) in enumerate(zip(sections, forms, strict=True))
         ],
     )
-    read = tyro.cli(whole, prog=program, description=about, args=list(argv), config=_STYLE)
+    words = ["--help" if word == HELP_ALL else word for word in argv]
+    read = tyro.cli(whole, prog=program, description=about, args=words, config=_STYLE)
     found = [getattr(read, f"section_{i}") for i in range(len(sections))]
     return [section.form(**_values(part)) for section, part in zip(sections, found, strict=True)]
 
@@ -99,7 +102,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _kinds(form: type) -> dict[str, Any]:
+def kinds_of(form: type) -> dict[str, Any]:
     """The type of each field, with tyro's annotations."""
     hints = get_type_hints(form, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(form)}
@@ -115,7 +118,7 @@ def _unchecked(form: type, *, described: bool) -> type:
     return type(form.__name__, (form,), {"__doc__": doc, "__post_init__": lambda self: None})
 
 
-def _from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str) -> list[dict[str, Any]]:
+def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str) -> list[dict[str, Any]]:
     """What the file says for each section, as values of the fields' types."""
     tables = {section.table for section in sections if section.table}
     found: list[dict[str, Any]] = []
@@ -126,7 +129,7 @@ def _from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str
         here = file.get(section.table, {}) if section.table else {k: v for k, v in file.items() if k not in tables}
         if not isinstance(here, Mapping):
             raise UserError(f"{origin}: '{section.table}' must be a table, [{section.table}]; got {here!r}")
-        kinds, values = _kinds(section.form), dict[str, Any]()
+        kinds, values = kinds_of(section.form), dict[str, Any]()
         for key, value in here.items():
             if key not in kinds:
                 place = f"{origin}, table [{section.table}]" if section.table else origin
@@ -141,7 +144,7 @@ def _from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str
 
 def _loaded(value: Any, kind: Any) -> Any:
     """A value of a TOML file as its field wants it; raises `TypeError` if it is of another kind."""
-    for option in _alternatives(kind):
+    for option in alternatives(kind):
         inner = get_args(option)
         if get_origin(option) is Literal and value in inner:
             return value
@@ -158,11 +161,11 @@ def _loaded(value: Any, kind: Any) -> Any:
 
 def _check(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> None:
     """Refuse what tyro would refuse, in one line."""
-    if any(token in _HELP for token in argv):
+    if {*HELP, HELP_ALL} & {*argv}:
         return
-    words = [name for name, kind in kinds.items() if _is_positional(kind)]
+    words = [name for name, kind in kinds.items() if is_positional(kind)]
     options = {name: kind for name, kind in kinds.items() if name not in words}
-    switches = [name for name, kind in options.items() if _alternatives(kind) == [bool]]
+    switches = [name for name, kind in options.items() if alternatives(kind) == [bool]]
     known = [flag(name) for name in options] + [flag(f"no_{name}") for name in switches]
     waiting = list(argv)
     while waiting:
@@ -177,7 +180,7 @@ def _check(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> None:
             if equals:
                 raise UserError(f"{typed} takes no value; type {flag(name)} or {flag('no_' + name)}")
         elif name not in options:
-            raise unknown("option", typed, known, see=f"{program} --help lists all")
+            raise unknown("option", typed, known, see=f"{program} --help-all lists all")
         else:
             if not equals:
                 if not waiting or waiting[0].startswith("--"):
@@ -187,13 +190,14 @@ def _check(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> None:
                 raise UserError(f"{typed} must be {_expected(options[name])}; got '{text}'")
 
 
-def _is_positional(kind: Any) -> bool:
+def is_positional(kind: Any) -> bool:
+    """Whether a field is typed without its name."""
     return get_origin(kind) is Annotated and tyro.conf.Positional in get_args(kind)[1:]
 
 
 def _reads(text: str, kind: Any) -> bool:
     """Whether typed text is a value of this type."""
-    return any(_is_one(text, option) for option in _alternatives(kind))
+    return any(_is_one(text, option) for option in alternatives(kind))
 
 
 def _is_one(text: str, option: Any) -> bool:
@@ -209,18 +213,18 @@ def _is_one(text: str, option: Any) -> bool:
     return True
 
 
-def _alternatives(kind: Any) -> list[Any]:
+def alternatives(kind: Any) -> list[Any]:
     """The types of a union, or the one type that there is, without annotations."""
     if get_origin(kind) is Annotated:
-        return _alternatives(get_args(kind)[0])
+        return alternatives(get_args(kind)[0])
     if get_origin(kind) in (types.UnionType, Union):
-        return [option for part in get_args(kind) for option in _alternatives(part)]
+        return [option for part in get_args(kind) for option in alternatives(part)]
     return [kind]
 
 
 def _expected(kind: Any) -> str:
     """A type in plain words."""
-    return " or ".join(_named(option) for option in _alternatives(kind) if option is not types.NoneType)
+    return " or ".join(_named(option) for option in alternatives(kind) if option is not types.NoneType)
 
 
 def _named(option: Any) -> str:

@@ -49,7 +49,8 @@ def test_what_is_recommended_can_be_typed_and_has_its_reasons(have, compute, lon
         for other in advice.instead:
             named = [word.strip(",:") for word in other.split()]
             assert any(
-                word in algorithms.ALGORITHMS or word.startswith(("--", "rl", "nothing", "collect")) for word in named
+                word in algorithms.ALGORITHMS or word in cli.COMMANDS or word.startswith(("--", "nothing", "collect"))
+                for word in named
             )
 
 

@@ -13,7 +13,7 @@ from posttrain import algorithms
 from posttrain.algorithms import ALGORITHMS, catalogue
 from posttrain.algorithms.grpo import GRPO
 from posttrain.errors import UserError
-from posttrain.recipes.iterate import Iterated
+from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.rl import RL
 
@@ -57,7 +57,9 @@ def test_the_flags_named_in_the_text_are_knobs(name):
     knobs = catalogue.knobs(type(ALGORITHMS[name]()))
     known = {catalogue.flag(knob.name) for knob in knobs} | {"--algorithm", "--dataset"}
     negated = {catalogue.flag(f"no_{knob.name}") for knob in knobs if isinstance(knob.default, bool)}
-    recipes = {catalogue.flag(field.name) for form in (RL, Preferences, Iterated) for field in dataclasses.fields(form)}
+    recipes = {
+        catalogue.flag(field.name) for form in (RL, Preferences, OnlinePreference) for field in dataclasses.fields(form)
+    }
     found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
     assert known <= found <= known | negated | recipes
 

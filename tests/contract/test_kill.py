@@ -62,7 +62,7 @@ def contents(checkpoint):
 
 
 RL = ["rl", "--steps", str(STEPS), "--updates-per-step", "2"]
-ITERATED = ["preference", "--iterate", str(STEPS), "--updates-per-round", "2", "--pairs-per-step", "2"]
+ITERATED = ["online-preference", "--rounds", str(STEPS), "--updates-per-round", "2", "--pairs-per-step", "2"]
 ADAPTIVE = ["--algorithm", "ppo-penalty", "--kl-target", "0.01", "--kl-gain", "1", "--precision", "float32"]
 
 

@@ -55,17 +55,19 @@ def test_a_type_without_a_sequence_classifier_is_no_reward_model(tmp_path):
         load_reward_model(folder_of(tmp_path, "granite"), dtype=torch.float32)
 
 
-@pytest.mark.parametrize(("command", "code"), [("plan reward-model", 2), ("plan preference", 0)])
+@pytest.mark.parametrize(("command", "code"), [("reward-model", 2), ("preference", 0)])
 def test_the_plan_of_a_reward_model_refuses_it_too(tmp_path, capsys, command, code):
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     folder = folder_of(tmp_path, "granite", num_key_value_heads=2, vocab_size=300, **sizes)
-    assert main([*command.split(), "--model", folder, "--no-measure"]) == code
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 16)
+    of_family("smollm2").save_pretrained(folder)
+    assert main([command, "--model", folder, "--dataset", str(tmp_path / "pairs.jsonl"), "--dry-run"]) == code
     assert ("of type granite, of which transformers has no sequence classifier" in capsys.readouterr().err) == bool(
         code
     )
 
 
-@pytest.mark.parametrize("command", ["sft", "rl", "preference", "reward-model", "plan"])
+@pytest.mark.parametrize("command", ["sft", "rl", "preference", "reward-model", "sft --dry-run"])
 @pytest.mark.parametrize("kind", ["mamba", "llama4_text"])
 def test_every_command_refuses_in_one_line(tmp_path, capsys, command, kind):
     folder = folder_of(tmp_path / "model", kind)
@@ -73,8 +75,7 @@ def test_every_command_refuses_in_one_line(tmp_path, capsys, command, kind):
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     reward = ["--reward", "numbers"] if command == "rl" else []
-    line = ["plan", "sft"] if command == "plan" else [command]
-    assert main([*line, "--model", folder, "--dataset", str(data), *reward]) == 2
+    assert main([*command.split(), "--model", folder, "--dataset", str(data), *reward]) == 2
     said = capsys.readouterr().err.strip()
     assert f"is of type {kind}" in said and "\n" not in said and "Traceback" not in said
 

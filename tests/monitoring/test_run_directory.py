@@ -165,9 +165,11 @@ def test_what_may_differ_is_kept_from_then_on_and_the_resumption_is_noted(tmp_pa
     RunDirectory.resume(tmp_path, CONFIG | {"steps": 9}, may_differ=("steps",), environment={"device": "cpu"}).close()
     with RunDirectory.resume(tmp_path, CONFIG | {"steps": 9}, environment={"device": "gpu"}) as directory:
         assert (directory.environment["device"], directory.before["device"]) == ("gpu", "cpu")
+    with RunDirectory.resume(tmp_path, CONFIG | {"steps": 9}, environment={"device": "tpu"}) as directory:
+        assert directory.before["device"] == "gpu"
     run = read_run(tmp_path)
     assert run.config["steps"] == 9
-    assert [resumed["device"] for resumed in run.environment["resumed"]] == ["cpu", "gpu"]
+    assert [resumed["device"] for resumed in run.environment["resumed"]] == ["cpu", "gpu", "tpu"]
     assert not list(tmp_path.glob(".*.new"))
 
 

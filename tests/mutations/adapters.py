@@ -70,7 +70,7 @@ MUTATIONS = [
         Mutation(
             f"recipes/{file}.py", 'seed_for(config.seed, "dropout", step', "None and (step", "recipes/test_adapters.py"
         )
-        for file in ("sft", "preference", "reward_model", "rl", "iterate")
+        for file in ("sft", "preference", "reward_model", "rl", "online_preference")
     ),
     *(
         Mutation("models/adapter_footprint.py", old, new, "models/test_adapter_footprint.py")

@@ -176,7 +176,6 @@ MUTATIONS = [
             ("forwards *= 2", "forwards *= 1"),
             ("1 + sum(need.passes for need in algorithm.inputs)", "1 + len(algorithm.inputs)"),
             ("algorithm.least_group > 1", "algorithm.least_group > 0"),
-            ("reversed(algorithm.__mro__)", "algorithm.__mro__"),
             ("field.default", "field.name"),
         ]
     ),

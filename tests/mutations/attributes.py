@@ -141,9 +141,12 @@ MUTATIONS = [
             ("            model.mixture = parts.begins\n", ""),
             ("finished=not (pairs or config.apart)", "finished=True"),
             ("finished=not (pairs or config.apart)", "finished=False"),
-            ("units_of(list(weights), graded.learned)", "units_of(list(weights), rated.learned)"),
+            (
+                "model.units = units_of(list(weights), graded.learned)",
+                "model.units = units_of(list(weights), rated.learned)",
+            ),
             ("    rated = of_these(rated, weights.keys())\n", ""),
-            ("alone = replace(config, pairs_per_step=1, warmup_steps=0)", "alone = config"),
+            ("replace(config, pairs_per_step=1, warmup_steps=0)", "config"),
             ("if config.eval_dataset and not config.dataset:", "if False:"),
             ("    if not config.ratings:\n", "    if False:\n"),
             ("width=config.gate_width", "width=7"),
@@ -189,7 +192,7 @@ MUTATIONS = [
     ),
     Mutation(
         "commands.py",
-        'variant=("ratings", _recipe("reward_attributes", "Attributes")),',
+        'formerly=Former("reward-model", "ratings", "ratings"),',
         "",
         "recipes/test_reward_attributes.py",
     ),

@@ -25,7 +25,7 @@ MUTATIONS = [
             ("losses[0], losses[-1])", "losses[-1], losses[0])"),
             ("config.examples_per_step, step, config.seed)", "config.examples_per_step, 0, config.seed)"),
             ("config.examples_per_step, step, config.seed)", "config.examples_per_step, step, 0)"),
-            ("min(config.max_tokens, policy.model.context)", "config.max_tokens"),
+            ("min(config.max_tokens, context)", "config.max_tokens"),
             ("math.ceil(config.epochs", "math.floor(config.epochs"),
             ("if len(examples) < config.examples_per_step:", "if len(examples) <= config.examples_per_step:"),
             ("(lambda: tasks(config.eval_dataset)) if config.eval_dataset else None", "None"),
@@ -112,6 +112,26 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation(file, old, new, "test_usage.py")
+        for file, old, new in [
+            ("usage.py", "for owner in form.__mro__:", "for owner in reversed(form.__mro__):"),
+            ("usage.py", " if name not in listed]", "]"),
+            ("usage.py", "TOPICS.index(topic) if topic in TOPICS else len(TOPICS)", "-len(topic)"),
+            ("usage.py", 'r"(?<=[.;]) "', 'r"(?<=[.]) "'),
+            ("usage.py", "if len(first) <= room else", "if len(first) < room else"),
+            ("usage.py", "| dict(said)\n    return [", "\n    return ["),
+            ("usage.py", "(_defaults(section.form) | dict(said)).items()", "_defaults(section.form).items()"),
+            ("usage.py", "len(lines[-1]) + len(knob) <= width", "True"),
+            ("usage.py", " - sum(map(len, topics.values()))", ""),
+            ("usage.py", "value is None or value is False or", "value is None or not value or"),
+            ("usage.py", "texts.get(name) or _annotated(kinds[name])", 'texts.get(name, "")'),
+            ("usage.py", "room = WIDTH - len(lead)", "room = width - len(lead)"),
+            ("docstrings.py", "reversed(form.__mro__)", "form.__mro__"),
+            ("cli.py", '"HELP": {"run": often}', '"HELP": {}'),
+            ("options.py", "args=words", "args=list(argv)"),
+        ]
+    ),
+    *(
         Mutation("options.py", old, new, "test_options.py")
         for old, new in [
             ("return [section.form(**_values(part))", "return [part"),
@@ -150,9 +170,9 @@ MUTATIONS = [
             ),
             ('table="knobs"', "table=None", "rl_its_knobs_and_its_repetition"),
             ("if config and resume:", "if False:", "a_mistake_is_one_line_and_exit_code_2"),
-            ('if run.command not in ("", name):', "if False:", "sft_resumed"),
+            ('if (meant := _meant(run)) not in ("", name):', "if False:", "sft_resumed"),
             ('if getattr(shared, "resume", None) and', "if False and", "sft_resumed"),
-            ("    return relocated(run.config, run.path, ", "    return relocated({}, run.path, ", "sft_resumed"),
+            ("relocated(_renamed(command, run.config), run", "relocated({}, run", "sft_resumed"),
             (
                 'for key in ("output", "resume", "quiet") if',
                 'for key in ("output", "resume") if',
@@ -170,6 +190,17 @@ MUTATIONS = [
                 "_stopped(name, result)",
                 "verify_fails_where_an_item_does",
             ),
+        ]
+    ),
+    *(
+        Mutation(file, old, new, "recipes/test_online_preference.py recipes/test_reward_attributes.py")
+        for file, old, new in [
+            ("cli.py", "was.command == run.command and was.option in run.config", "was.command == run.command"),
+            ("cli.py", "was.command == run.command and was.option in run.config", "False"),
+            ("cli.py", " or former.option in file):", "):"),
+            ("cli.py", "return {former.now: value, **found} if former.now else found", "return found"),
+            ("monitoring/run_directory.py", "command = command or run.command", "command = run.command"),
+            ("recipes/online_preference.py", '("rounds", "iterate", "stop_after")', '("rounds", "stop_after")'),
         ]
     ),
     *(

@@ -220,7 +220,9 @@ _FAULTS = {
         ('"stop_after", *MAY_DIFFER)', '"stop_after")'),
         (", verdicts_kept_in(session.directory.path, setup.judging):", ":"),
     ],
-    ("recipes/iterate.py", RUNS): [(", verdicts_kept_in(session.directory.path, setup.judging):", ":")],
+    ("recipes/online_preference.py", RUNS): [
+        ("        verdicts_kept_in(session.directory.path, setup.judging),\n", "")
+    ],
     ("recipes/evaluate.py", RUNS): [("        verdicts_kept_in(directory.path, parts.judging),\n", "")],
     ("recipes/score.py", RUNS): [("with judging.kept_beside(path), Progress", "with Progress")],
     ("runs/inputs.py", INPUTS): [

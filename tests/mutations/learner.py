@@ -152,7 +152,7 @@ _FAULTS = {
         ("references[START] = stays or reference_for(model)", "references[START] = references[REFERENCE]"),
         ("setup.gold or config.kl_budget > 0", "setup.gold"),
     ],
-    ("recipes/iterate.py", "recipes/test_iterate.py"): [
+    ("recipes/online_preference.py", "recipes/test_online_preference.py"): [
         ("references=references, renewed=renewed)", "references=references)"),
         ("learner.copy(POLICY, REFERENCE)", "pass"),
     ],

@@ -32,8 +32,8 @@ MUTATIONS = [
             ("shortened(group, config.length_penalty", "shortened(group, 0.0", PENALTY),
             ("max_refills=config.max_refills", "max_refills=1", THROWN),
             ("(False, *[True] * (len(ids) - 1))", "(True,) * len(ids)", BESIDE),
-            ("if len(text.split()) > 1\n        ]", "]", "test_text_that_cannot_be_learned_is_refused"),
-            ("    enough(algorithm, config.completions_per_prompt)\n", "", ALONE),
+            (" if len(text.split()) > 1]", "]", "test_text_that_cannot_be_learned_is_refused"),
+            ("    enough(algorithm, config.completions_per_prompt)\n    saved =", "    saved =", ALONE),
             ("if not 0 < config.critic_lr < math.inf:", "if False:", REFUSED),
             ("if config.critic not in CRITICS:", "if False:", REFUSED),
             ("if critic.warmup_steps >= config.steps:", "if critic.warmup_steps > config.steps:", REFUSED),
@@ -43,7 +43,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/iterate.py", old, new, f"recipes/test_iterate.py::{test}")
+        Mutation("recipes/online_preference.py", old, new, f"recipes/test_online_preference.py::{test}")
         for old, new, test in [
             ("(step + 1) % config.renew_reference == 0", "step == 3", NOW),
             ("sampler.roll_out(step)", "sampler.roll_out(0)", "test_every_round_samples_anew"),

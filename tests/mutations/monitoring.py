@@ -79,7 +79,7 @@ MUTATIONS = [
             ("self._open(step)\n", "self._open(step - 1)\n"),
             ("ignore=may_differ", ""),
             ("run.config, config, ignore", "run.config, run.config, ignore"),
-            ("if not any(path.iterdir())", "if True"),
+            ("if any(path.iterdir()):", "if False:"),
             ("number += 1", "return path"),
             ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
             ("fcntl.lockf(", "fcntl.flock("),
@@ -92,7 +92,10 @@ MUTATIONS = [
             ("(starts or [run.environment])[-1]", "run.environment"),
             ("        self._last = step\n", ""),
             ("value if isinstance(value, int) else float(value)", "float(value)"),
-            ("        if config_file.differences(run.config, config):\n", "        if False:\n"),
+            (
+                "        if command != run.command or config_file.differences(run.config, config):\n",
+                "        if False:\n",
+            ),
         ],
     ),
     *_of(

@@ -37,14 +37,21 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/plan.py", old, new, "training/test_plan.py")
+        Mutation("training/load.py", old, new, "planning/test_costs.py")
         for old, new in [
             ("self.prompt_tokens + self.group * self.completion_tokens", "self.group * self.completion_tokens"),
             ("self.group * self.completion_tokens)", "self.completion_tokens)"),
             ("math.ceil(self.tokens / self.microbatch_tokens)", "self.tokens // self.microbatch_tokens"),
+        ]
+    ),
+    *(
+        Mutation("planning/costs.py", old, new, "planning/test_costs.py")
+        for old, new in [
             ("not self.lora_rank and self.itemsize < 4", "self.itemsize < 4"),
             ("not self.lora_rank and self.itemsize < 4", "not self.lora_rank"),
-            ("if self.reference and not self.lora_rank:", "if self.reference:"),
+            ("if self.references and not self.lora_rank:", "if self.references:"),
+            ("self.references * self.shape.parameters", "self.shape.parameters"),
+            ("self.judges * self.itemsize", "self.judges"),
             ("{name: self.networks * self.moments}", "{name: self.moments}"),
             ("if self.moment_bits == 8 else 0", "if self.lora_rank else 0)"),
             ("self.shape.quantized(self.lora_rank)", "self.shape.quantized(0)"),
@@ -105,7 +112,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/plan_result.py", old, new, "recipes/test_plan.py")
+        Mutation("planning/result.py", old, new, "planning/test_plan.py")
         for old, new in [
             ("self.steps * self.longest.prompts / self.rows", "self.steps * self.longest.sequences / self.rows"),
             ("(self.sampling_seconds or 0.0) + self.update_seconds", "self.update_seconds"),
@@ -117,55 +124,88 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/plan/work.py", old, new, "recipes/test_plan.py")
+        Mutation("planning/work.py", old, new, "planning/test_plan.py")
         for old, new in [
-            ("reference=declared(algorithm, ReferenceLogprobs) is not None", "reference=False"),
-            ("if length <= config.max_prompt_tokens]", "]"),
-            ("    enough(algorithm, config.completions_per_prompt)", "    pass"),
-            ("math.ceil(config.epochs * rows / config.examples_per_step)", "int(config.epochs)"),
-            ("math.ceil(config.epochs * rows / config.pairs_per_step)", "int(config.epochs)"),
-            ("longest = load(*max(sizes, key=sum))", "longest = load(*min(sizes, key=sum))"),
-            ("load(*(sum(column) / len(sizes) for", "load(*(max(column) for"),
-            ("head=not scored", "head=True"),
-            ("Load(config.pairs_per_step, 2,", "Load(config.pairs_per_step, 1,"),
-            ("updates=config.updates_per_step", "updates=1"),
-            ('critic=config.critic == "own"', "critic=True"),
-            ("if config.critic != PlanRL.critic and not", "if not"),
-            ("if config.pretraining_dataset and not", "if not"),
-            ("shape.context, config.microbatch_tokens)", "shape.context)"),
+            ("*max(sizes, key=sum))", "*min(sizes, key=sum))"),
+            ("*(sum(column) / len(sizes) for", "*(max(column) for"),
+            ("load(len(sizes) / len(families),", "load(2,"),
+            ("load(max(map(len, families)),", "load(2,"),
             ("isinstance(need, kind)], load)", "True], load)"),
-            ("longest_beside=sampled_besides(algorithm.inputs, longest)", "longest_beside=(*greedy, *continued)"),
-            ("sum(min(length, most) for length in lengths)", "sum(lengths)"),
+            ("longest_beside=sampled_besides(algorithm.inputs, work.longest)", "longest_beside=(*greedy, *continued)"),
+            ("sum(need.passes for need in algorithm.inputs)", "0"),
+            ("replace(one, prompts=min(pairs, most), group=2)", "replace(one, prompts=pairs, group=2)"),
+            ("min(pairs, most), group=2)", "min(pairs, most))"),
+            ("updates=updates, updated=(longest, expected)", "updates=updates"),
+            ("updates=updates, updated=(longest, expected)", "updated=(longest, expected)"),
+            ("round(sum(tokens) / len(tokens))", "max(tokens)"),
+            (
+                "load(max(lengths)), load(round(sum(lengths) / len(lengths)))\n    return Work(\n        command,",
+                "load(min(lengths)), load(min(lengths))\n    return Work(\n        command,",
+            ),
         ]
     ),
     *(
-        Mutation("recipes/plan/__init__.py", old, new, "recipes/test_plan.py")
+        Mutation(f"recipes/{file}.py", old, new, "planning/test_plan.py")
+        for file, old, new in [
+            ("rl", "references=compared + apart", "references=int(compared)"),
+            ("rl", "references=compared + apart", "references=int(apart)"),
+            ("rl", "        updates=config.updates_per_step,\n", ""),
+            ("rl", 'critic=config.critic == "own"', "critic=False"),
+            ("rl", "judges=judge_parameters(names, config.gold_model)", 'judges=judge_parameters(names, "")'),
+            (
+                "rl",
+                "judges=judge_parameters(names, config.gold_model)",
+                "judges=judge_parameters([], config.gold_model)",
+            ),
+            ("rl", "[min(len(model.chat.text_ids(text)), most)", "[len(model.chat.text_ids(text))"),
+            ("preference", "int(compared and not may_be_remembered(algorithm))", "0"),
+            ("preference", "int(compared and not may_be_remembered(algorithm))", "int(compared)"),
+            ("preference", "compared * (3 if isinstance(algorithm, UnpairedAlgorithm) else 1)", "int(compared)"),
+            ("reward_model", '"head": False', '"head": True'),
+            ("reward_model", '"reads": int(config.length_debias > 0)', '"reads": 0'),
+            ("reward_attributes/__init__", "head=False", "head=True"),
+            ("online_preference", "references=int(compared)", "references=0"),
+            ("online_preference", "reads=config.updates_per_round if compared else 0", "reads=int(compared)"),
+            ("online_preference", "model.shape.context, together=2)", "model.shape.context)"),
+        ]
+    ),
+    *(
+        Mutation("cli.py", old, new, "planning/test_plan.py")
+        for old, new in [
+            ("            refuse_used(shared.output)\n", "            pass\n"),
+            ("print(json.dumps(plan.summary()) if shared.json else", "print("),
+        ]
+    ),
+    *(
+        Mutation("planning/plan.py", old, new, "planning/test_plan.py")
         for old, new in [
             ("(config.keep_last + 2)", "config.keep_last"),
             ('"" if training.lora_rank else ", or train', '", or train'),
             ("if training.lora_rank and not training.head and", "if training.lora_rank and"),
             ("available_bytes() + libraries", "available_bytes()"),
             ("beside | dict(phase.parts)", "dict(phase.parts)"),
-            ("if longest > load.microbatch_tokens:", "if False:"),
             ("if longest > context:", "if longest > 2 * context:"),
             ("if disk > free:", "if False:"),
             ("speed, updates=work.updates)", "speed, updates=1)"),
-            ("        work.reference,\n", "        False,\n"),
+            ("        work.references,\n", "        0,\n"),
             ("        work.critic,\n", "        False,\n"),
             ("        OPTIMIZERS[config.optim],\n", "        32,\n"),
             ("        config.gradient_checkpointing,\n", "        False,\n"),
             ("not shape.quantized(training.lora_rank)", "not shape.quantized(0)"),
-            ("    if config.optim not in OPTIMIZERS:\n", "    if False:\n"),
+            ("        judges=work.judges,\n", ""),
+            ("work.updated[0] if work.updated else work.longest", "work.longest"),
+            ("work.updated[1] if work.updated else work.expected", "work.expected"),
+            ("        notes=work.notes,\n", ""),
             ("(work.longest, *work.longest_beside) if work.cache", "(work.longest,) if work.cache"),
             ("decoded_together(training, longest,", "decoded_together(training, work.longest,"),
-            ("plan.what_to_change(training, computed,", "plan.what_to_change(training, work.longest,"),
+            ("costs.what_to_change(training, computed,", "costs.what_to_change(training, work.longest,"),
             ("if together not in speeds:", "if True:"),
             ("work.updates * work.text.tokens", "work.text.tokens"),
             ("updates=work.updates) + text", "updates=work.updates)"),
         ]
     ),
     *(
-        Mutation("recipes/plan/speed.py", old, new, "recipes/test_plan.py")
+        Mutation("planning/speed.py", old, new, "planning/test_plan.py")
         for old, new in [
             ("max(0.0, longer - shorter) / PROBE_STEPS", "longer / PROBE_STEPS"),
             ("return Speed(trained / tokens,", "return Speed(trained,"),

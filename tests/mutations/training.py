@@ -21,7 +21,7 @@ MUTATIONS = [
             ),
             (
                 "greedy_reward",
-                "training/test_inputs.py recipes/test_plan.py",
+                "training/test_inputs.py planning/test_plan.py",
                 [
                     ("torch.tensor(rows, dtype=torch.float64)", "0 * torch.tensor(rows, dtype=torch.float64)"),
                     ("by_seat[seat] for", "next(iter(by_seat.values())) for"),
@@ -35,7 +35,7 @@ MUTATIONS = [
             ),
             (
                 "state_values",
-                "training/test_inputs.py recipes/test_plan.py",
+                "training/test_inputs.py planning/test_plan.py",
                 [
                     ("[state.values for state in states]", "[state.values[::-1] for state in states]"),
                     (
@@ -51,7 +51,7 @@ MUTATIONS = [
             ),
             (
                 "__init__",
-                "training/test_inputs.py recipes/test_plan.py",
+                "training/test_inputs.py planning/test_plan.py",
                 [
                     ("samples == provider.SAMPLES", "True"),
                     ("if groups and samples", "if samples"),

@@ -12,8 +12,8 @@ import torch
 from posttrain import algorithms, cli
 from posttrain.models import lora
 from posttrain.monitoring import read_run
-from posttrain.recipes import iterate, preference, reward_model, rl, sft
-from posttrain.recipes.iterate import Iterated
+from posttrain.recipes import online_preference, preference, reward_model, rl, sft
+from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
@@ -54,12 +54,16 @@ def runs(folder: Path) -> dict[str, tuple[Any, Any, str]]:
             "steps",
         ),
         "preference": (Preferences(**learned, **COMMON), partial(preference.run, algorithm=dpo), "steps"),
-        "iterate": (Iterated(**sampled, updates_per_round=2, **COMMON), partial(iterate.run, algorithm=dpo), "iterate"),
+        "online-preference": (
+            OnlinePreference(**sampled, updates_per_round=2, **COMMON),
+            partial(online_preference.run, algorithm=dpo),
+            "rounds",
+        ),
         "reward-model": (Scoring(**learned, length_debias=1.0, **COMMON), reward_model.run, "steps"),
     }
 
 
-NAMES = ("sft", "rl", "preference", "iterate", "reward-model")
+NAMES = ("sft", "rl", "preference", "online-preference", "reward-model")
 
 
 def masters(run: Path) -> dict[str, torch.Tensor]:

@@ -12,8 +12,8 @@ from posttrain import algorithms
 from posttrain.errors import UserError
 from posttrain.models import blockwise
 from posttrain.monitoring import read_run
-from posttrain.recipes import iterate, preference, reward_attributes, reward_model, rl, sft
-from posttrain.recipes.iterate import Iterated
+from posttrain.recipes import online_preference, preference, reward_attributes, reward_model, rl, sft
+from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.reward_attributes import Attributes
 from posttrain.recipes.reward_model import Scoring
@@ -41,15 +41,15 @@ def folder(tmp_path_factory):
 def options(folder, name, **changes):
     """The smallest run of a command, and what runs it."""
     common: dict[str, Any] = {**ONCE, "model": str(folder / "model"), **changes}
-    if name in ("rl", "iterate"):
+    if name in ("rl", "online-preference"):
         common |= {"dataset": str(folder / "sums.jsonl"), "reward": f"{folder / 'scorer.py'}:score"}
         common |= {"prompts_per_step": 2, "completions_per_prompt": 3, "max_new_tokens": 6}
     if name == "rl":
         return RL(algorithm="ppo", **common), lambda config, **to: rl.run(config, algorithms.online("ppo")(), **to)
     dpo = algorithms.preference("dpo")()
-    if name == "iterate":
-        common = {"iterate": common.pop("steps"), **common}
-        return Iterated(**common), lambda config, **to: iterate.run(config, dpo, **to)
+    if name == "online-preference":
+        common = {"rounds": common.pop("steps"), **common}
+        return OnlinePreference(**common), lambda config, **to: online_preference.run(config, dpo, **to)
     if name == "sft":
         return SFT(dataset=str(folder / "sums.jsonl"), examples_per_step=6, **common), sft.run
     common["pairs_per_step"] = 4
@@ -80,7 +80,7 @@ TIMES = ("seconds", "tokens_per_second", "memory")
         ("sft", {"lora_rank": 2, "lora_dropout": 0.3}),
         ("rl", {}),
         ("rl", {"critic": "own"}),
-        ("iterate", {}),
+        ("online-preference", {}),
         ("preference", {"lora_rank": 2}),
         ("reward-model", {}),
         ("ratings", {"lora_rank": 2}),
@@ -112,7 +112,7 @@ def test_with_gradient_checkpointing_every_command_learns_the_same_to_the_last_b
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("name", ["sft", "rl", "iterate", "preference", "reward-model", "ratings"])
+@pytest.mark.parametrize("name", ["sft", "rl", "online-preference", "preference", "reward-model", "ratings"])
 def test_moments_in_8_bits_are_refused_where_no_matrix_is_large_enough(name, folder, tmp_path):
     config, run = options(folder, name, optim="adamw-8bit")  # the largest have 32 x 48 numbers
     with pytest.raises(UserError, match=r"^--optim adamw-8bit would change nothing"):

@@ -329,9 +329,15 @@ def test_pairs_of_steps_are_refused(config, tmp_path):
 
 def test_the_command_line_takes_ratings(config, tmp_path, capsys):
     options = ["--ratings", config.ratings, "--model", config.model, "--steps", "1", "--eval-share", "0.25"]
-    code = main(["reward-model", *options, "--warmup-steps", "0", "--output", str(tmp_path / "run"), "--quiet"])
+    learned = tmp_path / "run"
+    code = main(["reward-model-attributes", *options, "--warmup-steps", "0", "--output", str(learned), "--quiet"])
     printed = capsys.readouterr().out
     assert code == 0 and re.search(r"^correlation with held-out ratings: -?0\.\d+ after$", printed, re.MULTILINE)
+    about = learned / "environment.json"  # as one that was begun by reward-model --ratings
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"command": "reward-model"}))
+    assert main(["reward-model", "--resume", str(learned)]) == 2
+    assert f"type: posttrain reward-model-attributes --resume {learned}" in capsys.readouterr().err
+    assert main(["reward-model-attributes", "--resume", str(learned), "--steps", "2", "--quiet"]) == 0
 
 
 def test_every_rated_response_is_met_once_an_epoch(config, tmp_path, monkeypatch):

@@ -256,7 +256,6 @@ def test_pairs_that_were_trained_on_or_are_too_long_are_not_judged(config, tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"suite": "rewards"}, "did you mean 'reward'"),
         ({"model": ""}, "say which reward model with --model"),
         ({"dataset": ""}, "say what to judge with --dataset"),
     ],

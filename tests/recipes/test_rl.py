@@ -11,8 +11,8 @@ from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.errors import UserError
 from posttrain.monitoring import read_run
-from posttrain.recipes import iterate, rl
-from posttrain.recipes.iterate import Iterated
+from posttrain.recipes import online_preference, rl
+from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.sampler import Sampler
@@ -88,10 +88,12 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, fo
     assert (states[0].path / "reference.safetensors").exists() == ("renew_reference" in changes)
 
 
-def iterated(options: RL, rounds: int) -> Iterated:
+def iterated(options: RL, rounds: int) -> OnlinePreference:
     """The same options for rounds of pairs."""
-    common = {name: value for name, value in asdict(options).items() if name in {f.name for f in fields(Iterated)}}
-    return Iterated(**common, iterate=rounds)
+    common = {
+        name: value for name, value in asdict(options).items() if name in {f.name for f in fields(OnlinePreference)}
+    }
+    return OnlinePreference(**common, rounds=rounds)
 
 
 @pytest.mark.parametrize("name", ["rloo", "dpo"])
@@ -104,9 +106,9 @@ def test_a_resumed_run_knows_that_a_reward_went_past_1(name, folder, tmp_path):
         options: Any = config(folder, algorithm=name, steps=3, save_every=1, reward=f"{file}:score")
         if name == "dpo":
             options = iterated(options, 3)
-        begin = rl.run if name == "rloo" else iterate.run
+        begin = rl.run if name == "rloo" else online_preference.run
         algorithm = (algorithms.online if name == "rloo" else algorithms.preference)(name)()
-        one = replace(options, **{"steps" if name == "rloo" else "iterate": 1})
+        one = replace(options, **{"steps" if name == "rloo" else "rounds": 1})
         run = begin(one if kind == "part" else options, algorithm, output=tmp_path / kind, quiet=True).run
         if kind == "part":
             begin(options, algorithm, resume=run, quiet=True)
@@ -133,7 +135,7 @@ def test_answers_on_which_a_time_limit_decided_are_kept_with_the_run_and_end_wit
     options: Any = config(folder, algorithm=name, steps=1, reward=f"{tmp_path / 'limited.py'}:score")
     if name == "dpo":
         options = iterated(options, 1)
-    begin = rl.run if name == "grpo" else iterate.run
+    begin = rl.run if name == "grpo" else online_preference.run
     algorithm = (algorithms.online if name == "grpo" else algorithms.preference)(name)()
     try:
         run = begin(options, algorithm, output=tmp_path / "run", quiet=True).run
@@ -141,7 +143,7 @@ def test_answers_on_which_a_time_limit_decided_are_kept_with_the_run_and_end_wit
         assert kept == '{"timed_out": "slow"}\n' and "slow" not in TIME_LIMITS
         TIME_LIMITS.add("of another command")
         assert (run / "timeouts.jsonl").read_text() == kept
-        begin(replace(options, **{"steps" if name == "grpo" else "iterate": 2}), algorithm, resume=run, quiet=True)
+        begin(replace(options, **{"steps" if name == "grpo" else "rounds": 2}), algorithm, resume=run, quiet=True)
         assert [row["reward/mean"] for row in rows(run)] == [0.0, 1.0]
     finally:
         TIME_LIMITS.keep_in(None)

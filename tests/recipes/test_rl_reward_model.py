@@ -15,8 +15,8 @@ from posttrain.errors import UserError
 from posttrain.evaluation.heldout import HeldOutReward
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.monitoring import read_run
-from posttrain.recipes import iterate, reward_model, rl
-from posttrain.recipes.iterate import Iterated
+from posttrain.recipes import online_preference, reward_model, rl
+from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.rollouts.scorer import load_scorer
@@ -263,15 +263,15 @@ def test_a_run_is_not_gone_on_with_by_a_reward_model_that_has_changed(config, sc
 
 def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config, folder, tmp_path):
     options = {k: v for k, v in OPTIONS.items() if k != "steps"} | {"pairs_per_step": 4, "lr": 1e-4}
-    iterated = Iterated(
+    iterated = OnlinePreference(
         dataset=config.dataset,
         model=config.model,
         eval_dataset=config.eval_dataset,
-        iterate=2,
+        rounds=2,
         reward_model=config.reward_model,
         **options,
     )
-    found = iterate.run(iterated, algorithms.preference("dpo")(), output=tmp_path / "run", quiet=True)
+    found = online_preference.run(iterated, algorithms.preference("dpo")(), output=tmp_path / "run", quiet=True)
     assert isinstance(found.after, HeldOutReward) and "reward/reward_model" in read_run(found.run).metrics[-1]
     assert [row["step"] for row in read_run(found.run).heldout] == [0] * 3 + [2] * 3
 

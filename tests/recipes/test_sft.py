@@ -132,8 +132,8 @@ def test_every_held_out_row_that_is_not_used_is_said(config, tmp_path, capsys):
 
 
 def test_the_longest_example_that_is_allowed_is_kept(config, tmp_path):
-    lengths = [len(example.continuation) for example in sft._prepare(config, None).examples]
-    assert sft._prepare(replace(config, max_tokens=max(lengths)), None).dropped == 0
+    lengths = [len(example.continuation) for example in sft._prepare(config, None).data.examples]
+    assert sft._prepare(replace(config, max_tokens=max(lengths)), None).data.dropped == 0
     with pytest.raises(UserError, match="all 6 examples are longer than"):
         sft._prepare(replace(config, max_tokens=min(lengths) - 1), None)
 
@@ -149,7 +149,7 @@ def test_turns_that_are_learned(config, model, tmp_path):
     learned = {}
     for which in ("all", "last"):
         parts = sft._prepare(replace(config, dataset=dataset, examples_per_step=1, train_on=which), None)
-        (example,) = parts.examples
+        (example,) = parts.data.examples
         ids = [t for t, mine in zip(example.continuation, example.learned, strict=True) if mine]
         learned[which] = load_tokenizer(model).decode(ids)
     assert learned == {"all": "bcd<|im_end|>fg<|im_end|>", "last": "fg<|im_end|>"}

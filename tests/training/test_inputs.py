@@ -15,7 +15,7 @@ from posttrain.algorithms.inputs import (
     declared,
 )
 from posttrain.training.inputs import PROVIDERS, Context, columns_of, sampled_besides
-from posttrain.training.plan import Load
+from posttrain.training.load import Load
 from posttrain.types import Group, States, StopReason, Task, Trajectory, Turn
 from posttrain.types import StateValues as Found
 from tests.tiny import tiny_llama

@@ -144,7 +144,7 @@ def _scored(compute: str, long: bool) -> Advice:
                 "the other completions of a prompt are the baseline, so nothing but the policy is held",
             ),
             (
-                "posttrain preference --iterate 20 --algorithm dpo if only the order of scores can be trusted",
+                "posttrain online-preference --algorithm dpo if only the order of scores can be trusted",
                 "ppo if single tokens have to be told apart, and several updates made of each batch",
                 own,
             ),
@@ -177,7 +177,7 @@ def _pairs(compute: str, *, also: bool) -> Advice:
             "simpo if answers grow long, orpo without a stage of imitation before",
             "ipo or --label-smoothing 0.1 if choices are noisy",
             "dpop if the logprob of chosen answers falls",
-            "preference --iterate, if there is a score as well and the policy moves far from the pairs",
+            "posttrain online-preference if there is a score as well and the policy moves far from the pairs",
         ),
     )
 

@@ -1,6 +1,5 @@
 """What there is to know about each algorithm, drawn from its own file, so that it cannot say anything else."""
 
-import ast
 import dataclasses
 import inspect
 import textwrap
@@ -9,6 +8,7 @@ from typing import NamedTuple
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import KINDS, ReferenceDivergence, ReferenceLogprobs, declared
+from posttrain.docstrings import field_docstrings
 
 DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example of what each family learns from
 
@@ -68,10 +68,7 @@ def knobs(algorithm: type) -> list[Knob]:
 
     Inherited fields are read from the class that declares them.
     """
-    texts: dict[str, str] = {}
-    for owner in reversed(algorithm.__mro__):
-        if dataclasses.is_dataclass(owner):
-            texts |= _field_docstrings(owner)
+    texts = field_docstrings(algorithm)
     return [Knob(field.name, field.default, texts.get(field.name, "")) for field in dataclasses.fields(algorithm)]
 
 
@@ -87,7 +84,11 @@ def explain(name: str) -> str:
         lines.append(f"    {flag(knob.name)} {knob.default}")
         lines.extend(textwrap.wrap(knob.help, 110, initial_indent=" " * 8, subsequent_indent=" " * 8))
     command = f"posttrain {COMMANDS[algorithm.family]} --algorithm {name} --dataset {DATA[algorithm.family]}"
-    lines += ["", "Run it:", "", f"    {command}", ""]
+    lines += ["", "Run it:", "", f"    {command}"]
+    if isinstance(get(name)(), PreferenceAlgorithm):
+        lines += ["", "or on pairs of the policy's own completions:", ""]
+        lines += [f"    posttrain online-preference --algorithm {name} --dataset {DATA['online']}"]
+    lines += [""]
     return "\n".join(lines)
 
 
@@ -121,9 +122,9 @@ INTRODUCTION = (
     "",
     "*Models in memory* is for all weights trained, with the default knobs. With `--lora-rank` every algorithm holds "
     "one network: the reference is the policy with its adapter off, and the critic a row on its trunk (`--critic own` "
-    "holds a second). What a reference says of pairs is read before training, so that it is not held, but with "
-    "`--iterate` it is. *Passes a step* counts passes over the batch beside sampling: the reference's, the critic's "
-    "values, and the one that is learned from, which goes back as well, once for each update.",
+    "holds a second). What a reference says of pairs is read before training, so that it is not held, but by "
+    "`online-preference` it is. *Passes a step* counts passes over the batch beside sampling: the reference's, the "
+    "critic's values, and the one that is learned from, which goes back as well, once for each update.",
 )
 
 
@@ -140,16 +141,3 @@ def flag(knob: str) -> str:
         '--kl-coefficient'
     """
     return "--" + knob.replace("_", "-")
-
-
-def _field_docstrings(owner: type) -> dict[str, str]:
-    """Read the string under each annotated field of a class from its source."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
-    for statement, following in zip(tree.body, tree.body[1:], strict=False):
-        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
-            continue
-        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            found[statement.target.id] = " ".join(str(following.value.value).split())
-    return found

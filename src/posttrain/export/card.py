@@ -14,7 +14,9 @@ METHODS = {
     "sft": "supervised fine-tuning",
     "rl": "reinforcement learning",
     "preference": "preference optimisation",
+    "online-preference": "preference optimisation on its own completions",
     "reward-model": "reward modelling",
+    "reward-model-attributes": "reward modelling by attributes",
 }
 
 
@@ -179,7 +181,7 @@ def caveats(facts: Facts) -> list[str]:
             )
         if facts.command == "sft":
             found.append("A loss has no interval here, and a lower one does not mean that answers are right.")
-        if facts.command == "reward-model":
+        if facts.command.startswith("reward-model"):
             found.append("Agreement with people on pairs does not show that a policy trained on the score gets better.")
         if facts.command == "rl":
             found.append("A higher reward can come from what the reward does not see, such as length or form.")

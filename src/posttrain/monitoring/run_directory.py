@@ -98,6 +98,7 @@ class RunDirectory:
         path: Path,
         config: Mapping[str, Any],
         *,
+        command: str = "",
         may_differ: Collection[str] = (),
         environment: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -106,6 +107,7 @@ class RunDirectory:
         Args:
             path: the run's directory.
             config: all of the command's options, resolved, as they are now.
+            command: which one goes on, where it may have another name now than when the run began.
             may_differ: options that change nothing of the steps already done, such as how many there shall be.
             environment: as in `create`.
 
@@ -122,11 +124,12 @@ class RunDirectory:
         starts = run.environment.get("resumed", [])
         about = describe_environment(config) | dict(environment or {})
         directory = cls(path, about, before=(starts or [run.environment])[-1])
-        if config_file.differences(run.config, config):
+        command = command or run.command
+        if command != run.command or config_file.differences(run.config, config):
             _replace(
-                path / CONFIG, f"# To repeat: posttrain {run.command} --config <this file>\n{config_file.dumps(config)}"
+                path / CONFIG, f"# To repeat: posttrain {command} --config <this file>\n{config_file.dumps(config)}"
             )
-        _write_environment(path, run.environment | {"resumed": [*starts, about]})
+        _write_environment(path, run.environment | {"command": command, "resumed": [*starts, about]})
         return directory
 
     @property
@@ -200,19 +203,25 @@ class RunDirectory:
         self.close()
 
 
+def refuse_used(path: Path) -> None:
+    """Refuse a path that no new run can have; raises `UserError`, which says what is there."""
+    if path.is_dir():
+        if any(path.iterdir()):
+            hint = f", or type --resume {path} to go on with the run in it" if (path / CONFIG).exists() else ""
+            raise UserError(f"run directory {path} is not empty; give one that is new or empty{hint}")
+    elif path.exists():
+        raise UserError(f"run directory {path} is a file; give a directory that is new or empty")
+
+
 def _new_directory(path: Path | None, command: str) -> Path:
     try:
         if path is None:
             return _numbered(Path("runs"), f"{command}-{datetime.now(UTC).astimezone():%Y-%m-%d}")
+        refuse_used(path)
         path.mkdir(parents=True, exist_ok=True)
-        if not any(path.iterdir()):
-            return path
-    except FileExistsError:
-        raise UserError(f"run directory {path} is a file; give a directory that is new or empty") from None
     except OSError as error:
         raise UserError(f"run directory {path or 'runs'} cannot be made: {error.strerror}; give another one") from error
-    hint = f", or type --resume {path} to go on with the run in it" if (path / CONFIG).exists() else ""
-    raise UserError(f"run directory {path} is not empty; give one that is new or empty{hint}")
+    return path
 
 
 def _numbered(root: Path, stem: str) -> Path:

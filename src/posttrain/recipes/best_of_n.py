@@ -22,13 +22,13 @@ What is finished of a run that was interrupted lies beside the output (`best.jso
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import repeat
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
@@ -53,21 +53,24 @@ TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that st
 class BestOfN(SampledOptions):
     """Sample several answers to each prompt, and keep the best by any reward."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "sampling": "keep at_least",
+        "run": "output fooled to_people",
+    }
     completions_per_prompt: int = 16
     """Answers to each prompt: n."""
     keep: int = 1
-    """How many of them to keep, the best first; those that say the same count once."""
+    """Answers of each prompt to keep, the best first; those that say the same count once."""
     at_least: float | None = None
     """Keep none that earned less; 1 keeps those that a verifier found right."""
     output: str = ""
-    """The file to write, a conversation a line, as sft reads it; its name ends with .jsonl. What is finished is kept
+    """File to write, a conversation a line, as sft reads it. Its name ends with .jsonl. What is finished is kept
     beside it until all is, so that the same command goes on where it was interrupted."""
     fooled: str = ""
-    """Also write pairs to this file, as reward-model reads them, of prompts to which gold finds another answer better
+    """File for adversarial pairs, as reward-model reads them. Of prompts to which gold finds another answer better
     than the one that the reward likes best."""
     to_people: str = ""
-    """Also write items to this file, as annotate import reads them: the answer that the reward likes best, and one by
-    chance."""
+    """File for items, as annotate import reads them. The answer that the reward likes best, and one by chance."""
 
 
 class Earned(NamedTuple):

@@ -25,15 +25,16 @@ class Convert:
     """Write feedback in another layout."""
 
     dataset: str = ""
-    """What to read: a file, folder, glob or hub id, in any layout that docs/data.md names."""
+    """What to read: a file, folder, glob or hub id. In any layout that docs/data.md names."""
     to: str = "pairs"
-    """The layout to write: pairs, conversations, transcripts, judgements or demonstrations."""
+    """Layout to write, such as pairs or demonstrations. One of pairs, conversations, transcripts, judgements and
+    demonstrations."""
     output: str = ""
     """The file to write; its name ends with .jsonl."""
     split: str = ""
     """Which part to read; train unless said otherwise."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question chosen=better rejected=worse"."""
+    """Columns to read, such as "chosen=better rejected=worse"."""
     limit: int | None = None
     """Use only so many rows, from the first."""
     system: str | None = None

@@ -10,10 +10,10 @@ out: judging by anything but the outcome; the other rewards are kept with each s
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.data import disjoint, load_tasks, parse_columns, seed_for, split_for
 from posttrain.environments.gold_rewards import overseen
@@ -59,14 +59,22 @@ SHOWN = 4  # completions in the report
 class Evaluate:
     """Measure how often a model solves held-out tasks."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset split columns limit exclude system",
+        "model": "model baseline precision",
+        "rewards": "reward",
+        "sampling": "greedy samples temperature max_new_tokens engine",
+        "run": "seed",
+    }
     dataset: str = ""
-    """Held-out tasks: a file, folder, glob or hub id, or gym:NAME?option=value (its held-out split)."""
+    """Held-out tasks: a file, folder, glob, hub id, or gym:NAME?option=value. Of a gym: source, its held-out split."""
     model: str = "smollm2-135m-instruct"
-    """A hub id, a folder, a run (its best checkpoint, or its latest), a checkpoint, an adapter, or a packaged model."""
+    """Model to evaluate: hub id, folder or run. A run stands for its best checkpoint, or its latest; checkpoints,
+    adapters and packaged models are taken as well."""
     baseline: str = ""
-    """Another model, such as the one before training: it gets the same tasks, and the difference its interval."""
+    """Model to compare with, on the same tasks. Such as the one before training; the difference gets its interval."""
     reward: str = ""
-    """Rewards, such as "numbers" or path/to/file.py:function; the first verifier decides. For gym: sources gym."""
+    """Rewards, such as "numbers" or FILE.py:NAME; the first verifier decides. For gym: sources gym."""
     environment: str = ""
     """Multi-turn episodes: path/to/file.py:CLASS, or the name of an installed environment, whose own held-out tasks are
     played unless --dataset is given. Unless --reward is given, an episode is judged by the environment."""
@@ -92,37 +100,39 @@ class Evaluate:
     """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given,
     judge-cache.jsonl in the run."""
     greedy: bool = False
-    """One greedy answer to each task, without samples unless --samples is given too."""
+    """One greedy answer to each task. Without samples unless --samples is given too."""
     samples: int | None = None
-    """Samples of each task, without a greedy answer unless --greedy is given too. With neither: 8, and a greedy one."""
+    """Samples of each task (with neither this nor --greedy: 8, and a greedy one). Without a greedy answer unless
+    --greedy is given too."""
     temperature: float = 1.0
-    """Of sampling."""
+    """Sampling temperature."""
     max_new_tokens: int = 256
-    """The longest completion; what is cut off there is counted."""
+    """Tokens of the longest completion; what is cut off there is counted."""
     max_prompt_tokens: int | None = None
     """Leave out longer prompts, and count them; unless given, a prompt that the model cannot hold is an error."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question answer=final"."""
+    """Columns to read, such as "prompt=question answer=final"."""
     split: str = ""
-    """Which part of a folder or hub data set; "test" unless given."""
+    """Split of a folder or hub data set; "test" unless given."""
     limit: int | None = None
-    """Use only so many tasks, from the first; of a gym: source, make so many instead of 200."""
+    """Tasks to use, from the first; of a gym: source, make so many instead of 200."""
     exclude: str = ""
-    """A data set that the model was trained on: tasks that are also in it are left out, and counted."""
+    """Training data, whose tasks are left out here and counted."""
     system: str | None = None
-    """A system message, in place of the data's own; give the one that the model was trained with."""
+    """System message, in place of the data's own; give the one that the model was trained with."""
     prompt_template: str = "{prompt}"
     """Text around each question; give the one that the model was trained with."""
     chat_template: str = ""
     """A Jinja file in place of the tokenizer's own chat template."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster."""
+    """float32, bfloat16, or auto, which takes the faster one."""
     engine: str = "embedded"
-    """What samples: embedded, vllm (to be installed first), or a vLLM server's address."""
+    """Sampler: embedded, vllm, or a server's address. vllm is to be installed first; the address is that of a vLLM
+    server."""
     cache_gb: float = 1.5
     """Memory for keys and values while sampling."""
     seed: int = 0
-    """Decides every draw, and which tasks a gym: source makes."""
+    """Seed of every draw, and of the tasks that a gym: source makes."""
 
     def decodings(self) -> dict[str, tuple[int, float]]:
         """The ways to answer, by name: how many answers to a task, and at which temperature."""

@@ -35,13 +35,13 @@ class ExportMerge:
     """Merge an adapter into its base, and write a whole model with tokenizer, chat template and model card."""
 
     model: str = ""
-    """What to export: a run (its best or latest checkpoint), a checkpoint, or an adapter's folder."""
+    """What to export: a run, a checkpoint, or an adapter's folder. A run stands for its best or latest checkpoint."""
     output: str = ""
     """The folder to write; it must not exist, or be empty."""
     title: str = ""
     """What the model card calls it; unless given, the folder's name."""
     dtype: str = "auto"
-    """Number format of the weights: float32, bfloat16, or auto: the base's own."""
+    """float32, bfloat16, or auto: the base's own. The number format of the weights."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class ExportHF:
     """Write what was trained as a Hugging Face folder with tokenizer, chat template and model card."""
 
     model: str = ""
-    """What to export: a run (its best or latest checkpoint), a checkpoint, or a folder of a model or an adapter."""
+    """What to export: a run, a checkpoint, or a folder of a model or an adapter. A run stands for its best or
+    latest checkpoint."""
     output: str = ""
     """The folder to write; it must not exist, or be empty."""
     title: str = ""

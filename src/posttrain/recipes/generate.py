@@ -12,10 +12,10 @@ Left out: showing words as they come; the engine answers when a completion is wh
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
@@ -33,40 +33,48 @@ from posttrain.types import Completion, Message, Request, Sampling, StopReason, 
 class Generate:
     """Ask a model something, and see what it says."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "prompt prompts system",
+        "model": "model precision",
+        "sampling": "chat n greedy temperature top_k top_p max_new_tokens engine",
+        "run": "seed",
+    }
     model: str = "smollm2-135m-instruct"
-    """A hub id, a folder, a run (its best checkpoint, or its latest), a checkpoint, an adapter, or a packaged model."""
+    """Model to ask: hub id, folder or run. A run stands for its best checkpoint, or its latest; checkpoints,
+    adapters and packaged models are taken as well."""
     prompt: str = ""
-    """What to ask; unless given, it is read from standard input."""
+    """What to ask, from standard input unless given."""
     prompts: str = ""
-    """A file of prompts instead: .txt with one a line, or a data set as posttrain rl --dataset takes it."""
+    """File of prompts: .txt with one a line, or a data set. As posttrain rl --dataset takes it."""
     n: int = 1
     """Completions of each prompt."""
     greedy: bool = False
     """Take the most likely token every time; then there is one completion of each prompt."""
     temperature: float = 1.0
-    """Of sampling; 1 is how the policy was trained."""
+    """Sampling temperature; 1 is how the policy was trained."""
     top_k: int = 0
-    """Sample from the so many most likely tokens alone; 0: from all."""
+    """Sample from this many most likely tokens, 0: all."""
     top_p: float = 1.0
-    """Sample from the fewest tokens that have this share of the probability; 1: from all."""
+    """Nucleus sampling: share of the probability, 1: all. The fewest tokens that have it are sampled from."""
     max_new_tokens: int = 256
-    """The longest completion."""
+    """Tokens of the longest completion."""
     system: str | None = None
-    """A system message; give the one that the model was trained with."""
+    """System message; give the one that the model was trained with."""
     prompt_template: str = "{prompt}"
     """Text around each prompt; give the one that the model was trained with."""
     chat_template: str = ""
     """A Jinja file in place of the tokenizer's own chat template."""
     chat: bool = False
-    """Hold a conversation: each line of standard input is a turn, an empty line ends it."""
+    """Hold a conversation: each line of standard input is a turn. An empty line ends it."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster."""
+    """float32, bfloat16, or auto, which takes the faster one."""
     engine: str = "embedded"
-    """What samples: embedded, vllm (to be installed first), or a vLLM server's address."""
+    """Sampler: embedded, vllm, or a server's address. vllm is to be installed first; the address is that of a vLLM
+    server."""
     cache_gb: float = 1.5
     """Memory for keys and values while sampling."""
     seed: int = 0
-    """Decides every draw."""
+    """Seed of every draw."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,15 @@
 
 Most algorithms learn from pairs, of which one response was chosen; kto learns from single responses, each good or bad,
 and takes pairs as well. The prompt of a pair is computed once for both. What differs between algorithms is in
-`algorithms/`, one file each. Pairs that the policy itself samples are `iterate.py`'s.
+`algorithms/`, one file each. Pairs of the policy's own completions: online_preference.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
@@ -24,6 +24,8 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring import Progress
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.work import feedback_work
 from posttrain.rollouts.policy import Policy, trained_policy
 from posttrain.runs.feedback import feedback_training
 from posttrain.runs.result import FeedbackResult, heldout_of
@@ -41,10 +43,13 @@ from posttrain.training.saved import began_from
 
 @dataclass(frozen=True)
 class Preferences(PairOptions):
-    """Train a policy on preferences. On pairs of its own completions: posttrain preference --iterate 1 --help."""
+    """Train a policy on preferences. On pairs of its own completions: posttrain online-preference."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "algorithm",
+    }
     algorithm: str = "dpo"
-    """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
+    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
 
 
 class PreferencesResult(FeedbackResult):
@@ -100,6 +105,34 @@ def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgor
     references = {REFERENCE: reference_for(policy.model)} if held else {}
     learner = learner_for(config, policy.model, policy.save, references=references)
     return _Parts(kind, units, policy, learner, saved.where, (*saved.notes(), *units.notes))
+
+
+def dry_run(
+    config: Preferences,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    resume: Path | None = None,
+    *,
+    measure: bool = True,
+) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    pair_options.check(config)
+    kind = feedback_for(algorithm)
+    sides = feedback.read(config, kind)
+    model = unloaded(config, resume)
+    units = feedback.tokenize(config, kind, sides, model.chat, model.shape.context)
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    work = feedback_work(
+        "preference",
+        model.shape,
+        kind,
+        units,
+        per_step=config.pairs_per_step,
+        microbatch_tokens=config.microbatch_tokens,
+        references=int(compared and not may_be_remembered(algorithm)),
+        reads=compared * (3 if isinstance(algorithm, UnpairedAlgorithm) else 1),
+        notes=(*model.notes, *units.notes),
+    )
+    return plan_of(config, work, measure=measure)
 
 
 def _batch(config: Preferences, units: Units[Any], step: int) -> list[Any]:

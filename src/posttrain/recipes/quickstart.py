@@ -20,11 +20,11 @@ SFT and RL, and the language-consistency reward. No KL term: for verifiable rewa
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.algorithms.grpo import GRPO
 from posttrain.data import load_gym
@@ -66,16 +66,24 @@ ENVIRONMENT = ScoredEnvironment(
 class Quickstart:
     """Teach the packaged model to reason, and show what it learned."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "demonstrations thinking_first thinking",
+        "model": "model",
+        "sampling": "prompts_per_step completions_per_prompt",
+        "optimisation": "sft_epochs sft_batch sft_lr rl_steps rl_lr",
+        "evaluation": "problems samples",
+        "run": "seed",
+    }
     model: str = "smollm2-135m-instruct"
-    """The policy: a packaged model, a hub id, or a folder."""
+    """The policy: hub id or folder. Or a packaged model."""
     dataset: str = "gym:chain_sum?min_terms=3&max_terms=4&min_digits=1&max_digits=1"
     """Sums and differences; the options of chain_sum set how hard they are."""
     demonstrations: int = 960
     """Worked examples for the cold start."""
     thinking_first: float = 0.5
-    """Share of the demonstrations, those that come first, that all think before they answer."""
+    """Share of demonstrations, the first, that all think. Before they answer."""
     thinking: float = 0.15
-    """Share of the demonstrations after those that think before they answer; the others answer at once."""
+    """Share of the later demonstrations that think. The others answer at once."""
     slips: float = 0.0
     """Share of the thinking steps that first give a wrong result and then correct it."""
     sft_epochs: int = 1

@@ -9,16 +9,16 @@
 Bradley and Terry's loss on the scores of the responses to a prompt, which is computed once with all its pairs. With
 held-out pairs the scores come out calibrated: a difference of 1 means odds of 2.7 to 1 that people prefer the one. The
 result is a Hugging Face folder: a sequence classifier with one label, or one for each member of an ensemble, whose chat
-template ends where the score is read. An adapter that was trained is merged into it. Attributes that were rated apart:
-recipes/reward_attributes.
+template ends where the score is read. An adapter that was trained is merged into it. Ratings of
+attributes: recipes/reward_attributes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from posttrain.models.heads import Calibration, RewardModel, load_reward_model, 
 from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.work import feedback_work
 from posttrain.runs.feedback import feedback_training
 from posttrain.runs.result import FeedbackResult, heldout_of
 from posttrain.runs.session import RunOptions, Session, open_session
@@ -46,23 +48,30 @@ from posttrain.training.saved import began_from
 
 @dataclass(frozen=True)
 class Scoring(ScoreOptions):
-    """Train a reward model on preferences. On ratings of attributes: posttrain reward-model --ratings FILE --help."""
+    """Train a reward model on preferences. On ratings of attributes: posttrain reward-model-attributes."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "margin label_smoothing centring length_debias",
+        "model": "ensemble",
+        "evaluation": "calibrate",
+    }
     pairs_per_step: int = 16
     """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""
     label_smoothing: float = 0.0
-    """How often a choice is taken to be the wrong way round; below 0.5."""
+    """Assumed share of choices that are the wrong way round; below 0.5."""
     margin: float = 0.0
-    """Ask for scores that differ by this times the pair's `strength` or `margin` at least; 1 is usual."""
+    """Demanded difference of scores, times the pair's strength. `strength` or `margin` of its row; 1 is usual."""
     centring: float = 0.0
-    """Hold the two scores of a pair around 0 with this weight, so that scores of other prompts compare; 0.01."""
+    """Weight of a penalty on the sum of a pair's scores. It makes scores of different prompts comparable; 0.01 is
+    usual."""
     ensemble: int = 1
-    """Members: heads on one trunk, each of which learns from its own sample of the pairs. Their disagreement says
-    where the scores are not to be trusted."""
+    """Heads on one trunk, each on its own bootstrap sample. Their disagreement says where the scores are not to be
+    trusted."""
     length_debias: float = 0.0
-    """Learn the length of responses apart, with this weight, and leave it out of the score; 1 is usual."""
+    """Weight of learning length apart from the score. Length is left out of the score then; 1 is usual."""
     calibrate: bool = True
-    """Divide the scores by what makes their differences the log-odds that people agree, as held-out pairs say."""
+    """Fit a temperature on held-out pairs, and divide by it. A difference of scores is then the log-odds that
+    people agree."""
 
 
 class ScoringResult(FeedbackResult):
@@ -161,6 +170,17 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
     parts = _Parts(pairs, model, chat, loss, saved.where, tuple(notes))
     parts.learner = learner_for(config, model, parts.save, body=model.body)
     return parts
+
+
+def dry_run(config: Scoring, resume: Path | None = None, *, measure: bool = True) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    _check(config)
+    sides = feedback.read(config, RANKINGS)
+    model = unloaded(config, resume, scored=True)
+    pairs = feedback.tokenize(config, RANKINGS, sides, model.chat, model.shape.context)
+    words = {"per_step": config.pairs_per_step, "microbatch_tokens": config.microbatch_tokens, "head": False}
+    words |= {"reads": int(config.length_debias > 0), "notes": (*model.notes, *pairs.notes)}  # it is scored once before
+    return plan_of(config, feedback_work("reward-model", model.shape, RANKINGS, pairs, **words), measure=measure)
 
 
 def _check(config: Scoring) -> None:

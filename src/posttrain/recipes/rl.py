@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
 
@@ -50,12 +50,15 @@ from posttrain.models.critic import CRITICS, Critic
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.unloaded import judge_parameters
+from posttrain.planning.work import sampled_work, text_load, with_algorithm
 from posttrain.rollouts.judges import MAY_DIFFER
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.sampler import Rolled
-from posttrain.rollouts.setup import Setup, set_up
+from posttrain.rollouts.setup import Setup, names_in, read_prompts, set_up
 from posttrain.runs.result import RunResult
 from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.training import checkpoint
@@ -77,10 +80,13 @@ from posttrain.types import Group
 class RL(OnlineOptions):
     """Train a policy by reinforcement learning."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "algorithm steps updates_per_step",
+    }
     algorithm: str = "grpo"
-    """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
+    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
     steps: int = 100
-    """How many batches to sample and learn from."""
+    """Steps: batches to sample and learn from."""
     max_refills: int = 3
     """For an algorithm that throws groups away (dapo): how often others are sampled in their place, at most."""
     updates_per_step: int = 1
@@ -104,6 +110,7 @@ class RL(OnlineOptions):
     """Texts in each update; each is cut at --max-prompt-tokens."""
 
 
+MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
 START = "start"  # the policy before training, where the distance from it is told
 
 # what a run begins with: draws of prompts, knobs that moved, rewards that gave a score outside 0 to 1
@@ -201,15 +208,43 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
         references[START] = stays or reference_for(model)
     critic = _critic(config, setup.policy) if declared(algorithm, CriticValues) else None
     learner = learner_for(config, model, setup.policy.save, critic=critic, references=references, renewed=renewed)
-    pretraining: list[str] = []
-    if algorithm.extra_losses:
-        pretraining = [
-            text for text in load_texts(config.pretraining_dataset, seed=config.seed) if len(text.split()) > 1
-        ]
-        if not pretraining:
-            raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
+    pretraining = _pretraining(config) if algorithm.extra_losses else []
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
     return _Parts(setup, learner, bool(measured), pretraining, saved.where, notes)
+
+
+def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, *, measure: bool = True) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    _check(config, algorithm)
+    enough(algorithm, config.completions_per_prompt)
+    model = unloaded(config, resume)
+    prompts = read_prompts(config, model.chat, model.shape.context)
+    work = sampled_work("rl", model.shape, config, prompts.lengths, steps=config.steps)
+    text = None
+    if algorithm.extra_losses:
+        most = min(config.max_prompt_tokens, model.shape.context, config.microbatch_tokens)
+        lengths = [min(len(model.chat.text_ids(text)), most) for text in _pretraining(config)[:MOST_TEXTS]]
+        text = text_load(lengths, config.pretraining_per_step, config.microbatch_tokens)
+    names = names_in(config.reward_model)
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    apart = bool(config.gold or config.gold_model or config.kl_budget) and (not compared or config.renew_reference > 0)
+    work = replace(
+        with_algorithm(work, algorithm, text=text),
+        updates=config.updates_per_step,
+        critic=config.critic == "own",
+        references=compared + apart,
+        judges=judge_parameters(names, config.gold_model),
+        notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.steps)),
+    )
+    return plan_of(config, work, measure=measure)
+
+
+def _pretraining(config: RL) -> list[str]:
+    """The texts of which something can be learned."""
+    found = [text for text in load_texts(config.pretraining_dataset, seed=config.seed) if len(text.split()) > 1]
+    if not found:
+        raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
+    return found
 
 
 def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -45,16 +45,17 @@ class ScoreCompletions:
     """Score given completions by any reward."""
 
     dataset: str = ""
-    """Completions: a file, folder, glob or hub id, with the columns prompt or messages, completion,
+    """Completions: a file, folder, glob or hub id. With the columns prompt or messages, completion,
     answer and perhaps id; or a run, whose samples.jsonl is read."""
     reward: str = ""
-    """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function."""
+    """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME."""
     reward_model: str = ""
-    """A reward model, or several: runs, folders or hub ids, in quotes where there are spaces."""
+    """Reward models: runs, folders or hub ids. In quotes where there are spaces."""
     reward_model_use: str = "mean"
-    """Ensemble aggregation: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
+    """Aggregation of an ensemble: mean, worst or uncertain. uncertain is the mean less --disagreement-penalty x
+    variance."""
     disagreement_penalty: float = 0.5
-    """For --reward-model-use uncertain: weight of the variance of the members' scores."""
+    """Weight of the variance of the members' scores. For --reward-model-use uncertain."""
     judge: str = ""
     """LLM judges, such as "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from
     HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward of weight 1, from 0 to 1, unless --reward
@@ -85,7 +86,7 @@ class ScoreCompletions:
     limit: int | None = None
     """The maximum number of rows, from the beginning; all by default."""
     precision: str = "auto"
-    """Of reward models: float32, bfloat16, or auto: what this machine computes faster."""
+    """float32, bfloat16, or auto, for reward models. auto takes the faster one."""
     microbatch_tokens: int = 4096
     """Tokens that a reward model computes at once."""
 

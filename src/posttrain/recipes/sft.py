@@ -11,17 +11,19 @@ without padding, and none sees another. Left out: learning the prompts too, and 
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import ClassVar, Unpack
 
-from posttrain.data import Example, divide, load_demonstrations, parse_columns
+from posttrain.data import ChatFormat, Example, divide, load_demonstrations, parse_columns
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.load import load_environment
 from posttrain.errors import UserError, unknown
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.precision import compute_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.work import supervised_work
 from posttrain.rollouts.policy import Policy, trained_policy
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.result import RunResult
@@ -42,10 +44,18 @@ LOSS = "evaluation/loss"
 class SFT:
     """Fine-tune a model on demonstrations."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset columns limit max_tokens train_on",
+        "model": "model lora_rank precision",
+        "optimisation": "epochs steps examples_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing",
+        "evaluation": "eval_share eval_dataset eval_every stop_after",
+        "run": "seed",
+    }
     dataset: str = ""
-    """Demonstrations: a file, folder, glob or hub id, or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
+    """Demonstrations: a file, folder, glob or hub id. Or a weighted mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
     model: str = "smollm2-135m-instruct"
-    """What to train: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
+    """What to train: hub id, folder or run. A run stands for its best or latest checkpoint; adapters and packaged
+    models are taken as well."""
     environment: str = ""
     """An environment, whose own demonstrations are learned: path/to/file.py:CLASS, or the name of an installed one."""
     environment_args: str = ""
@@ -53,19 +63,19 @@ class SFT:
     epochs: float = 1.0
     """Passes over the demonstrations; less than one for a part of them."""
     steps: int = 0
-    """Updates; 0: as many as --epochs takes."""
+    """Updates, 0: as many as --epochs takes."""
     examples_per_step: int = 16
     """Demonstrations in a batch."""
     max_tokens: int = 1024
-    """The longest example; longer ones are left out, and counted."""
+    """Tokens of the longest example; longer ones are left out, and counted."""
     train_on: str = "all"
-    """Which of the assistant's turns are learned: all, or the last of each conversation."""
+    """Assistant turns that are learned: all, or the last. Of each conversation."""
     lr: float = 5e-5
     """Peak learning rate. LoRA usually needs about ten times as much; it is not scaled for you."""
     warmup_steps: int = 10
-    """Steps until the peak."""
+    """Warmup steps, until the peak of the learning rate."""
     decay: str = "cosine"
-    """What comes after the warmup: constant, linear or cosine."""
+    """After the warmup: constant, linear or cosine."""
     weight_decay: float = 0.0
     """Of AdamW."""
     max_grad_norm: float = 1.0
@@ -74,10 +84,10 @@ class SFT:
     """The optimiser: adamw, or adamw-8bit: both moments of Adam in block-wise quantised 8 bits, 2 bytes per parameter
     instead of 8, and a slower update; input embedding, norms and matrices below 4,096 elements stay float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations layer by layer in the backward pass: less memory, about a third more
-    time. Gradients are the same to the last bit."""
+    """Recompute activations in the backward pass: less memory, more time. Layer by layer, about a third more time;
+    gradients are the same to the last bit."""
     lora_rank: int = 0
-    """Train an adapter of this rank instead of all weights; 0: all weights."""
+    """Rank of an adapter to train, 0: all weights."""
     lora_alpha: float | None = None
     """Scale of the adapter: its update is multiplied by alpha / rank; unless given, by 2."""
     lora_dropout: float = 0.0
@@ -91,13 +101,13 @@ class SFT:
     lora_modules_to_save: str = ""
     """Modules to train fully and save with the adapter (modules_to_save of peft), such as "embed_tokens lm_head"."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
+    """float32, bfloat16, or auto, which takes the faster one. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096
-    """Tokens of one forward and backward pass: bounds memory, never changes the result."""
+    """Tokens of one forward and backward pass; bounds memory, never changes the result."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question completion=response"."""
+    """Columns to read, such as "prompt=question completion=response"."""
     limit: int | None = None
-    """Use only so many demonstrations, from the first."""
+    """Demonstrations to use, from the first; all unless given."""
     system: str | None = None
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
@@ -105,21 +115,22 @@ class SFT:
     chat_template: str = ""
     """A Jinja file in place of the tokenizer's own chat template; it is saved with the model."""
     eval_dataset: str = ""
-    """Held-out demonstrations, to compute the loss of; what is also in the training data is left out of them."""
+    """Held-out demonstrations, to compute the loss of. What is also in the training data is left out of them."""
     eval_share: float = 0.0
-    """Hold out this share of the demonstrations instead; equal questions are held out together."""
+    """Share of the demonstrations to hold out. Equal questions are held out together."""
     eval_limit: int = 200
     """Held-out demonstrations to use."""
     eval_every: int = 0
-    """Compute the held-out loss every so many steps, besides before the first and after the last."""
+    """Steps between evaluations, 0: before and after only. The held-out loss is computed before the first step and
+    after the last in any case."""
     stop_after: int = 0
-    """Stop once the held-out loss has not improved for this many evaluations; 0: never."""
+    """Stop after this many evaluations without gain, 0: never."""
     save_every: int = 100
     """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
     seed: int = 0
-    """Decides every random choice of the run."""
+    """Seed of every random choice of the run."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +149,13 @@ def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
     learner = parts.learner
 
     def examine() -> dict[str, float]:
-        return {LOSS: learner.forward(supervised_batch(parts.heldout), NLL())["loss"]}
+        return {LOSS: learner.forward(supervised_batch(parts.data.heldout), NLL())["loss"]}
 
     with _open(config, parts, where) as session:
         session.evaluate(examine)
         for step in session.steps():
-            indices = batch_indices(len(parts.examples), config.examples_per_step, step, config.seed)
-            examples = [parts.examples[i] for i in indices]
+            indices = batch_indices(len(parts.data.examples), config.examples_per_step, step, config.seed)
+            examples = [parts.data.examples[i] for i in indices]
             batch = supervised_batch(examples, seed=seed_for(config.seed, "dropout", step))
             with session.update(examples):
                 metrics = learner.forward_backward(batch, NLL())
@@ -152,7 +163,7 @@ def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
             session.finish_step(metrics, tokens=batch.counts.tokens)
             session.evaluate(examine)
     losses = [row[LOSS] for row in session.rows if LOSS in row] or [None]
-    return SFTResult(*session.ended, len(parts.examples), parts.dropped, losses[0], losses[-1])
+    return SFTResult(*session.ended, len(parts.data.examples), parts.data.dropped, losses[0], losses[-1])
 
 
 def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
@@ -160,14 +171,14 @@ def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextMan
         loss = row.get(LOSS)  # None where it was not finite
         return None if loss is None else -loss
 
-    held = bool(parts.heldout)
+    held = bool(parts.data.heldout)
     about = compute_of(parts.policy.model, config.precision)
-    about |= {"model": parts.model, "steps": parts.steps, "data": digests(asdict(config))}
-    about |= {"examples": len(parts.examples), "dropped": parts.dropped, "heldout": len(parts.heldout)}
+    about |= {"model": parts.model, "steps": parts.data.steps, "data": digests(asdict(config))}
+    about |= {"examples": len(parts.data.examples), "dropped": parts.data.dropped, "heldout": len(parts.data.heldout)}
     training = Training(
-        steps=parts.steps,
+        steps=parts.data.steps,
         trained=parts.learner,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, parts.steps),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, parts.data.steps),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about,
         save_every=config.save_every,
@@ -181,10 +192,7 @@ def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextMan
 
 @dataclass(frozen=True)
 class _Parts:
-    examples: list[Example]
-    heldout: list[Example]
-    dropped: int
-    steps: int
+    data: "_Data"
     policy: Policy
     learner: Learner
     model: str  # where what is trained was loaded from
@@ -197,14 +205,45 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
     conversations, heldout, notes = _conversations(config)
     saved = began_from(config.model, resume)
     policy = trained_policy(config, saved.where)
-    longest = min(config.max_tokens, policy.model.context)
-    examples, dropped = _examples(policy, conversations, config.train_on, longest)
-    kept, unheard = _examples(policy, heldout, config.train_on, longest)
+    data = _tokenized(config, policy.chat, policy.model.context, conversations, heldout)
+    if config.gradient_checkpointing:
+        checkpoint_layers(policy.model.network)
+    learner = learner_for(config, policy.model, policy.save)
+    return _Parts(data, policy, learner, saved.where, (*saved.notes(), *notes, *data.notes))
+
+
+def dry_run(config: SFT, resume: Path | None = None, *, measure: bool = True) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    _check(config)
+    conversations, heldout, notes = _conversations(config)
+    model = unloaded(config, resume)
+    data = _tokenized(config, model.chat, model.shape.context, conversations, heldout)
+    words = {"per_step": config.examples_per_step, "microbatch_tokens": config.microbatch_tokens}
+    work = supervised_work("sft", model.shape, data.examples, steps=data.steps, **words)
+    return plan_of(config, replace(work, notes=(*model.notes, *notes, *data.notes)), measure=measure)
+
+
+@dataclass(frozen=True)
+class _Data:
+    examples: list[Example]
+    heldout: list[Example]
+    dropped: int
+    steps: int
+    notes: tuple[str, ...]  # what to tell the user
+
+
+def _tokenized(
+    config: SFT, chat: ChatFormat, context: int, conversations: Sequence[Conversation], heldout: Sequence[Conversation]
+) -> _Data:
+    """The demonstrations as tokens, without those that are too long."""
+    longest = min(config.max_tokens, context)
+    examples, dropped = _examples(chat, conversations, config.train_on, longest)
+    kept, unheard = _examples(chat, heldout, config.train_on, longest)
     if not examples or (heldout and not kept):
         raise UserError(
             f"all {dropped if not examples else len(heldout)} {'' if not examples else 'held-out '}examples are longer "
             f"than {longest} tokens, the smaller of --max-tokens {config.max_tokens} and the model's context "
-            f"{policy.model.context}; shorten them, or raise what limits them"
+            f"{context}; shorten them, or raise what limits them"
         )
     if (most := max(len(example.continuation) for example in examples + kept)) > config.microbatch_tokens:
         raise UserError(
@@ -217,16 +256,12 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
             f"type --examples-per-step {len(examples)} or less"
         )
     steps = config.steps or math.ceil(config.epochs * len(examples) / config.examples_per_step)
-    if config.gradient_checkpointing:
-        checkpoint_layers(policy.model.network)
-    learner = learner_for(config, policy.model, policy.save)
     too_long = [
         f"{left_out} of {left_out + len(used)} {kind} are over {longest} tokens and were left out"
         for kind, used, left_out in (("examples", examples, dropped), ("held-out examples", kept, unheard))
         if left_out
     ]
-    notes = (*saved.notes(), *notes, *too_long, *unreached(config.warmup_steps, steps))
-    return _Parts(examples, kept, dropped, steps, policy, learner, saved.where, notes)
+    return _Data(examples, kept, dropped, steps, (*too_long, *unreached(config.warmup_steps, steps)))
 
 
 def _check(config: SFT) -> None:
@@ -294,10 +329,9 @@ def _task(conversation: Conversation) -> Task:
 
 
 def _examples(
-    policy: Policy, conversations: Sequence[Conversation], train_on: str, longest: int
+    chat: ChatFormat, conversations: Sequence[Conversation], train_on: str, longest: int
 ) -> tuple[list[Example], int]:
     """Conversations as tokens, and how many examples were left out for being longer than `longest`."""
-    chat = policy.chat
     found = [
         Example.whole(*ids)
         for conversation in conversations

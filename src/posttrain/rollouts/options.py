@@ -1,7 +1,9 @@
 """The options of recipes that sample from a policy and judge it, and of those that learn from that."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from posttrain.errors import UserError, unknown
 
@@ -10,16 +12,24 @@ from posttrain.errors import UserError, unknown
 class SampledOptions:
     """What to ask a policy, how to sample its answers, and by what to judge them."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset columns",
+        "model": "model",
+        "rewards": "reward reward_model gold",
+        "sampling": "completions_per_prompt max_new_tokens temperature engine",
+        "run": "seed",
+    }
     dataset: str = ""
-    """Where the prompts come from: a file, folder, glob or hub id, gym:NAME?option=value, or a mixture
-    such as "a.jsonl=0.7 b.parquet=0.3". Not needed with an environment that has tasks of its own."""
+    """Prompts: a file, folder, glob, hub id, or gym:NAME?option=value. Or a weighted mixture such as "a.jsonl=0.7
+    b.parquet=0.3". Not needed with an environment that has tasks of its own."""
     model: str = "smollm2-135m-instruct"
-    """The policy: a hub id, a folder, a run (its best or latest checkpoint), an adapter, or a packaged model."""
+    """The policy: hub id, folder or run. A run stands for its best or latest checkpoint; adapters and packaged
+    models are taken as well."""
     reward: str = ""
-    """Rewards and weights, such as "numbers=1.0 tags=0.1" or path/to/file.py:function; for gym: sources gym=1.0."""
+    """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME. For gym: sources gym=1.0 unless given."""
     reward_model: str = ""
-    """A reward model, or several: runs, folders or hub ids, in quotes where there are spaces. Its score is a reward
-    beside those of --reward. A cut-off answer is scored as if it ended there; --reward length=1 makes that cost."""
+    """Reward models whose score is a reward besides those of --reward. Runs, folders or hub ids, in quotes where
+    there are spaces. A cut-off answer is scored as if it ended there; --reward length=1 makes that cost."""
     reward_model_use: str = "mean"
     """Ensemble aggregation: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
     disagreement_penalty: float = 0.5
@@ -45,8 +55,8 @@ class SampledOptions:
     """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given,
     judge-cache.jsonl in the run (best-of-n: next to --output until that is complete)."""
     gold: str = ""
-    """Gold rewards: logged (by rl on held-out tasks) and never optimised, to see when the others are gamed. The best
-    checkpoint and --stop-after go by gold, where it is given."""
+    """Gold rewards: logged, never optimised; they show when the others are gamed. Read by rl on held-out tasks. The
+    best checkpoint and --stop-after go by gold, where it is given."""
     gold_model: str = ""
     """A reward model as gold reward, such as a larger one; with --gold their weighted sum counts."""
     environment: str = ""
@@ -64,21 +74,22 @@ class SampledOptions:
     completions_per_prompt: int = 8
     """Completions of each prompt: the group. A batch is prompts x completions."""
     max_new_tokens: int = 256
-    """The longest completion."""
+    """Tokens of the longest completion."""
     max_prompt_tokens: int = 1024
     """Longer prompts are left out, and counted."""
     temperature: float = 1.0
-    """Of sampling; a loss uses the same."""
+    """Sampling temperature; the loss uses the same."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096
-    """Tokens of one forward and backward pass: bounds memory, never changes the result."""
+    """Tokens of one forward and backward pass; bounds memory, never changes the result."""
     engine: str = "embedded"
-    """What samples: embedded, vllm (to be installed first), or a vLLM server's address."""
+    """Sampler: embedded, vllm, or a server's address. vllm is to be installed first; the address is that of a vLLM
+    server."""
     cache_gb: float = 1.5
     """Memory for keys and values while sampling."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question answer=final"."""
+    """Columns to read, such as "prompt=question answer=final"."""
     limit: int | None = None
     """Use only so many tasks; of a gym: source, make so many."""
     system: str | None = None
@@ -88,13 +99,19 @@ class SampledOptions:
     chat_template: str = ""
     """A Jinja file in place of the tokenizer's own chat template; it is saved with the model."""
     seed: int = 0
-    """Decides every random choice of the run."""
+    """Seed of every random choice of the run."""
 
 
 @dataclass(frozen=True)
 class OnlineOptions(SampledOptions):
     """How to learn from what is sampled, and what to hold out."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "model": "model lora_rank",
+        "sampling": "prompts_per_step",
+        "optimisation": "lr microbatch_tokens",
+        "evaluation": "eval_dataset eval_every stop_after",
+    }
     prompts_per_step: int = 16
     """Different prompts in a batch."""
     lr: float = 1e-5
@@ -114,7 +131,7 @@ class OnlineOptions(SampledOptions):
     """Recompute activations layer by layer in the backward pass: less memory, about a third more
     time. Gradients are the same to the last bit."""
     lora_rank: int = 0
-    """Train an adapter of this rank instead of all weights; 0: all weights."""
+    """Rank of an adapter to train, 0: all weights."""
     lora_alpha: float | None = None
     """Scale of the adapter: its update is multiplied by alpha / rank; unless given, by 2."""
     lora_dropout: float = 0.0
@@ -134,9 +151,9 @@ class OnlineOptions(SampledOptions):
     eval_samples: int = 4
     """Samples of each in an evaluation."""
     eval_every: int = 0
-    """Evaluate every so many steps, besides before the first and after the last; 0: not at all."""
+    """Steps between evaluations on held-out tasks, 0: none. Also before the first step and after the last."""
     stop_after: int = 0
-    """Stop once so many evaluations were no better by gold, accuracy or reward, the first that there is; 0: never."""
+    """Stop after this many evaluations without gain, 0: never. By gold, accuracy or reward, the first that there is."""
     save_every: int = 20
     """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2

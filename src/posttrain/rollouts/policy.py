@@ -54,6 +54,12 @@ def trained_policy(options: Trained, where: str, **sampling: Any) -> Policy:
     )
 
 
+def check_engine(engine: str) -> None:
+    """Refuse what is neither a name in `ENGINES` nor an address; raises `UserError`."""
+    if engine not in ENGINES and "://" not in engine:
+        raise unknown("engine", engine, [*ENGINES, "http://HOST:PORT"])
+
+
 def load_policy(
     name: str,
     *,
@@ -76,8 +82,7 @@ def load_policy(
         ModelError: there is no such model, or it has no tokenizer.
         TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
     """
-    if engine not in ENGINES and "://" not in engine:
-        raise unknown("engine", engine, [*ENGINES, "http://HOST:PORT"])
+    check_engine(engine)
     device = default_device() if device == "auto" else device
     dtype = dtype_of(precision, device)
     tokenizer = load_tokenizer(tokenizer_of(name), chat_template)

@@ -7,18 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 from posttrain.background import finish
-from posttrain.data import disjoint, load_tasks, met_before, parse_columns
+from posttrain.data import ChatFormat, disjoint, load_tasks, met_before, parse_columns
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
+from posttrain.environments.single_turn import SingleTurn
 from posttrain.errors import DataError, UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.rollouts.async_engine import Schedule
 from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
 from posttrain.rollouts.options import OnlineOptions
-from posttrain.rollouts.policy import Policy, trained_policy
+from posttrain.rollouts.policy import Policy, check_engine, trained_policy
 from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.types import Sampling, Task
@@ -105,52 +106,84 @@ def set_up(
     policy = trained_policy(options, model, engine=options.engine, cache_gb=options.cache_gb)
     if options.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
-    most = min(options.max_prompt_tokens, policy.model.context - 1)
-    lengths = [len(policy.chat.prompt_ids(task.prompt)) for task in tasks]
-    fitting = [task for task, length in zip(tasks, lengths, strict=True) if length <= most]
-    if not fitting:
-        raise UserError(
-            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
-            f"{options.max_prompt_tokens} and what the model's context of {policy.model.context} leaves room for"
-        )
-    room = options.max_episode_tokens or policy.model.context
-    if environment.environment.max_turns > 1:
-        room = min(room, options.microbatch_tokens // together)
-    _refuse_too_wide(options, [n for n in lengths if n <= most], min(room, policy.model.context), together)
+    room = _room(options, environment.environment, policy.model.context, together)
+    prompts = fitting_prompts(options, tasks, policy.chat, room, together=together)
     for scorer in [*models, *([gold_model] if gold_model else [])]:
-        _refuse_too_long(options, scorer, [*fitting, *heldout])
-    notes = (*met, *judge_notes, *_notes(options, len(fitting), len(tasks) - len(fitting), most))
+        _refuse_too_long(options, scorer, [*prompts.tasks, *heldout])
     players = Players(
         policy.engine,
         policy.chat,
         Sampling(options.max_new_tokens, options.temperature),
-        max_tokens=min(room, policy.model.context),
+        max_tokens=room,
         schedule=None if options.schedule == "auto" else cast(Schedule, options.schedule),
         max_lost=options.max_lost,
     )
-    return Setup(
-        fitting, heldout, environment, policy, players, tuple(notes), judge, gold, judges | judging.folders, judging
-    )
+    notes, judges = (*met, *judge_notes, *prompts.notes), judges | judging.folders
+    return Setup(prompts.tasks, heldout, environment, policy, players, notes, judge, gold, judges, judging)
 
 
-def _notes(options: OnlineOptions, tasks: int, left_out: int, most: int) -> list[str]:
-    found: list[str] = []
-    if options.prompts_per_step > tasks:
-        found.append(f"--prompts-per-step {options.prompts_per_step} of {tasks} tasks: some are in a step twice")
-    if left_out:
-        found.append(f"{left_out} prompts are over {most} tokens and were left out")
-    return found
+def _room(options: OnlineOptions, environment: Environment, context: int, together: int) -> int:
+    """Tokens that a seat may have in an episode: of several turns, what a micro-batch takes of them."""
+    room = min(options.max_episode_tokens or context, context)
+    return min(room, options.microbatch_tokens // together) if environment.max_turns > 1 else room
 
 
-def _refuse_too_wide(options: OnlineOptions, prompts: Sequence[int], room: int, together: int) -> None:
-    """What is computed together must fit a micro-batch; `prompts` are lengths, `room` what an episode may have."""
-    whole = max(n + together * min(options.max_new_tokens, max(0, room - n)) for n in prompts)
+@dataclass(frozen=True)
+class Prompts:
+    """The tasks whose prompts fit, their lengths in tokens, and what to tell the user of the others."""
+
+    tasks: list[Task]
+    lengths: list[int]
+    notes: tuple[str, ...]
+
+
+def fitting_prompts(
+    options: OnlineOptions, tasks: Sequence[Task], chat: ChatFormat, context: int, *, together: int = 1
+) -> Prompts:
+    """The tasks whose prompts fit the model.
+
+    Raises:
+        UserError: none does, or one and so many of its completions `together` do not fit a micro-batch.
+    """
+    most = min(options.max_prompt_tokens, context - 1)
+    every = [len(chat.prompt_ids(task.prompt)) for task in tasks]
+    fitting = [task for task, length in zip(tasks, every, strict=True) if length <= most]
+    lengths = [length for length in every if length <= most]
+    if not fitting:
+        raise UserError(
+            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
+            f"{options.max_prompt_tokens} and what the model's context of {context} leaves room for"
+        )
+    whole = max(n + together * min(options.max_new_tokens, context - n) for n in lengths)
     if whole > options.microbatch_tokens:
         raise UserError(
             f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "
             f"--microbatch-tokens is "
             f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
         )
+    notes: list[str] = []
+    if options.prompts_per_step > len(fitting):
+        notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
+    if len(fitting) < len(tasks):
+        notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
+    return Prompts(fitting, lengths, tuple(notes))
+
+
+def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1) -> Prompts:
+    """The prompts of a run that is only planned: all that its options name is read but weights.
+
+    Raises:
+        UserError: as `set_up`, of all that shows without weights.
+    """
+    rewards, gold, _ = rewards_with(judges_in(options, lambda name: name), options, rewards_of(options), options.gold)
+    played = load_environment(options.environment, options.environment_args) if options.environment else None
+    tasks, _, met = read_tasks(options, rewards, gold, played)
+    if rewards:
+        need_group(ScoredEnvironment(rewards), options.completions_per_prompt, "--completions-per-prompt")
+    check_engine(options.engine)
+    room = _room(options, played or SingleTurn(), context, together)
+    found = fitting_prompts(options, tasks, chat, room, together=together)
+    return replace(found, notes=(*met, *found.notes))
 
 
 def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:

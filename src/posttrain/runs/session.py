@@ -352,7 +352,7 @@ def open_session(
     if resume is None:
         directory = RunDirectory.create(output, command, settings, environment=environment)
     else:
-        directory = _resumed(resume, settings, training.may_differ, environment, accept_changes)
+        directory = _resumed(resume, command, settings, training.may_differ, environment, accept_changes)
     keep_code(settings, directory.path)
     announce(machine_line(directory.environment), quiet=quiet)
     training.prepare()
@@ -390,6 +390,7 @@ def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) ->
 
 def _resumed(
     run: Path,
+    command: str,
     settings: Mapping[str, Any],
     may_differ: Sequence[str],
     environment: Mapping[str, Any],
@@ -404,7 +405,11 @@ def _resumed(
     by_digest = {name for name in before if before[name] == now.get(name)} | {*changed}
     accepted = {"accepted": changed} if changed else {}
     return RunDirectory.resume(
-        run, settings, may_differ=(*may_differ, *by_digest), environment={**environment, **accepted}
+        run,
+        settings,
+        command=command,
+        may_differ=(*may_differ, *by_digest),
+        environment={**environment, **accepted},
     )
 
 

@@ -1,7 +1,9 @@
 """The options that recipes which learn from people's feedback have in common."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from posttrain.errors import UserError
 from posttrain.training.settings import check_heldout, check_settings
@@ -11,24 +13,32 @@ from posttrain.training.settings import check_heldout, check_settings
 class PairOptions:
     """What to learn from, how, and what to hold out."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset columns limit max_tokens",
+        "model": "model lora_rank precision",
+        "optimisation": "epochs steps pairs_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing",
+        "evaluation": "eval_share eval_dataset eval_every stop_after",
+        "run": "seed",
+    }
     dataset: str = ""
-    """Pairs: a file, folder, glob, hub id or mixture with prompt, chosen and rejected (HH-RLHF's, too)."""
+    """Pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (HH-RLHF's, too)."""
     model: str = "smollm2-135m-instruct"
-    """What to train: a hub id, a folder, a run (its best or latest checkpoint), or a packaged model."""
+    """What to train: hub id, folder or run. A run stands for its best or latest checkpoint; packaged models are
+    taken as well."""
     epochs: float = 1.0
     """Passes over the pairs; less than one for a part of them."""
     steps: int = 0
-    """Updates; 0: as many as --epochs takes."""
+    """Updates, 0: as many as --epochs takes."""
     pairs_per_step: int = 16
     """Pairs in a batch."""
     max_tokens: int = 1024
-    """The longest of prompt and response; pairs with a longer one are left out, and counted."""
+    """Tokens of the longest prompt and response. Pairs with a longer one are left out, and counted."""
     lr: float = 1e-6
     """Peak learning rate."""
     warmup_steps: int = 10
-    """Steps until the peak."""
+    """Warmup steps, until the peak of the learning rate."""
     decay: str = "cosine"
-    """What comes after the warmup: constant, linear or cosine."""
+    """After the warmup: constant, linear or cosine."""
     weight_decay: float = 0.0
     """Of AdamW."""
     max_grad_norm: float = 1.0
@@ -37,10 +47,10 @@ class PairOptions:
     """The optimiser: adamw, or adamw-8bit: both moments of Adam in block-wise quantised 8 bits, 2 bytes per parameter
     instead of 8, and a slower update; input embedding, norms and matrices below 4,096 elements stay float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations layer by layer in the backward pass: less memory, about a third more
-    time. Gradients are the same to the last bit."""
+    """Recompute activations in the backward pass: less memory, more time. Layer by layer, about a third more time;
+    gradients are the same to the last bit."""
     lora_rank: int = 0
-    """Train an adapter of this rank instead of all weights; 0: all weights."""
+    """Rank of an adapter to train, 0: all weights."""
     lora_alpha: float | None = None
     """Scale of the adapter: its update is multiplied by alpha / rank; unless given, by 2."""
     lora_dropout: float = 0.0
@@ -54,13 +64,13 @@ class PairOptions:
     lora_modules_to_save: str = ""
     """Modules to train fully and save with the adapter (modules_to_save of peft), such as "embed_tokens lm_head"."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster. Master weights are float32 in any case."""
+    """float32, bfloat16, or auto, which takes the faster one. Master weights are float32 in any case."""
     microbatch_tokens: int = 4096
-    """Tokens of one forward and backward pass: bounds memory, never changes the result."""
+    """Tokens of one forward and backward pass; bounds memory, never changes the result."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question chosen=better rejected=worse"."""
+    """Columns to read, such as "chosen=better rejected=worse"."""
     limit: int | None = None
-    """Use only so many rows, from the first."""
+    """Rows to use, from the first; all unless given."""
     system: str | None = None
     """A system message, in place of the data's own."""
     prompt_template: str = "{prompt}"
@@ -70,19 +80,20 @@ class PairOptions:
     eval_dataset: str = ""
     """Held-out pairs; those whose prompt is also in the training data are left out of them."""
     eval_share: float = 0.0
-    """Hold out this share of the pairs instead; equal prompts are held out together."""
+    """Share of the pairs to hold out, equal prompts together. Or give them with --eval-dataset."""
     eval_limit: int = 300
     """Held-out pairs to use."""
     eval_every: int = 0
-    """Judge the held-out pairs every so many steps, besides before the first and after the last."""
+    """Steps between evaluations, 0: before and after only. Held-out pairs are judged before the first step and
+    after the last in any case."""
     stop_after: int = 0
-    """Stop once the held-out pairs have been judged no better for this many evaluations; 0: never."""
+    """Stop after this many evaluations without gain, 0: never."""
     save_every: int = 100
     """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
     keep_last: int = 2
     """Checkpoints to keep, besides the best."""
     seed: int = 0
-    """Decides every random choice of the run."""
+    """Seed of every random choice of the run."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class ScoreOptions(PairOptions):
     lr: float = 1e-5
     """Peak learning rate. LoRA usually needs about ten times as much; it is not scaled for you."""
     lora_rank: int = 0
-    """Train an adapter of this rank, and the head, instead of all weights; what is saved has it merged. 0: all."""
+    """Rank of an adapter to train with the head, 0: all weights. What is saved has it merged."""
 
 
 def check(options: PairOptions, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:

@@ -1,6 +1,8 @@
 """The options of `posttrain annotate`. Nothing here needs the packages of its extra, so that --help does not either."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import tyro
 
@@ -12,28 +14,29 @@ class Serve:
     """Serve the pages on which people judge."""
 
     store: str = FILE
-    """Where what they say is kept: an SQLite file, made if it is not there, or a database URL such as postgresql+psycopg://HOST/NAME."""
+    """Where what they say is kept: a file or a URL. An SQLite file, made if it is not there, or a database URL such
+    as postgresql+psycopg://HOST/NAME."""
     host: str = "127.0.0.1"
     """The address to listen at; 0.0.0.0 for all of this machine's."""
     port: int = 8400
     """The port to listen at."""
     url: str = ""
-    """Public base URL of the pages, such as https://feedback.example, for links of invitations; its host is added to
-    the allowed Host headers. Default: http://localhost:PORT."""
+    """Public base URL of the pages, for links of invitations. Such as https://feedback.example; its host is added
+    to the allowed Host headers. Default: http://localhost:PORT."""
     https: bool = False
     """Set if a reverse proxy terminates TLS: cookies are marked Secure."""
     proxies: str = ""
     """Addresses of trusted reverse proxies, comma-separated. Each must overwrite X-Forwarded-For, since a client can
     send any value."""
     model: str = ""
-    """One model or two (space-separated) that people chat with in projects of the kinds converse and red-team; of one,
-    both replies are sampled. Hub ids, folders, runs, packaged models."""
+    """One model or two, space-separated, that people chat with. In projects of the kinds converse and red-team; of
+    one, both replies are sampled. Hub ids, folders, runs, packaged models."""
     max_new_tokens: int = 256
-    """The longest reply."""
+    """Tokens of the longest reply."""
     temperature: float = 1.0
-    """Of sampling."""
+    """Sampling temperature."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster."""
+    """float32, bfloat16, or auto, which takes the faster one."""
     cache_gb: float = 1.0
     """Memory for keys and values while sampling, of each model."""
 
@@ -42,39 +45,45 @@ class Serve:
 class Import:
     """Put items before people: prompts with completions, given or sampled."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset columns limit",
+        "sampling": "models completions max_new_tokens temperature",
+        "project": "store project kind attributes annotators_per_item repeat_share rules instructions",
+        "run": "seed",
+    }
     store: str = FILE
     """Where what people say is kept."""
     project: str = ""
     """The project to add them to; it is made if it is not there."""
     dataset: str = ""
-    """Prompts, with completions unless --models samples them: a file, folder, glob or hub id."""
+    """Prompts, with completions unless --models samples them. A file, folder, glob or hub id."""
     kind: str = "rank"
-    """What people do in a project that is made: rank, compare, thumbs, score, steps, demonstrate, converse or
+    """What people do in a new project. One of rank, compare, thumbs, score, steps, demonstrate, converse and
     red-team."""
     attributes: str = ""
-    """What is scored in a project of that kind that is made, with spaces between them."""
+    """What is scored in a new project of kind score. With spaces between them."""
     annotators_per_item: int = 3
-    """To how many people an item goes, in a project that is made."""
+    """People who judge an item, in a new project."""
     repeat_share: float = 0.0
-    """Share of an annotator's items that come a second time, in a project that is made."""
+    """Share of a person's items that come twice. In a project that is made."""
     rules: str = ""
-    """A file with the rules, one a line, that people try to make the model break in a red-team project that is made."""
+    """File of rules to make the model break, in a new red-team project. One a line."""
     instructions: str = ""
-    """A file with the instructions, in Markdown, of a project that is made; unless given, posttrain's own."""
+    """File of instructions in Markdown, for a new project; unless given, posttrain's own."""
     models: str = ""
-    """Models to sample completions from, with spaces between them: hub ids, folders, runs, packaged models."""
+    """Models to sample completions from. With spaces between them: hub ids, folders, runs, packaged models."""
     completions: int = 2
     """Completions of each model."""
     max_new_tokens: int = 256
-    """The longest completion."""
+    """Tokens of the longest completion."""
     temperature: float = 1.0
-    """Of sampling."""
+    """Sampling temperature."""
     precision: str = "auto"
     """float32, bfloat16, or auto: what this machine computes faster."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question completions=answers"."""
+    """Columns to read, such as "prompt=question completions=answers"."""
     limit: int | None = None
-    """Use only so many rows, from the first."""
+    """Rows to use, from the first; all unless given."""
     ask: int = 0
     """Add only so many items that are not there yet, those that teach most by --choose; 0: all. Items that are there to
     see who pays attention are always added."""
@@ -87,7 +96,7 @@ class Import:
     moved_from: str = ""
     """For --choose moved: the one model whose answers people have judged before, named as in --models."""
     seed: int = 0
-    """Decides what is sampled, and what is chosen by chance."""
+    """Seed of what is sampled, and of what is chosen by chance."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,8 @@ class Export:
     """What to write: rows, one for each judgement; to learn from: pairs, judgements, ratings, steps or
     demonstrations; or ties, to evaluate with."""
     method: str = "majority"
-    """How several judgements become one: majority, dawid-skene, bradley-terry or plackett-luce."""
+    """How several judgements become one: majority, or a model. Majority, dawid-skene, bradley-terry or
+    plackett-luce."""
     history: bool = False
     """Also what was corrected later, and items that came a second time."""
 
@@ -156,6 +166,6 @@ class Consensus:
     """Make one judgement of many: an order of each item's completions, and how far annotators agree."""
 
     file: tyro.conf.Positional[str] = ""
-    """Judgements: a jsonl or parquet file with item, annotator, ranking, and failed where there are any."""
+    """Judgements: a jsonl or parquet file. With item, annotator, ranking, and failed where there are any."""
     method: str = "majority"
     """How: majority, dawid-skene, bradley-terry or plackett-luce; the last three weigh annotators."""

@@ -8,9 +8,9 @@ Rows are read by the loaders of `sft`, `preference` and `rl`, and rendered by th
 is what is trained on. Nothing is ever truncated: what is over --max-tokens is left out. No weights are read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.data import (
     ChatFormat,
@@ -42,30 +42,38 @@ NAMED = 3  # rows that are named for each reason why some are left out
 class DataShow:
     """Show a data set as a model sees it: tokens, loss mask, lengths, and what is left out."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset layout rows first tokens columns split limit max_tokens train_on system",
+        "model": "model",
+        "evaluation": "eval_dataset eval_share",
+        "run": "seed",
+    }
     dataset: str = ""
-    """A file, folder, glob, hub id or gym:NAME, or a mixture such as "a.jsonl=0.7 b.parquet=0.3"."""
+    """A file, folder, glob, hub id, gym:NAME, or a mixture. Such as "a.jsonl=0.7 b.parquet=0.3"."""
     model: str = "smollm2-135m-instruct"
-    """Model whose tokenizer and chat template to use: a hub id, a folder, a run, or a packaged model."""
+    """Model whose tokenizer and template to use. A hub id, a folder, a run, or a packaged model."""
     layout: str = "auto"
-    """How rows are read: sft, preference, judgements (kto), rl, or auto: by the columns of the first row."""
+    """Layout: sft, preference, judgements, rl, or auto. judgements are for kto; auto goes by the columns of the
+    first row."""
     rows: int = 3
     """Rows to show in full; 0: only the summary."""
     first: int = 1
     """The number of the first row to show."""
     tokens: bool = False
-    """List the tokens of the rows that are shown, one a line, with their ids."""
+    """List the tokens of the rows that are shown. One a line, with their ids."""
     max_tokens: int = 1024
-    """The longest example (of rl the longest prompt); longer ones are left out, as training leaves them out."""
+    """Tokens of the longest example; longer ones are left out, as training leaves them out. Of rl the longest
+    prompt."""
     train_on: str = "all"
-    """Of sft: which of the assistant's turns are learned, all or the last of each conversation."""
+    """Turns that sft learns: all, or the last of each conversation."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question completion=response"."""
+    """Columns to read, such as "prompt=question completion=response"."""
     split: str = ""
-    """Which part of a folder or hub data set; "train" unless given."""
+    """Split of a folder or hub data set; "train" unless given."""
     limit: int | None = None
-    """The maximum number of rows, from the beginning; all by default."""
+    """Rows to use, from the first; all unless given."""
     system: str | None = None
-    """A system message, in place of the data's own."""
+    """System message, in place of the data's own."""
     prompt_template: str = "{prompt}"
     """Text around each of the user's messages."""
     chat_template: str = ""

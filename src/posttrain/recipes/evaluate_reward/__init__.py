@@ -1,7 +1,7 @@
 """How far a reward model can be trusted: on held-out pairs, by category, and where it goes wrong.
 
-    posttrain evaluate --suite reward --model runs/reward-model-2026-01-31-1 --dataset dev.jsonl
-    posttrain evaluate --suite reward --model OWNER/NAME --dataset allenai/reward-bench --split filtered
+    posttrain evaluate-reward-model --model runs/reward-model-2026-01-31-1 --dataset dev.jsonl
+    posttrain evaluate-reward-model --model OWNER/NAME --dataset allenai/reward-bench --split filtered
 
 Accuracy alone hides what a policy will exploit, so beside it stand how sure the model is when it is wrong, how far its
 scores follow the length of a response, and whether an ensemble disagrees where it errs. Pairs are read in any layout
@@ -10,16 +10,16 @@ equal, it is told whether the model does so, too.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, parse_columns, split_for
 from posttrain.data.packing import size_of
 from posttrain.data.preferences import ranked_of, together
-from posttrain.errors import UserError, unknown
+from posttrain.errors import UserError
 from posttrain.evaluation.pairs import ScoredPair, accuracy, measures, scored_pairs
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import locate
@@ -33,39 +33,40 @@ from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Preference
 
 AT_A_TIME = 64  # prompts between two steps of the progress bar
-SUITES = ("reward",)
 
 
 @dataclass(frozen=True)
 class EvaluateReward:
     """Measure how well a reward model judges held-out pairs."""
 
-    suite: str = "reward"
-    """What is evaluated: reward."""
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset ties split columns limit exclude max_tokens system prompt_template",
+        "model": "model baseline precision microbatch_tokens",
+    }
     dataset: str = ""
-    """Held-out pairs: a file, folder, glob or hub id, in any layout that training reads."""
+    """Held-out pairs: a file, folder, glob or hub id. In any layout that training reads."""
     ties: str = ""
-    """Pairs that people found equally good (rows with `tie`): a file as annotate export --to ties writes it."""
+    """Pairs that people found equally good (rows with `tie`). A file as annotate export --to ties writes it."""
     model: str = ""
-    """A reward model: a run (its best checkpoint, or its latest), a checkpoint, a folder, or a hub id."""
+    """Reward model: a run, checkpoint, folder or hub id. A run stands for its best checkpoint, or its latest."""
     baseline: str = ""
-    """Another reward model: it gets the same pairs, and the difference its interval."""
+    """Reward model to compare with, on the same pairs. The difference gets its interval."""
     max_tokens: int = 2048
-    """The longest of prompt and response; pairs with a longer one are left out, and counted."""
+    """Tokens of the longest prompt and response. Pairs with a longer one are left out, and counted."""
     columns: str = ""
-    """Which columns to read, such as "prompt=question chosen=better rejected=worse"."""
+    """Columns to read, such as "chosen=better rejected=worse"."""
     split: str = ""
-    """Which part of a folder or hub data set; "test" unless given."""
+    """Split of a folder or hub data set; "test" unless given."""
     limit: int | None = None
-    """Use only so many rows, from the first."""
+    """Rows to use, from the first; all unless given."""
     exclude: str = ""
-    """Pairs that the model was trained on: those whose prompt is among them are left out, and counted."""
+    """Training pairs, whose prompts are left out here and counted."""
     system: str | None = None
-    """A system message, in place of the data's own; give the one that the model was trained with."""
+    """System message, in place of the data's own; give the one that the model was trained with."""
     prompt_template: str = "{prompt}"
     """Text around each of the user's messages; give the one that the model was trained with."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster."""
+    """float32, bfloat16, or auto, which takes the faster one."""
     microbatch_tokens: int = 4096
     """Tokens of one forward pass."""
 
@@ -82,8 +83,6 @@ class Compared(Sample):
 def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = False) -> EvaluateRewardResult:
     """Score every pair with a reward model, and a baseline where there is one, into a new run directory."""
     began = time.monotonic()
-    if config.suite not in SUITES:
-        raise unknown("suite", config.suite, SUITES)
     if config.microbatch_tokens < config.max_tokens:
         raise UserError(
             f"--microbatch-tokens {config.microbatch_tokens} must be at least --max-tokens {config.max_tokens}"
@@ -96,7 +95,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     notes += [note for note in more if note not in notes]
     scorer = _load(config, models[0])
     about = compute_of(scorer.model.body, config.precision) | {"model": models[0].where, "notes": notes}
-    directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
+    directory = RunDirectory.create(output, "evaluate-reward-model", asdict(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[Judged] = []
     done = 0

@@ -1,7 +1,7 @@
 """A reward model that says why: a head for each attribute that people rated, and a gate that makes one score of them.
 
-    posttrain reward-model --ratings ratings.jsonl --eval-share 0.1 --weights "helpfulness=1 verbosity=-0.4"
-    posttrain reward-model --ratings ratings.jsonl --dataset pairs.jsonl --eval-share 0.1 --apart verbosity
+    posttrain reward-model-attributes --ratings ratings.jsonl --eval-share 0.1 --weights "helpfulness=1 verbosity=-0.4"
+    posttrain reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --eval-share 0.1 --apart verbosity
 
 The heads learn the ratings by regression; then trunk and heads are held fixed, and the gate learns from pairs what each
 attribute counts for after a prompt (Wang et al. 2024, https://arxiv.org/abs/2406.12845). Without pairs the weights are
@@ -17,12 +17,15 @@ from typing import Unpack
 
 from posttrain.data import ChatFormat, batch_indices, load_tokenizer, save_for_scores, seed_for
 from posttrain.data.digests import digests
+from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
 from posttrain.models.attributes import load_attributes
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import tokenizer_of
 from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.work import feedback_work
 from posttrain.recipes.reward_attributes.asked import Attributes, of_these, read, units_of, weights_of
 from posttrain.recipes.reward_attributes.mixing import Parts, judge, mix
 from posttrain.runs.early_stopping import patience
@@ -30,11 +33,12 @@ from posttrain.runs.result import RunResult, heldout_of
 from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.training import feedback, pair_options
 from posttrain.training.attributes import RatingLoss, rated_batch
-from posttrain.training.feedback import RANKINGS, RATINGS
+from posttrain.training.feedback import RANKINGS, RATINGS, Sides, Units
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import learner_for
 from posttrain.training.saved import began_from
 from posttrain.training.schedule import LearningRate
+from posttrain.types import Preference
 
 __all__ = ["Attributes", "AttributesResult", "run"]
 
@@ -92,7 +96,7 @@ def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContex
         notes=parts.notes,
         headline={"loss": "loss"},
     )
-    return open_session("reward-model", asdict(config), training, **where)
+    return open_session("reward-model-attributes", asdict(config), training, **where)
 
 
 def _prepare(config: Attributes, resume: Path | None) -> Parts:
@@ -116,8 +120,7 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
     chat = ChatFormat(load_tokenizer(tokenizer_of(saved.where), config.chat_template), model.body.stop_ids)
     graded = feedback.tokenize(config, RATINGS, rated, chat, model.body.context)
     model.units = units_of(list(weights), graded.learned)
-    alone = replace(config, pairs_per_step=1, warmup_steps=0)  # the gate learns from all pairs at once
-    compared = feedback.tokenize(alone, RANKINGS, pairs, chat, model.body.context) if pairs else None
+    compared = _compared(config, pairs, chat, model.body.context) if pairs else None
     if config.gradient_checkpointing:
         checkpoint_layers(model.body.network)
     told = " ".join(f"{name}={weight:g}" for name, weight in weights.items())
@@ -131,6 +134,31 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
 
     learner = learner_for(config, model, save, body=model.body)
     return Parts(graded, compared, model, begins, chat, learner, saved.where, notes)
+
+
+def dry_run(config: Attributes, resume: Path | None = None, *, measure: bool = True) -> Plan:
+    """What a run with these options will take, but for the gate; no weights are read, and nothing is written."""
+    _check(config)
+    rated, pairs = read(config)
+    weights = weights_of(config, {name for one in rated.learned for name in one.ratings})
+    begun = unloaded(config, resume, scored=True)
+    graded = feedback.tokenize(config, RATINGS, of_these(rated, weights.keys()), begun.chat, begun.shape.context)
+    units_of(list(weights), graded.learned)
+    notes = [*begun.notes, *graded.notes]
+    if pairs:
+        notes += _compared(config, pairs, begun.chat, begun.shape.context).notes
+    load = {"per_step": config.pairs_per_step, "microbatch_tokens": config.microbatch_tokens}
+    work = feedback_work(
+        "reward-model-attributes", begun.shape, RATINGS, graded, head=False, notes=tuple(notes), **load
+    )
+    return plan_of(config, work, measure=measure)
+
+
+def _compared(
+    config: Attributes, pairs: Sides[tuple[Preference, ...]], chat: ChatFormat, context: int
+) -> Units[Ranked]:
+    """The pairs as tokens; the gate learns from all of them at once."""
+    return feedback.tokenize(replace(config, pairs_per_step=1, warmup_steps=0), RANKINGS, pairs, chat, context)
 
 
 def _check(config: Attributes) -> None:

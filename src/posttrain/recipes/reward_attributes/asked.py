@@ -1,9 +1,10 @@
 """What the options ask for: which ratings and pairs are learned, and what each attribute counts for at first."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
+from typing import ClassVar
 
 from posttrain.data import Graded, question_of
 from posttrain.errors import UserError, unknown
@@ -18,40 +19,48 @@ from posttrain.types import Preference, Rated
 class Attributes(ScoreOptions):
     """Train a reward model on ratings of several attributes."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "ratings pair_columns",
+        "model": "gate_width",
+        "optimisation": "weights apart",
+        "evaluation": "calibrate",
+    }
     ratings: str = ""
-    """Rated responses: a file, folder, glob or hub id with prompt, completion and ratings
-    (HelpSteer2's and UltraFeedback's, too)."""
+    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (HelpSteer2's and
+    UltraFeedback's, too)."""
     dataset: str = ""
-    """Pairs, from which a gate learns what each attribute counts for after a prompt; without them --weights says it."""
+    """Pairs that train the gate; it learns what each attribute counts for after a prompt. Without them --weights
+    says it."""
     weights: str = ""
-    """What an attribute counts for in units of its spread, such as "verbosity=-0.4 complexity=0": 1 where it is not
-    said, and 0 leaves it out. With pairs the gate begins there, and keeps the signs."""
+    """Weights of attributes, such as "verbosity=-0.4 complexity=0". In units of their spread: 1 where it is not
+    said, and 0 leaves one out. With pairs the gate begins there, and keeps the signs."""
     apart: str = ""
-    """An attribute that the score is not to follow, such as verbosity: what the others have in common with it is taken
-    from them, and it does not count itself."""
+    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and does not count
+    itself."""
     epochs: float = 1.0
     """Passes over the ratings; less than one for a part of them."""
     pairs_per_step: int = 16
     """Rated responses in a batch."""
     max_tokens: int = 1024
-    """The longest of prompt and response; longer ones are left out, and counted."""
+    """Tokens of the longest prompt and response. Longer ones are left out, and counted."""
     columns: str = ""
-    """Which columns of the ratings to read, such as "prompt=question completion=answer"."""
+    """Columns of the ratings, such as "prompt=question completion=answer"."""
     pair_columns: str = ""
-    """Which columns of the pairs to read, such as "chosen=better rejected=worse"."""
+    """Columns of the pairs, such as "chosen=better rejected=worse"."""
     limit: int | None = None
-    """Use only so many rows of each file, from the first."""
+    """Rows of each file to use, from the first; all unless given."""
     eval_dataset: str = ""
     """Held-out pairs; those whose prompt is also in --dataset are left out of them, and ratings of theirs are not
     learned."""
     eval_share: float = 0.0
-    """Hold out this share of ratings and pairs instead; equal prompts are held out together."""
+    """Share of ratings and pairs to hold out. Equal prompts are held out together."""
     eval_limit: int = 300
     """Held-out ratings, and pairs, to use."""
     gate_width: int = 64
-    """Hidden units of the gate; 0: the attributes count for the same after every prompt."""
+    """Hidden units of the gate, 0: a constant gate. With 0 the attributes count for the same after every prompt."""
     calibrate: bool = True
-    """Divide the scores by what makes their differences the log-odds that people agree, as held-out pairs say."""
+    """Fit a temperature on held-out pairs, and divide by it. A difference of scores is then the log-odds that
+    people agree."""
 
 
 def read(config: Attributes) -> tuple[Sides[Rated], Sides[tuple[Preference, ...]] | None]:

@@ -34,9 +34,9 @@ class Verify:
     """Check the correctness contract on your own model and machine."""
 
     model: str = "smollm2-135m-instruct"
-    """A hub id, a folder, an adapter's folder, or a packaged model."""
+    """Model to check: hub id or folder. An adapter's folder and a packaged model are taken as well."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster, and so what would be trained in."""
+    """float32, bfloat16, or auto: what would be trained in. auto is what this machine computes faster."""
     temperature: float = 0.7
     """A sampling temperature to check besides 1."""
     prompts: int = 2
@@ -50,7 +50,7 @@ class Verify:
     resume_steps: int = 6
     """Steps of the run that is killed and resumed, 4 or more."""
     without: str = ""
-    """Fast paths to switch off, such as "shared prefix,lean head", or all (docs/performance.md says what they are)."""
+    """Fast paths to switch off, or all. Such as "shared prefix,lean head"; docs/performance.md says what they are."""
     seed: int = 0
     """Decides every draw, and when the run is killed."""
 

@@ -24,7 +24,7 @@ from posttrain.training.inputs import (
     state_values,
 )
 from posttrain.training.inputs.context import Columns, Context
-from posttrain.training.plan import Load
+from posttrain.training.load import Load
 from posttrain.types import Group
 
 __all__ = ["PROVIDERS", "Columns", "Context", "columns_of", "sampled_besides"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from posttrain.algorithms.inputs import CriticValues
 from posttrain.training.inputs.context import Columns, Context, examples_in, flat, given
-from posttrain.training.plan import Load
+from posttrain.training.load import Load
 from posttrain.types import Group
 
 SAMPLES = False

@@ -7,7 +7,7 @@ import torch
 
 from posttrain.algorithms.inputs import GreedyReward
 from posttrain.training.inputs.context import Columns, Context, given
-from posttrain.training.plan import Load
+from posttrain.training.load import Load
 from posttrain.types import Group
 
 SAMPLES = True

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from posttrain.algorithms.inputs import PromptKinds
 from posttrain.training.inputs.context import Columns, Context
-from posttrain.training.plan import Load
+from posttrain.training.load import Load
 from posttrain.types import Group
 
 SAMPLES = False

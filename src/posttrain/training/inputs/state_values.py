@@ -8,7 +8,7 @@ import torch
 
 from posttrain.algorithms.inputs import StateValues
 from posttrain.training.inputs.context import Columns, Context, flat, given
-from posttrain.training.plan import Load
+from posttrain.training.load import Load
 from posttrain.types import Group
 
 SAMPLES = True

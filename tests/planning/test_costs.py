@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from posttrain.models.footprint import Shape, head_bytes, saved_bytes
-from posttrain.training.plan import (
-    Load,
+from posttrain.planning.costs import (
     Phase,
     Speed,
     Training,
@@ -22,6 +21,7 @@ from posttrain.training.plan import (
     update_seconds,
     what_to_change,
 )
+from posttrain.training.load import Load
 
 P = 134_515_008
 SHAPE = Shape(
@@ -41,7 +41,7 @@ SHAPE = Shape(
     sides=((192, 60), (576, 270), (1536, 90)),
 )
 Q = 30 * 3_538_944
-FULL = Training(SHAPE, itemsize=2, reference=True, reads=1)
+FULL = Training(SHAPE, itemsize=2, references=1, reads=1)
 LOAD = Load(prompts=16, group=8, prompt_tokens=100, completion_tokens=256, microbatch_tokens=4096)
 
 
@@ -75,11 +75,11 @@ def test_a_batch_is_prompts_times_completions():
         ),
         (Training(SHAPE, 4), {"weights": 4 * P, "Adam state": 8 * P}),
         (
-            Training(SHAPE, 2, lora_rank=16, reference=True),
+            Training(SHAPE, 2, lora_rank=16, references=1),
             {"weights": 2 * P, "adapter": 4 * 16 * 305_280, "Adam state": 8 * 16 * 305_280},
         ),
         (
-            Training(SHAPE, 2, lora_rank=16, reference=True, critic=True),
+            Training(SHAPE, 2, lora_rank=16, references=1, critic=True),
             {"weights": 4 * P, "adapter": 8 * 16 * 305_280, "Adam state": 16 * 16 * 305_280},
         ),
         (

@@ -1,7 +1,7 @@
-"""Iterated preference optimisation: the policy samples, a reward judges, pairs are made of that, and it learns; again.
+"""Online preference optimisation: sample, rank by a reward, make pairs, update; round after round.
 
-    posttrain preference --iterate 20 --dataset gym:chain_sum
-    posttrain preference --iterate 5 --updates-per-round 8 --warmup-steps 0 --dataset train.jsonl --reward numbers
+    posttrain online-preference --dataset gym:chain_sum
+    posttrain online-preference --rounds 5 --updates-per-round 8 --warmup-steps 0 --dataset train.jsonl --reward numbers
 
 Online DPO is the limit of one update a round (Guo et al. 2024, https://arxiv.org/abs/2402.04792), iterated DPO has many
 (Xiong et al. 2023, https://arxiv.org/abs/2312.11456; Dong et al. 2024, https://arxiv.org/abs/2405.07863). The pairs are
@@ -11,9 +11,9 @@ Left out: algorithms that learn from single responses.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
@@ -25,10 +25,13 @@ from posttrain.evaluation.heldout import HeldOut, HeldOutReward, chosen_by, exam
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.unloaded import judge_parameters
+from posttrain.planning.work import sampled_work, with_pairs
 from posttrain.rollouts.judges import MAY_DIFFER
 from posttrain.rollouts.measures import HEADLINE, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
-from posttrain.rollouts.setup import Setup, set_up
+from posttrain.rollouts.setup import Setup, names_in, read_prompts, set_up
 from posttrain.runs.early_stopping import patience
 from posttrain.runs.result import RunResult
 from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
@@ -43,13 +46,16 @@ from posttrain.training.settings import check_settings
 
 
 @dataclass(frozen=True)
-class Iterated(OnlineOptions):
-    """Train a policy on pairs of its own completions."""
+class OnlinePreference(OnlineOptions):
+    """Train a policy on pairs of its own completions, ranked by a reward: online or iterated DPO."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "optimisation": "algorithm rounds updates_per_round pairs_per_step",
+    }
     algorithm: str = "dpo"
-    """Which algorithm; `posttrain algorithms` lists them, `posttrain explain NAME` tells all about one."""
-    iterate: int = 20
-    """Rounds of sampling, pairing and learning."""
+    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
+    rounds: int = 20
+    """Rounds of sampling, pairing and updates."""
     updates_per_round: int = 1
     """Updates on the pairs of a round; with one, each learns from what the policy is now: online."""
     pairs_per_step: int = 16
@@ -59,13 +65,14 @@ class Iterated(OnlineOptions):
     margin: float = 0.0
     """Leave out pairs whose rewards differ by less."""
     renew_reference: int = 0
-    """Every so many rounds the reference becomes the policy as it is then; 0: it stays the policy before training."""
+    """Rounds between updates of the reference, 0: never. It becomes the policy as it is then; with 0 it stays the
+    policy before training."""
     lr: float = 1e-6
-    """Peak learning rate, reached over the first --warmup-steps rounds. LoRA usually needs about ten times as much."""
+    """Peak learning rate. Reached over the first --warmup-steps rounds; LoRA usually needs about ten times as much."""
 
 
 @dataclass(frozen=True)
-class IteratedResult(RunResult):
+class OnlinePreferenceResult(RunResult):
     """What a run found; its steps are rounds."""
 
     before: HeldOut | HeldOutReward | None  # where there are held-out tasks
@@ -73,8 +80,8 @@ class IteratedResult(RunResult):
 
 
 def run(
-    config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
-) -> IteratedResult:
+    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
+) -> OnlinePreferenceResult:
     """Train a policy in a new run directory, or go on with the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
     setup, learner, objective = parts.setup, parts.learner, objective_for(algorithm, parts.learner)
@@ -117,10 +124,10 @@ def run(
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)
     before, after = held_out(session.rows)
-    return IteratedResult(*session.ended, before, after)
+    return OnlinePreferenceResult(*session.ended, before, after)
 
 
-def _batches(config: Iterated, pairs: list[Pair], step: int) -> list[list[Pair]]:
+def _batches(config: OnlinePreference, pairs: list[Pair], step: int) -> list[list[Pair]]:
     """What each update of a round learns from; nothing where there are no pairs."""
     if not pairs:
         return []
@@ -137,17 +144,57 @@ class _Parts:
     notes: tuple[str, ...]  # what to tell the user
 
 
-def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
+def _prepare(
+    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None
+) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    _check(config, algorithm)
+    saved = began_from(config.model, resume)
+    setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
+    model = setup.policy.model
+    renewed = config.renew_reference > 0
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
+    learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
+    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
+    return _Parts(setup, learner, saved.where, notes)
+
+
+def dry_run(
+    config: OnlinePreference,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    resume: Path | None = None,
+    *,
+    measure: bool = True,
+) -> Plan:
+    """What a run with these options will take; no weights are read, and nothing is written."""
+    _check(config, algorithm)
+    model = unloaded(config, resume)
+    prompts = read_prompts(config, model.chat, model.shape.context, together=2)
+    work = sampled_work("online-preference", model.shape, config, prompts.lengths, steps=config.rounds)
+    compared = declared(algorithm, ReferenceLogprobs) is not None
+    work = replace(
+        with_pairs(work, config.pairs_per_step, config.updates_per_round),
+        references=int(compared),
+        reads=config.updates_per_round if compared else 0,
+        judges=judge_parameters(names_in(config.reward_model), config.gold_model),
+        notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.rounds)),
+    )
+    return plan_of(config, work, measure=measure)
+
+
+def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> None:
     check_settings(
         config,
-        counts=("iterate", "updates_per_round", "pairs_per_step", *COUNTS),
+        counts=("rounds", "updates_per_round", "pairs_per_step", *COUNTS),
         zero_or_more=("margin", "renew_reference", "eval_every"),
     )
     check_sampling(config)
     check_evaluations(config)
     if isinstance(algorithm, UnpairedAlgorithm):
-        raise UserError(f"{config.algorithm} learns from single responses; --iterate makes pairs: type --algorithm dpo")
+        raise UserError(
+            f"{config.algorithm} learns from single responses, and pairs are made here; type --algorithm dpo"
+        )
     if config.renew_reference and not declared(algorithm, ReferenceLogprobs):
         raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
     if config.pairing not in PAIRINGS:
@@ -157,36 +204,27 @@ def _prepare(config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorith
             f"a pair needs two completions of a prompt; type --completions-per-prompt 2 or more, not "
             f"{config.completions_per_prompt}"
         )
-    saved = began_from(config.model, resume)
-    setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
-    model = setup.policy.model
-    renewed = config.renew_reference > 0
-    compared = declared(algorithm, ReferenceLogprobs) is not None
-    references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
-    learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
-    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.iterate))
-    return _Parts(setup, learner, saved.where, notes)
 
 
 def _open(
-    config: Iterated, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
+    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
 ) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, by=chosen_by(parts.setup))
 
     settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
     about = compute_of(parts.setup.policy.model, config.precision)
-    about |= {"model": parts.model, "steps": config.iterate, "judges": parts.setup.judges, "data": digests(settings)}
+    about |= {"model": parts.model, "steps": config.rounds, "judges": parts.setup.judges, "data": digests(settings)}
     training = Training(
-        steps=config.iterate,
+        steps=config.rounds,
         trained=parts.learner,
-        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.iterate),
+        rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.rounds),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("iterate", "stop_after", *MAY_DIFFER),
+        may_differ=("rounds", "iterate", "stop_after", *MAY_DIFFER),  # `iterate`: its name in older runs
         notes=parts.notes,
         headline=HEADLINE,
     )
-    return open_session("preference", settings, training, **where)
+    return open_session("online-preference", settings, training, **where)

@@ -11,10 +11,11 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_options import Lora
 from posttrain.models.probe import probe, products_per_second, seconds_of
+from posttrain.planning import costs
+from posttrain.planning.costs import Speed, Training
 from posttrain.rollouts.transformers import PACK_FROM, TransformersEngine
-from posttrain.training import plan
+from posttrain.training.load import Load
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.plan import Load, Speed, Training
 from posttrain.types import Request, Sampling
 
 MOST_PROBED = 500e6  # parameters of a cut-down copy; larger models are estimated from the rate of products
@@ -28,11 +29,11 @@ def measured_speed(training: Training, load: Load, dtype: torch.dtype, device: s
     ends = 2 * shape.vocabulary * shape.hidden
     many = min(MANY, shape.layers)
     if ends + many * shape.active / shape.layers > MOST_PROBED:
-        return plan.speed_from_products(training, together, products_per_second(dtype, device))
+        return costs.speed_from_products(training, together, products_per_second(dtype, device))
     found = _probed(training, load, dtype, device, many, together)
     if many == shape.layers:
         return found
-    return plan.extend(_probed(training, load, dtype, device, FEW, together), found, (FEW, many), shape.layers)
+    return costs.extend(_probed(training, load, dtype, device, FEW, together), found, (FEW, many), shape.layers)
 
 
 def _probed(training: Training, load: Load, dtype: torch.dtype, device: str, layers: int, together: int) -> Speed:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.training.plan import GB, Load, Phase, Training
+from posttrain.planning.costs import GB, Phase, Training
+from posttrain.training.load import Load
 
 
 @dataclass(frozen=True)
-class PlanResult:
+class Plan:
     """What a run will take. Bytes, seconds and tokens; memory for the longest sequences, time for the expected ones."""
 
     command: str
@@ -18,7 +19,7 @@ class PlanResult:
     expected: Load
     batch: str  # what is in a step, and how long it is, in words
     lengths: str
-    rows: int | None  # tasks or examples of the data
+    rows: int  # tasks or examples of the data
     steps: int
     updates_per_step: int
     phases: tuple[Phase, ...]
@@ -30,11 +31,12 @@ class PlanResult:
     free: int  # bytes of disk
     busy: float  # programs that wanted a core of this machine meanwhile, over its cores
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # what the run would tell its user
 
     @property
-    def epochs(self) -> float | None:
+    def epochs(self) -> float:
         """Passes over the data."""
-        return None if self.rows is None else self.steps * self.longest.prompts / self.rows
+        return self.steps * self.longest.prompts / self.rows
 
     @property
     def step_seconds(self) -> float | None:
@@ -66,6 +68,7 @@ class PlanResult:
             "seconds": None if step is None else step * self.steps,
             "fits": not self.warnings,
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
         }
 
     def lines(self) -> list[str]:
@@ -83,18 +86,20 @@ class PlanResult:
             *(f"         {p.name}: {_shown({k: v for k, v in p.parts.items() if k not in held})}" for p in self.phases),
             "time     " + self._time(),
             f"disk     {self.disk / GB:.1f} GB for checkpoints at most; {self.free / GB:.1f} GB are free",
+            *(f"note     {note}" for note in self.notes),
             *(f"WARNING  {warning}" for warning in self.warnings or ()),
             *([] if self.warnings else ["It fits."]),
         ]
 
     def _batch(self) -> str:
-        passes = "" if self.epochs is None else f", {self.epochs:.2g} passes over {self.rows:,} rows"
+        passes = f"{self.epochs:.2g}" if self.epochs < 10 else f"{self.epochs:,.0f}"
         updates = _count(self.steps * self.updates_per_step, "update")
-        return f"{self.batch}; {_count(self.steps, 'step')}, {updates}{passes}"
+        rows = _count(self.rows, "row")
+        return f"{self.batch}; {_count(self.steps, 'step')}, {updates}, {passes} passes over {rows}"
 
     def _time(self) -> str:
         if self.step_seconds is None or self.update_seconds is None:
-            return "not measured (--measure)"
+            return "not measured"
         parts = "" if self.sampling_seconds is None else f" (sampling {_clock(self.sampling_seconds)}, "
         parts += "" if self.sampling_seconds is None else f"update {_clock(self.update_seconds)})"
         most = "about " if self.sampling_seconds is None else "at most "

@@ -18,35 +18,10 @@ from posttrain.models.footprint import (
     moment_bytes,
     saved_bytes,
 )
+from posttrain.training.load import Load
 
 DECODED_TOGETHER = 128  # sequences that the embedded engine decodes at the same time, at most
 GB = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What one step computes. Lengths are the longest for memory and the expected ones for time; see the recipe."""
-
-    prompts: int  # different prompts; of supervised fine-tuning, examples
-    group: int  # completions of each; 1 in supervised fine-tuning
-    prompt_tokens: int  # of one prompt; 0 where nothing is shared
-    completion_tokens: int  # of one completion, or of one whole example
-    microbatch_tokens: int
-
-    @property
-    def sequences(self) -> int:
-        """The batch: prompts x completions of each."""
-        return self.prompts * self.group
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a step, a shared prompt once."""
-        return self.prompts * (self.prompt_tokens + self.group * self.completion_tokens)
-
-    @property
-    def microbatches(self) -> int:
-        """Forward and backward passes of an update."""
-        return math.ceil(self.tokens / self.microbatch_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +44,7 @@ class Training:
     shape: Shape
     itemsize: int
     lora_rank: int = 0
-    reference: bool = False
+    references: int = 0  # networks of which logprobs are asked and that stay as they are
     on_gpu: bool = False
     head: bool = True  # whether words are predicted; a reward model's head is one row
     reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
@@ -77,6 +52,7 @@ class Training:
     moment_bits: int = 32  # of each of Adam's moments
     checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
     adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
+    judges: int = 0  # parameters of all reward models
 
     @property
     def trainable(self) -> int:
@@ -112,8 +88,10 @@ class Training:
             kept |= {"their float32 masters": 4 * whole} if self.itemsize < 4 else {}
         if self.copies_masters:
             kept |= {"float32 masters": 4 * trained, "float32 gradients": 4 * trained}
-        if self.reference and not self.lora_rank:  # an adapter's reference is its base
-            kept["reference"] = self.shape.parameters * self.itemsize
+        if self.references and not self.lora_rank:  # an adapter's reference is its base
+            kept["reference"] = self.references * self.shape.parameters * self.itemsize
+        if self.judges:
+            kept["reward models"] = self.judges * self.itemsize
         name = "Adam state" if self.moment_bits == 32 else f"Adam state in {self.moment_bits} bits"
         return kept | {name: self.networks * self.moments}
 

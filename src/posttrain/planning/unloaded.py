@@ -1,0 +1,47 @@
+"""A model that a run would load, as its configuration and tokenizer say it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from posttrain.data import ChatFormat, load_tokenizer
+from posttrain.models.footprint import Shape, read_shape
+from posttrain.models.load import tokenizer_of
+from posttrain.training.saved import began_from, saved_model
+
+
+class Begins(Protocol):
+    """The options that say what a run begins from."""
+
+    @property
+    def model(self) -> str: ...  # noqa: D102
+    @property
+    def chat_template(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Unloaded:
+    """A model without weights."""
+
+    shape: Shape
+    chat: ChatFormat
+    notes: tuple[str, ...]  # what to tell the user
+
+
+def unloaded(options: Begins, resume: Path | None, *, scored: bool = False) -> Unloaded:
+    """The model that a run would begin from, or that the run in `resume` began from.
+
+    Raises:
+        ModelError: there is none, or it cannot be trained; with `scored`, it cannot become a reward model.
+        TemplateError: its tokenizer has no chat template, or the one that is given cannot be used.
+    """
+    saved = began_from(options.model, resume)
+    shape = read_shape(saved.where, scored=scored)
+    chat = ChatFormat(load_tokenizer(tokenizer_of(saved.where), options.chat_template))
+    return Unloaded(shape, chat, saved.notes())
+
+
+def judge_parameters(names: Sequence[str], gold: str) -> int:
+    """Parameters of the reward models of these names, and of the gold one, where there is one."""
+    return sum(read_shape(saved_model(name).where).parameters for name in (*names, gold) if name)

@@ -1,0 +1,151 @@
+"""What a run will compute: how many sequences of which lengths. A recipe says it of its data, once those are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from posttrain.algorithms.algorithm import OnlineAlgorithm
+from posttrain.algorithms.inputs import GreedyReward, Input, StateValues
+from posttrain.data.packing import Example, size_of
+from posttrain.models.footprint import Shape
+from posttrain.training.feedback import Feedback, Units
+from posttrain.training.inputs import sampled_besides
+from posttrain.training.load import Load
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a command will compute."""
+
+    command: str
+    shape: Shape
+    longest: Load  # a step with the longest sequences, for memory
+    expected: Load  # one with average ones, for time
+    rows: int
+    steps: int
+    batch: str  # both in words
+    lengths: str
+    updates: int = 1
+    updated: tuple[Load, Load] | None = None  # longest and expected of an update, where it is not all of a step
+    cache: int = 0  # bytes for keys and values; 0 where nothing is sampled
+    references: int = 0  # how many are held beside the policy
+    reads: int = 0  # passes over a batch that only read it
+    critic: bool = False  # whether a critic's own network is trained beside
+    text: Load | None = None  # what is learned in an update, but not sampled
+    beside: tuple[Load, ...] = ()  # what is sampled in a step with average sequences, but not learned from
+    longest_beside: tuple[Load, ...] = ()  # the same with the longest
+    head: bool = True  # whether words are predicted
+    judges: int = 0  # parameters of reward models
+    notes: tuple[str, ...] = ()  # what the run would tell its user
+
+
+class Sampled(Protocol):
+    """The options that say what is sampled in a step."""
+
+    @property
+    def prompts_per_step(self) -> int: ...  # noqa: D102
+    @property
+    def completions_per_prompt(self) -> int: ...  # noqa: D102
+    @property
+    def max_new_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def microbatch_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def cache_gb(self) -> float: ...  # noqa: D102
+
+
+def sampled_work(command: str, shape: Shape, options: Sampled, lengths: Sequence[int], *, steps: int) -> Work:
+    """Of a run that learns from samples of prompts of these lengths in tokens."""
+
+    def load(prompt_tokens: int) -> Load:
+        words = (prompt_tokens, options.max_new_tokens, options.microbatch_tokens)
+        return Load(options.prompts_per_step, options.completions_per_prompt, *words)
+
+    longest, expected = load(max(lengths)), load(round(sum(lengths) / len(lengths)))
+    return Work(
+        command,
+        shape,
+        longest,
+        expected,
+        len(lengths),
+        steps,
+        f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step",
+        f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most; completions taken to be as "
+        f"long as they may be, {longest.completion_tokens}",
+        cache=int(options.cache_gb * 2**30),
+    )
+
+
+def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None = None) -> Work:
+    """The same with what an online algorithm reads, samples and learns besides."""
+    greedy, continued = (_besides(algorithm, kind, work.expected) for kind in (GreedyReward, StateValues))
+    batch = work.batch + "".join(f", and {one.sequences:,} greedy ones" for one in greedy)
+    batch += f", and up to {sum(one.sequences for one in continued):,} continuations of them" if continued else ""
+    batch += f", and {text.prompts:,} texts of {text.completion_tokens:,} tokens in an update" if text else ""
+    return replace(
+        work,
+        batch=batch,
+        reads=sum(need.passes for need in algorithm.inputs),
+        text=text,
+        beside=(*greedy, *continued),
+        longest_beside=sampled_besides(algorithm.inputs, work.longest),
+    )
+
+
+def with_pairs(work: Work, pairs: int, updates: int) -> Work:
+    """The same where an update learns from so many pairs of what was sampled, if there are as many."""
+    most = work.longest.prompts * (work.longest.group // 2)
+    longest, expected = (replace(one, prompts=min(pairs, most), group=2) for one in (work.longest, work.expected))
+    batch = f"{work.batch}, {longest.prompts} pairs of them an update"
+    return replace(work, batch=batch, updates=updates, updated=(longest, expected))
+
+
+def text_load(tokens: Sequence[int], per_update: int, microbatch_tokens: int) -> Load:
+    """The pretraining texts of an update, of these lengths."""
+    return Load(per_update, 1, 0, round(sum(tokens) / len(tokens)), microbatch_tokens)
+
+
+def supervised_work(
+    command: str, shape: Shape, examples: Sequence[Example], *, per_step: int, steps: int, microbatch_tokens: int
+) -> Work:
+    """Of a run that learns whole examples."""
+    lengths = [size_of(example) for example in examples]
+
+    def load(tokens: int) -> Load:
+        return Load(per_step, 1, 0, tokens, microbatch_tokens)
+
+    longest, expected = load(max(lengths)), load(round(sum(lengths) / len(lengths)))
+    said = f"examples of {expected.completion_tokens} on average, {longest.completion_tokens} at most"
+    return Work(command, shape, longest, expected, len(lengths), steps, f"{per_step} examples a step", said)
+
+
+def feedback_work(
+    command: str,
+    shape: Shape,
+    kind: Feedback[Any, Any],
+    units: Units[Any],
+    *,
+    per_step: int,
+    microbatch_tokens: int,
+    **more: Any,
+) -> Work:
+    """Of a run that learns from what people said of responses; `more` as in `Work`."""
+    families = [kind.sequences(unit) for unit in units.learned]
+    sizes = [(len(e.prefix), len(e.continuation)) for family in families for e in family]
+
+    def load(group: float, prompt: float, response: float) -> Load:
+        return Load(per_step, round(group), round(prompt), round(response), microbatch_tokens)
+
+    longest = load(max(map(len, families)), *max(sizes, key=sum))
+    expected = load(len(sizes) / len(families), *(sum(column) / len(sizes) for column in zip(*sizes, strict=True)))
+    lengths = (
+        f"prompts of {expected.prompt_tokens} and responses of {expected.completion_tokens} on average, together "
+        f"{longest.prompt_tokens + longest.completion_tokens} at most"
+    )
+    batch = f"{longest.prompts} {kind.noun} a step"
+    return Work(command, shape, longest, expected, len(families), units.steps, batch, lengths, **more)
+
+
+def _besides(algorithm: OnlineAlgorithm, kind: type[Input], load: Load) -> tuple[Load, ...]:
+    """The completions that the algorithm's input of this kind samples besides a batch of this load."""
+    return sampled_besides([need for need in algorithm.inputs if isinstance(need, kind)], load)
