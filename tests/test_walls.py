@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"types", "errors", "fast_paths"},
     "algorithms": {"types", "errors", "docstrings", "objectives"},
     "annotation": {"types", "errors", "statistics", "data"},
-    "environments": {"types", "errors", "user_code", "rewards"},
+    "environments": {"types", "errors", "user_code", "background", "rewards"},
     "rollouts": {"types", "errors", "fast_paths", "background", "data", "models", "environments"},
     "evaluation": {"types", "errors", "statistics", "data", "rewards", "environments", "rollouts"},
     # The interface of an algorithm alone: a training step is handed an algorithm, and names none.

@@ -1,0 +1,120 @@
+"""Functions that a policy may call: their JSON schemas, and running the calls of one turn.
+
+A policy can call wrongly: a name that does not exist, arguments that are no JSON or do not fit. That is said to it, as
+the result of its call. A tool that fails of itself is another matter: what it raises ends the episode, which is tried
+again where the cause may pass; it is never something that the policy would learn from.
+"""
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_type_hints
+
+from posttrain.background import in_thread
+from posttrain.errors import UserError
+from posttrain.types import Message, ToolCall
+
+_KINDS: Mapping[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array"}
+LONGEST = 8000  # characters of a result
+
+
+class ToolError(Exception):
+    """What the policy did wrong, in words for it; a tool raises it, and the policy is told."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that may be called, plain or async. A plain one runs in a thread, so that it delays nobody else."""
+
+    function: Callable[..., Any]
+    name: str
+    schema: str  # JSON, as chat templates want it
+
+    async def call(self, arguments: Mapping[str, Any]) -> str:
+        """The result as text; what is no text is written as JSON.
+
+        Raises:
+            ToolError: the arguments do not fit, or the function raises it.
+        """
+        try:
+            bound = inspect.signature(self.function).bind(**arguments)
+        except TypeError as error:
+            raise ToolError(f"{self.name}: {error}") from error
+        if inspect.iscoroutinefunction(self.function):
+            found: object = await cast(Awaitable[object], self.function(*bound.args, **bound.kwargs))
+        else:
+            found = await in_thread(self.function, *bound.args, **bound.kwargs)
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+
+
+def tool(function: Callable[..., Any]) -> Tool:
+    """A tool of a function: its docstring says what it does, its annotations what it takes.
+
+    A line `name: text` under `Args:` describes a parameter. Raises `UserError` for a parameter without annotation, or
+    with one that is not str, int, float, bool or list.
+
+    Example:
+        >>> def add(a: int, b: int) -> int:
+        ...     '''Add two numbers.'''
+        ...     return a + b
+        >>> tool(add).name
+        'add'
+    """
+    hints = get_type_hints(function)
+    about, _, arguments = (inspect.getdoc(function) or "").partition("Args:")
+    described = dict(re.findall(r"^\s+(\w+): (.*)$", arguments, re.MULTILINE))
+    properties: dict[str, Any] = {}
+    needed: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = _KINDS.get(hints.get(name))
+        if kind is None:
+            raise UserError(
+                f"tool '{function.__name__}': parameter '{name}' needs an annotation of {', '.join(_names())}"
+            )
+        properties[name] = {"type": kind} | ({"description": described[name]} if name in described else {})
+        if parameter.default is inspect.Parameter.empty:
+            needed.append(name)
+    parameters = {"type": "object", "properties": properties, "required": needed}
+    about = {"name": function.__name__, "description": " ".join(about.split()), "parameters": parameters}
+    return Tool(function, function.__name__, json.dumps({"type": "function", "function": about}))
+
+
+def _names() -> list[str]:
+    return [cast(type, kind).__name__ for kind in _KINDS]
+
+
+def schemas(tools: Sequence[Tool]) -> tuple[str, ...]:
+    """What `Seat.turn` takes."""
+    return tuple(each.schema for each in tools)
+
+
+async def run_calls(calls: Sequence[ToolCall], tools: Sequence[Tool]) -> list[Message]:
+    """The results of the calls of one turn, in order; they run at the same time."""
+    by_name = {each.name: each for each in tools}
+    results = await asyncio.gather(*(_run(call, by_name) for call in calls))
+    return [
+        Message("tool", text, tool_call_id=call.id, name=call.name) for call, text in zip(calls, results, strict=True)
+    ]
+
+
+async def _run(call: ToolCall, tools: Mapping[str, Tool]) -> str:
+    try:
+        if call.name not in tools:
+            raise ToolError(f"there is no tool '{call.name}'; there are: {', '.join(tools)}")
+        return await tools[call.name].call(_arguments(call))
+    except ToolError as error:
+        return f"Error: {error}"
+
+
+def _arguments(call: ToolCall) -> dict[str, Any]:
+    try:
+        found = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        raise ToolError(f"the arguments of {call.name} are no JSON") from None
+    if not isinstance(found, dict):
+        raise ToolError(f"the arguments of {call.name} are no JSON object")
+    return cast(dict[str, Any], found)
