@@ -44,33 +44,42 @@ class Stored:
 class Continued:
     """Attention of several sequences whose beginnings are known; `parts` has those, and how many tokens follow each.
 
-    A flat row holds the new tokens alone. What it keeps are the keys and values of the sequences as a whole.
+    A flat row holds the new tokens alone. What is kept are the keys and values of the sequences as a whole.
+
+    Shape letters: R sequences, L the most new tokens of one, T the most tokens of one.
     """
 
     def __init__(self, parts: Sequence[tuple[Stored, int]], device: torch.device | str = "cpu") -> None:
-        self._parts, self._device = parts, device
+        self._parts = parts
         self.keys: dict[int, Tensor] = {}  # by layer: [K, all tokens, E]
         self.values: dict[int, Tensor] = {}
-        self._distances: list[Tensor] = []  # [L, T]: how far back each key lies
-        for begun, new in parts:
-            position = torch.arange(begun.length + new, device=device)
-            self._distances.append(position[begun.length :, None] - position)
+        begun_R = torch.tensor([begun.length for begun, _ in parts], device=device)
+        query_L = torch.arange(max(new for _, new in parts), device=device)
+        key_T = torch.arange(max(begun.length + new for begun, new in parts), device=device)
+        # how far back each key lies; what is padding lies ahead of every query
+        self._distance_RLT = begun_R[:, None, None] + query_L[:, None] - key_T
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """One flat row: query [1, H, N, E], key and value [1, K, N, E]."""
-        sizes = [new for _, new in self._parts]
-        rows = (x[0].split(sizes, dim=1) for x in (query, key, value))
-        found: list[Tensor] = []
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
-        for (begun, _), distance_LT, q, k, v in zip(self._parts, self._distances, *rows, strict=True):
-            keys.append(torch.cat([begun.keys[layer][:, : begun.length], k], dim=1))
-            values.append(torch.cat([begun.values[layer][:, : begun.length], v], dim=1))
-            hidden = (distance_LT < 0) | (distance_LT >= (scoring.window or distance_LT.shape[1]))
-            bias = torch.zeros(hidden.shape, device=q.device).masked_fill_(hidden, -torch.inf)[None, None]
-            found.append(attention(q[None], keys[-1][None], values[-1][None], bias, scoring)[0])
-        self.keys[layer], self.values[layer] = torch.cat(keys, dim=1), torch.cat(values, dim=1)
-        return torch.cat(found, dim=1)[None]
+        """One flat row: query [1, H, N, E], key and value [1, K, N, E]. The sequences are padded for the attention."""
+        rows, new, longest = self._distance_RLT.shape
+        q, k, v = (
+            x.new_zeros(rows, x.shape[1], length, x.shape[3])
+            for x, length in ((query, new), (key, longest), (value, longest))
+        )
+        sizes = [size for _, size in self._parts]
+        split = zip(*(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
+        for row, ((begun, size), own) in enumerate(zip(self._parts, split, strict=True)):
+            end = begun.length + size
+            q[row, :, :size] = own[0]
+            k[row, :, : begun.length], k[row, :, begun.length : end] = begun.keys[layer][:, : begun.length], own[1]
+            v[row, :, : begun.length], v[row, :, begun.length : end] = begun.values[layer][:, : begun.length], own[2]
+        hidden = (self._distance_RLT < 0) | (self._distance_RLT >= (scoring.window or longest + new))
+        bias = torch.zeros(hidden.shape, device=q.device).masked_fill_(hidden, -torch.inf)[:, None]
+        out = attention(q, k, v, bias, scoring)
+        whole = [begun.length + size for begun, size in self._parts]
+        self.keys[layer] = torch.cat([k[row, :, :size] for row, size in enumerate(whole)], dim=1)
+        self.values[layer] = torch.cat([v[row, :, :size] for row, size in enumerate(whole)], dim=1)
+        return torch.cat([out[row, :, :size] for row, size in enumerate(sizes)], dim=1)[None]
 
 
 def bytes_per_token(config: "PreTrainedConfig", dtype: torch.dtype) -> int:

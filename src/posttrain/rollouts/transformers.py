@@ -7,7 +7,7 @@ at once and another takes its place. How many are decoded together is bounded by
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
@@ -19,7 +19,7 @@ from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.packed_weights import packed_weights
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
-from posttrain.rollouts.kv_cache import Continued, KeyValueCache, Prefill, bytes_per_token
+from posttrain.rollouts.kv_cache import Continued, KeyValueCache, Prefill, Stored, bytes_per_token
 from posttrain.rollouts.prefix_cache import PrefixCache
 from posttrain.rollouts.sampling import draw, uniforms
 from posttrain.types import Completion, Request, StopReason
@@ -208,25 +208,33 @@ class _Decoding:
             del self._wanted[prompt_ids]
             self._prompts.pop(prompt_ids, None)
 
-    def _prompts_ahead(self, new: Sequence[_Running]) -> list[tuple[int, ...]]:
-        """The next prompts to compute: at least one, and as many of the waiting ones as fill a forward pass."""
-        ahead = dict.fromkeys(s.request.token_ids for s in chain(new, self._waiting))
-        missing = [prompt for prompt in ahead if prompt not in self._prompts and self._wanted[prompt]]
-        ends = accumulate(len(prompt) for prompt in missing)
-        return [
-            prompt for i, (prompt, end) in enumerate(zip(missing, ends, strict=True)) if not i or end <= PREFILL_TOKENS
-        ]
+    def _prompts_ahead(self, new: Sequence[_Running]) -> dict[tuple[int, ...], Stored | None]:
+        """The next prompts to compute, and what is known of their beginnings.
 
-    def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> None:
+        At least one, and as many of the waiting ones as fill a forward pass with what is not known of them.
+        """
+        ahead = dict.fromkeys(s.request.token_ids for s in chain(new, self._waiting))
+        found: dict[tuple[int, ...], Stored | None] = {}
+        tokens = 0
+        for prompt in ahead:
+            if prompt in self._prompts or not self._wanted[prompt]:
+                continue
+            known = self._prefixes.longest(prompt) if self._prefixes else None
+            tokens += len(prompt) - (known.length if known else 0)
+            if found and tokens > PREFILL_TOKENS:
+                break
+            found[prompt] = known
+        return found
+
+    def _prefill(self, prompts: Mapping[tuple[int, ...], Stored | None]) -> None:
         """Compute prompts: those that begin like something kept from there on, the others whole."""
-        kept = {prompt: found for prompt in prompts if self._prefixes and (found := self._prefixes.longest(prompt))}
-        fresh = [prompt for prompt in prompts if prompt not in kept]
+        fresh = [prompt for prompt, known in prompts.items() if known is None]
         if fresh:
             self._compute(fresh, Prefill([len(p) for p in fresh], self._model.device), [0] * len(fresh))
-        if kept:
-            begun = [found.length for found in kept.values()]
-            plan = Continued([(found, len(p) - found.length) for p, found in kept.items()], self._model.device)
-            self._compute(list(kept), plan, begun)
+        parts = [(known, len(prompt) - known.length) for prompt, known in prompts.items() if known]
+        if parts:
+            begun = [prompt for prompt, known in prompts.items() if known]
+            self._compute(begun, Continued(parts, self._model.device), [known.length for known, _ in parts])
 
     def _compute(self, prompts: Sequence[tuple[int, ...]], plan: Prefill | Continued, begun: Sequence[int]) -> None:
         """One forward pass over these prompts, each from its token number `begun` on."""
