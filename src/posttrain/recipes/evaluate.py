@@ -60,9 +60,9 @@ class Evaluate:
     """Measure how often a model solves held-out tasks."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset split columns limit exclude system",
+        "data": "dataset environment split columns limit exclude system",
         "model": "model baseline precision",
-        "rewards": "reward",
+        "rewards": "reward judge",
         "sampling": "greedy samples temperature max_new_tokens engine",
         "run": "seed",
     }
@@ -76,29 +76,30 @@ class Evaluate:
     reward: str = ""
     """Rewards, such as "numbers" or FILE.py:NAME; the first verifier decides. For gym: sources gym."""
     environment: str = ""
-    """Multi-turn episodes: path/to/file.py:CLASS, or the name of an installed environment, whose own held-out tasks are
-    played unless --dataset is given. Unless --reward is given, an episode is judged by the environment."""
+    """Multi-turn environment: FILE.py:CLASS or an installed one. Its own held-out tasks are played unless
+    --dataset is given. Unless --reward is given, an episode is judged by the environment."""
     environment_args: str = ""
     """Arguments of the environment, such as "highest=100 max_turns=6"."""
     judge: str = ""
-    """LLM judges, such as "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from
-    HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward of weight 1, from 0 to 1, unless --reward
-    names it (--reward "helpful=0.5"); a function that takes reward_context asks the others itself."""
+    """LLM judges as rewards: NAME=ADDRESS#MODEL, or NAME=MODEL. Such as "helpful=http://localhost:8000/v1#MODEL" (an
+    OpenAI-compatible API; its key is read from HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward
+    of weight 1, from 0 to 1, unless --reward names it (--reward "helpful=0.5"); a function that takes
+    reward_context asks the others itself."""
     judge_prompt: str = ""
-    """Prompt of the judges: quality (the default), reference (compares with the task's answer), or a text file with
-    {question} or {conversation}, {answer} and {scale 0 to 10}; of one judge NAME=PROMPT."""
+    """Prompt of the judges: quality (default), reference, or a text file. reference compares with the task's answer; a
+    file has {question} or {conversation}, {answer} and {scale 0 to 10}. Of one judge: NAME=PROMPT."""
     judge_temperature: float = 0.0
     """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
     temperature 1 where this is 0)."""
     judge_max_new_tokens: int = 1024
-    """Maximum length of a verdict in tokens, reasoning included."""
+    """Tokens of the longest verdict, reasoning included."""
     judge_concurrency: int = 16
-    """Maximum number of requests in flight to each judge behind an address."""
+    """Requests in flight to a judge, at most. Of judges behind an address."""
     judge_budget: int = 0
-    """Maximum number of requests to all judges behind addresses; replies in the cache count. 0: no limit."""
+    """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count."""
     judge_cache: str = ""
-    """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given,
-    judge-cache.jsonl in the run."""
+    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default: judge-cache.jsonl in
+    the run."""
     greedy: bool = False
     """One greedy answer to each task. Without samples unless --samples is given too."""
     samples: int | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from os.path import isfile
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from posttrain.background import finish
 from posttrain.data import load_completions, parse_columns
@@ -44,6 +44,11 @@ WIDTH = 40  # characters of a cell there
 class ScoreCompletions:
     """Score given completions by any reward."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "dataset columns split limit output",
+        "rewards": "reward reward_model reward_model_use judge judge_prompt",
+        "run": "precision seed",
+    }
     dataset: str = ""
     """Completions: a file, folder, glob or hub id. With the columns prompt or messages, completion,
     answer and perhaps id; or a run, whose samples.jsonl is read."""
@@ -57,23 +62,24 @@ class ScoreCompletions:
     disagreement_penalty: float = 0.5
     """Weight of the variance of the members' scores. For --reward-model-use uncertain."""
     judge: str = ""
-    """LLM judges, such as "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from
-    HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward of weight 1, from 0 to 1, unless --reward
-    names it (--reward "helpful=0.5"); a function that takes reward_context asks the others itself."""
+    """LLM judges as rewards: NAME=ADDRESS#MODEL, or NAME=MODEL. Such as "helpful=http://localhost:8000/v1#MODEL" (an
+    OpenAI-compatible API; its key is read from HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward
+    of weight 1, from 0 to 1, unless --reward names it (--reward "helpful=0.5"); a function that takes
+    reward_context asks the others itself."""
     judge_prompt: str = ""
-    """Prompt of the judges: quality (the default), reference (compares with the task's answer), or a text file with
-    {question} or {conversation}, {answer} and {scale 0 to 10}; of one judge NAME=PROMPT."""
+    """Prompt of the judges: quality (default), reference, or a text file. reference compares with the task's answer; a
+    file has {question} or {conversation}, {answer} and {scale 0 to 10}. Of one judge: NAME=PROMPT."""
     judge_temperature: float = 0.0
     """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
     temperature 1 where this is 0)."""
     judge_max_new_tokens: int = 1024
-    """Maximum length of a verdict in tokens, reasoning included."""
+    """Tokens of the longest verdict, reasoning included."""
     judge_concurrency: int = 16
-    """Maximum number of requests in flight to each judge behind an address."""
+    """Requests in flight to a judge, at most. Of judges behind an address."""
     judge_budget: int = 0
-    """Maximum number of requests to all judges behind addresses; replies in the cache count. 0: no limit."""
+    """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count."""
     judge_cache: str = ""
-    """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given, one next
+    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default: one next
     to --output until that is complete."""
     seed: int = 0
     """Seed of the judges' draws."""

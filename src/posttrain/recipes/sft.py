@@ -45,7 +45,7 @@ class SFT:
     """Fine-tune a model on demonstrations."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset columns limit max_tokens train_on",
+        "data": "dataset environment columns limit max_tokens train_on",
         "model": "model lora_rank precision",
         "optimisation": "epochs steps examples_per_step lr warmup_steps decay microbatch_tokens gradient_checkpointing",
         "evaluation": "eval_share eval_dataset eval_every stop_after",
@@ -57,7 +57,7 @@ class SFT:
     """What to train: hub id, folder or run. A run stands for its best or latest checkpoint; adapters and packaged
     models are taken as well."""
     environment: str = ""
-    """An environment, whose own demonstrations are learned: path/to/file.py:CLASS, or the name of an installed one."""
+    """Environment whose demonstrations to learn: FILE.py:CLASS, or an installed one."""
     environment_args: str = ""
     """Arguments of the environment, such as "highest=100 max_turns=6"."""
     epochs: float = 1.0

@@ -13,9 +13,9 @@ class SampledOptions:
     """What to ask a policy, how to sample its answers, and by what to judge them."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "data": "dataset columns",
+        "data": "dataset environment",
         "model": "model",
-        "rewards": "reward reward_model gold",
+        "rewards": "reward reward_model judge gold",
         "sampling": "completions_per_prompt max_new_tokens temperature engine",
         "run": "seed",
     }
@@ -35,32 +35,33 @@ class SampledOptions:
     disagreement_penalty: float = 0.5
     """For --reward-model-use uncertain: weight of the variance of the members' scores."""
     judge: str = ""
-    """LLM judges, such as "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from
-    HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward of weight 1, from 0 to 1, unless --reward
-    or --gold names it (--reward "helpful=0.5"); a function that takes reward_context asks the others itself."""
+    """LLM judges as rewards: NAME=ADDRESS#MODEL, or NAME=MODEL. Such as "helpful=http://localhost:8000/v1#MODEL" (an
+    OpenAI-compatible API; its key is read from HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward
+    of weight 1, from 0 to 1, unless --reward or --gold names it (--reward "helpful=0.5"); a function that takes
+    reward_context asks the others itself."""
     judge_prompt: str = ""
-    """Prompt of the judges: quality (the default), reference (compares with the task's answer), or a text file with
-    {question} or {conversation}, {answer} and {scale 0 to 10}; of one judge NAME=PROMPT."""
+    """Prompt of the judges: quality (default), reference, or a text file. reference compares with the task's answer; a
+    file has {question} or {conversation}, {answer} and {scale 0 to 10}. Of one judge: NAME=PROMPT."""
     judge_temperature: float = 0.0
     """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
     temperature 1 where this is 0)."""
     judge_max_new_tokens: int = 1024
-    """Maximum length of a verdict in tokens, reasoning included."""
+    """Tokens of the longest verdict, reasoning included."""
     judge_concurrency: int = 16
-    """Maximum number of requests in flight to each judge behind an address."""
+    """Requests in flight to a judge, at most. Of judges behind an address."""
     judge_budget: int = 0
-    """Maximum number of requests to all judges behind addresses; replies in the cache count. When it is reached, the
-    run stops with a checkpoint, and --resume with a larger one goes on. 0: no limit."""
+    """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count. When it is
+    reached, the run stops with a checkpoint, and --resume with a larger one goes on."""
     judge_cache: str = ""
-    """File that keeps the replies of judges behind an address, so that none is asked for twice; unless given,
-    judge-cache.jsonl in the run (best-of-n: next to --output until that is complete)."""
+    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default: judge-cache.jsonl in
+    the run (best-of-n: next to --output until that is complete)."""
     gold: str = ""
     """Gold rewards: logged, never optimised; they show when the others are gamed. Read by rl on held-out tasks. The
     best checkpoint and --stop-after go by gold, where it is given."""
     gold_model: str = ""
     """A reward model as gold reward, such as a larger one; with --gold their weighted sum counts."""
     environment: str = ""
-    """Multi-turn episodes: path/to/file.py:CLASS, or the name of an installed environment. Default: one question, one
+    """Multi-turn environment: FILE.py:CLASS or an installed one. Default: one question, one
     answer. Unless --reward is given, the reward is what the environment says that its policy earned."""
     environment_args: str = ""
     """Arguments of the environment, such as "highest=100 max_turns=6"."""
@@ -110,7 +111,7 @@ class OnlineOptions(SampledOptions):
         "model": "model lora_rank",
         "sampling": "prompts_per_step",
         "optimisation": "lr microbatch_tokens",
-        "evaluation": "eval_dataset eval_every stop_after",
+        "evaluation": "eval_dataset eval_every",
     }
     prompts_per_step: int = 16
     """Different prompts in a batch."""
