@@ -98,7 +98,8 @@ class Evaluate:
     judge_budget: int = 0
     """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count."""
     judge_cache: str = ""
-    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default: judge-cache.jsonl in
+    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default:
+    judge-cache.jsonl in
     the run."""
     greedy: bool = False
     """One greedy answer to each task. Without samples unless --samples is given too."""

@@ -57,7 +57,7 @@ class SFT:
     """What to train: hub id, folder or run. A run stands for its best or latest checkpoint; adapters and packaged
     models are taken as well."""
     environment: str = ""
-    """Environment whose demonstrations to learn: FILE.py:CLASS, or an installed one."""
+    """Environment that has demonstrations: FILE.py:CLASS or an installed one."""
     environment_args: str = ""
     """Arguments of the environment, such as "highest=100 max_turns=6"."""
     epochs: float = 1.0
