@@ -25,9 +25,12 @@ from posttrain.recipes.verify.gradients import cosine
 from posttrain.recipes.verify.masks import in_calls
 from posttrain.recipes.verify.resume import compare
 from posttrain.rewards import combine
-from posttrain.rollouts import drive
+from posttrain.rollouts import episodes, transformers
+from posttrain.rollouts.episodes import Lost
+from posttrain.rollouts.policy_seat import PolicySeat
+from posttrain.rollouts.prefix_cache import PrefixCache
 from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.training import policy
+from posttrain.training import policy, policy_batch
 from posttrain.training.inputs import context
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score
@@ -143,16 +146,17 @@ def mask_one_too_late(monkeypatch):
 
 def encoded_again(monkeypatch):
     """The turn's text is encoded in place of the ids that were sampled."""
-    right = drive.PolicySeat.turn
+    right = PolicySeat.turn
 
-    async def turn(self, messages):
-        reply = await right(self, messages)
+    async def turn(self, messages, tools=()):
+        reply = await right(self, messages, tools)
         last = self.turns[-1]
         again = tuple(self._chat.tokenizer.encode(last.text, add_special_tokens=False))
         self.turns[-1] = dataclasses.replace(last, token_ids=again, logprobs=(-1.0,) * len(again))
+        self._branch[-1] = self.turns[-1]
         return reply
 
-    monkeypatch.setattr(drive.PolicySeat, "turn", turn)
+    monkeypatch.setattr(PolicySeat, "turn", turn)
 
 
 def sampler_logprobs_as_old(monkeypatch):
@@ -162,13 +166,13 @@ def sampler_logprobs_as_old(monkeypatch):
 
 
 def engine_at_another_temperature(monkeypatch):
-    right = TransformersEngine.generate
+    right = transformers._Decoding.add
 
-    def generate(self, requests, on_tokens=None):
-        hot = [dataclasses.replace(r, sampling=dataclasses.replace(r.sampling, temperature=1.5)) for r in requests]
-        return right(self, hot, on_tokens)
+    def add(self, number, request):
+        hot = dataclasses.replace(request, sampling=dataclasses.replace(request.sampling, temperature=1.5))
+        right(self, number, hot)
 
-    monkeypatch.setattr(TransformersEngine, "generate", generate)
+    monkeypatch.setattr(transformers._Decoding, "add", add)
 
 
 def failures_scored_0(monkeypatch):
@@ -184,7 +188,7 @@ def failures_scored_0(monkeypatch):
 
 
 def wrapped_causes(monkeypatch):
-    right = drive.play
+    right = episodes.play
 
     def grouped(*given, **named):
         try:
@@ -192,7 +196,7 @@ def wrapped_causes(monkeypatch):
         except Exception as error:
             raise ExceptionGroup("unhandled errors in a TaskGroup", [error]) from error
 
-    monkeypatch.setattr(drive, "play", grouped)
+    monkeypatch.setattr(episodes, "play", grouped)
 
 
 def stale_sampler(monkeypatch):
@@ -240,6 +244,53 @@ def adapter_that_is_not_the_identity(monkeypatch):
     monkeypatch.setattr("posttrain.recipes.verify.updates.add_lora", random)
 
 
+def lost_episodes_in_denominators(monkeypatch):
+    """As many as were asked for are counted."""
+    right = policy_batch.Counts
+    monkeypatch.setattr(policy_batch, "Counts", lambda rows, *rest: right(-(-rows // 3) * 3, *rest))
+
+
+def lost_episodes_as_others(monkeypatch):
+    """One that failed is taken for the one beside it."""
+    right = episodes.play
+
+    def play(*given):
+        found = right(*given)
+        whole = next(each for each in found if not isinstance(each, Lost))
+        return [whole if isinstance(each, Lost) else each for each in found]
+
+    monkeypatch.setattr(episodes, "play", play)
+
+
+def context_of_a_branch_trained(monkeypatch):
+    """What a later branch repeats of earlier replies is trained again."""
+    right = context.example_of
+
+    def again(trajectory):
+        if not trajectory.turns[0].restarts:
+            return right(trajectory)
+        return Example.whole(trajectory.token_ids, (False, *[True] * (len(trajectory.token_ids) - 1)))
+
+    monkeypatch.setattr(context, "example_of", again)
+
+
+def remembered_otherwise(monkeypatch):
+    """Keys and values of other tokens than those that a prompt begins with."""
+    right = PrefixCache.longest
+
+    def longest(self, token_ids):
+        found = right(self, token_ids)
+        return found and dataclasses.replace(found, keys={n: keys.roll(1, dims=1) for n, keys in found.keys.items()})
+
+    monkeypatch.setattr(PrefixCache, "longest", longest)
+
+
+def draws_by_slot(monkeypatch):
+    """Noise that depends on the place in the batch."""
+    right = transformers.uniforms
+    monkeypatch.setattr(transformers, "uniforms", lambda seeds, at: right([s + i for i, s in enumerate(seeds)], at))
+
+
 FAULTS = [
     ("logprobs", without_temperature),
     ("logprobs", without_shared_prefix),
@@ -257,6 +308,13 @@ FAULTS = [
     ("same tokens", learned_tool_results),
     ("failures", failures_scored_0),
     ("failures", wrapped_causes),
+    ("lost episodes", lost_episodes_in_denominators),
+    ("lost episodes", lost_episodes_as_others),
+    ("trained once", learned_tool_results),
+    ("trained once", lost_stop_token),
+    ("trained once", context_of_a_branch_trained),
+    ("arrivals", remembered_otherwise),
+    ("arrivals", draws_by_slot),
     ("weight update", stale_sampler),
     ("weight update", lost_small_updates),
     ("weight update", adapter_that_stays_on),

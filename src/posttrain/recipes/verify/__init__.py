@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError, UserError
 from posttrain.monitoring import Progress
+from posttrain.recipes.verify.arrivals import arrivals
+from posttrain.recipes.verify.episodes import lost_episodes, trained_once
 from posttrain.recipes.verify.failures import failures
 from posttrain.recipes.verify.gradients import gradients
 from posttrain.recipes.verify.item import Item
@@ -62,6 +64,9 @@ ITEMS: Mapping[str, Callable[[Subject], Item]] = {
     "first update": first_update,
     "same tokens": same_tokens,
     "failures": failures,
+    "lost episodes": lost_episodes,
+    "trained once": trained_once,
+    "arrivals": arrivals,
     "resume": resume,
     "weight update": weight_update,  # the last, for it changes the weights
 }

@@ -51,6 +51,9 @@ class Alternating:
         return [[Score(float(next(place) % 2)) for _ in group.episodes] for group in groups]
 
 
+ALTERNATING = Weighted(((Alternating(), 1.0),))
+
+
 @dataclass
 class Recording(BatchEngine):
     """An engine that remembers what it was asked and what it said."""
@@ -105,7 +108,7 @@ class Subject:
     ) -> list[Group]:
         """Groups of scored dialogues, through the driver that training uses."""
         return sample_groups(
-            ScoredEnvironment(Weighted(((Alternating(), 1.0),)), Dialogue(max_turns=turns)),
+            ScoredEnvironment(ALTERNATING, Dialogue(max_turns=turns)),
             self.tasks,
             Players(engine or policy.engine, policy.chat, Sampling(self.max_new_tokens, temperature)),
             completions_per_prompt=self.completions,
