@@ -120,8 +120,8 @@ MUTATIONS = [
             ("if not 0 <= self._room - longest < 2 * STEP:", "if not -2 <= self._room - longest < 2 * STEP:"),
             ("room = -(-longest // STEP) * STEP", "room = longest"),
             (
-                "for kept in (self._keys, self._values):\n            for layer, old in enumerate(kept):\n                new",
-                "for kept in (self._keys,):\n            for layer, old in enumerate(kept):\n                new",
+                "room = -(-longest // STEP) * STEP\n        for kept in (self._keys, self._values):",
+                "room = -(-longest // STEP) * STEP\n        for kept in (self._keys,):",
             ),
             ("part = slice(start, start + length)", "part = slice(0, length)"),
             ("kept[target, :, :length] = kept[source, :, :length]", "pass"),
