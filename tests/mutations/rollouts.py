@@ -35,7 +35,7 @@ MUTATIONS = [
         Mutation("rollouts/episodes.py", old, new, "rollouts/test_monte_carlo_values.py")
         for old, new in [
             ("seeds[number], openings[number])", "seeds[number], ())"),
-            ("(*self.opening, *_after_prompt", "(*_after_prompt"),
+            ("(*self.opening, *_after_prompt", "(*(), *_after_prompt"),
         ]
     ),
     *(
