@@ -92,9 +92,10 @@ def test_several_calls_are_read_in_order_with_ids_of_their_own(name):
 @pytest.mark.parametrize("name", [name for name in TALKING if name not in ("llama3", "mistral-v3")])
 def test_what_is_said_beside_a_call_stays(name):
     text = wrote(CHATS[name], [("f1", {"n": 3})], "Let me look.")
-    assert read(CHATS[name], text) == ("Let me look.", [("f1", {"n": 3})])
-    content, calls = read(CHATS[name], f"One. {text} Three.")
-    assert calls == [("f1", {"n": 3})] and content.split() == ["One.", "Let", "me", "look.", "Three."]
+    empty = "<think>\n\n</think>\n\n" if name == "qwen3" else ""  # what that template writes before every turn
+    assert read(CHATS[name], text) == (f"{empty}Let me look.", [("f1", {"n": 3})])
+    told = (f"One. {empty}Let me look.\nThree.\n\nFour.", [("f1", {"n": 3})] * 2)
+    assert read(CHATS[name], f"One. {text} Three.\n\nFour. {text.removeprefix(f'{empty}Let me look.')}") == told
 
 
 @pytest.mark.parametrize("name", TALKING)
@@ -123,9 +124,17 @@ def test_a_call_that_is_cut_off_within_its_arguments_is_none(name):
 @pytest.mark.parametrize("name", [n for n in TALKING if n not in PAIRS])
 def test_arguments_that_are_no_object_are_no_call(name):
     text = wrote(CHATS[name], [("f1", {"n": 3})])
-    for wrong in ("[3]", "3", '"n"', "null", "{n: 3}", "{'n': 3}", '{"n": 3', "", "{" * 5000):
+    for wrong in ("[3]", "3", '"n"', "null", "{n: 3}", "{'n': 3}", "", "{" * 5000):
         found = CHATS[name].parse(text.replace('{"n": 3}', wrong))
         assert found.tool_calls == (), wrong
+
+
+@pytest.mark.parametrize("name", [n for n in TALKING if n not in PAIRS])
+def test_a_call_whose_arguments_are_whole_needs_no_end(name):
+    text = wrote(CHATS[name], [("f1", {"n": {"m": 3}})])
+    whole = text.index("3}}") + 3
+    for end in range(whole, len(text) + 1):
+        assert read(CHATS[name], text[:end])[1] == [("f1", {"n": {"m": 3}})], text[:end]
 
 
 @pytest.mark.parametrize("name", [n for n in TALKING if n not in PAIRS])
@@ -155,7 +164,7 @@ def test_numbers_lists_and_objects_between_tags_are_read_as_such_and_all_else_is
 def test_what_stands_around_a_result_is_learned_from_the_template_not_from_its_name():
     call = "\n@@{{ call.function.name }}@{{ call.function.arguments | tojson }}@@"
     chat = ChatFormat(of_family("hermes", template=HEAD + TURNS.replace("CALL", call)))
-    assert read(chat, 'Yes. @@f1@{"n": {"m": 1}}@@ No.') == ("Yes.No.", [("f1", {"n": {"m": 1}})])
+    assert read(chat, 'Yes. @@f1@{"n": {"m": 1}}@@ No.') == ("Yes.\nNo.", [("f1", {"n": {"m": 1}})])
 
 
 GARBAGE = {
@@ -186,7 +195,7 @@ def test_garbage_takes_no_time(what):
         assert time.monotonic() - began < 2, name
 
 
-# not what would be a number between tags, and no signs that a template cannot write or a tokenizer would take for its own
+# no signs that a tokenizer would take for its own
 WORDS = st.text(alphabet='ab{}[]"\\\n:,é☃ /', max_size=12)
 LEAVES = st.none() | st.booleans() | st.integers(-99, 99) | WORDS
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3))
