@@ -163,8 +163,8 @@ MUTATIONS = [
         Mutation("rollouts/sampler.py", old, new, "rollouts/test_sampler.py")
         for old, new in [
             ("[group for group in found if not group.lost]", "found"),
-            ("if not whole and draw + drawn == 0:", "if False:"),
-            ("if not whole and draw + drawn == 0:", "if not whole:"),
+            ("if found and not whole and draw + drawn == 0:", "if False:"),
+            ("if found and not whole and draw + drawn == 0:", "if found and not whole:"),
             ("len(sampled) - len(groups) - lost", "len(sampled) - len(groups)"),
             ("lost += len(found) - len(whole)", "pass"),
             ("if lost := [group for group in found if group.lost]:", "if lost := []:"),
