@@ -127,3 +127,4 @@ def test_texts_whose_hashes_are_equal_are_told_apart(monkeypatch, values):
 def test_nothing_is_left_of_what_went():
     kept = cache(*([n % 3] * (n + 3) for n in range(30)), capacity=2)
     assert sum(map(len, kept._by_beginning.values())) == sum(len(e.token_ids) // BLOCK for e in kept._entries.values())
+    assert all(kept._by_beginning.values())

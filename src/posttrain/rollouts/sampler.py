@@ -99,7 +99,7 @@ class Sampler:
         if len(found) < len(groups):
             raise EpisodeError(
                 "the greedy episode of a task failed, to which the algorithm compares the others; mend what fails in "
-                "the environment, or use another --algorithm"
+                "the environment, or use an algorithm that plays none"
             )
         if lost := [group for group in found if group.lost]:
             raise RewardError(
