@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from posttrain.data.chat import ChatFormat
+from posttrain.data.order import seed_for
 from posttrain.errors import UserError
 from posttrain.rollouts.policy_seat import PolicySeat
 from posttrain.training.inputs.context import examples_in
@@ -108,6 +109,18 @@ def test_results_of_tools_append_and_the_next_question_begins_a_branch():
     assert TOOL.split('"name"')[1][:8] in QWEN3.tokenizer.decode(seat.turns[2].context_ids)  # shown again
 
 
+def test_a_branch_goes_on_where_nothing_is_dropped():
+    result = Message("tool", "4", tool_call_id="x", name="add")
+    seat, _, says = talk(
+        QWEN3, [THOUGHT, f"<think>\nadd\n</think>\n\n{CALL}", "4"], [*told(2), [result]], tools=(TOOL,)
+    )
+    assert [turn.restarts for turn in seat.turns] == [False, True, False]
+    _, second, third = seat.turns
+    assert says.requests[2].token_ids == second.context_ids + second.token_ids + third.context_ids
+    learned, examples = trained(seat)
+    assert learned == [t for turn in seat.turns for t in turn.token_ids] and len(examples) == 2
+
+
 def test_a_template_that_keeps_what_was_said_never_begins_a_branch():
     seat, _, says = talk(SMOLLM2, [THOUGHT, "<think>so</think> 6", "8"], told(3))
     assert not any(turn.restarts for turn in seat.turns) and len(Trajectory(tuple(seat.turns)).branches) == 1
@@ -119,6 +132,7 @@ def test_a_template_that_keeps_what_was_said_never_begins_a_branch():
     learned, examples = trained(seat)
     assert learned == [t for turn in seat.turns for t in turn.token_ids] and len(examples) == 1
     assert says.numbers == [0, 1, 2]
+    assert [request.seed for request in says.requests] == [seed_for(3, "turn", n) for n in range(3)]
 
 
 def test_without_reasoning_that_template_appends_too():
