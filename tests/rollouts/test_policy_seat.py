@@ -146,6 +146,8 @@ def test_a_turn_that_was_cut_gets_its_stop_token_shown():
     assert [reply.stop_reason for reply in replies] == [StopReason.LENGTH] * 2
     assert seat.turns[1].context_ids[0] == stop_of(SMOLLM2)[0]
     assert seat.turns[0].token_ids == ids(SMOLLM2, "abc") and replies[0].text == "abc"
+    seat, _, _ = talk(SMOLLM2, ["ok", "abcdefgh"], told(3), most=4)
+    assert [turn.context_ids[0] == stop_of(SMOLLM2)[0] for turn in seat.turns[1:]] == [False, True]
 
 
 def lengths(chat, count=3, say="ok"):
