@@ -124,7 +124,6 @@ _FAULTS = {
         ("        self._view.append(message)\n", ""),
         ("Request((*so_far, *context_ids), sampling", "Request(tuple(context_ids), sampling"),
         ("Usage(len(so_far) + len(context_ids), 0))", "Usage(0, 0))"),
-        ("            self._view += messages\n            return", "            return"),
     ],
     ("data/tool_calls.py", CALLS): [
         (r'before = rf"(?:(?<!\s)(?:', r'before = rf"(?:(?:'),
