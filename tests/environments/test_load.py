@@ -27,8 +27,8 @@ class Game(Environment):
 
 
 class Plain(Environment):
-    def __init__(self, count: int, text="x", many: float = 2, other: list = None):
-        self.count, self.text, self.many, self.other = count, text, many, other
+    def __init__(self, count: int, text="x", many: float = 2, size=1, other: list = None):
+        self.count, self.text, self.many, self.size, self.other = count, text, many, size, other
         if count < 0:
             raise ValueError("count is below 0")
         if count == 0:
@@ -56,8 +56,8 @@ def test_arguments_are_read_as_the_types_of_the_parameters():
     words = "name='two words' count=12 share=1e-3 fast=True given=7"
     assert made("Game", words) == {"name": "two words", "count": 12, "share": 1e-3, "fast": True, "given": 7}
     assert made("Game", "fast=false name=a=b")["name"] == "a=b"
-    found = made("Plain", "count=4 text=5 other=[1]")
-    assert found == {"count": 4, "text": "5", "many": 2, "other": "[1]"}
+    found = made("Plain", "count=4 text=5 many=2.5 size=7 other=[1]")
+    assert found == {"count": 4, "text": "5", "many": 2.5, "size": 7, "other": "[1]"}
 
 
 @pytest.mark.parametrize(

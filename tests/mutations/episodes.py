@@ -209,7 +209,8 @@ _FAULTS = {
         ("    except UserError:\n        raise\n", ""),
         ("inspect.isclass(found) and issubclass", "issubclass"),
         ("entry_points(group=GROUP)", 'entry_points(group="environments")'),
-        ("    if isinstance(default, int | float | str):\n        return type(default)\n", ""),
+        ("type(default) if isinstance(default, int | float | str) else str", "str"),
+        ("    return known or (", "    return (None or "),
         ("annotation if isinstance(annotation, str) else", "'' if isinstance(annotation, str) else"),
     ],
     ("environments/scored.py", SCORED): [

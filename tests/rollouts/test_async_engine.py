@@ -107,8 +107,12 @@ def test_in_lockstep_two_seats_of_one_episode_that_are_asked_at_once_do_not_begi
     asks = AsyncEngine(engine)
 
     async def episode(number):
+        async def turn(seat):
+            time.sleep(0.02)  # what an environment computes between the two
+            await asks.submit(request(10 * number + seat, tokens=1), (number, seat, 0))
+
         await asyncio.sleep(0.05 * number)
-        await all_of(asks.submit(request(10 * number + seat, tokens=1), (number, seat, 0)) for seat in (1, 0))
+        await all_of(turn(seat) for seat in (1, 0))
         asks.leave()
 
     for _ in range(3):
@@ -122,11 +126,24 @@ def test_where_no_episode_is_under_way_those_that_ask_at_once_are_answered_toget
     asks = AsyncEngine(engine)
 
     async def reward(number):
+        time.sleep(0.02)
         await asks.submit(request(number, tokens=1))
         await asks.submit(request(10 + number, tokens=1))
 
     asks.run(all_of(reward(n) for n in range(5)))
     assert engine.batches == [[0, 1, 2, 3, 4], [10, 11, 12, 13, 14]]
+
+
+def test_in_lockstep_what_comes_while_others_are_sampled_waits_for_their_end():
+    engine = Stepwise(lambda number: time.sleep(0.005))
+    asks = AsyncEngine(engine)
+
+    async def reward(number):
+        await asyncio.sleep(0.04 * number)
+        await asks.submit(request(number, tokens=20))
+
+    asks.run(all_of([reward(0), reward(1)]))
+    assert engine.batches == [[0]] * 20 + [[1]] * 20
 
 
 def test_an_episode_that_leaves_is_waited_for_no_longer():
