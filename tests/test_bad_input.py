@@ -154,7 +154,7 @@ def test_unknown_algorithm(fails):
 @pytest.mark.parametrize("command", DATA)
 def test_unknown_option(fails, command):
     found = fails(words(command, "--dataste x"))
-    assert found == (f"unknown option '--dataste'; did you mean '--dataset'? posttrain {command} --help lists all")
+    assert found == (f"unknown option '--dataste'; did you mean '--dataset'? posttrain {command} --help-all lists all")
 
 
 @pytest.mark.parametrize("command", DATA)

@@ -168,6 +168,26 @@ def test_each_fault_is_found(fault, said):
     assert said in failures(fault())
 
 
+class SolvedByAFullContext(Conforms):
+    def outcome(self, task, reply):
+        return Outcome(solved=super().outcome(task, reply).solved or reply.stop_reason is StopReason.CONTEXT)
+
+
+def test_replies_that_are_empty_because_the_context_is_full_solve_nothing():
+    assert failures(SolvedByAFullContext()).count("empty replies solve task") == len(TASKS)
+
+
+def test_a_scripted_seat_is_asked_no_more_often_than_it_may():
+    async def main():
+        seat = ScriptedSeat(["a"], max_turns=2)
+        await seat.turn([ASK])
+        await seat.turn([ASK])
+        with pytest.raises(RuntimeError, match="asked more than 2 times; the episode does not end"):
+            await seat.turn([ASK])
+
+    asyncio.run(main())
+
+
 def test_an_episode_that_does_not_end_is_an_error():
     with pytest.raises(RuntimeError, match="does not end"):
         failures(NeverEnds())

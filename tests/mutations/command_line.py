@@ -200,7 +200,7 @@ MUTATIONS = [
             ("cli.py", " or former.option in file):", "):"),
             ("cli.py", "return {former.now: value, **found} if former.now else found", "return found"),
             ("monitoring/run_directory.py", "command = command or run.command", "command = run.command"),
-            ("recipes/online_preference.py", '("rounds", "iterate", "stop_after")', '("rounds", "stop_after")'),
+            ("recipes/online_preference.py", '("rounds", "iterate", "stop_after",', '("rounds", "stop_after",'),
         ]
     ),
     *(

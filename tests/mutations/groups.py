@@ -63,18 +63,14 @@ _FAULTS = {
     ("rewards/check.py", "rewards/test_check.py"): [
         ("await asked(groups[::-1]))[::-1])", "await asked(groups)))"),
         ("group.episodes[::-1]) for group in groups]", "group.episodes) for group in groups]"),
-        ("scores[::-1] for scores in await asked(turned)", "scores for scores in await asked(turned)"),
+        ("list(scores)[::-1] for scores in await asked(turned)", "list(scores) for scores in await asked(turned)"),
         ("    if role_of(reward) not in ROLES:\n", "    if False:\n"),
         ('if role_of(reward) != "verifier" or', "if False or"),
     ],
     ("rewards/check.py", GROUPS): [('!= "verifier" or min_group_of(reward) > 1:', '!= "verifier":')],
-    ("environments/env.py", GROUPS): [
-        ("if size < min_group_of(environment):", "if False:"),
-        ("if size < min_group_of(environment):", "if size <= min_group_of(environment):"),
-    ],
-    ("environments/testing.py", "environments/test_testing.py"): [
-        ("!= [len(group.episodes) for group in groups]:", "== []:"),
-        ("(episode,) * min_group_of(environment)", "(episode,) * 0"),
+    ("environments/scored.py", GROUPS): [
+        ("if size < environment.min_group:", "if False:"),
+        ("if size < environment.min_group:", "if size <= environment.min_group:"),
     ],
     ("rollouts/episodes.py", "rollouts/test_episodes.py"): [("!= [len(of) for of in played]:", "== []:")],
     ("rollouts/episodes.py", GROUPS): [

@@ -211,14 +211,14 @@ _FAULTS = {
         ("elif not hash_ or not model:", "elif not hash_:"),
     ],
     ("rollouts/setup.py", RUNS): [
-        ("rewards_of(options), options.gold)", "rewards_of(options))"),
+        ("(judging, options, rewards_of(options), options.gold)", "(judging, options, rewards_of(options))"),
         ("judges | judging.folders", "judges"),
-        ("notes = [*met, *judge_notes]", "notes = list(met)"),
+        ("(*met, *judge_notes, *prompts.notes)", "(*met, *prompts.notes)"),
         (" or config.judge:", ":"),
     ],
     ("recipes/rl.py", RUNS): [
         ('"stop_after", *MAY_DIFFER)', '"stop_after")'),
-        (", verdicts_kept_in(session.directory.path, setup.judging):", ":"),
+        ("        verdicts_kept_in(session.directory.path, setup.judging),\n", ""),
     ],
     ("recipes/online_preference.py", RUNS): [
         ("        verdicts_kept_in(session.directory.path, setup.judging),\n", "")

@@ -287,7 +287,7 @@ MUTATIONS = [
             ("[:per_group]", ""),
             ("{name: score.value for", "{name: reward for"),
             ('"" if group.task.answer is None else ', ""),
-            ("completion=trajectory.text", "completion=prompt"),
+            ("return group.trajectories[row].text", "return ''"),
         ],
     ),
     *_of(

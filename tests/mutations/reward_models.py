@@ -254,8 +254,8 @@ MUTATIONS = [
             ("environments/gold_rewards.py", "(Disagreement(ask), 0.0)", "(Disagreement(ask), 1.0)"),
             (
                 "environments/gold_rewards.py",
-                "ScoredEnvironment(Weighted(parts)), ScoredEnvironment(judge)",
-                "ScoredEnvironment(judge), ScoredEnvironment(judge)",
+                "ScoredEnvironment(Weighted(parts), played), ScoredEnvironment(judge, played)",
+                "ScoredEnvironment(judge, played), ScoredEnvironment(judge, played)",
             ),
             ("training/policy_batch.py", "sum(branch.logprobs) - sum(before)", "sum(before) - sum(branch.logprobs)"),
             ("training/policy_batch.py", "return gone / ", "return 0 * gone / "),
@@ -409,7 +409,10 @@ MUTATIONS = [
             ("most.bit_length())), most}", "most.bit_length()))}"),
             ("order, self.rewards, repeat(n)", "order, self.rewards, repeat(1)"),
             ("order, self.golds, repeat(n)", "self.golds, self.golds, repeat(n)"),
-            ("start : start + TOGETHER", "start : start + TOGETHER - 1"),
+            (
+                "start : start + TOGETHER],\n            replace(",
+                "start : start + TOGETHER - 1],\n            replace(",
+            ),
             ("            seen.add(part)\n            best", "            best"),
             ("        seen.add(_Seen(**part))\n", ""),
             ("range(done, every, TOGETHER)", "range(0, every, TOGETHER)"),

@@ -31,7 +31,7 @@ MUTATIONS = [
         Mutation("background.py", old, new, "rewards/test_background.py rewards/test_reward.py")
         for old, new in [
             ("timeout=None if timeout_s == math.inf else timeout_s)", "timeout=None)"),
-            ("        _forget(key)\n", ""),
+            ("        forget(key)\n", ""),
             ("        waiter.cancel()\n        raise Did", "        raise Did"),
             ("        future.cancel()\n", ""),
             ("threading.Thread(target=work, daemon=True", "threading.Thread(target=work, daemon=False"),

@@ -23,13 +23,19 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/episodes.py", old, new, "rollouts/test_monte_carlo_values.py")
+        Mutation("rollouts/policy_seat.py", old, new, "rollouts/test_monte_carlo_values.py")
         for old, new in [
             ("context_ids = (*context_ids, *opening)", "context_ids = (*context_ids,)"),
             ("(*opening, *done.token_ids)", "(*done.token_ids,)"),
             ("() if self.turns else self._opening", "self._opening"),
             ("self._sampling.max_new_tokens - len(opening)", "self._sampling.max_new_tokens"),
-            ("zip(tasks, seeds, openings, strict=True)", "zip(tasks, seeds, [()] * len(tasks), strict=True)"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/episodes.py", old, new, "rollouts/test_monte_carlo_values.py")
+        for old, new in [
+            ("seeds[number], openings[number])", "seeds[number], ())"),
+            ("(*self.opening, *_after_prompt", "(*(), *_after_prompt"),
         ]
     ),
     *(
@@ -50,41 +56,19 @@ MUTATIONS = [
     *(
         Mutation("rollouts/episodes.py", old, new, "rollouts/test_episodes.py")
         for old, new in [
-            ("len(self._waiting) < self.live:", "len(self._waiting) > self.live:"),
-            ("or len(self._waiting) < self.live:", "or False:"),
-            ("        self.live -= 1\n", "        pass\n"),
-            (
-                "                future.set_exception(error)\n            return\n",
-                "                break\n            raise error\n",
-            ),
-            ("zip(waiting, completions, strict=True)", "zip(waiting, completions[::-1], strict=True)"),
-            ("for request, _ in waiting], self.on_tokens)", "for request, _ in waiting])"),
-            ("self.turns[-1].token_ids[-1] in self._chat.stop_ids", "True"),
-            (
-                "self._chat.followup_ids(self._history, messages, stopped=stopped)",
-                "self._chat.prompt_ids([*self._history, *messages])",
-            ),
-            ("Request(so_far + context_ids, sampling", "Request(context_ids, sampling"),
-            ('seed_for(self._seed, "turn", len(self.turns))', "self._seed"),
-            ("[*messages, reply]", "[reply]"),
-            ("(*opening, *done.token_ids)", "(*opening, *done.token_ids[:-2])"),
-            (
-                "Turn(tuple(context_ids), done.token_ids, done.logprobs",
-                "Turn(tuple(context_ids), tuple(self._chat.tokenizer.encode(text)), done.logprobs",
-            ),
-            ("sampling, seed_for(seed, name), opening", "sampling, seed, opening"),
-            ("        batcher.leave()  # one", "        # one"),
-            ("stop_reason=turns[-1].stop_reason", "stop_reason=turns[0].stop_reason"),
+            ("number, seeds[number], openings", "number, seeds[0], openings"),
+            ("seed, players = seed_for(self.seed, name)", "seed, players = self.seed"),
+            ("            asks.leave()\n", "            pass\n"),
+            ("    asks.enter(len(tasks))\n", ""),
             ("        if not turns:\n", "        if False:\n"),
-            ("environment.total(part) for part in parts", "0.0 for part in parts"),
+            ("environment.total(parts) for", "0.0 for"),
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", g)'),
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", p)'),
             ('seed_for(seed, "completion", p, g)', 'seed_for(seed, "completion", len(tasks), p, g)'),
-            ("played[p * completions_per_prompt : (p + 1)", "played[p : (p + 1)"),
-            (
-                "        return asyncio.run(_awake(coroutine))\n    with",
-                "        pass\n    return asyncio.run(_awake(coroutine))\n    with",
-            ),
+            ("found[p * completions_per_prompt : (p + 1)", "found[p : (p + 1)"),
+            ("self.view += [*messages, reply.message]", "self.view += [reply.message]"),
+            ("        self.stop_reason = reply.stop_reason\n", ""),
+            ("        if number and not turn.restarts:\n", "        if not turn.restarts:\n"),
         ]
     ),
     *(
@@ -135,7 +119,10 @@ MUTATIONS = [
             ("if length > self._room:", "if False:"),
             ("if not 0 <= self._room - longest < 2 * STEP:", "if not -2 <= self._room - longest < 2 * STEP:"),
             ("room = -(-longest // STEP) * STEP", "room = longest"),
-            ("for kept in (self._keys, self._values):", "for kept in (self._keys,):"),
+            (
+                "room = -(-longest // STEP) * STEP\n        for kept in (self._keys, self._values):",
+                "room = -(-longest // STEP) * STEP\n        for kept in (self._keys,):",
+            ),
             ("part = slice(start, start + length)", "part = slice(0, length)"),
             ("kept[target, :, :length] = kept[source, :, :length]", "pass"),
             ("hidden = self._distance_BT < 0", "hidden = self._distance_BT < -1"),
@@ -154,27 +141,30 @@ MUTATIONS = [
                 "if sequence.length >= self._model.context else None",
                 "if sequence.length > self._model.context else None",
             ),
-            ("[len(s.token_ids) for s in sequences]", "[0 for s in sequences]"),
-            ("[s.request.seed for s in sequences]", "[i for i, s in enumerate(sequences)]"),
-            ("hidden[end - 1]", "hidden[end - 2]"),
+            ("[len(s.token_ids) for s in some]", "[0 for s in some]"),
+            ("[s.request.seed for s in some]", "[i for i, s in enumerate(some)]"),
+            ("hidden[last - 1]", "hidden[last - 2]"),
+            ("_Prompt(plan, end - len(prompt),", "_Prompt(plan, 0,"),
             ("positions = [s.length - 1 for s in self._running]", "positions = [s.length for s in self._running]"),
             ("self._cache.move(len(self._running), slot, last.length - 1)", "pass"),
-            ("temperature=settings.temperature", "temperature=1.0"),
-            ("top_p=settings.top_p", "top_p=1.0"),
-            ("            if on_tokens is not None:\n                on_tokens(sampled)\n", ""),
-            ("setdefault((s.temperature, s.top_k, s.top_p), [])", "setdefault((s.top_k, s.top_p), [])"),
+            ("temperature=temperature, top_k", "temperature=1.0, top_k"),
+            ("top_p=top_p)", "top_p=1.0)"),
+            ("top_k=top_k,", "top_k=0,"),
+            ("        if self._on_tokens is not None:\n            self._on_tokens(sampled)\n", ""),
+            ("        if not self._wanted[prompt_ids]:\n", "        if True:\n"),
             (
-                "            if not self._wanted[prompt_ids]:\n                del self._prompts[prompt_ids]\n",
-                "            del self._prompts[prompt_ids]\n",
+                "return sampling.temperature, sampling.top_k, sampling.top_p",
+                "return 1.0, sampling.top_k, sampling.top_p",
             ),
+            ("if len(by_settings) == 1 else logits[self._tensor(places)]", "if True else logits"),
         ]
     ),
     *(
         Mutation("rollouts/sampler.py", old, new, "rollouts/test_sampler.py")
         for old, new in [
             ("[group for group in found if not group.lost]", "found"),
-            ("if not whole and draw + drawn == 0:", "if False:"),
-            ("if not whole and draw + drawn == 0:", "if not whole:"),
+            ("if found and not whole and draw + drawn == 0:", "if False:"),
+            ("if found and not whole and draw + drawn == 0:", "if found and not whole:"),
             ("len(sampled) - len(groups) - lost", "len(sampled) - len(groups)"),
             ("lost += len(found) - len(whole)", "pass"),
             ("if lost := [group for group in found if group.lost]:", "if lost := []:"),
@@ -198,13 +188,6 @@ MUTATIONS = [
         ]
     ),
     Mutation("rollouts/signals.py", "if not group.lost]", "]", "rollouts/test_signals.py"),
-    Mutation(
-        "rollouts/episodes.py",
-        "(*opening, *trajectory",
-        "(*trajectory",
-        "rollouts/test_episodes.py rollouts/test_monte_carlo_values.py",
-    ),
-    Mutation("rollouts/episodes.py", "len(turns[0].context_ids) :]", "0:]", "rollouts/test_episodes.py"),
     Mutation(
         "types.py",
         "any(map(math.isnan, self.rewards))",

@@ -86,10 +86,10 @@ _FAULTS = {
         ("for rows in each.rows_by_seat]", "for rows in [range(len(each.rewards))]]"),
     ],
     ("evaluation/accuracy.py", "evaluation/test_accuracy.py"): [
-        ("size = min(map(len, judged))", "size = len(judged[0])"),
-        ("pass_at_k(len(scores), count, k)", "pass_at_k(size, min(count, size), k)"),
-        ("[count / len(scores) for", "[count / size for"),
-        ("if max(map(len, judged)) == 1 else", "if size == 1 else"),
+        ("size = min(size for size, _ in counts)", "size = counts[0][0]"),
+        ("pass_at_k(*count, k)", "pass_at_k(size, min(count[1], size), k)"),
+        ("[solved / size for", "[solved / counts[0][0] for"),
+        ("single = all(size == 1", "single = any(size == 1"),
         ("min(len(group.trajectories) for group in kept)", "len(kept[0].trajectories)"),
     ],
 }

@@ -158,7 +158,7 @@ MUTATIONS = [
             ("file.relative_to(root).as_posix()", "file.name"),
             ('(one.rglob("*") if one.is_dir() else [one])', "[one]"),
             ("waiting.append(candidate)", "pass"),
-            ('if name in ("reward", "gold"):', "if False:"),
+            ('if name in ("reward", "gold", "environment"):', "if False:"),
             ("or (glob.has_magic(path) and", "or (False and"),
             ("[path, *imported(path)]", "[path]"),
             ("[len(word), *(place", "[*(place"),

@@ -48,7 +48,7 @@ MUTATIONS = [
             ("rollouts/setup.py", "refuse_unreadable(judge, tasks,", "(judge, tasks,"),
             ("rollouts/setup.py", "None if config.eval_every else gold", "None"),
             ("rollouts/setup.py", "None if config.eval_every else gold", "gold"),
-            ("recipes/evaluate.py", "    refuse_unreadable(environment,", "    (environment,"),
+            ("recipes/evaluate.py", "    refuse_unreadable(environment.reward,", "    (environment.reward,"),
             ("recipes/score.py", "        refuse_unreadable(rewards", "        (rewards"),
         ]
     ),

@@ -248,8 +248,8 @@ def test_a_function_asks_a_judge(posttrain, rl, server):
 
 def test_preference_evaluate_best_of_n_and_score_take_judges(posttrain, folder, server):
     names = ["--dataset", folder / "tasks.jsonl", "--model", folder / "model", "--judge", f"kind={server.url}"]
-    more = ["--iterate", "1", "--warmup-steps", "0", "--quiet"]
-    assert posttrain("preference", *names, *SIZE, *more, "--output", "pairs")[0] == 0
+    more = ["--rounds", "1", "--warmup-steps", "0", "--quiet"]
+    assert posttrain("online-preference", *names, *SIZE, *more, "--output", "pairs")[0] == 0
     assert 0 <= rewards("pairs")[0]["reward/kind"] <= 1 and Path("pairs/judge-cache.jsonl").is_file()
     answers = ["--greedy", "--split", "train", "--max-new-tokens", "4", "--precision", "float32", "--quiet", "--json"]
     code, out, _ = posttrain("evaluate", *names, *answers, "--output", "evaluated")

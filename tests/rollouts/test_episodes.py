@@ -17,6 +17,7 @@ from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Completion, Message, Outcome, Reply, Request, Sampling, StopReason, Usage
 from tests.rollouts.conversations import CHAT, Quiz, players, question, scored
 
+pytestmark = pytest.mark.timeout(60)  # an episode that never leaves would be waited for
 (STOP,) = CHAT.tokenizer.encode("<|im_end|>", add_special_tokens=False)
 SAMPLING = Sampling(8, temperature=0.7)
 

@@ -43,6 +43,7 @@ def test_by_hand():
         "formatting": 0.0,
         "refusals": 0.0,
         "reward/length_correlation": 1.5 / (2.5 * 13) ** 0.5,
+        "turns": 5 / 4,
     })  # fmt: skip
 
 

@@ -359,3 +359,21 @@ def test_changed_data_is_noticed(tmp_path, capsys):
     assert main([*again, "--dataset", str(tmp_path / "copy.jsonl")]) == 0  # the same data by another name
     assert main(["sft", "--dataset", str(data), "--accept-changes", "dataset"]) == 2
     assert "--accept-changes is for a run that goes on" in capsys.readouterr().err
+
+
+def test_an_environments_file_and_what_it_imports_are_copied_and_looked_for(here):
+    (here / "games").mkdir()
+    (here / "games" / "game.py").write_text("from rules import RULES\n")
+    (here / "games" / "rules.py").write_text("RULES = 1\n")
+    named = {"environment": "games/game.py:Game", "environment_args": "file=games/game.py"}
+    before = digests_in(named)
+    assert before.keys() == {"environment"} and before["environment"].endswith(":Game")
+    keep_code(named, here / "run")
+    (copy,) = (here / "run" / "inputs" / "environment").glob("*/game.py")
+    assert (copy.parent / "rules.py").read_text() == "RULES = 1\n"
+    (here / "games" / "rules.py").write_text("RULES = 2\n")
+    assert digests_in(named) != before
+    shutil.rmtree(here / "games")
+    starts = [{"folder": str(here), "inputs": before}]
+    assert relocated(named, here / "run", starts)["environment"] == f"{copy}:Game"
+    assert digests_in({"environment": "installed-name"}) == {}

@@ -58,15 +58,19 @@ class CallForm:
 
     def calls(self, text: str, prefix: str = "call") -> tuple[str, tuple[ToolCall, ...]]:
         """What a turn says besides its calls, and the calls; one that is not whole is left in the text."""
-        one = re.compile(f'(?:{self.first}|{self.separator})?{self.lead}(?P<name>[^\\s"<>{{}}()]+?){self.after_name}')
-        rest, calls, at, start = "", list[ToolCall](), 0, 0
+        # from where white space begins, so that a long run of it is read once
+        before = rf"(?:(?<!\s)(?:{self.first}|{self.separator}))?"
+        one = re.compile(f'{before}{self.lead}(?P<name>[^\\s"<>{{}}()]+?){self.after_name}')
+        said, calls, at, start = list[str](), list[ToolCall](), 0, 0
         while found := one.search(text, start):
             read = (self._object if self.pair is None else self._pairs)(text, found.end())
             start = found.end() if read is None else read[1]
             if read is not None:
                 calls.append(ToolCall(f"{prefix}{len(calls):03d}", found["name"], read[0]))
-                rest, at = rest + text[at : found.start()], read[1]
-        return (rest + text[at:]).strip() if calls else text, tuple(calls)
+                said.append(text[at : found.start()].strip())
+                at = read[1]
+        said.append(text[at:].strip())
+        return "\n".join(filter(None, said)) if calls else text, tuple(calls)
 
     def _object(self, text: str, start: int) -> tuple[str, int] | None:
         start += len(text[start:]) - len(text[start:].lstrip())

@@ -21,7 +21,7 @@ def load_environment(name: str, arguments: str = "") -> Environment:
     Args:
         name: `path/to/file.py:CLASS`, or the name of an entry point in the group `posttrain.environments`.
         arguments: KEY=VALUE words; a value with spaces is put in quotes. They are read as the type of the parameter's
-            default or annotation: int, float, bool (true or false) or text.
+            annotation or default: int, float, bool (true or false) or text.
 
     Raises:
         UserError: there is no such environment or parameter (the nearest one given), a value is none of its type, or
@@ -70,7 +70,7 @@ def _read(name: str, kind: type[Environment], arguments: str) -> dict[str, Any]:
 
 
 def _parameters(kind: type[Environment]) -> dict[str, type]:
-    """The parameters of a class and their types: of its default, or as it is annotated; text where neither says."""
+    """The parameters of a class and their types: as it is annotated, or of its default; text where neither says."""
     if dataclasses.is_dataclass(kind):
         pairs = {f.name: (f.default, f.type) for f in dataclasses.fields(kind) if f.init}
     else:
@@ -81,9 +81,8 @@ def _parameters(kind: type[Environment]) -> dict[str, type]:
 
 def _kind(default: object, annotation: object) -> type:
     kinds: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
-    if isinstance(default, int | float | str):
-        return type(default)
-    return kinds.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""), str)
+    known = kinds.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
+    return known or (type(default) if isinstance(default, int | float | str) else str)
 
 
 def _value(name: str, key: str, text: str, kind: type) -> Any:

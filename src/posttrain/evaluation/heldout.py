@@ -1,6 +1,7 @@
 """Held-out tasks along a run that learns from samples: what is logged, and what its result says."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
@@ -8,9 +9,10 @@ from typing import Any, NamedTuple
 
 from posttrain.data.order import seed_for
 from posttrain.environments.gold_rewards import GOLD
+from posttrain.errors import EpisodeError
 from posttrain.evaluation.accuracy import summarize
-from posttrain.rollouts.episodes import OnTokens, sample_groups
-from posttrain.rollouts.measures import episode_metrics
+from posttrain.rollouts.episodes import Lost, OnTokens, none_left, sample_groups
+from posttrain.rollouts.measures import episode_metrics, lost_metrics
 from posttrain.rollouts.options import OnlineOptions
 from posttrain.rollouts.setup import Setup
 from posttrain.types import Group, Sampling, Score
@@ -39,23 +41,29 @@ class HeldOutReward(NamedTuple):
 Measure = Callable[[Sequence[Group]], Mapping[str, float]]
 
 
-def heldout_groups(setup: Setup, options: OnlineOptions, on_tokens: OnTokens | None = None) -> list[Group]:
-    """Answers of the policy as it is now to the held-out tasks, always by the same draws, scored by all rewards."""
-    return sample_groups(
-        setup.judge,
-        setup.heldout,
-        replace(setup.players, sampling=Sampling(options.max_new_tokens), on_tokens=on_tokens),
-        completions_per_prompt=options.eval_samples,
-        seed=seed_for(options.seed, "evaluation"),
-    )
-
-
 def examined(
     setup: Setup, options: OnlineOptions, on_tokens: OnTokens | None = None
 ) -> tuple[list[Group], dict[str, float]]:
-    """Answers of the policy as it is now to the held-out tasks, and what is logged of them."""
-    groups = heldout_groups(setup, options, on_tokens)
-    return groups, heldout_metrics(setup, groups)
+    """Answers of the policy as it is now to the held-out tasks, always by the same draws, and what is logged of them.
+
+    Raises:
+        EpisodeError: so many episodes failed that none is left, or more than may.
+    """
+    failed: Counter[str] = Counter()
+
+    def on_lost(lost: Lost) -> None:
+        failed[lost.cause] += 1
+
+    groups = sample_groups(
+        setup.judge,
+        setup.heldout,
+        replace(setup.players, sampling=Sampling(options.max_new_tokens), on_tokens=on_tokens, on_lost=on_lost),
+        completions_per_prompt=options.eval_samples,
+        seed=seed_for(options.seed, "evaluation"),
+    )
+    if not groups:
+        raise EpisodeError(none_left(failed))
+    return groups, heldout_metrics(setup, groups) | {PREFIX + name: n for name, n in lost_metrics(failed).items()}
 
 
 def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:

@@ -29,7 +29,7 @@ from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import judge_parameters
 from posttrain.planning.work import sampled_work, with_pairs
 from posttrain.rollouts.judges import MAY_DIFFER
-from posttrain.rollouts.measures import HEADLINE, rollout_metrics
+from posttrain.rollouts.measures import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.setup import Setup, names_in, read_prompts, set_up
 from posttrain.runs.early_stopping import patience
@@ -120,6 +120,7 @@ def run(
                 )
             metrics |= {f"pairs/{name}": metrics.pop(name) for name in ("accuracy", "margin") if name in metrics}
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"pairs/made": len(pairs)}
+            metrics |= lost_metrics(rolled.failed)
             state = {"unbounded": setup.environment.reward.unbounded}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)

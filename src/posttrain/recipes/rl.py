@@ -54,7 +54,7 @@ from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import judge_parameters
 from posttrain.planning.work import sampled_work, text_load, with_algorithm
 from posttrain.rollouts.judges import MAY_DIFFER
-from posttrain.rollouts.measures import HEADLINE, rollout_metrics
+from posttrain.rollouts.measures import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.sampler import Rolled
@@ -308,9 +308,9 @@ def _adapted(algorithm: OnlineAlgorithm, batch: Batch, step: int) -> OnlineAlgor
 
 
 def _thrown_away(rolled: Rolled) -> dict[str, float]:
-    """What is logged of groups that are not learned from."""
+    """What is logged of groups and episodes that are not learned from."""
     lost = {"groups/lost": rolled.lost} if rolled.lost else {}
-    return {"groups/thrown_away": rolled.thrown_away, **lost}
+    return {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
 
 
 def _critic(config: RL, policy: Policy) -> tuple[Critic, MasterAdamW]:

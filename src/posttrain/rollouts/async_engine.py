@@ -12,8 +12,9 @@ cannot stop it either. Two schedules:
 import asyncio
 import contextlib
 import queue
+import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal, TypeVar
@@ -110,8 +111,15 @@ class AsyncEngine:
             BaseException: what the coroutine raises, or what the engine raises, as it is. A signal's exception ends
                 both.
         """
-        loop = loop_of(LOOP)
-        result = asyncio.run_coroutine_threadsafe(without_exit(coroutine), loop)
+        loop, ended = loop_of(LOOP), threading.Event()
+
+        async def whole() -> T:
+            try:
+                return await without_exit(coroutine)
+            finally:
+                ended.set()
+
+        result = asyncio.run_coroutine_threadsafe(whole(), loop)
         result.add_done_callback(lambda _: self._inbox.put(_nothing))
         try:
             with self.engine.open(self.on_tokens, turns=self.turns) as decoding:
@@ -121,17 +129,19 @@ class AsyncEngine:
             return result.result()
         finally:
             if not result.done():
-                self._give_up(result)
+                self._give_up(result, ended)
             self._waiting, self._running, self._done, self._live = [], {}, {}, 0
             self._inbox = queue.SimpleQueue()
 
-    def _give_up(self, result: "Future[Any]") -> None:
-        """Cancel the coroutine; where it does not end, its event loop is blocked, and the next run gets a new one."""
+    def _give_up(self, result: "Future[Any]", ended: threading.Event) -> None:
+        """Cancel the coroutine, and let it end; where its event loop is blocked, the next run gets a new one."""
+
+        def answers() -> bool:
+            return bool(wait([asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_of(LOOP))], PATIENCE_S).done)
+
+        begun = answers()
         result.cancel()
-        idle = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_of(LOOP))
-        try:
-            idle.result(PATIENCE_S)
-        except TimeoutError:
+        if not begun or (not ended.wait(PATIENCE_S) and not answers()):
             forget(LOOP)
 
     def _take(self, *, wait: bool) -> None:
@@ -145,7 +155,7 @@ class AsyncEngine:
     def _sample(self, decoding: Decoding, loop: asyncio.AbstractEventLoop) -> None:
         """Start what may start, sample one step, and hand out what is done."""
         if not self._ready():
-            if self._waiting and not self._live and not self._running:
+            if self._waiting and self._all_ask():
                 self._settle(loop)
         else:
             for ask in sorted(self._waiting):
@@ -158,6 +168,7 @@ class AsyncEngine:
         for number in [number for number in self._running if self._running[number].future.cancelled()]:
             decoding.cancel(number)
             del self._running[number]
+            self._done.pop(number, None)
         if self._running:
             self._done |= decoding.step()
         if self.schedule == "continuous" or len(self._done) == len(self._running):
@@ -171,10 +182,14 @@ class AsyncEngine:
             return False
         if self.schedule == "continuous":
             return True
-        return not self._running and (len(self._waiting) >= self._live if self._live else self._quiet >= SETTLED)
+        return self._all_ask() and self._quiet >= SETTLED
+
+    def _all_ask(self) -> bool:
+        """Whether every episode that is under way waits for the engine, maybe several of its seats at once."""
+        return not self._running and len({ask.place[:1] or ask.number for ask in self._waiting}) >= self._live
 
     def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Find out whether more requests come: where no episode is under way, as while rewards ask."""
+        """Find out whether more requests come: of other seats of an episode, or of rewards."""
 
         def passed() -> None:
             self._quiet += 1

@@ -57,6 +57,7 @@ class Players:
         schedule: as in `AsyncEngine`; None: what the environment asks for.
         max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
         on_tokens: is told how many tokens were just sampled.
+        on_lost: is told of each episode that failed for good.
     """
 
     engine: Engine
@@ -67,6 +68,7 @@ class Players:
     schedule: Schedule | None = None
     max_lost: float = 0.1
     on_tokens: OnTokens | None = None
+    on_lost: "Callable[[Lost], None] | None" = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,9 @@ def play(
     lost = [each for each in found if isinstance(each, Lost)]
     if len(lost) > players.max_lost * len(found):
         raise EpisodeError(_too_many(lost, len(found), players.max_lost)) from lost[0].error
+    if players.on_lost is not None:
+        for each in lost:
+            players.on_lost(each)
     return found
 
 
@@ -129,6 +134,12 @@ def _asks(environment: ScoredEnvironment, players: Players) -> AsyncEngine:
     played = environment.environment
     schedule = players.schedule or ("continuous" if played.schedule == "continuous" else "lockstep")
     return AsyncEngine(players.engine, players.on_tokens, schedule, turns=played.max_turns > 1)
+
+
+def none_left(lost: Mapping[str, int]) -> str:
+    """Why there is nothing to learn from, or to measure: so many episodes failed, by the type of the error."""
+    causes = ", ".join(f"{n} {cause}" for cause, n in sorted(lost.items()))
+    return f"{sum(lost.values())} episodes failed ({causes}), so that no task has enough of them left to be compared"
 
 
 def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:

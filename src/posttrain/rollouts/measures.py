@@ -51,6 +51,12 @@ def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return found | {f"environment/{name}": fmean(m[name] for _, m in rows if name in m) for name in names}
 
 
+def lost_metrics(lost: Mapping[str, int]) -> dict[str, float]:
+    """How many episodes failed, in all and by the type of the error; nothing where none did."""
+    by_cause = {f"episodes/lost/{cause}": count for cause, count in sorted(lost.items())}
+    return {"episodes/lost": sum(lost.values()), **by_cause} if by_cause else {}
+
+
 def _measured(group: Group) -> Sequence[Mapping[str, float]]:
     return group.metrics or [{}] * len(group.trajectories)
 

@@ -57,8 +57,7 @@ class PolicySeat:
         self._asked += 1
         messages = self._with_tools(messages, tools)
         if self._full:
-            self._view += messages
-            return self._said(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
+            return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(0, 0))
         context_ids, restarts = self._context(messages)
         opening = () if self.turns else self._opening  # what the first turn has said already
         context_ids = (*context_ids, *opening)

@@ -23,7 +23,8 @@ class PrefixCache:
     def __init__(self, capacity: int, *, block: int = BLOCK) -> None:
         self._capacity, self._block, self._size = capacity, block, 0
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
-        self._by_beginning: dict[int, int] = {}  # hash of a beginning of whole blocks: the entry that has it
+        # hash of a beginning of whole blocks: the entries that have it, the newest last
+        self._by_beginning: dict[int, dict[int, None]] = {}
         self._next = 0
 
     def __len__(self) -> int:
@@ -42,7 +43,7 @@ class PrefixCache:
         self._entries[number] = _Entry(token_ids, stored, size)
         self._size += size
         for beginning, _ in self._beginnings(token_ids):
-            self._by_beginning[beginning] = number
+            self._by_beginning.setdefault(beginning, {})[number] = None
 
     def longest(self, token_ids: tuple[int, ...]) -> Stored | None:
         """What is known of the longest beginning of a prompt, without its last token; None where nothing is."""
@@ -56,15 +57,13 @@ class PrefixCache:
     def _find(self, token_ids: tuple[int, ...]) -> tuple[int, int] | None:
         """The entry with the longest common beginning of a block or more, and how many tokens that has."""
         for beginning, length in reversed(list(self._beginnings(token_ids))):
-            number = self._by_beginning.get(beginning)
-            if number is None:
-                continue
-            there = self._entries[number].token_ids
-            if there[:length] == token_ids[:length]:  # and not another text with the same hash
-                rest = zip(there[length:], token_ids[length:], strict=False)
-                return number, length + next(
-                    (i for i, (a, b) in enumerate(rest) if a != b), min(map(len, (there, token_ids))) - length
-                )
+            for number in reversed(self._by_beginning.get(beginning, ())):
+                there = self._entries[number].token_ids
+                if there[:length] == token_ids[:length]:  # and not another text with the same hash
+                    rest = zip(there[length:], token_ids[length:], strict=False)
+                    return number, length + next(
+                        (i for i, (a, b) in enumerate(rest) if a != b), min(map(len, (there, token_ids))) - length
+                    )
         return None
 
     def _beginnings(self, token_ids: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -78,5 +77,7 @@ class PrefixCache:
         entry = self._entries.pop(number)
         self._size -= entry.size
         for beginning, _ in self._beginnings(entry.token_ids):
-            if self._by_beginning.get(beginning) == number:
-                del self._by_beginning[beginning]
+            having = self._by_beginning.get(beginning, {})  # none, where two of its beginnings have one hash
+            having.pop(number, None)
+            if not having:
+                self._by_beginning.pop(beginning, None)

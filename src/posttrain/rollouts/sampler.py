@@ -1,12 +1,13 @@
 """Dynamic sampling: groups that teach nothing are thrown away, and others sampled in their place."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.errors import RewardError
-from posttrain.rollouts.episodes import Players, sample_groups
+from posttrain.errors import EpisodeError, RewardError
+from posttrain.rollouts.episodes import Lost, Players, none_left, sample_groups
 from posttrain.rollouts.monte_carlo_values import state_values
 from posttrain.types import Group, States, StateValues, Task
 
@@ -21,6 +22,7 @@ class Rolled:
         thrown_away: how many were not accepted.
         lost: how many have an episode to which no optimised reward applies.
         draws: how often a batch of prompts was drawn.
+        failed: how many episodes failed, by the type of the error; they are in no group.
     """
 
     groups: list[Group]
@@ -28,6 +30,7 @@ class Rolled:
     thrown_away: int
     lost: int
     draws: int
+    failed: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,23 @@ class Sampler:
 
         Raises:
             RewardError: in the first draw of a run no optimised reward applies to any group.
+            EpisodeError: so many episodes failed that no group is left.
         """
+        failed: Counter[str] = Counter()
+
+        def on_lost(episode: Lost) -> None:
+            failed[episode.cause] += 1
+
+        players = replace(self.players, on_lost=on_lost)
         groups: list[Group] = []
         sampled: list[Group] = []
         drawn = lost = 0
         while len(groups) < self.prompts and drawn <= max_refills:
             chosen = batch_indices(len(self.tasks), self.prompts, draw + drawn, self.seed)
-            found = self._sample([self.tasks[i] for i in chosen], self.players, self.completions, draw + drawn)
+            found = self._sample([self.tasks[i] for i in chosen], players, self.completions, draw + drawn)
             sampled += found
             whole = [group for group in found if not group.lost]
-            if not whole and draw + drawn == 0:
+            if found and not whole and draw + drawn == 0:
                 raise RewardError(_never(found))
             lost += len(found) - len(whole)
             groups += [
@@ -78,12 +88,19 @@ class Sampler:
                 if any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)
             ]
             drawn += 1
-        return Rolled(groups[: self.prompts], sampled, len(sampled) - len(groups) - lost, lost, drawn)
+        if not sampled:
+            raise EpisodeError(none_left(failed))
+        return Rolled(groups[: self.prompts], sampled, len(sampled) - len(groups) - lost, lost, drawn, failed)
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """What each seat earns in the greedy episode of each group's task, by the seat's name."""
         greedy = replace(self.players, sampling=replace(self.players.sampling, temperature=0.0))
         found = self._sample([group.task for group in groups], greedy, 1, 0)
+        if len(found) < len(groups):
+            raise EpisodeError(
+                "the greedy episode of a task failed, to which the algorithm compares the others; mend what fails in "
+                "the environment, or use an algorithm that plays none"
+            )
         if lost := [group for group in found if group.lost]:
             raise RewardError(
                 f"no reward applies to the most likely completion of task {lost[0].task.id!r}, to which the algorithm "

@@ -121,6 +121,7 @@ class _Decoding:
         self._waiting.append(_Running(number, request))
         self._wanted[request.token_ids] += 1
 
+    @torch.inference_mode()
     def cancel(self, number: int) -> None:
         """See `types.Decoding`."""
         for sequence in [each for each in self._waiting if each.number == number]:

@@ -1,0 +1,108 @@
+"""Environments by name: classes in files, entry points of packages, arguments by their types, and mistakes."""
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from posttrain.environments import Environment, load
+from posttrain.environments.load import load_environment
+from posttrain.errors import UserError
+
+FILE = """
+from dataclasses import dataclass, field
+from posttrain.environments import Environment
+from posttrain.errors import UserError
+
+
+@dataclass
+class Game(Environment):
+    name: str = "a"
+    count: int = 3
+    share: float = 0.5
+    fast: bool = False
+    given: "int" = None
+    hidden: int = field(default=1, init=False)
+
+
+class Plain(Environment):
+    def __init__(self, count: int, text="x", many: float = 2, size=1, other: list = None):
+        self.count, self.text, self.many, self.size, self.other = count, text, many, size, other
+        if count < 0:
+            raise ValueError("count is below 0")
+        if count == 0:
+            raise UserError("give a count above 0")
+
+
+def function():
+    return Game()
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "game.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+
+
+def made(name, arguments=""):
+    found = load_environment(f"game.py:{name}", arguments)
+    return {key: value for key, value in vars(found).items() if key != "hidden"}
+
+
+def test_arguments_are_read_as_the_types_of_the_parameters():
+    assert made("Game") == {"name": "a", "count": 3, "share": 0.5, "fast": False, "given": None}
+    words = "name='two words' count=12 share=1e-3 fast=True given=7"
+    assert made("Game", words) == {"name": "two words", "count": 12, "share": 1e-3, "fast": True, "given": 7}
+    assert made("Game", "fast=false name=a=b")["name"] == "a=b"
+    found = made("Plain", "count=4 text=5 many=2.5 size=7 other=[1]")
+    assert found == {"count": 4, "text": "5", "many": 2.5, "size": 7, "other": "[1]"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("game.py:Gme", "", "did you mean 'Game'"),
+        ("game.py:function", "", "is no subclass of posttrain.environments.Environment; write class function("),
+        ("nowhere.py:Game", "", "nowhere.py"),
+        ("game.py:Game", "cuont=3", "'cuont'; did you mean 'count'? There are: count, fast, given, name, share"),
+        ("game.py:Game", "hidden=3", "unknown argument of the environment 'game.py:Game': 'hidden'"),
+        (
+            "game.py:Game",
+            "count=3.5",
+            "argument count of the environment 'game.py:Game' is '3.5'; expected a whole num",
+        ),
+        ("game.py:Game", "share=x", "'x'; expected a number"),
+        ("game.py:Game", "fast=1", "'1'; expected true or false"),
+        (
+            "game.py:Game",
+            "count",
+            "cannot read 'count' in the arguments of the environment 'game.py:Game'; expected KEY",
+        ),
+        ("game.py:Game", "name='a", "cannot read the arguments \"name='a\" of the environment 'game.py:Game'"),
+        ("game.py:Plain", "", "the environment 'game.py:Plain' cannot be made: TypeError"),
+        ("game.py:Plain", "count=-1", "cannot be made: ValueError: count is below 0"),
+        ("game.py:Plain", "count=0", "give a count above 0"),
+    ],
+)
+def test_mistakes_say_what_is_there(name, words, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        load_environment(name, words)
+
+
+@dataclass
+class Offered(Environment):
+    count: int = 1
+
+
+def test_a_package_may_offer_environments_by_name(monkeypatch):
+    there = EntryPoint("offered", f"{__name__}:Offered", load.GROUP)
+    broken = EntryPoint("broken", "no_such_module:X", load.GROUP)
+    asked = []
+    monkeypatch.setattr(load, "entry_points", lambda group: asked.append(group) or [there, broken])
+    assert load_environment("offered", "count=4") == Offered(4) and asked == ["posttrain.environments"]
+    with pytest.raises(UserError, match="unknown environment 'ofered'; did you mean 'offered'"):
+        load_environment("ofered")
+    with pytest.raises(UserError, match="the environment 'broken' cannot be imported: ModuleNotFoundError"):
+        load_environment("broken")

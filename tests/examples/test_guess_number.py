@@ -1,0 +1,56 @@
+"""The example environment conforms, can be lost and won, and what it demonstrates is possible."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from posttrain.environments import ScriptedSeat, check_environment
+from posttrain.environments.load import load_environment
+
+FILE = Path(__file__).parents[2] / "examples" / "guess_number.py"
+
+
+@pytest.fixture
+def game():
+    yield load_environment(f"{FILE}:GuessNumber", "highest=20 max_turns=5")
+    sys.modules.pop("guess_number", None)
+
+
+def played(game, secret, *replies):
+    (task,) = (t for split in ("train", "heldout") for t in game.tasks(split, 0) if t.answer == secret)
+    seat = ScriptedSeat(replies, max_turns=game.max_turns)
+    return asyncio.run(game.play(task, {"policy": seat}, 0)), [told[-1].content for told in seat.told[1:]]
+
+
+def test_it_conforms(game):
+    assert asyncio.run(check_environment(game)) == []
+
+
+def test_every_secret_is_in_one_split_and_splits_depend_on_the_seed(game):
+    train, heldout = ([t.answer for t in game.tasks(split, 1)] for split in ("train", "heldout"))
+    assert sorted(train + heldout) == list(range(1, 21)) and len(train) == 10
+    assert [t.answer for t in game.tasks("train", 2)] != train
+
+
+def test_a_game_is_won_by_the_secret_and_told_higher_or_lower(game):
+    outcome, told = played(game, 7, "3", "no", "0", "21", " 7 ")
+    assert told == ["Higher.", *["That is no such number."] * 3]
+    assert (outcome.rewards, outcome.solved, outcome.metrics) == ({"policy": 1.0}, True, {"guesses": 5})
+    outcome, told = played(game, 7, "8", "9", "20", "1", "6")
+    assert told == ["Lower.", "Lower.", "Lower.", "Higher."]
+    assert (outcome.rewards, outcome.solved) == ({"policy": 0.0}, False)
+
+
+def test_what_it_demonstrates_never_contradicts_what_was_said(game):
+    games = game.demonstrations(3)
+    assert len(games) == 100 and games == game.demonstrations(3) != game.demonstrations(4)
+    answers = {t.answer for t in game.tasks("train", 3)}
+    for said in games:
+        low, high, guesses = 1, 20, [int(m.content) for m in said if m.role == "assistant"]
+        assert 1 <= len(guesses) <= 5
+        for guess, told in zip(guesses, [m.content for m in said[2::2]], strict=False):
+            assert low <= guess <= high
+            low, high = (guess + 1, high) if told == "Higher." else (low, guess - 1)
+        assert low <= guesses[-1] <= high and (guesses[-1] in answers or len(guesses) == 5)
