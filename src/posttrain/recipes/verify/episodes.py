@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.packing import pack
@@ -17,7 +17,7 @@ from posttrain.rollouts.policy import Policy
 from posttrain.training.learner import Batch
 from posttrain.types import Completion, Group, Message, Outcome, Request, Sampling, Task
 
-TURNS = 3
+TURNS, LONGEST = 3, 8  # of a dialogue, and tokens of a turn: all of it fits a small context
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class _Rewriting:
 
 def trained_once(subject: Subject) -> Item:
     """Dialogues of three turns with what a tool said between them, in one branch and in two."""
+    subject = replace(subject, max_new_tokens=min(subject.max_new_tokens, LONGEST))
     found: list[str] = []
     told: list[str] = []
     for branches in (1, 2):

@@ -35,7 +35,7 @@ class Dialogue(Environment):
         new: Sequence[Message] = task.prompt
         for number in range(self.max_turns):
             await seats["policy"].turn(new)
-            new = [Message("user", f"Result of the tool: {{'value': {number}}}\nGo on.")]
+            new = [Message("user", f"{{'value': {number}}}\nGo on.")]
         return Outcome()
 
 
@@ -107,10 +107,11 @@ class Subject:
         self, policy: Policy, *, engine: Engine | None = None, temperature: float = 1.0, turns: int = 1
     ) -> list[Group]:
         """Groups of scored dialogues, through the driver that training uses."""
+        sampling = Sampling(self.max_new_tokens, temperature)
         return sample_groups(
             ScoredEnvironment(ALTERNATING, Dialogue(max_turns=turns)),
             self.tasks,
-            Players(engine or policy.engine, policy.chat, Sampling(self.max_new_tokens, temperature)),
+            Players(engine or policy.engine, policy.chat, sampling, max_tokens=policy.model.context),
             completions_per_prompt=self.completions,
             seed=self.seed,
         )
