@@ -91,6 +91,12 @@ def test_mistakes_say_what_is_there(name, words, said):
         load_environment(name, words)
 
 
+def test_what_the_class_itself_refuses_is_said_as_it_says_it():
+    with pytest.raises(UserError) as refused:
+        load_environment("game.py:Plain", "count=0")
+    assert str(refused.value) == "give a count above 0"
+
+
 @dataclass
 class Offered(Environment):
     count: int = 1

@@ -376,4 +376,5 @@ def test_an_environments_file_and_what_it_imports_are_copied_and_looked_for(here
     shutil.rmtree(here / "games")
     starts = [{"folder": str(here), "inputs": before}]
     assert relocated(named, here / "run", starts)["environment"] == f"{copy}:Game"
-    assert digests_in({"environment": "installed-name"}) == {}
+    (here / "installed").mkdir()  # a folder that happens to have the name of an environment
+    assert digests_in({"environment": "installed"}) == {}
