@@ -27,6 +27,7 @@ def token_mean(values_N: Float[Tensor, "N"], denominator: float) -> Float[Tensor
     sequences times a constant length, Dr. GRPO's. Raises `ValueError` for a denominator that is not above 0.
 
     Example:
+        >>> import torch
         >>> token_mean(torch.tensor([1.0, 2.0, 6.0]), denominator=3)
         tensor(3.)
     """
@@ -44,6 +45,7 @@ def sequence_mean(values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], deno
     whole: a batch may be cut inside sequences. Raises `ValueError` for a denominator that is not above 0.
 
     Example:
+        >>> import torch
         >>> sequence_mean(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([2, 2, 1]), denominator=2)  # (2 + 5) / 2
         tensor(3.5000)
     """
@@ -60,6 +62,7 @@ def sequence_sum(values_N: Float[Tensor, "N"], row_N: Int[Tensor, "N"], sequence
     `sequences`, in any order.
 
     Example:
+        >>> import torch
         >>> sequence_sum(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 2]), sequences=3)
         tensor([4., 0., 5.])
     """
@@ -75,6 +78,7 @@ def pair_mean(values_B: Float[Tensor, "B"], denominator: float) -> Float[Tensor,
     Raises `ValueError` for a denominator that is not above 0.
 
     Example:
+        >>> import torch
         >>> pair_mean(torch.tensor([1.0, 2.0]), denominator=4)  # the other two are in another micro-batch
         tensor(0.7500)
     """
@@ -85,6 +89,7 @@ def rows(mask_BT: Bool[Tensor, "B T"]) -> Int[Tensor, "N"]:
     """Name the sequence of each chosen token of a padded batch, in the order of `values_BT[mask_BT]`.
 
     Example:
+        >>> import torch
         >>> rows(torch.tensor([[True, True, False], [False, False, True]]))
         tensor([0, 0, 1])
     """
