@@ -1,0 +1,129 @@
+"""Episodes of several turns: what tools cost, what earlier turns cost, and what long replies cost the others.
+
+    python benchmarks/episodes.py            # the packaged model
+    python benchmarks/episodes.py --rounds 5 --json
+
+Three questions, each in turns of the two ways in one process, medians over the rounds:
+
+- 16 episodes of 4 turns with a tool of 1 s after each, in the schedules `continuous` and `lockstep`, against the sum of
+  what sampling and tools take one after the other.
+- Tokens of prompts that go through the model in a fourth turn, with and without the prefix cache.
+- 16 episodes of 4 turns whose replies have log-normal lengths, `continuous` against `lockstep`.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from posttrain.fast_paths import without
+from posttrain.rollouts.async_engine import AsyncEngine, Schedule
+from posttrain.rollouts.policy import load_policy
+from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.types import Request, Sampling
+
+EPISODES, TURNS = 16, 4
+SHOWN = 24  # tokens that are shown before each later turn
+
+
+@dataclass(frozen=True)
+class Game:
+    """Lengths of the replies of each episode, and how long its tool takes."""
+
+    lengths: Sequence[Sequence[int]]
+    tool_s: float = 0.0
+
+
+def play(engine: TransformersEngine, prompt: Sequence[int], game: Game, schedule: Schedule) -> float:
+    """Seconds that all episodes take."""
+    asks = AsyncEngine(engine, schedule=schedule, turns=True)
+
+    async def episode(number: int) -> None:
+        tokens = (*prompt[:-1], prompt[-1])
+        for turn, length in enumerate(game.lengths[number]):
+            done = await asks.submit(Request(tokens, Sampling(length), seed=100 * number + turn), (number, 0, turn))
+            await asyncio.sleep(game.tool_s)
+            tokens = (*tokens, *done.token_ids, *prompt[:SHOWN])
+        asks.leave()
+
+    async def everyone() -> None:
+        asks.enter(EPISODES)
+        await asyncio.gather(*(episode(number) for number in range(EPISODES)))
+
+    began = time.perf_counter()
+    asks.run(everyone())
+    return time.perf_counter() - began
+
+
+def computed(engine: TransformersEngine, prompt: Sequence[int], length: int) -> tuple[int, int]:
+    """Tokens of prompts that went through the model in the fourth turn of one episode, and those of its history."""
+    with engine.open(turns=True) as decoding:
+        tokens: tuple[int, ...] = tuple(prompt)
+        before = history = 0
+        for turn in range(TURNS):
+            before, history = decoding.computed, len(tokens)
+            decoding.add(turn, Request(tokens, Sampling(length), seed=turn))
+            done: dict[int, Any] = {}
+            while turn not in done:
+                done |= decoding.step()
+            tokens = (*tokens, *done[turn].token_ids, *prompt[:SHOWN])
+        return decoding.computed - before, history
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure episodes of several turns.")
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="hub id, folder or packaged model")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each comparison (default: 3)")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens of a reply (default: 32)")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    args = parser.parse_args()
+    policy = load_policy(args.model)
+    engine = TransformersEngine(policy.model, frozenset())  # no stop tokens: replies are as long as they are to be
+    text = "You are told the results of tools, and say what to do next. " * 16
+    prompt = policy.chat.text_ids(text)[:200]
+    even = [[args.tokens] * TURNS] * EPISODES
+    draw = random.Random(0)
+    uneven = [[max(4, min(256, int(draw.lognormvariate(3.3, 0.8)))) for _ in range(TURNS)] for _ in range(EPISODES)]
+    play(engine, prompt, Game(even), "lockstep")  # warm
+    rows: dict[str, list[float]] = {}
+    for _ in range(args.rounds):
+        for name, game, schedule in (
+            ("sampling alone", Game(even), "lockstep"),
+            ("tools, continuous", Game(even, 1.0), "continuous"),
+            ("tools, lockstep", Game(even, 1.0), "lockstep"),
+            ("lengths, continuous", Game(uneven), "continuous"),
+            ("lengths, lockstep", Game(uneven), "lockstep"),
+        ):
+            rows.setdefault(name, []).append(play(engine, prompt, game, schedule))
+    seconds = {name: median(found) for name, found in rows.items()}
+    with_cache, history = computed(engine, prompt, args.tokens)
+    with without("prefix cache"):
+        without_cache, _ = computed(engine, prompt, args.tokens)
+    tools = float(TURNS)  # what tools add where nothing hides them
+    hidden = 1 - (seconds["tools, continuous"] - seconds["sampling alone"]) / tools
+    found = {
+        "seconds": seconds,
+        "one after the other": seconds["sampling alone"] + EPISODES * tools,
+        "tools hidden": hidden,
+        "prefill of the fourth turn": with_cache / history,
+        "the same without the prefix cache": without_cache / history,
+        "lengths: lockstep over continuous": median(
+            a / b for a, b in zip(rows["lengths, lockstep"], rows["lengths, continuous"], strict=True)
+        ),
+    }
+    if args.json:
+        print(json.dumps(found))
+        return
+    for name, value in seconds.items():
+        print(f"{name:24} {value:6.1f} s")
+    for name, value in list(found.items())[1:]:
+        print(f"{name}: {value:.3g}")
+
+
+if __name__ == "__main__":
+    main()
