@@ -36,6 +36,7 @@ _FAULTS = {
         ("            forget(LOOP)\n", "            pass\n"),
         ("not ended.wait(PATIENCE_S)", "False"),
         ("without_exit(coroutine)", "coroutine"),
+        ("turns=self.turns) as", "turns=False) as"),
         ("self.engine.open(self.on_tokens, turns", "self.engine.open(None, turns"),
         (
             "        except asyncio.CancelledError:\n            self._inbox",
@@ -43,7 +44,6 @@ _FAULTS = {
         ),
         ("self._take(wait=not self._running)", "self._take(wait=True)"),
     ],
-    ("rollouts/async_engine.py", TURNS): [("turns=self.turns) as", "turns=False) as")],
     ("rollouts/prefix_cache.py", PREFIXES): [
         ("self._find(token_ids[:-1])", "self._find(token_ids)"),
         ("        if size > self._capacity:\n            return\n", ""),
