@@ -5,7 +5,7 @@ from tests.mutations import Mutation
 ENGINE, TURNS, SEAT = "rollouts/test_async_engine.py", "rollouts/test_turns.py", "rollouts/test_policy_seat.py"
 CALLS, LOST, SCORED = "data/test_tool_calls.py", "rollouts/test_lost_episodes.py", "environments/test_scored.py"
 PREFIXES, CACHE, LOAD = "rollouts/test_prefix_cache.py", "rollouts/test_kv_cache.py", "environments/test_load.py"
-RUNS = "recipes/test_environments.py"
+RUNS = "recipes/test_environments.py::test_episodes_that_fail_are_counted_and_the_run_goes_on"
 
 _FAULTS = {
     ("rollouts/async_engine.py", ENGINE): [
@@ -36,7 +36,7 @@ _FAULTS = {
         ("            forget(LOOP)\n", "            pass\n"),
         ("not ended.wait(PATIENCE_S)", "False"),
         ("without_exit(coroutine)", "coroutine"),
-        ("timeout=AWAKE_S", "timeout=None"),
+        ("turns=self.turns) as", "turns=False) as"),
         ("self.engine.open(self.on_tokens, turns", "self.engine.open(None, turns"),
         (
             "        except asyncio.CancelledError:\n            self._inbox",
@@ -44,7 +44,6 @@ _FAULTS = {
         ),
         ("self._take(wait=not self._running)", "self._take(wait=True)"),
     ],
-    ("rollouts/async_engine.py", TURNS): [("turns=self.turns) as", "turns=False) as")],
     ("rollouts/prefix_cache.py", PREFIXES): [
         ("self._find(token_ids[:-1])", "self._find(token_ids)"),
         ("        if size > self._capacity:\n            return\n", ""),

@@ -21,11 +21,13 @@ class Stepwise:
     added: list = field(default_factory=list)
     cancelled: list = field(default_factory=list)
     opened: int = 0
+    turns: bool = False
     on_tokens: object = None
 
     @contextlib.contextmanager
     def open(self, on_tokens=None, *, turns=False):
         self.running, self.on_tokens, self.opened = {}, on_tokens, self.opened + 1
+        self.turns = turns
         yield self
 
     def generate(self, requests, on_tokens=None):

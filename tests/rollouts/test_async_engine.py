@@ -379,6 +379,13 @@ def test_what_the_coroutine_raises_comes_out_as_it_is_and_so_does_an_exit():
         continuous().run(fails(SystemExit(3)))
 
 
+@pytest.mark.parametrize("turns", [True, False])
+def test_the_engine_is_told_whether_prompts_go_on(turns):
+    asks = continuous(turns=turns)
+    asks.run(asks.submit(request(1)))
+    assert asks.engine.turns is turns
+
+
 def test_tokens_are_counted_as_they_are_sampled():
     counted = []
     asks = continuous(on_tokens=counted.append)
