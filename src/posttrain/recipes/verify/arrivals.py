@@ -11,17 +11,19 @@ from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Completion, Engine, Request, Sampling
 
+LONGEST = 8  # tokens of a reply
 SMALL_GB = 1e-4  # of keys and values: hardly one sequence, and nothing is remembered for long
 
 
 def arrivals(subject: Subject) -> Item:
     """Two turns of requests together, one by one, and with another cache, in every format that is in use."""
+    sampling = Sampling(min(subject.max_new_tokens, LONGEST))
     details: list[str] = []
     holds, largest = True, 0.0
     for policy in subject.policies:
         dtype = policy.model.dtype
         first = [
-            Request(tuple(policy.chat.prompt_ids(task.prompt)), Sampling(subject.max_new_tokens), subject.seed + n)
+            Request(tuple(policy.chat.prompt_ids(task.prompt)), sampling, subject.seed + n)
             for task in subject.tasks
             for n in range(subject.completions)
         ]
