@@ -31,7 +31,8 @@ def load(purpose: str, path: str, kind: str) -> Any:
     found = getattr(module, name, None)
     if found is None:
         is_one = inspect.isclass if kind == "class" else inspect.isfunction
-        defined = [key for key, value in vars(module).items() if is_one(value)]
+        own = (pair for pair in vars(module).items() if getattr(pair[1], "__module__", "") == module.__name__)
+        defined = [key for key, value in own if is_one(value)]
         near = get_close_matches(name, defined, n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'? " if near else ""
         raise UserError(f"'{file}' has no {kind} '{name}'; {hint}It has: {', '.join(sorted(defined)) or 'none'}")
