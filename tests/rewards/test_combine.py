@@ -162,7 +162,7 @@ def test_a_time_limit_that_is_none_is_refused():
 
 def test_every_registered_reward_is_called_what_it_is_registered_as():
     assert {name: make().name for name, make in combine.REWARDS.items()} == {name: name for name in combine.REWARDS}
-    assert len(combine.REWARDS) == 14
+    assert len(combine.REWARDS) == 16
 
 
 @pytest.mark.parametrize(("name", "values"), [("numbers", [1.0, 0.0]), ("last_number", [1.0, 1.0])])
