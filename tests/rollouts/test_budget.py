@@ -27,10 +27,11 @@ def test_money():
 
 
 def test_without_limits_nothing_ends():
-    budget = Budget()
+    budget = Budget(prices=(1.0, 4.0))
     for _ in range(1000):
         budget.take()
         budget.pay(REPLY.usage)
+    assert (budget.sent, budget.spent) == (1000, 3000.0)
 
 
 @pytest.mark.parametrize("wrong", [{"requests": -1}, {"money": -1.0}, {"money": float("nan")}, {"prices": (-1.0, 1.0)}])

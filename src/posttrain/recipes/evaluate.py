@@ -99,8 +99,7 @@ class Evaluate:
     """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count."""
     judge_cache: str = ""
     """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default:
-    judge-cache.jsonl in
-    the run."""
+    judge-cache.jsonl in the run."""
     greedy: bool = False
     """One greedy answer to each task. Without samples unless --samples is given too."""
     samples: int | None = None

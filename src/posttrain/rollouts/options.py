@@ -54,8 +54,7 @@ class SampledOptions:
     reached, the run stops with a checkpoint, and --resume with a larger one goes on."""
     judge_cache: str = ""
     """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default:
-    judge-cache.jsonl in
-    the run (best-of-n: next to --output until that is complete)."""
+    judge-cache.jsonl in the run (best-of-n: next to --output until that is complete)."""
     gold: str = ""
     """Gold rewards: logged, never optimised; they show when the others are gamed. Read by rl on held-out tasks. The
     best checkpoint and --stop-after go by gold, where it is given."""
