@@ -182,11 +182,6 @@ _FAULTS = {
         ("_settle(future, error if isinstance(error, Exception) else RuntimeError(repr(error)))", "pass"),
         ("        if first:", "        if True:"),
     ],
-    ("rollouts/own_loop.py", "rollouts/test_own_loop.py"): [
-        ("if self._loop is None or self._process != os.getpid():", "if self._loop is None:"),
-        ("if self._loop is None or self._process != os.getpid():", "if True:"),
-        ("daemon=True", "daemon=False"),
-    ],
     ("rollouts/chat_models.py", ENGINE): [
         ('[self.chat_format.in_words(m) if m.role == "assistant" else m for m in messages]', "list(messages)"),
         ("        if room < 1:\n", "        if room < 0:\n"),

@@ -6,6 +6,7 @@ locks. A key is read from the environment when the first request is made, and wr
 
 import asyncio
 import json
+import math
 import os
 import random
 import re
@@ -15,9 +16,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from posttrain.background import run_apart
 from posttrain.errors import RewardError, UserError
 from posttrain.rollouts.budget import Budget
-from posttrain.rollouts.own_loop import OwnLoop
 from posttrain.rollouts.reply_cache import ReplyCache, digest_of
 from posttrain.types import Message, Reply, Sampling, StopReason, ToolCall, Usage
 
@@ -31,7 +32,7 @@ LONGEST_PAUSE_S = 120.0  # also where the server asks for more
 TRANSIENT = (408, 409, 429, 500, 502, 503, 504)
 _PAID_OUT = ("insufficient_quota", "credit_balance_exhausted")  # a 429 that does not pass
 _OPENAI = "api.openai.com"
-_LOOP = OwnLoop()
+_LOOP = "chat models"  # the event loop of all requests: a client belongs to one
 _SHOWN = 200  # characters of what a server says
 
 
@@ -93,7 +94,7 @@ class OpenAIChat:
             RewardError: no reply after all attempts, or the budget is used up.
             UserError: a wrong key, model or request.
         """
-        return await _LOOP.run(self._reply(tuple(messages), sampling, tuple(tools), seed))
+        return await run_apart(_LOOP, self._reply(tuple(messages), sampling, tuple(tools), seed), math.inf)
 
     async def _reply(
         self, messages: tuple[Message, ...], sampling: Sampling, tools: tuple[str, ...], seed: int
