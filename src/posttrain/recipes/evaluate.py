@@ -44,6 +44,7 @@ from posttrain.rollouts.episodes import Players, opened, sample_groups
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
 from posttrain.rollouts.measures import SOLVED
+from posttrain.rollouts.options import JudgeOptions
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.rollouts.setup import refuse_unreadable
 from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
@@ -56,7 +57,7 @@ SHOWN = 4  # completions in the report
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(JudgeOptions):
     """Measure how often a model solves held-out tasks."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -80,26 +81,6 @@ class Evaluate:
     --dataset is given. Unless --reward is given, an episode is judged by the environment."""
     environment_args: str = ""
     """Arguments of the environment, such as "highest=100 max_turns=6"."""
-    judge: str = ""
-    """LLM judges as rewards: NAME=ADDRESS#MODEL, or NAME=MODEL. Such as "helpful=http://localhost:8000/v1#MODEL" (an
-    OpenAI-compatible API; its key is read from HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward
-    of weight 1, from 0 to 1, unless --reward names it (--reward "helpful=0.5"); a function that takes
-    reward_context asks the others itself."""
-    judge_prompt: str = ""
-    """Prompt of the judges: quality (default), reference, or a text file. reference compares with the task's answer; a
-    file has {question} or {conversation}, {answer} and {scale 0 to 10}. Of one judge: NAME=PROMPT."""
-    judge_temperature: float = 0.0
-    """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
-    temperature 1 where this is 0)."""
-    judge_max_new_tokens: int = 1024
-    """Tokens of the longest verdict, reasoning included."""
-    judge_concurrency: int = 16
-    """Requests in flight to a judge, at most. Of judges behind an address."""
-    judge_budget: int = 0
-    """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count."""
-    judge_cache: str = ""
-    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default:
-    judge-cache.jsonl in the run."""
     greedy: bool = False
     """One greedy answer to each task. Without samples unless --samples is given too."""
     samples: int | None = None

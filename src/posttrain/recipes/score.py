@@ -29,7 +29,7 @@ from posttrain.monitoring.markup import printable
 from posttrain.monitoring.run import CONFIG, SAMPLES
 from posttrain.rewards import Weighted, apart
 from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
-from posttrain.rollouts.options import check_reward_models
+from posttrain.rollouts.options import JudgeOptions, check_reward_models
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.rollouts.setup import names_in, refuse_other_zeros, refuse_unreadable
 from posttrain.training.saved import saved_model
@@ -41,7 +41,7 @@ WIDTH = 40  # characters of a cell there
 
 
 @dataclass(frozen=True)
-class ScoreCompletions:
+class ScoreCompletions(JudgeOptions):
     """Score given completions by any reward."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -61,26 +61,6 @@ class ScoreCompletions:
     variance."""
     disagreement_penalty: float = 0.5
     """Weight of the variance of the members' scores. For --reward-model-use uncertain."""
-    judge: str = ""
-    """LLM judges as rewards: NAME=ADDRESS#MODEL, or NAME=MODEL. Such as "helpful=http://localhost:8000/v1#MODEL" (an
-    OpenAI-compatible API; its key is read from HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward
-    of weight 1, from 0 to 1, unless --reward names it (--reward "helpful=0.5"); a function that takes
-    reward_context asks the others itself."""
-    judge_prompt: str = ""
-    """Prompt of the judges: quality (default), reference, or a text file. reference compares with the task's answer; a
-    file has {question} or {conversation}, {answer} and {scale 0 to 10}. Of one judge: NAME=PROMPT."""
-    judge_temperature: float = 0.0
-    """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
-    temperature 1 where this is 0)."""
-    judge_max_new_tokens: int = 1024
-    """Tokens of the longest verdict, reasoning included."""
-    judge_concurrency: int = 16
-    """Requests in flight to a judge, at most. Of judges behind an address."""
-    judge_budget: int = 0
-    """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count."""
-    judge_cache: str = ""
-    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default: one next
-    to --output until that is complete."""
     seed: int = 0
     """Seed of the judges' draws."""
     output: str = ""

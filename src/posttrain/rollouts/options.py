@@ -8,8 +8,35 @@ from typing import ClassVar
 from posttrain.errors import UserError, unknown
 
 
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions:
+    """Language models that judge answers."""
+
+    judge: str = ""
+    """LLM judges as rewards: NAME=ADDRESS#MODEL, or NAME=MODEL. Such as "helpful=http://localhost:8000/v1#MODEL" (an
+    OpenAI-compatible API; its key is read from HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward
+    of weight 1, from 0 to 1, unless --reward or --gold names it (--reward "helpful=0.5"); a function that takes
+    reward_context asks the others itself."""
+    judge_prompt: str = ""
+    """Prompt of the judges: quality (default), reference, or a text file. reference compares with the task's answer; a
+    file has {question} or {conversation}, {answer} and {scale 0 to 10}. Of one judge: NAME=PROMPT."""
+    judge_temperature: float = 0.0
+    """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
+    temperature 1 where this is 0)."""
+    judge_max_new_tokens: int = 1024
+    """Tokens of the longest verdict, reasoning included."""
+    judge_concurrency: int = 16
+    """Requests in flight to a judge, at most. Of judges behind an address."""
+    judge_budget: int = 0
+    """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count. When it is
+    reached, the run stops with a checkpoint, and --resume with a larger one goes on."""
+    judge_cache: str = ""
+    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default:
+    judge-cache.jsonl in the run (best-of-n and score: next to --output until that is complete)."""
+
+
 @dataclass(frozen=True)
-class SampledOptions:
+class SampledOptions(JudgeOptions):
     """What to ask a policy, how to sample its answers, and by what to judge them."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -34,27 +61,6 @@ class SampledOptions:
     """Ensemble aggregation: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
     disagreement_penalty: float = 0.5
     """For --reward-model-use uncertain: weight of the variance of the members' scores."""
-    judge: str = ""
-    """LLM judges as rewards: NAME=ADDRESS#MODEL, or NAME=MODEL. Such as "helpful=http://localhost:8000/v1#MODEL" (an
-    OpenAI-compatible API; its key is read from HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward
-    of weight 1, from 0 to 1, unless --reward or --gold names it (--reward "helpful=0.5"); a function that takes
-    reward_context asks the others itself."""
-    judge_prompt: str = ""
-    """Prompt of the judges: quality (default), reference, or a text file. reference compares with the task's answer; a
-    file has {question} or {conversation}, {answer} and {scale 0 to 10}. Of one judge: NAME=PROMPT."""
-    judge_temperature: float = 0.0
-    """Sampling temperature of verdicts. One without a score is sampled again with another seed, up to twice (at
-    temperature 1 where this is 0)."""
-    judge_max_new_tokens: int = 1024
-    """Tokens of the longest verdict, reasoning included."""
-    judge_concurrency: int = 16
-    """Requests in flight to a judge, at most. Of judges behind an address."""
-    judge_budget: int = 0
-    """Requests to all judges, at most, 0: no limit. Of judges behind an address; replies in the cache count. When it is
-    reached, the run stops with a checkpoint, and --resume with a larger one goes on."""
-    judge_cache: str = ""
-    """File that keeps the replies of judges. Of judges behind an address none is asked for twice. Default:
-    judge-cache.jsonl in the run (best-of-n: next to --output until that is complete)."""
     gold: str = ""
     """Gold rewards: logged, never optimised; they show when the others are gamed. Read by rl on held-out tasks. The
     best checkpoint and --stop-after go by gold, where it is given."""
