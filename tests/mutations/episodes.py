@@ -5,11 +5,12 @@ from tests.mutations import Mutation
 ENGINE, TURNS, SEAT = "rollouts/test_async_engine.py", "rollouts/test_turns.py", "rollouts/test_policy_seat.py"
 CALLS, LOST, SCORED = "data/test_tool_calls.py", "rollouts/test_lost_episodes.py", "environments/test_scored.py"
 PREFIXES, CACHE, LOAD = "rollouts/test_prefix_cache.py", "rollouts/test_kv_cache.py", "environments/test_load.py"
+OWN = "rollouts/test_policy_judge.py"
 RUNS = "recipes/test_environments.py::test_episodes_that_fail_are_counted_and_the_run_goes_on"
 
 _FAULTS = {
     ("rollouts/async_engine.py", ENGINE): [
-        ("for ask in sorted(self._waiting):", "for ask in self._waiting:"),
+        ("in sorted(self._waiting, key=lambda ask: ask.order):", "in self._waiting:"),
         ("            self._waiting = []\n", ""),
         (
             "                except Exception as error:\n                    ask.answer(error)",
@@ -44,6 +45,23 @@ _FAULTS = {
         ),
         ("self._take(wait=not self._running)", "self._take(wait=True)"),
     ],
+    ("rollouts/async_engine.py", OWN): [
+        (
+            "return self.place, self.request.seed, self.request.token_ids, self.number",
+            "return self.place, 0, (), self.number",
+        ),
+        ("[loop, *(ask.loop for ask in self._waiting)]", "[loop]"),
+    ],
+    ("rollouts/chat_models.py", OWN): [
+        ("if self._chat_format is None or self._engine is None:", "if self._chat_format is None:"),
+        ("            self._engine = None\n", "            pass\n"),
+    ],
+    ("rollouts/judges.py", OWN): [
+        ("        policy=judging.policy,\n", ""),
+        ("budget, cache, options.judge_cache, policy)", "budget, cache, options.judge_cache)"),
+        ("if self.policy in self.models.values():", "if False:"),
+    ],
+    ("environments/judged.py", OWN): [("RewardContext(seed, judges, policy)", "RewardContext(seed, judges)")],
     ("rollouts/prefix_cache.py", PREFIXES): [
         ("self._find(token_ids[:-1])", "self._find(token_ids)"),
         ("        if size > self._capacity:\n            return\n", ""),

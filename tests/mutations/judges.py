@@ -83,7 +83,7 @@ _FAULTS = {
         ("((judge, 1.0) for judge in others)", "((judge, 0.0) for judge in others)"),
         ("            each.give(context)\n", "            pass\n"),
         ("    elif others:\n", "    else:\n"),
-        ("RewardContext(seed, judges)", "RewardContext(0, judges)"),
+        ("RewardContext(seed, judges, policy)", "RewardContext(0, judges, policy)"),
         ("Judge(model, name, asked[name], sampling, seed,", "Judge(model, name, asked[name], sampling, 0,"),
         ("by_name.get(name, default)", "default"),
         ('at_once=getattr(model, "at_once", AT_ONCE)', "at_once=AT_ONCE"),

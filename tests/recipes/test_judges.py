@@ -349,7 +349,7 @@ def test_a_local_model_judges(posttrain, rl, folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--judge", "http://x/v1#m"], "a judge is NAME=MODEL or NAME=ADDRESS#MODEL"),
+        (["--judge", "http://x/v1#m"], "a judge is NAME=MODEL, NAME=ADDRESS#MODEL or NAME=policy"),
         (["--judge", "numbers=http://x/v1#m"], "a judge cannot be called 'numbers'"),
         (["--judge-prompt", "nowhere.txt"], "cannot read the judge's prompt nowhere.txt: No such file"),
         (["--judge-prompt", "reference"], "row 1 (tasks.jsonl:1) has"),
@@ -362,3 +362,32 @@ def test_mistakes_are_said_before_anything_is_asked_or_written(posttrain, rl, se
     code, _, err = posttrain(*rl, "--dataset", "tasks.jsonl", "--reward", "length", *words, "--output", "run")
     assert code == 2 and message in err and err.count("\n") == 1
     assert not server.asked and not Path("run").exists()
+
+
+ASKS_ITSELF = """
+from posttrain.types import Message, Sampling
+
+async def own(prompt, completion, reward_context):
+    asked = [Message("user", f"How good is {completion}?")]
+    seed = reward_context.seed_for(prompt, completion)
+    reply = await reward_context.policy.chat(asked, sampling=Sampling(8), seed=seed)
+    return sum(map(ord, reply.text)) % 101 / 100
+"""
+
+
+def test_the_policy_judges_itself_and_a_resumed_run_asks_it_the_same(posttrain, folder):
+    Path("mine.py").write_text(ASKS_ITSELF)
+    names = ["--dataset", folder / "tasks.jsonl", "--model", folder / "model", "--reward", "mine.py:own"]
+    rl = ["rl", *names, *SIZE, "--lr", "1e-2", "--warmup-steps", "0", "--steps", "3", "--save-every", "1", "--quiet"]
+    assert posttrain(*rl, "--output", "whole")[0] == 0
+    assert posttrain(*rl, "--steps", "1", "--output", "run")[0] == 0
+    assert posttrain("rl", "--resume", "run", "--steps", "3", "--quiet")[0] == 0
+    assert len(rewards()) == 3 and rewards() == rewards("whole")
+    assert len({row["reward/own"] for row in rewards()}) > 1
+
+
+@pytest.mark.parametrize("command", ["score", "evaluate"])
+def test_commands_without_a_policy_that_is_trained_refuse_it_as_a_judge(posttrain, folder, command):
+    names = ["--dataset", folder / "tasks.jsonl"] + (["--model", folder / "model"] if command == "evaluate" else [])
+    code, _, err = posttrain(command, *names, "--judge", "mine=policy")
+    assert code == 2 and f"posttrain {command} has no policy to ask" in err

@@ -29,7 +29,7 @@ def ask(chat, text: str) -> str:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("http://x/v1#m", "a judge is NAME=MODEL or NAME=ADDRESS#MODEL"),
+        ("http://x/v1#m", "a judge is NAME=MODEL, NAME=ADDRESS#MODEL or NAME=policy"),
         ("OWNER/NAME", "a judge is NAME=MODEL"),
         ("=OWNER/NAME", "a judge is NAME=MODEL"),
         ("kind=", "a judge is NAME=MODEL"),

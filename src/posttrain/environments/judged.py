@@ -37,6 +37,7 @@ def judged(
     gold: str = "",
     *,
     judges: Mapping[str, ChatModel],
+    policy: ChatModel | None = None,
     prompts: str = "",
     sampling: Sampling = Judge.sampling,
     seed: int = 0,
@@ -49,6 +50,7 @@ def judged(
         reward: rewards and weights, as typed.
         gold: gold rewards, as typed.
         judges: models by the name of the judge.
+        policy: for functions that ask it.
         prompts: a prompt for all judges, or NAME=PROMPT for some of them; the others have the default.
         sampling: of verdicts.
         seed: of the run.
@@ -73,7 +75,7 @@ def judged(
         notes = [f"judge '{judge.name}' is no reward of its own: '{asking[0]}' may ask it" for judge in others]
     elif others:
         rewards = Weighted((*(rewards.parts if rewards else ()), *((judge, 1.0) for judge in others)))
-    context = RewardContext(seed, judges)
+    context = RewardContext(seed, judges, policy)
     for each in (rewards, read):
         if each:
             each.give(context)

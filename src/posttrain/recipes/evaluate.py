@@ -275,6 +275,7 @@ def _prepare(config: Evaluate) -> _Parts:
     if temperature <= 0:
         raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
     judging = judges_in(config, lambda name: saved_model(name).where)
+    judging.refuse_policy("posttrain evaluate")
     rewards, _, judge_notes = rewards_with(
         judging, config, config.reward or ("" if config.judge else _judged_by(config))
     )

@@ -223,6 +223,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         )
     check_reward_models(config.reward_model, config.reward_model_use, config.disagreement_penalty)
     judging = judges_in(config, lambda name: saved_model(name).where)
+    judging.refuse_policy("posttrain score")
     rewards, _, _ = rewards_with(judging, config, config.reward)
     episodes = load_completions(
         _samples(config.dataset),

@@ -1,4 +1,4 @@
-"""What a reward may ask for besides episodes: judges by name, and the run's seed."""
+"""What a reward may use besides episodes: judges by name, the policy, and the run's seed."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,10 +15,12 @@ class RewardContext:
     Attributes:
         seed: of the run.
         judges: models that can be asked, by the names that the run gives them.
+        policy: the model whose episodes are scored, with the weights that sampled them; None where there is none.
     """
 
     seed: int = 0
     judges: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    policy: ChatModel | None = None
 
     def judge(self, name: str) -> ChatModel:
         """The judge of that name.

@@ -31,15 +31,20 @@ Schedule = Literal["lockstep", "continuous"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class _Ask:
     """A request, whose it is, and where the answer goes."""
 
     place: tuple[int, ...]
     number: int
-    request: Request = field(compare=False)
-    loop: asyncio.AbstractEventLoop = field(compare=False)
-    future: "asyncio.Future[Completion]" = field(compare=False)
+    request: Request
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Completion]"
+
+    @property
+    def order(self) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
+        """The order of `lockstep`; requests of rewards have no place, and are ordered by what they ask."""
+        return self.place, self.request.seed, self.request.token_ids, self.number
 
     def answer(self, found: Completion | Exception) -> None:
         with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits any more
@@ -158,7 +163,7 @@ class AsyncEngine:
             if self._waiting and self._all_ask():
                 self._settle(loop)
         else:
-            for ask in sorted(self._waiting):
+            for ask in sorted(self._waiting, key=lambda ask: ask.order):
                 try:
                     decoding.add(ask.number, ask.request)
                     self._running[ask.number] = ask
@@ -172,7 +177,7 @@ class AsyncEngine:
         if self._running:
             self._done |= decoding.step()
         if self.schedule == "continuous" or len(self._done) == len(self._running):
-            for number in sorted(self._done, key=lambda number: self._running[number]):
+            for number in sorted(self._done, key=lambda number: self._running[number].order):
                 self._running.pop(number).answer(self._done[number])
             self._done = {}
 
@@ -189,13 +194,22 @@ class AsyncEngine:
         return not self._running and len({ask.place[:1] or ask.number for ask in self._waiting}) >= self._live
 
     def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Find out whether more requests come: of other seats of an episode, or of rewards."""
+        """Find out whether more requests come: of other seats of an episode, or of a reward, which has its own loop."""
+        loops = list(dict.fromkeys([loop, *(ask.loop for ask in self._waiting)]))
 
         def passed() -> None:
             self._quiet += 1
 
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._inbox.put, passed)
+        def visit(number: int) -> None:
+            if number == len(loops):
+                self._inbox.put(passed)
+                return
+            try:
+                loops[number].call_soon_threadsafe(visit, number + 1)
+            except RuntimeError:  # that one is closed: nothing more comes from it
+                visit(number + 1)
+
+        visit(0)
 
     def _asked(self, ask: _Ask) -> None:
         self._waiting.append(ask)

@@ -1,11 +1,13 @@
 """A chat model over an engine: messages in, one reply out. `openai_chat.py` has the one over an address."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.messages import with_tools
+from posttrain.errors import UserError
 from posttrain.types import ChatModel, Completion, Message, Reply, Request, Sampling, StopReason, Usage
 
 
@@ -72,3 +74,43 @@ class LateChat:
     ) -> Reply:
         """As in `ChatModel`."""
         return await self.load().chat(messages, sampling=sampling, tools=tools, seed=seed)
+
+
+class PolicyChat:
+    """The policy itself as a chat model: self-rewarding (Yuan et al. 2024, https://arxiv.org/abs/2401.10020).
+
+    It has the weights that sampled the episodes, and can only be asked while these are scored.
+    """
+
+    at_once = 256
+
+    def __init__(self) -> None:
+        self._chat_format: ChatFormat | None = None
+        self._context = 0
+        self._engine: Submits | None = None
+
+    def bind(self, chat_format: ChatFormat, context: int) -> None:
+        """Set the chat template and the context length in tokens."""
+        self._chat_format, self._context = chat_format, context
+
+    @contextmanager
+    def answered_by(self, engine: Submits) -> Generator[None]:
+        """Sample from this engine while the block runs."""
+        self._engine = engine
+        try:
+            yield
+        finally:
+            self._engine = None
+
+    async def chat(
+        self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
+    ) -> Reply:
+        """As in `ChatModel`.
+
+        Raises:
+            UserError: no episodes of the policy are being scored.
+        """
+        if self._chat_format is None or self._engine is None:
+            raise UserError("the policy can only be asked by a reward, while its own episodes are scored")
+        model = EngineChat(self._engine, self._chat_format, self._context)
+        return await model.chat(messages, sampling=sampling, tools=tools, seed=seed)

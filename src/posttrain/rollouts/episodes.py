@@ -18,6 +18,7 @@ from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
 from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described
 from posttrain.rollouts.async_engine import LOOP, AsyncEngine, Schedule
+from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.policy_seat import PolicySeat
 from posttrain.types import (
     Completion,
@@ -58,6 +59,7 @@ class Players:
         max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
         on_tokens: is told how many tokens were just sampled.
         on_lost: is told of each episode that failed for good.
+        policy_chat: the policy as a chat model, where rewards ask it.
     """
 
     engine: Engine
@@ -69,6 +71,7 @@ class Players:
     max_lost: float = 0.1
     on_tokens: OnTokens | None = None
     on_lost: "Callable[[Lost], None] | None" = None
+    policy_chat: PolicyChat | None = None
 
 
 @dataclass(frozen=True)
@@ -293,7 +296,9 @@ def score(
 ) -> list[Group]:
     """Score all episodes of a batch together; `played[p]` are the episodes of `tasks[p]`."""
     groups = [EpisodeGroup(task, tuple(p.episode for p in of)) for task, of in zip(tasks, played, strict=True)]
-    scores = _asks(environment, players).run(environment.score(groups))
+    asks = _asks(environment, players)
+    with players.policy_chat.answered_by(asks) if players.policy_chat else contextlib.nullcontext():
+        scores = asks.run(environment.score(groups))
     if list(map(len, scores)) != [len(of) for of in played]:
         raise RewardError(f"rewards scored {sum(map(len, scores))} of {sum(map(len, played))} episodes")
     return [_group(environment, *each) for each in zip(tasks, played, scores, strict=True)]

@@ -12,7 +12,7 @@ from posttrain.environments.judged import Judged, judged
 from posttrain.errors import UserError
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.budget import Budget
-from posttrain.rollouts.chat_models import EngineChat, LateChat
+from posttrain.rollouts.chat_models import EngineChat, LateChat, PolicyChat
 from posttrain.rollouts.openai_chat import OpenAIChat
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.reply_cache import CACHE, ReplyCache
@@ -20,6 +20,7 @@ from posttrain.types import ChatModel, Sampling
 
 MAY_DIFFER = ("judge_budget", "judge_concurrency", "judge_cache")
 """Options of judges that change no score."""
+POLICY = "policy"  # what is typed for the policy itself
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
@@ -55,12 +56,18 @@ class JudgeModels:
     budget: Budget = field(default_factory=Budget)
     cache: ReplyCache = field(default_factory=ReplyCache)
     elsewhere: str = ""  # a file to cache replies in, if not where the caller says
+    policy: PolicyChat = field(default_factory=PolicyChat)  # which is a judge where one is called so
 
     def load(self) -> None:
         """Load the local models."""
         for model in self.models.values():
             if isinstance(model, LateChat):
                 model.load()
+
+    def refuse_policy(self, command: str) -> None:
+        """Raise `UserError` where the policy is a judge, for a command that scores no episodes of its own policy."""
+        if self.policy in self.models.values():
+            raise UserError(f"{command} has no policy to ask; a judge is NAME=MODEL or NAME=ADDRESS#MODEL there")
 
     @contextmanager
     def kept_in(self, folder: Path) -> Iterator[None]:
@@ -97,11 +104,14 @@ def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: 
     check_judges(options)
     budget, cache = Budget(options.judge_budget), ReplyCache()
     models: dict[str, ChatModel] = {}
+    policy = PolicyChat()
     folders: dict[str, str] = {}
     loaded: dict[str, LateChat] = {}
     for name, what in named_judges(options.judge).items():
         address, hash_, model = what.partition("#")
-        if "://" not in what:
+        if what == POLICY:
+            models[name] = policy
+        elif "://" not in what:
             folders[what] = where(what)
             models[name] = loaded.setdefault(what, LateChat(_local(folders[what], options.precision)))
         elif not hash_ or not model:
@@ -110,7 +120,7 @@ def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: 
             models[name] = OpenAIChat(
                 name, address, model, at_once=options.judge_concurrency, budget=budget, cache=cache
             )
-    return JudgeModels(models, folders, budget, cache, options.judge_cache)
+    return JudgeModels(models, folders, budget, cache, options.judge_cache, policy)
 
 
 def named_judges(typed: str) -> dict[str, str]:
@@ -131,7 +141,7 @@ def named_judges(typed: str) -> dict[str, str]:
     for word in words:
         name, _, what = word.partition("=")
         if not _NAME.fullmatch(name) or not what:
-            raise UserError(f"a judge is NAME=MODEL or NAME=ADDRESS#MODEL, such as helpful=OWNER/NAME; got '{word}'")
+            raise UserError(f"a judge is NAME=MODEL, NAME=ADDRESS#MODEL or NAME=policy; got '{word}'")
         if name in found:
             raise UserError(f"two judges are called '{name}'; give one of them another name")
         found[name] = what
@@ -144,6 +154,7 @@ def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold:
         reward,
         gold,
         judges=judging.models,
+        policy=judging.policy,
         prompts=options.judge_prompt,
         sampling=Sampling(options.judge_max_new_tokens, options.judge_temperature),
         seed=options.seed,

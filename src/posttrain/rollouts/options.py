@@ -13,8 +13,10 @@ class JudgeOptions:
     """Language models that judge answers."""
 
     judge: str = ""
-    """LLM judges as rewards: NAME=ADDRESS#MODEL, or NAME=MODEL. Such as "helpful=http://localhost:8000/v1#MODEL" (an
-    OpenAI-compatible API; its key is read from HELPFUL_API_KEY) or "brief=OWNER/NAME" (a local model). Each is a reward
+    """LLM judges as rewards: NAME=ADDRESS#MODEL, NAME=MODEL or NAME=policy. Such as
+    "helpful=http://localhost:8000/v1#MODEL" (an OpenAI-compatible API; its key is read from HELPFUL_API_KEY),
+    "brief=OWNER/NAME" (a local model) or "quality=policy" (self-rewarding: the policy judges its own answers, with the
+    weights that sampled them; not for evaluate and score). Each is a reward
     of weight 1, from 0 to 1, unless --reward or --gold names it (--reward "helpful=0.5"); a function that takes
     reward_context asks the others itself."""
     judge_prompt: str = ""

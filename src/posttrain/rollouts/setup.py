@@ -117,7 +117,9 @@ def set_up(
         max_tokens=room,
         schedule=None if options.schedule == "auto" else cast(Schedule, options.schedule),
         max_lost=options.max_lost,
+        policy_chat=judging.policy,
     )
+    judging.policy.bind(policy.chat, policy.model.context)
     notes, judges = (*met, *judge_notes, *prompts.notes), judges | judging.folders
     return Setup(prompts.tasks, heldout, environment, policy, players, notes, judge, gold, judges, judging)
 
