@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -78,6 +79,7 @@ class Shuffled(EpisodeReward):
         async def one(number):
             if self.draw.random() < 0.5:
                 await asyncio.sleep(0)
+            time.sleep(0.002)  # as the encoding of a long prompt
             asked = Message("user", f"{number} {episodes[number].completion}")
             reply = await self.policy.chat([asked], sampling=Sampling(8), seed=number)
             return number, Score(float(len(reply.text)))

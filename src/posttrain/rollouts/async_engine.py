@@ -80,7 +80,9 @@ class AsyncEngine:
     _running: dict[int, _Ask] = field(default_factory=dict[int, _Ask])
     _done: dict[int, Completion] = field(default_factory=dict[int, Completion])
     _live: int = 0  # episodes that are under way
-    _quiet: int = 0  # rounds of the event loop since the last request
+    _quiet: int = 0  # rounds of the event loops since the last request
+    _asks: int = 0  # requests so far
+    _settling: bool = False  # whether a round is under way
 
     async def submit(self, request: Request, place: tuple[int, ...] = ()) -> Completion:
         """The completion of a request; in a coroutine that `run` runs, or one that it waits for.
@@ -136,6 +138,7 @@ class AsyncEngine:
             if not result.done():
                 self._give_up(result, ended)
             self._waiting, self._running, self._done, self._live = [], {}, {}, 0
+            self._settling = False
             self._inbox = queue.SimpleQueue()
 
     def _give_up(self, result: "Future[Any]", ended: threading.Event) -> None:
@@ -194,15 +197,22 @@ class AsyncEngine:
         return not self._running and len({ask.place[:1] or ask.number for ask in self._waiting}) >= self._live
 
     def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Find out whether more requests come: of other seats of an episode, or of a reward, which has its own loop."""
-        loops = list(dict.fromkeys([loop, *(ask.loop for ask in self._waiting)]))
+        """Find out whether more requests come: of other seats of an episode, or of a reward, which has its own loop.
+
+        One round at a time: a round that began before the last request says nothing about what follows it.
+        """
+        if self._settling:
+            return
+        self._settling = True
+        loops, inbox, asks = list(dict.fromkeys([loop, *(ask.loop for ask in self._waiting)])), self._inbox, self._asks
 
         def passed() -> None:
-            self._quiet += 1
+            self._settling = False
+            self._quiet += self._asks == asks
 
         def visit(number: int) -> None:
             if number == len(loops):
-                self._inbox.put(passed)
+                inbox.put(passed)
                 return
             try:
                 loops[number].call_soon_threadsafe(visit, number + 1)
@@ -214,6 +224,7 @@ class AsyncEngine:
     def _asked(self, ask: _Ask) -> None:
         self._waiting.append(ask)
         self._quiet = 0
+        self._asks += 1
 
     def _cancelled(self, ask: _Ask) -> None:
         self._waiting = [other for other in self._waiting if other is not ask]
