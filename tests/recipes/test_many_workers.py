@@ -91,7 +91,8 @@ class TwoTrainers:
             grads = [each.grad for each in (ours, theirs) if each.grad is not None]
             if grads:  # one whose trainer had no examples takes part with nothing
                 ours.grad, theirs.grad = sum(grads), sum(grads)
-        return [rank.optim_step(rates) for rank in self.ranks][0]
+        norms, _ = [rank.optim_step(rates) for rank in self.ranks]
+        return norms
 
     def logprobs(self, examples, model=POLICY, **how):
         found = [rank.logprobs(examples[half::2], model, **how) for half, rank in enumerate(self.ranks)]
