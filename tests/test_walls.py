@@ -72,7 +72,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "math_verify": ("rewards/verifiers/math.py",),
     "reasoning_gym": ("data/gym.py", "rewards/verifiers/gym.py", "rewards/verifiers/gym_structures.py"),
     "vllm": ("rollouts/vllm.py",),
-    "openai": ("rollouts/openai_chat.py",),
+    "openai": ("rollouts/openai_chat.py", "rollouts/openai_seat.py"),
     "ray": ("distributed/ray.py",),
     "matplotlib": ("monitoring/",),
     "tensorboard": ("monitoring/",),

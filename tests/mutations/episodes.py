@@ -5,6 +5,7 @@ from tests.mutations import Mutation
 ENGINE, TURNS, SEAT = "rollouts/test_async_engine.py", "rollouts/test_turns.py", "rollouts/test_policy_seat.py"
 CALLS, LOST, SCORED = "data/test_tool_calls.py", "rollouts/test_lost_episodes.py", "environments/test_scored.py"
 PREFIXES, CACHE, LOAD = "rollouts/test_prefix_cache.py", "rollouts/test_kv_cache.py", "environments/test_load.py"
+CLIENT = "rollouts/test_openai_seat.py"
 OWN = "rollouts/test_policy_judge.py"
 RUNS = "recipes/test_environments.py::test_episodes_that_fail_are_counted_and_the_run_goes_on"
 
@@ -62,6 +63,23 @@ _FAULTS = {
         ("if self.policy in self.models.values():", "if False:"),
     ],
     ("environments/judged.py", OWN): [("RewardContext(seed, judges, policy)", "RewardContext(seed, judges)")],
+    ("rollouts/openai_seat.py", CLIENT): [
+        (' or body.get("n", 1) != 1', ""),
+        ('body.get("stream") or ', ""),
+        (" or len(items) == told:", ":"),
+        ("if [_essence(item) for item in items[:told]] != self._known", "if False"),
+        ("        self._known += [_essence(item) for item in items[told:]]\n", ""),
+        ("        self._known.append(_essence(item))\n", ""),
+        ("enumerate(items[told:], told + 1)", "enumerate(items, 1)"),
+        ('id=call.id or f"call_', 'id=call.id and f"call_'),
+        ('finish = "tool_calls" if calls else "stop"', 'finish = "stop"'),
+        ('if not request.url.path.endswith("/chat/completions"):', "if False:"),
+        ('fields.get("content") or ""', 'fields.get("content")'),
+        (
+            "conversation.news(json.loads(await request.aread()))",
+            "conversation.news(json.loads(await request.aread()))[0], ()",
+        ),
+    ],
     ("rollouts/prefix_cache.py", PREFIXES): [
         ("self._find(token_ids[:-1])", "self._find(token_ids)"),
         ("        if size > self._capacity:\n            return\n", ""),

@@ -1,0 +1,118 @@
+"""A seat behind the OpenAI client: for agents and environments that run a loop of their own and ask a chat API.
+
+No port is opened: requests of the client never leave the process. A program that wants an address, or runs as another
+process, cannot use it.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from posttrain.data.messages import read_message, read_tools, written
+from posttrain.environments.env import Seat
+from posttrain.errors import DataError, UserError
+from posttrain.types import Message, Reply, StopReason
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_Essence = tuple[Any, str, list[tuple[Any, Any]]]
+
+
+def openai_client(seat: Seat) -> "AsyncOpenAI":
+    """An OpenAI client whose chat completions are the turns of one seat in one episode.
+
+    Every request holds the whole conversation, and the seat is given what is new to it. Model, temperature, token limit
+    and seed of a request are ignored: the run decides how its policy is sampled. A request that rewrites what was said
+    before gets HTTP 400, and so does one for a stream or several choices. What a seat raises passes through the client.
+
+    Raises:
+        UserError: the library openai is not installed.
+    """
+    try:
+        import httpx2
+        from openai import AsyncOpenAI
+    except ModuleNotFoundError as error:
+        raise UserError("openai_client needs the package 'openai'; type: pip install 'posttrain[judge]'") from error
+
+    conversation = _Conversation()
+
+    async def handle(request: "httpx2.Request") -> "httpx2.Response":
+        if not request.url.path.endswith("/chat/completions"):
+            return httpx2.Response(404, json=_error(f"a seat answers chat completions; it has no {request.url.path}"))
+        try:
+            messages, tools = conversation.news(json.loads(await request.aread()))
+        except (DataError, ValueError) as error:
+            return httpx2.Response(400, json=_error(str(error)))
+        return httpx2.Response(200, json=conversation.said(await seat.turn(messages, tools)))
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
+    return AsyncOpenAI(api_key="none", base_url="http://seat/v1", http_client=http, max_retries=0)
+
+
+class _Conversation:
+    """What the seat was told and said, as requests repeat it."""
+
+    def __init__(self) -> None:
+        self._known: list[_Essence] = []
+
+    def news(self, body: Mapping[str, Any]) -> tuple[list[Message], tuple[str, ...]]:
+        """The messages of a request that are new, and its tools.
+
+        Raises:
+            ValueError: no seat can answer the request.
+            DataError: a message cannot be read.
+        """
+        if body.get("stream") or body.get("n", 1) != 1:
+            raise ValueError("a seat gives one choice at a time and no stream; leave out n and stream")
+        tools, items = read_tools(body.get("tools")), list(body.get("messages") or ())
+        told = len(self._known)
+        if [_essence(item) for item in items[:told]] != self._known or len(items) == told:
+            raise ValueError(
+                "a request must repeat what the seat was told and said, and go on; another conversation needs another "
+                "episode"
+            )
+        messages = [
+            read_message(item, f"message {number}", tools) for number, item in enumerate(items[told:], told + 1)
+        ]
+        self._known += [_essence(item) for item in items[told:]]
+        return messages, tools
+
+    def said(self, reply: Reply) -> dict[str, Any]:
+        """The chat completion that is a reply."""
+        calls = reply.message.tool_calls
+        named = [replace(call, id=call.id or f"call_{len(self._known)}_{i}") for i, call in enumerate(calls)]
+        (item,) = written([replace(reply.message, tool_calls=tuple(named))])
+        self._known.append(_essence(item))
+        finish = "tool_calls" if calls else "stop" if reply.stop_reason is StopReason.STOP else "length"
+        prompt, completion = reply.usage.prompt_tokens, reply.usage.completion_tokens
+        return {
+            "id": f"chatcmpl-{len(self._known)}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": "policy",
+            "choices": [{"index": 0, "message": item, "finish_reason": finish}],
+            "usage": {
+                "prompt_tokens": prompt,
+                "completion_tokens": completion,
+                "total_tokens": prompt + completion,
+            },
+        }
+
+
+def _essence(item: Any) -> _Essence:
+    """What a request must repeat of a message: few clients repeat reasoning and ids, and some have null for no text."""
+    fields = _mapping(item)
+    functions = [_mapping(_mapping(call).get("function")) for call in fields.get("tool_calls") or ()]
+    calls = [(function.get("name"), function.get("arguments")) for function in functions]
+    return fields.get("role"), json.dumps(fields.get("content") or ""), calls
+
+
+def _mapping(item: Any) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], item) if isinstance(item, Mapping) else {}
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error"}}
