@@ -37,29 +37,6 @@ def test_each_conforms_and_has_tasks_and_demonstrations(name):
         assert said[0].role == "user" and said[-1].role == "assistant"
 
 
-def secret(number):
-    return lambda one: next(t for split in ("train", "heldout") for t in one.tasks(split, 0) if t.answer == number)
-
-
-def test_guesses_are_answered_by_higher_and_lower():
-    outcome, seats = played("guess_number.py:GuessNumber", [["30", "45", "thirty", "40"]], secret(40))
-    assert outcome.solved and outcome.rewards == {"policy": 1.0} and outcome.metrics == {"guesses": 4}
-    told = [messages[-1].content for messages in seats["policy"].told[1:]]
-    assert told == ["Higher.", "Lower.", "That is no such number."]
-    lost, seats = played("guess_number.py:GuessNumber", [["1"]], secret(40), "max_turns=3")
-    assert lost.solved is False and len(seats["policy"].said) == 3
-
-
-def test_demonstrations_guess_what_is_still_possible():
-    for said in environment("guess_number.py:GuessNumber").demonstrations(3):
-        low, high = 1, 60
-        for guess, answer in zip(said[1::2], [*said[2::2], None], strict=True):
-            number = int(guess.content)
-            assert low <= number <= high
-            if answer is not None:
-                low, high = (number + 1, high) if answer.content == "Higher." else (low, number - 1)
-
-
 def test_the_calculator_answers_calls():
     def task(one):
         return one.tasks("heldout", 0)[0]
