@@ -320,7 +320,7 @@ def test_where_the_policy_has_moved_furthest_is_asked_first(folder, tmp_path, ca
     store, project = str(tmp_path / "p.db"), ["--project", "p", "--kind", "rank", "--precision", "float32"]
     options = ["--store", store, *project, "--dataset", str(prompts), "--quiet", "--json"]
     sampling = ["--models", now, "--completions", "3", "--max-new-tokens", "6"]
-    moved = ["--choose", "moved", "--moved-from", earlier]
+    moved = ["--choose", "moved", "--kl-from", earlier]
     assert main(["annotate", "import", *options, *sampling, *moved, "--ask", "2"]) == 0
     assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 2, "there": 0, "skipped": 0, "unasked": 4}
 
@@ -356,7 +356,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_sampled(folder, t
     tokenizer.save_pretrained(other)
     monkeypatch.setattr(importing, "load_policy", None)
     options = ["--store", str(tmp_path / "p.db"), "--project", "p", "--dataset", str(prompts), "--completions", "1"]
-    moved = ["--models", f"{now} {other}", "--ask", "1", "--choose", "moved", "--moved-from", now, "--quiet"]
+    moved = ["--models", f"{now} {other}", "--ask", "1", "--choose", "moved", "--kl-from", now, "--quiet"]
     assert main(["annotate", "import", *options, *moved]) == 2
     assert "have other tokens; name an earlier state" in " ".join(capsys.readouterr().err.split())
 
@@ -367,7 +367,7 @@ def test_an_answer_that_two_models_give_is_the_firsts_and_counts_twice_for_how_f
     now, copy = folder / "model", tmp_path / "copy"
     shutil.copytree(now, copy)
     options = ["--project", "p", "--dataset", str(prompts), "--precision", "float32", "--temperature", "0.0001"]
-    moved = ["--ask", "1", "--choose", "moved", "--moved-from", str(earlier), "--completions", "1"]
+    moved = ["--ask", "1", "--choose", "moved", "--kl-from", str(earlier), "--completions", "1"]
 
     def asked(name, models):
         store = str(tmp_path / f"{name}.db")
@@ -401,12 +401,12 @@ def test_some_items_may_be_drawn_by_chance(pool):
         (["--reward-model", "x"], "say how many with --ask"),
         (["--ask", "2", "--choose", "information"], "name it with --reward-model"),
         (["--ask", "2", "--reward-model", "x"], "--choose random asks no reward model"),
-        (["--moved-from", "x"], "say how many with --ask"),
-        (["--ask", "2", "--moved-from", "x"], "--choose random looks at no earlier model"),
-        (["--ask", "2", "--choose", "moved", "--models", "x"], "and the other with --moved-from"),
-        (["--ask", "2", "--choose", "moved", "--moved-from", "x"], "name the one with --models"),
+        (["--kl-from", "x"], "say how many with --ask"),
+        (["--ask", "2", "--kl-from", "x"], "--choose random looks at no earlier model"),
+        (["--ask", "2", "--choose", "moved", "--models", "x"], "and the other with --kl-from"),
+        (["--ask", "2", "--choose", "moved", "--kl-from", "x"], "name the one with --models"),
         (
-            ["--ask", "2", "--choose", "moved", "--models", "x", "--moved-from", "y", "--reward-model", "z"],
+            ["--ask", "2", "--choose", "moved", "--models", "x", "--kl-from", "y", "--reward-model", "z"],
             "--choose moved asks no reward model; leave out --reward-model",
         ),
         (["--ask", "2", "--choose", "information", "--reward-model", "single"], "one member, which cannot disagree"),

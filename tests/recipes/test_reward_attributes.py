@@ -116,7 +116,7 @@ def test_the_gate_is_that_of_the_learned_pairs_for_the_heads_as_they_are(config,
     heldout = [{"prompt": "never", "chosen": "please 1", "rejected": "= 1"}]
     told = replace(config, eval_share=0.0, eval_dataset=write(tmp_path / "heldout.jsonl", heldout), steps=6)
     rows = [row | {"ratings": row["ratings"] | {"odd": float(i % 3)}} for i, row in enumerate(RATED)]
-    three = replace(told, ratings=write(tmp_path / "three.jsonl", rows), apart="clear")
+    three = replace(told, ratings=write(tmp_path / "three.jsonl", rows), decorrelate="clear")
     found = run(three, output=tmp_path / "run", quiet=True)
     scorer = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32")
     model = scorer.model
@@ -176,7 +176,7 @@ def test_an_attribute_is_kept_out_of_the_score(config, tmp_path):
     rows = [rated(f"{i}", "=" * (i % 5 + 1) + "!" * (i % 2), 3.0 * (i % 2) + i % 5, float(i % 5)) for i in range(40)]
     both = replace(config, ratings=write(tmp_path / "long.jsonl", rows), dataset="", steps=60, eval_share=0.0)
     follows = run(replace(both, weights="clear=0"), output=tmp_path / "follows", quiet=True)
-    apart = run(replace(both, apart="clear"), output=tmp_path / "apart", quiet=True)
+    apart = run(replace(both, decorrelate="clear"), output=tmp_path / "apart", quiet=True)
     said = [(row["prompt"], row["completion"]) for row in rows]
     clear = [row["ratings"]["clear"] for row in rows]
 

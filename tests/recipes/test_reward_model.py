@@ -134,7 +134,7 @@ def test_each_member_learns_from_a_sample_of_its_own(config, tmp_path, monkeypat
     [
         {"length_debias": 1.0},
         {"ensemble": 2},
-        {"margin": 1.0, "centring": 0.1},
+        {"margin": 1.0, "center_rewards": 0.1},
         {"lora_rank": 4, "ensemble": 2},
         {"lora_rank": 4, "length_debias": 1.0},
     ],
@@ -176,7 +176,7 @@ def test_the_strength_of_a_pair_is_used_or_spoken_of(config, tmp_path, capsys):
     [
         ({"ensemble": 0}, "--ensemble must be 1 or more"),
         ({"margin": -1.0}, "--margin must be 0 or more"),
-        ({"centring": -0.1}, "--centring must be 0 or more"),
+        ({"center_rewards": -0.1}, "--center-rewards must be 0 or more"),
         ({"length_debias": -1.0}, "--length-debias must be 0 or more"),
         ({"length_debias": 1.0, "ensemble": 2}, "leave out --ensemble"),
     ],

@@ -123,7 +123,7 @@ def test_conversations_that_may_become_too_long_are_refused_before_anything_is_s
 @pytest.mark.parametrize("use", ["mean", "worst", "uncertain"])
 def test_what_is_learned_from_is_what_the_members_say(use, config, scorers, tmp_path):
     found = train(
-        replace(config, reward_model_use=use, steps=1, eval_every=0, eval_dataset=""), output=tmp_path / "run"
+        replace(config, ensemble_aggregation=use, steps=1, eval_every=0, eval_dataset=""), output=tmp_path / "run"
     )
     row = read_run(found.run).samples[0]
     prompt = [Message(*line.split(": ", 1)) for line in row["prompt"].split("\n")]
@@ -229,7 +229,7 @@ def test_a_run_that_no_evaluation_finds_within_its_budget_says_so_and_can_be_gon
 
 
 def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, tmp_path):
-    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", renew_reference=2)
+    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", ref_sync_every=2)
     whole = train(gold, output=tmp_path / "whole")
     train(replace(gold, steps=2), output=tmp_path / "part")
     part = train(gold, resume=tmp_path / "part")
@@ -240,7 +240,7 @@ def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, 
 
 def test_the_distance_is_told_from_the_beginning_also_when_the_reference_is_renewed(config, scorers, tmp_path):
     """Renewed after every step the reference is the policy itself, from which it would be no distance at all."""
-    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", renew_reference=1)
+    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", ref_sync_every=1)
     found = train(gold, output=tmp_path / "run")
     assert found.after.kl > 0.05
 
@@ -284,10 +284,10 @@ def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config
         ({"kl_budget": -1.0}, "--kl-budget is read on held-out tasks, and must be 0 or more"),
         ({"kl_budget": 2.0, "eval_every": 0}, "--kl-budget is read on held-out tasks"),
         ({"stop_after": 2, "eval_every": 0}, "--stop-after counts evaluations"),
-        ({"reward_model": "", "reward_model_use": "worst", "reward": "numbers"}, "name one with --reward-model"),
-        ({"reward_model_use": "wurst"}, "did you mean 'worst'"),
-        ({"reward_model_use": "uncertain", "disagreement_penalty": -1.0}, "--disagreement-penalty must be 0 or more"),
-        ({"disagreement_penalty": 1.0}, "--disagreement-penalty is for --reward-model-use uncertain"),
+        ({"reward_model": "", "ensemble_aggregation": "worst", "reward": "numbers"}, "name one with --reward-model"),
+        ({"ensemble_aggregation": "wurst"}, "did you mean 'worst'"),
+        ({"ensemble_aggregation": "uncertain", "uncertainty_penalty": -1.0}, "--uncertainty-penalty must be 0 or more"),
+        ({"uncertainty_penalty": 1.0}, "--uncertainty-penalty is for --ensemble-aggregation uncertain"),
         ({"reward_model": "'a"}, "cannot read --reward-model"),
         ({"reward_model": "", "reward": ""}, "or with --reward-model"),
     ],
@@ -302,12 +302,13 @@ def test_scores_whose_zeros_are_not_known_are_not_compared(config, folder, tmp_p
     raw = load_reward_model(str(folder / "model"), dtype=torch.float32, members=2)
     raw.save(tmp_path / "raw", padding=0)
     load_tokenizer(str(folder / "model")).save_pretrained(tmp_path / "raw")
-    worst = replace(config, reward_model=str(tmp_path / "raw"), reward_model_use="worst")
+    worst = replace(config, reward_model=str(tmp_path / "raw"), ensemble_aggregation="worst")
     with pytest.raises(UserError, match=r"what 0 means to .*raw is not known; train it with pairs held out"):
         train(worst, output=tmp_path / "run")
     assert (
         train(
-            replace(worst, reward_model_use="mean", steps=1, eval_every=0, eval_dataset=""), output=tmp_path / "mean"
+            replace(worst, ensemble_aggregation="mean", steps=1, eval_every=0, eval_dataset=""),
+            output=tmp_path / "mean",
         ).steps
         == 1
     )

@@ -187,7 +187,7 @@ def test_a_row_that_cannot_be_scored_is_named(row, what, tmp_path):
         ({"dataset": "gym:chain_sum"}, "makes tasks without completions"),
         ({"reward": ""}, "say how completions are judged with --reward"),
         ({"reward": "number"}, "did you mean 'numbers'"),
-        ({"reward_model_use": "worst"}, "name one with --reward-model"),
+        ({"ensemble_aggregation": "worst"}, "name one with --reward-model"),
         ({"output": "there.jsonl"}, "is there already"),
         ({"output": "out.csv"}, r"--output NAME.jsonl"),
         ({"limit": 0}, "must be 1 or more"),

@@ -64,7 +64,7 @@ class OnlinePreference(OnlineOptions):
     """Which completions of a prompt make pairs: best-worst, or all of which one earned more."""
     margin: float = 0.0
     """Leave out pairs whose rewards differ by less."""
-    renew_reference: int = 0
+    ref_sync_every: int = 0
     """Rounds between updates of the reference, 0: never. It becomes the policy as it is then; with 0 it stays the
     policy before training."""
     lr: float = 1e-6
@@ -111,7 +111,7 @@ def run(
                     found = learner.forward_backward(batch, objective.loss) | learner.optim_step({POLICY: session.lr})
                     for name, value in found.items():
                         metrics[name] = metrics.get(name, 0.0) + value / config.updates_per_round
-                if config.renew_reference and (step + 1) % config.renew_reference == 0:
+                if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
             if not pairs and not told:
                 told = True
@@ -153,7 +153,7 @@ def _prepare(
     saved = began_from(config.model, resume)
     setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
     model = setup.policy.model
-    renewed = config.renew_reference > 0
+    renewed = config.ref_sync_every > 0
     compared = declared(algorithm, ReferenceLogprobs) is not None
     references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
     learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
@@ -188,7 +188,7 @@ def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAl
     check_settings(
         config,
         counts=("rounds", "updates_per_round", "pairs_per_step", *COUNTS),
-        zero_or_more=("margin", "renew_reference", "eval_every"),
+        zero_or_more=("margin", "ref_sync_every", "eval_every"),
     )
     check_sampling(config)
     check_evaluations(config)
@@ -196,8 +196,8 @@ def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAl
         raise UserError(
             f"{config.algorithm} learns from single responses, and pairs are made here; type --algorithm dpo"
         )
-    if config.renew_reference and not declared(algorithm, ReferenceLogprobs):
-        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
+    if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
+        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --ref-sync-every")
     if config.pairing not in PAIRINGS:
         raise unknown("pairing", config.pairing, PAIRINGS)
     if config.completions_per_prompt < 2:

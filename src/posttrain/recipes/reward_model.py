@@ -51,7 +51,7 @@ class Scoring(ScoreOptions):
     """Train a reward model on preferences. On ratings of attributes: posttrain reward-model-attributes."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "margin label_smoothing centring length_debias",
+        "optimisation": "margin label_smoothing center_rewards length_debias",
         "model": "ensemble",
         "evaluation": "calibrate",
     }
@@ -61,7 +61,7 @@ class Scoring(ScoreOptions):
     """Assumed share of choices that are the wrong way round; below 0.5."""
     margin: float = 0.0
     """Demanded difference of scores, times the pair's strength. `strength` or `margin` of its row; 1 is usual."""
-    centring: float = 0.0
+    center_rewards: float = 0.0
     """Weight of a penalty on the sum of a pair's scores. It makes scores of different prompts comparable; 0.01 is
     usual."""
     ensemble: int = 1
@@ -158,7 +158,7 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
         pairs = replace(pairs, learned=_in_bags(pairs.learned, model.members, config.seed))
     if config.gradient_checkpointing:
         checkpoint_layers(model.body.network)
-    loss = RewardLoss(config.label_smoothing, config.margin, config.centring, config.length_debias)
+    loss = RewardLoss(config.label_smoothing, config.margin, config.center_rewards, config.length_debias)
     notes = [*saved.notes(), *pairs.notes]
     strengths = {strength for unit in pairs.learned for *_, strength in unit.pairs}
     if len(strengths) > 1 and not config.margin:
@@ -184,7 +184,7 @@ def dry_run(config: Scoring, resume: Path | None = None, *, measure: bool = True
 
 
 def _check(config: Scoring) -> None:
-    pair_options.check(config, counts=("ensemble",), zero_or_more=("margin", "centring", "length_debias"))
+    pair_options.check(config, counts=("ensemble",), zero_or_more=("margin", "center_rewards", "length_debias"))
     if not 0 <= config.label_smoothing < 0.5:
         raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
     if config.length_debias and config.ensemble > 1:

@@ -93,9 +93,9 @@ class RL(OnlineOptions):
     """Updates on each batch; above 1 the later ones are off-policy, which is what clipping is for."""
     length_penalty: float = 0.0
     """Take so much off for the longest completion of an easy prompt; less for shorter ones and harder prompts."""
-    renew_reference: int = 0
+    ref_sync_every: int = 0
     """Every so many steps the reference becomes the policy as it is then; 0: it stays the policy before training."""
-    importance_cap: float = 0.0
+    tis_cap: float = 0.0
     """Weigh tokens by policy over sampler, at most this (2 is usual), where engine and trainer differ; 0: no."""
     kl_budget: float = 0.0
     """Stop once the policy is so many nats per answer from where it began, on held-out tasks; the best checkpoint is
@@ -165,7 +165,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
                     metrics |= _beside(learner, update.texts)
                     metrics |= learner.optim_step(update.rates)
                 algorithm = _adapted(algorithm, batch, step)
-                if config.renew_reference and (step + 1) % config.renew_reference == 0:
+                if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
             draws += rolled.draws
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | _thrown_away(rolled)
@@ -199,7 +199,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     if states := declared(algorithm, StateValues):
         need_group(setup.environment, states.samples, "--continuations")
     model = setup.policy.model
-    renewed, measured = config.renew_reference > 0, setup.gold or config.kl_budget > 0
+    renewed, measured = config.ref_sync_every > 0, setup.gold or config.kl_budget > 0
     references: dict[str, Frozen] = {}
     if declared(algorithm, ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
@@ -227,7 +227,7 @@ def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, 
         text = text_load(lengths, config.pretraining_per_step, config.microbatch_tokens)
     names = names_in(config.reward_model)
     compared = declared(algorithm, ReferenceLogprobs) is not None
-    apart = bool(config.gold or config.gold_model or config.kl_budget) and (not compared or config.renew_reference > 0)
+    apart = bool(config.gold or config.gold_model or config.kl_budget) and (not compared or config.ref_sync_every > 0)
     work = replace(
         with_algorithm(work, algorithm, text=text),
         updates=config.updates_per_step,
@@ -288,7 +288,7 @@ def _updates(
     """The updates of a step: in the first ones of some algorithms the critic learns alone."""
     if session.step < _critic_warmup(algorithm):
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
-    loss = PolicyLoss(algorithm, config.temperature, config.importance_cap)
+    loss = PolicyLoss(algorithm, config.temperature, config.tis_cap)
     examples = _texts(config, parts, session.step) if algorithm.extra_losses else []
     texts = [(extra, supervised_batch(examples, seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
@@ -339,7 +339,7 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
     check_settings(
         config,
         counts=("steps", "updates_per_step", "pretraining_per_step", *COUNTS),
-        zero_or_more=("max_refills", "length_penalty", "importance_cap", "renew_reference", "eval_every"),
+        zero_or_more=("max_refills", "length_penalty", "tis_cap", "ref_sync_every", "eval_every"),
     )
     check_sampling(config)
     check_evaluations(config)
@@ -357,8 +357,8 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
             )
     elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
         raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
-    if config.renew_reference and not declared(algorithm, ReferenceLogprobs):
-        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
+    if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
+        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --ref-sync-every")
     if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
         raise UserError(
             f"{config.algorithm} compares with completions that are not penalised; leave out --length-penalty"

@@ -46,7 +46,7 @@ class ScoreCompletions(JudgeOptions):
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset columns split limit output",
-        "rewards": "reward reward_model reward_model_use judge judge_prompt",
+        "rewards": "reward reward_model ensemble_aggregation judge judge_prompt",
         "run": "precision seed",
     }
     dataset: str = ""
@@ -56,11 +56,11 @@ class ScoreCompletions(JudgeOptions):
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME."""
     reward_model: str = ""
     """Reward models: runs, folders or hub ids. In quotes where there are spaces."""
-    reward_model_use: str = "mean"
-    """Aggregation of an ensemble: mean, worst or uncertain. uncertain is the mean less --disagreement-penalty x
+    ensemble_aggregation: str = "mean"
+    """Aggregation of an ensemble: mean, worst or uncertain. uncertain is the mean less --uncertainty-penalty x
     variance."""
-    disagreement_penalty: float = 0.5
-    """Weight of the variance of the members' scores. For --reward-model-use uncertain."""
+    uncertainty_penalty: float = 0.5
+    """Weight of the variance of the members' scores. For --ensemble-aggregation uncertain."""
     seed: int = 0
     """Seed of the judges' draws."""
     output: str = ""
@@ -221,7 +221,7 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
             'say how completions are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
             "or with --reward-model or --judge"
         )
-    check_reward_models(config.reward_model, config.reward_model_use, config.disagreement_penalty)
+    check_reward_models(config.reward_model, config.ensemble_aggregation, config.uncertainty_penalty)
     judging = judges_in(config, lambda name: saved_model(name).where)
     rewards, _, _ = rewards_with(judging, config, config.reward)
     episodes = load_completions(
@@ -237,13 +237,13 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         for name in names_in(config.reward_model)
     ]
     judging.load()
-    refuse_other_zeros(config.reward_model_use, models)
+    refuse_other_zeros(config.ensemble_aggregation, models)
     environment, _, _ = overseen(
         rewards,
         models,
         members=sum(scorer.model.members for scorer in models),
-        use=config.reward_model_use,
-        penalty=config.disagreement_penalty,
+        use=config.ensemble_aggregation,
+        penalty=config.uncertainty_penalty,
     )
     return episodes, environment, judging
 

@@ -57,10 +57,10 @@ class SampledOptions(JudgeOptions):
     reward_model: str = ""
     """Reward models whose score is a reward besides those of --reward. Runs, folders or hub ids, in quotes where
     there are spaces. A cut-off answer is scored as if it ended there; --reward length=1 makes that cost."""
-    reward_model_use: str = "mean"
-    """Ensemble aggregation: mean, worst, or uncertain (mean less --disagreement-penalty x variance)."""
-    disagreement_penalty: float = 0.5
-    """For --reward-model-use uncertain: weight of the variance of the members' scores."""
+    ensemble_aggregation: str = "mean"
+    """Ensemble aggregation: mean, worst, or uncertain (mean less --uncertainty-penalty x variance)."""
+    uncertainty_penalty: float = 0.5
+    """For --ensemble-aggregation uncertain: weight of the variance of the members' scores."""
     gold: str = ""
     """Gold rewards: logged, never optimised; they show when the others are gamed. Read by rl on held-out tasks. The
     best checkpoint and --stop-after go by gold, where it is given."""
@@ -190,7 +190,7 @@ def check_sampling(config: SampledOptions) -> None:
         raise UserError(
             f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
         )
-    check_reward_models(config.reward_model, config.reward_model_use, config.disagreement_penalty)
+    check_reward_models(config.reward_model, config.ensemble_aggregation, config.uncertainty_penalty)
     if not config.cache_gb > 0:
         raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
     if not (config.dataset or config.environment):
@@ -209,12 +209,12 @@ def check_reward_models(models: str, use: str, penalty: float) -> None:
     Raises:
         UserError: names the option, and what it must be.
     """
-    if use != "uncertain" and penalty != SampledOptions.disagreement_penalty:
-        raise UserError("--disagreement-penalty is for --reward-model-use uncertain; type that too, or leave it out")
-    if not models and use != SampledOptions.reward_model_use:
-        raise UserError("--reward-model-use says how a reward model is used; name one with --reward-model")
+    if use != "uncertain" and penalty != SampledOptions.uncertainty_penalty:
+        raise UserError("--uncertainty-penalty is for --ensemble-aggregation uncertain; type that too, or leave it out")
+    if not models and use != SampledOptions.ensemble_aggregation:
+        raise UserError("--ensemble-aggregation says how a reward model is used; name one with --reward-model")
     if not 0 <= penalty < math.inf:
-        raise UserError(f"--disagreement-penalty must be 0 or more; got {penalty}")
+        raise UserError(f"--uncertainty-penalty must be 0 or more; got {penalty}")
 
 
 def check_evaluations(config: OnlineOptions) -> None:

@@ -88,14 +88,14 @@ def set_up(
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
     models = [_scorer(options, judges[name]) for name in names]
     judging.load()
-    refuse_other_zeros(options.reward_model_use, models)
+    refuse_other_zeros(options.ensemble_aggregation, models)
     gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
     environment, judge, gold = overseen(
         rewards,
         models,
         members=sum(scorer.model.members for scorer in models),
-        use=options.reward_model_use,
-        penalty=options.disagreement_penalty,
+        use=options.ensemble_aggregation,
+        penalty=options.uncertainty_penalty,
         gold=gold_rewards,
         gold_model=gold_model,
         environment=played,
@@ -191,7 +191,7 @@ def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
     unknown = [scorer.model.body.name for scorer in models if not scorer.model.comparable]
     if use != "mean" and unknown:
         raise UserError(
-            f"--reward-model-use {use} compares scores, and what 0 means to {unknown[0]} is not "
+            f"--ensemble-aggregation {use} compares scores, and what 0 means to {unknown[0]} is not "
             "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
         )
 

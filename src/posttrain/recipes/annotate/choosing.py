@@ -15,7 +15,7 @@ RANDOM, MOVED = "random", "moved"
 WAYS = (RANDOM, *WORTH, MOVED)
 
 
-def check_choice(way: str, *, ask: int, reward_model: str, models: str, moved_from: str) -> None:
+def check_choice(way: str, *, ask: int, reward_model: str, models: str, kl_from: str) -> None:
     """Refuse options that do not go together, before anything is read or sampled.
 
     Raises:
@@ -25,20 +25,20 @@ def check_choice(way: str, *, ask: int, reward_model: str, models: str, moved_fr
         raise unknown("way to choose", way, WAYS)
     if ask < 0:
         raise UserError(f"--ask must be 0 or more; got {ask}")
-    if not ask and (way != RANDOM or reward_model or moved_from):
-        raise UserError("--choose, --reward-model and --moved-from say which items to add; say how many with --ask")
+    if not ask and (way != RANDOM or reward_model or kl_from):
+        raise UserError("--choose, --reward-model and --kl-from say which items to add; say how many with --ask")
     if way in WORTH and not reward_model:
         raise UserError(f"--choose {way} asks an ensemble; name it with --reward-model")
     if reward_model and way not in WORTH:
         raise UserError(
             f"--choose {way} asks no reward model; leave out --reward-model, or type --choose {' or '.join(WORTH)}"
         )
-    if moved_from and way != MOVED:
-        raise UserError(f"--choose {way} looks at no earlier model; leave out --moved-from, or type --choose {MOVED}")
-    if way == MOVED and not (moved_from and models):
+    if kl_from and way != MOVED:
+        raise UserError(f"--choose {way} looks at no earlier model; leave out --kl-from, or type --choose {MOVED}")
+    if way == MOVED and not (kl_from and models):
         raise UserError(
             "--choose moved samples answers and asks how far the model is from an earlier one: name the one with "
-            "--models, and the other with --moved-from"
+            "--models, and the other with --kl-from"
         )
 
 

@@ -93,7 +93,7 @@ class Import:
     to tell it, in nats; for calibrated ones)."""
     reward_model: str = ""
     """The ensemble, trained by reward-model --ensemble 5: a run or a folder."""
-    moved_from: str = ""
+    kl_from: str = ""
     """For --choose moved: the one model whose answers people have judged before, named as in --models."""
     seed: int = 0
     """Seed of what is sampled, and of what is chosen by chance."""

@@ -22,7 +22,7 @@ class Attributes(ScoreOptions):
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "ratings pair_columns",
         "model": "gate_width",
-        "optimisation": "weights apart",
+        "optimisation": "weights decorrelate",
         "evaluation": "calibrate",
     }
     ratings: str = ""
@@ -34,7 +34,7 @@ class Attributes(ScoreOptions):
     weights: str = ""
     """Weights of attributes, such as "verbosity=-0.4 complexity=0". In units of their spread: 1 where it is not
     said, and 0 leaves one out. With pairs the gate begins there, and keeps the signs."""
-    apart: str = ""
+    decorrelate: str = ""
     """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and does not count
     itself."""
     epochs: float = 1.0
@@ -94,15 +94,17 @@ def weights_of(config: Attributes, names: Collection[str]) -> dict[str, float]:
             raise UserError(f"'{name}' has two --weights; keep one")
         said[name] = _weight(word, number)
     weights |= said
-    if config.apart and config.apart not in weights:
-        raise unknown("attribute", config.apart, weights)
-    if config.apart in said:
-        raise UserError(f"--apart {config.apart} does not count itself; leave it out of --weights")
-    if config.apart:
-        weights[config.apart] = 0.0
+    if config.decorrelate and config.decorrelate not in weights:
+        raise unknown("attribute", config.decorrelate, weights)
+    if config.decorrelate in said:
+        raise UserError(f"--decorrelate {config.decorrelate} does not count itself; leave it out of --weights")
+    if config.decorrelate:
+        weights[config.decorrelate] = 0.0
     if not any(weights.values()):
-        raise UserError("no attribute counts for anything; one needs a weight other than 0, and --apart another one")
-    return {name: weight for name, weight in weights.items() if weight or name == config.apart}
+        raise UserError(
+            "no attribute counts for anything; one needs a weight other than 0, and --decorrelate another one"
+        )
+    return {name: weight for name, weight in weights.items() if weight or name == config.decorrelate}
 
 
 def _weight(word: str, number: str) -> float:
