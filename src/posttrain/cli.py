@@ -46,36 +46,34 @@ SHARED: Mapping[str, Shared] = {
     "config": Shared(
         Path | None,
         None,
-        "A TOML file of options, such as the config.toml of a run; flags come on top of it.",
+        "TOML file of options, such as the config.toml of a run. Flags override it.",
         often=True,
     ),
     "dry_run": Shared(
         bool,
         False,
-        "Say what the run would take, and whether it fits. Batch, memory, time, disk; nothing is trained or written.",
+        "Estimate memory, time and disk of the run. Nothing is trained or written.",
         often=True,
     ),
-    "output": Shared(Path | None, None, "Directory to write, a new one below runs/ unless given.", often=True),
+    "output": Shared(Path | None, None, "Output directory; default: a new one in runs/.", often=True),
     "resume": Shared(
-        Path | None, None, "Run directory to go on with. As if it had never been interrupted.", often=True
+        Path | None, None, "Run directory to resume. The result is that of an uninterrupted run.", often=True
     ),
     "accept_changes": Shared(
         str,
         "",
-        'Options whose files, data or models may be others than when the resumed run began, such as "reward dataset".',
+        'With --resume: options whose files may have changed, such as "reward dataset".',
     ),
     "track": Shared(
-        str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps those it had."
+        str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps its own."
     ),
-    "track_project": Shared(str, "posttrain", "Project or experiment there."),
-    "track_name": Shared(str, "", "Name of the run there; unless given, that of its directory."),
-    "track_tags": Shared(str, "", "Tags of the run there, separated by commas."),
-    "callback": Shared(
-        str, "", "Classes called at the events of the run, such as watch.py:Watch; several in one text."
-    ),
-    "quiet": Shared(bool, False, "Hide progress; warnings are still printed."),
-    "json": Shared(bool, False, "End the output with one line of JSON."),
-    "debug": Shared(bool, False, "Show the traceback of an error."),
+    "track_project": Shared(str, "posttrain", "Tracker project or experiment."),
+    "track_name": Shared(str, "", "Tracker run name; default: the name of the run directory."),
+    "track_tags": Shared(str, "", "Tracker tags, comma-separated."),
+    "callback": Shared(str, "", "Callback classes, such as watch.py:Watch, space-separated."),
+    "quiet": Shared(bool, False, "Hide progress; still print warnings."),
+    "json": Shared(bool, False, "Print the result as one line of JSON, the last of the output."),
+    "debug": Shared(bool, False, "Show tracebacks of errors."),
 }
 """Each command says which it has; all have --debug."""
 

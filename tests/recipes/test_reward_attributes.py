@@ -299,7 +299,7 @@ def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, caps
         ({"weights": "kind"}, "cannot read the weight 'kind'"),
         ({"weights": "kind=much"}, "cannot read the weight 'kind=much'"),
         ({"weights": "kind=0 clear=0"}, "no attribute counts for anything"),
-        ({"weights": "kind=0", "apart": "clear"}, "no attribute counts for anything"),
+        ({"weights": "kind=0", "decorrelate": "clear"}, "no attribute counts for anything"),
         ({"weights": "kind=1 kind=2"}, "'kind' has two --weights"),
         ({"weights": "kind=2", "apart": "kind"}, "does not count itself; leave it out of --weights"),
         ({"ratings": ""}, "say what to learn with --ratings"),

@@ -51,26 +51,26 @@ TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that st
 
 @dataclass(frozen=True)
 class BestOfN(SampledOptions):
-    """Sample several answers to each prompt, and keep the best by any reward."""
+    """Best-of-n sampling: keep the completions of highest reward (rejection sampling)."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "sampling": "keep at_least",
         "run": "output adversarial_pairs annotation_items",
     }
     completions_per_prompt: int = 16
-    """Answers to each prompt: n."""
+    """Completions per prompt (n)."""
     keep: int = 1
-    """Answers of each prompt to keep, the best first; those that say the same count once."""
+    """Completions to keep per prompt, the best first; equal texts count once."""
     at_least: float | None = None
-    """Keep none that earned less; 1 keeps those that a verifier found right."""
+    """Minimum reward to be kept; 1 keeps what a verifier accepts. Default: none."""
     output: str = ""
-    """File to write, a conversation a line, as sft reads it. Its name ends with .jsonl. What is finished is kept
-    beside it until all is, so that the same command goes on where it was interrupted."""
+    """Output file (.jsonl) of conversations, for sft. Finished chunks are kept in a .part file, from which the same
+    command resumes."""
     adversarial_pairs: str = ""
-    """File for adversarial pairs, as reward-model reads them. Of prompts to which gold finds another answer better
-    than the one that the reward likes best."""
+    """Output file for adversarial pairs, for reward-model; needs a gold reward. (chosen: highest gold, rejected:
+    highest reward), where the two rewards rank them differently."""
     annotation_items: str = ""
-    """File for items, as annotate import reads them. The answer that the reward likes best, and one by chance."""
+    """Output file for items of two completions, for annotate import. The one of highest reward, and a random one."""
 
 
 class Earned(NamedTuple):

@@ -32,29 +32,28 @@ from posttrain.training.saved import SavedModel, saved_model
 
 @dataclass(frozen=True)
 class ExportMerge:
-    """Merge an adapter into its base, and write a whole model with tokenizer, chat template and model card."""
+    """Merge a LoRA adapter into its base model; write weights, tokenizer, chat template and model card."""
 
     model: str = ""
-    """What to export: a run, a checkpoint, or an adapter's folder. A run stands for its best or latest checkpoint."""
+    """Run, checkpoint, or adapter folder to export. A run means its best checkpoint, or else its latest."""
     output: str = ""
-    """The folder to write; it must not exist, or be empty."""
+    """Output folder; must not exist or be empty."""
     title: str = ""
-    """What the model card calls it; unless given, the folder's name."""
+    """Title of the model card; default: the folder's name."""
     dtype: str = "auto"
-    """float32, bfloat16, or auto: the base's own. The number format of the weights."""
+    """Dtype of the weights: float32, bfloat16, or auto (the base's)."""
 
 
 @dataclass(frozen=True)
 class ExportHF:
-    """Write what was trained as a Hugging Face folder with tokenizer, chat template and model card."""
+    """Export to a Hugging Face folder with tokenizer, chat template and model card."""
 
     model: str = ""
-    """What to export: a run, a checkpoint, or a folder of a model or an adapter. A run stands for its best or
-    latest checkpoint."""
+    """Run, checkpoint, model or adapter folder to export. A run means its best checkpoint, or else its latest."""
     output: str = ""
-    """The folder to write; it must not exist, or be empty."""
+    """Output folder; must not exist or be empty."""
     title: str = ""
-    """What the model card calls it; unless given, the folder's name."""
+    """Title of the model card; default: the folder's name."""
 
 
 @dataclass(frozen=True)

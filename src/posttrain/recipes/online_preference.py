@@ -47,28 +47,27 @@ from posttrain.training.settings import check_settings
 
 @dataclass(frozen=True)
 class OnlinePreference(OnlineOptions):
-    """Train a policy on pairs of its own completions, ranked by a reward: online or iterated DPO."""
+    """Online or iterated DPO: preference optimisation on the policy's own completions, ranked by a reward."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "optimisation": "algorithm rounds updates_per_round pairs_per_step",
     }
     algorithm: str = "dpo"
-    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
+    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
     rounds: int = 20
     """Rounds of sampling, pairing and updates."""
     updates_per_round: int = 1
-    """Updates on the pairs of a round; with one, each learns from what the policy is now: online."""
+    """Updates per round, 1: fully online."""
     pairs_per_step: int = 16
-    """Pairs in an update, if the round has as many."""
+    """Pairs per update, if the round has as many."""
     pairing: str = "best-worst"
-    """Which completions of a prompt make pairs: best-worst, or all of which one earned more."""
+    """Pairs per prompt: best-worst, or all (every two completions of unequal reward)."""
     margin: float = 0.0
-    """Leave out pairs whose rewards differ by less."""
+    """Minimum reward difference of a pair."""
     ref_sync_every: int = 0
-    """Rounds between updates of the reference, 0: never. It becomes the policy as it is then; with 0 it stays the
-    policy before training."""
+    """Copy the policy into the reference every N rounds, 0: never."""
     lr: float = 1e-6
-    """Peak learning rate. Reached over the first --warmup-steps rounds; LoRA usually needs about ten times as much."""
+    """Peak learning rate. Warmup counts rounds. LoRA usually needs about ten times as much."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from posttrain.training.saved import began_from
 
 @dataclass(frozen=True)
 class Scoring(ScoreOptions):
-    """Train a reward model on preferences. On ratings of attributes: posttrain reward-model-attributes."""
+    """Reward modelling on preference pairs (Bradley-Terry). On ratings: reward-model-attributes."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "optimisation": "margin label_smoothing center_rewards length_debias",
@@ -56,22 +56,22 @@ class Scoring(ScoreOptions):
         "evaluation": "calibrate",
     }
     pairs_per_step: int = 16
-    """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""
+    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one."""
     label_smoothing: float = 0.0
-    """Assumed share of choices that are the wrong way round; below 0.5."""
+    """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
     margin: float = 0.0
-    """Demanded difference of scores, times the pair's strength. `strength` or `margin` of its row; 1 is usual."""
+    """Coefficient of the pair's margin in the loss. The margin is `margin` or `strength` of its row; 1 is usual."""
     center_rewards: float = 0.0
-    """Weight of a penalty on the sum of a pair's scores. It makes scores of different prompts comparable; 0.01 is
-    usual."""
+    """Coefficient of a loss that centres scores at 0. It is (chosen + rejected)^2, and makes scores comparable across
+    prompts; 0.01 is usual."""
     ensemble: int = 1
-    """Heads on one trunk, each on its own bootstrap sample. Their disagreement says where the scores are not to be
-    trusted."""
+    """Ensemble size: heads on a shared trunk. Each trains on its own bootstrap sample; their disagreement estimates
+    epistemic uncertainty."""
     length_debias: float = 0.0
-    """Weight of learning length apart from the score. Length is left out of the score then; 1 is usual."""
+    """Weight of length debiasing (ODIN), 0: off. A second head absorbs length; 1 is usual."""
     calibrate: bool = True
-    """Fit a temperature on held-out pairs, and divide by it. A difference of scores is then the log-odds that
-    people agree."""
+    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
+    preferred."""
 
 
 class ScoringResult(FeedbackResult):

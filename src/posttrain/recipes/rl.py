@@ -78,36 +78,38 @@ from posttrain.types import Group
 
 @dataclass(frozen=True)
 class RL(OnlineOptions):
-    """Train a policy by reinforcement learning."""
+    """Reinforcement learning from rewards."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "optimisation": "algorithm steps updates_per_step",
     }
     algorithm: str = "grpo"
-    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
+    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
     steps: int = 100
-    """Steps: batches to sample and learn from."""
+    """RL steps: batches sampled."""
     max_refills: int = 3
-    """For an algorithm that throws groups away (dapo): how often others are sampled in their place, at most."""
+    """Dynamic sampling (dapo): maximum number of times to resample filtered groups."""
     updates_per_step: int = 1
-    """Updates on each batch; above 1 the later ones are off-policy, which is what clipping is for."""
+    """Updates per batch (PPO epochs). Above 1, the later ones are off-policy."""
     length_penalty: float = 0.0
-    """Take so much off for the longest completion of an easy prompt; less for shorter ones and harder prompts."""
+    """Maximum length penalty, 0: off. Grows with a completion's length and with the success rate of its prompt."""
     ref_sync_every: int = 0
-    """Every so many steps the reference becomes the policy as it is then; 0: it stays the policy before training."""
+    """Copy the policy into the reference every N steps, 0: never."""
     tis_cap: float = 0.0
-    """Weigh tokens by policy over sampler, at most this (2 is usual), where engine and trainer differ; 0: no."""
+    """Truncated importance sampling: cap of the token ratio trainer / engine, 0: off. 2 is usual; corrects for the
+    mismatch between the engine's and the trainer's logprobs."""
     kl_budget: float = 0.0
-    """Stop once the policy is so many nats per answer from where it began, on held-out tasks; the best checkpoint is
-    then the best of those within. 0: it may go as far as it likes."""
+    """Stop when the KL of the policy to the initial policy on held-out tasks exceeds this, in nats per completion, 0:
+    off. The best checkpoint is then the best one within the budget."""
     critic: str = "trunk"
-    """For an algorithm with a critic: a row on the policy's own trunk, or a network of its own (trunk or own)."""
+    """Critic of actor-critic algorithms: trunk or own. trunk is a value head on the policy's trunk, own a separate
+    network."""
     critic_lr: float = 1e-4
-    """Learning rate of what is the critic's own; constant. For --critic own of a larger model 2e-6 is usual."""
+    """Learning rate of the critic; constant. 2e-6 is usual for --critic own with larger models."""
     pretraining_dataset: str = ""
-    """For an algorithm that learns text beside (ppo-ptx): a file, folder, glob or hub id with a column `text`."""
+    """Pretraining corpus of ppo-ptx: a file, folder, glob or hub id with a column `text`."""
     pretraining_per_step: int = 16
-    """Texts in each update; each is cut at --max-prompt-tokens."""
+    """Pretraining texts per update; each is truncated at --max-prompt-tokens."""
 
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures

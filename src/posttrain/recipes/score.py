@@ -50,31 +50,30 @@ class ScoreCompletions(JudgeOptions):
         "run": "precision seed",
     }
     dataset: str = ""
-    """Completions: a file, folder, glob or hub id. With the columns prompt or messages, completion,
-    answer and perhaps id; or a run, whose samples.jsonl is read."""
+    """Completions: a file, folder, glob, hub id or run. With the columns prompt or messages, completion, answer and
+    optionally id; of a run, its samples.jsonl."""
     reward: str = ""
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME."""
     reward_model: str = ""
-    """Reward models: runs, folders or hub ids. In quotes where there are spaces."""
+    """Reward models: runs, folders or hub ids, space-separated."""
     ensemble_aggregation: str = "mean"
-    """Aggregation of an ensemble: mean, worst or uncertain. uncertain is the mean less --uncertainty-penalty x
-    variance."""
+    """Ensemble: mean, worst or uncertain. uncertain: mean - --uncertainty-penalty x variance."""
     uncertainty_penalty: float = 0.5
-    """Weight of the variance of the members' scores. For --ensemble-aggregation uncertain."""
+    """Weight of the ensemble variance, with --ensemble-aggregation uncertain."""
     seed: int = 0
-    """Seed of the judges' draws."""
+    """Random seed of the judges."""
     output: str = ""
-    """Write every row with its scores and explanations to this file; its name ends with .jsonl."""
+    """Output file (.jsonl) of rows with scores and explanations."""
     columns: str = ""
-    """Which columns to read, such as "completion=response answer=final"."""
+    """Column mapping, such as "completion=response answer=final"."""
     split: str = ""
-    """Which part of a folder or hub data set; "train" unless given."""
+    """Split of a folder or hub dataset; default: "train"."""
     limit: int | None = None
-    """The maximum number of rows, from the beginning; all by default."""
+    """Maximum number of rows; default: all."""
     precision: str = "auto"
-    """float32, bfloat16, or auto, for reward models. auto takes the faster one."""
+    """float32, bfloat16 or auto, for reward models. auto: the faster one."""
     microbatch_tokens: int = 4096
-    """Tokens that a reward model computes at once."""
+    """Maximum tokens per forward pass of a reward model."""
 
 
 @dataclass(frozen=True)

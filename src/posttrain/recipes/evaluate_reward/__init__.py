@@ -37,7 +37,7 @@ AT_A_TIME = 64  # prompts between two steps of the progress bar
 
 @dataclass(frozen=True)
 class EvaluateReward:
-    """Measure how well a reward model judges held-out pairs."""
+    """Accuracy and calibration of a reward model on held-out pairs."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset ties split columns limit exclude max_tokens system prompt_template",
@@ -46,29 +46,29 @@ class EvaluateReward:
     dataset: str = ""
     """Held-out pairs: a file, folder, glob or hub id. In any layout that training reads."""
     ties: str = ""
-    """Pairs that people found equally good (rows with `tie`). A file as annotate export --to ties writes it."""
+    """Tied pairs (rows with `tie`). A file as annotate export --to ties writes it."""
     model: str = ""
-    """Reward model: a run, checkpoint, folder or hub id. A run stands for its best checkpoint, or its latest."""
+    """Reward model: run, checkpoint, folder or hub id. A run means its best checkpoint, or else its latest."""
     baseline: str = ""
-    """Reward model to compare with, on the same pairs. The difference gets its interval."""
+    """Reward model to compare with on the same pairs (paired difference)."""
     max_tokens: int = 2048
-    """Tokens of the longest prompt and response. Pairs with a longer one are left out, and counted."""
+    """Maximum tokens of prompt and response. Pairs with a longer one are left out, and counted."""
     columns: str = ""
-    """Columns to read, such as "chosen=better rejected=worse"."""
+    """Column mapping, such as "chosen=better rejected=worse"."""
     split: str = ""
-    """Split of a folder or hub data set; "test" unless given."""
+    """Split of a folder or hub dataset; default: "test"."""
     limit: int | None = None
-    """Rows to use, from the first; all unless given."""
+    """Maximum number of rows; default: all."""
     exclude: str = ""
-    """Training pairs, whose prompts are left out here and counted."""
+    """Training pairs to decontaminate against. Their prompts are left out, and counted."""
     system: str | None = None
-    """System message, in place of the data's own; give the one that the model was trained with."""
+    """System message; use the training one. Replaces the data's own."""
     prompt_template: str = "{prompt}"
-    """Text around each of the user's messages; give the one that the model was trained with."""
+    """Template of each user message; use the training one."""
     precision: str = "auto"
-    """float32, bfloat16, or auto, which takes the faster one."""
+    """float32, bfloat16, or auto (the faster one)."""
     microbatch_tokens: int = 4096
-    """Tokens of one forward pass."""
+    """Maximum tokens per forward pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from posttrain.types import Preference, Rated
 
 @dataclass(frozen=True)
 class Attributes(ScoreOptions):
-    """Train a reward model on ratings of several attributes."""
+    """Multi-attribute reward model with a prompt-conditioned gate, trained on ratings (ArmoRM)."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "ratings pair_columns",
@@ -26,41 +26,38 @@ class Attributes(ScoreOptions):
         "evaluation": "calibrate",
     }
     ratings: str = ""
-    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (HelpSteer2's and
-    UltraFeedback's, too)."""
+    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (or as HelpSteer2 and
+    UltraFeedback have them)."""
     dataset: str = ""
-    """Pairs that train the gate; it learns what each attribute counts for after a prompt. Without them --weights
-    says it."""
+    """Preference pairs that train the gate; without them --weights is used."""
     weights: str = ""
-    """Weights of attributes, such as "verbosity=-0.4 complexity=0". In units of their spread: 1 where it is not
-    said, and 0 leaves one out. With pairs the gate begins there, and keeps the signs."""
+    """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
+    one out. With pairs they initialise the gate, which keeps the signs."""
     decorrelate: str = ""
-    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and does not count
-    itself."""
+    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
     epochs: float = 1.0
-    """Passes over the ratings; less than one for a part of them."""
+    """Number of epochs over the ratings; may be a fraction."""
     pairs_per_step: int = 16
-    """Rated responses in a batch."""
+    """Rated responses per batch."""
     max_tokens: int = 1024
-    """Tokens of the longest prompt and response. Longer ones are left out, and counted."""
+    """Maximum tokens of prompt and response. Longer ones are left out, and counted."""
     columns: str = ""
     """Columns of the ratings, such as "prompt=question completion=answer"."""
     pair_columns: str = ""
-    """Columns of the pairs, such as "chosen=better rejected=worse"."""
+    """Column mapping of the pairs, such as "chosen=better rejected=worse"."""
     limit: int | None = None
-    """Rows of each file to use, from the first; all unless given."""
+    """Maximum number of rows per file; default: all."""
     eval_dataset: str = ""
-    """Held-out pairs; those whose prompt is also in --dataset are left out of them, and ratings of theirs are not
-    learned."""
+    """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
     eval_share: float = 0.0
-    """Share of ratings and pairs to hold out. Equal prompts are held out together."""
+    """Fraction of ratings and pairs to hold out, split by prompt."""
     eval_limit: int = 300
-    """Held-out ratings, and pairs, to use."""
+    """Maximum number of held-out ratings, and of held-out pairs."""
     gate_width: int = 64
-    """Hidden units of the gate, 0: a constant gate. With 0 the attributes count for the same after every prompt."""
+    """Hidden units of the gate, 0: same weights for all prompts."""
     calibrate: bool = True
-    """Fit a temperature on held-out pairs, and divide by it. A difference of scores is then the log-odds that
-    people agree."""
+    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
+    preferred."""
 
 
 def read(config: Attributes) -> tuple[Sides[Rated], Sides[tuple[Preference, ...]] | None]:
