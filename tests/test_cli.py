@@ -215,7 +215,7 @@ def test_version(run):
         ("models pul", "unknown command 'models pul'; did you mean 'models pull'?"),
         ("models pull smollm2-135m", "unknown packaged model 'smollm2-135m'; did you mean 'smollm2-135m-instruct'?"),
         ("--steps 3", "the command comes first, then its options; got '--steps'; see posttrain --help"),
-        ("explain", "say which algorithm: posttrain explain NAME, one of"),
+        ("explain", "an algorithm is required: posttrain explain NAME, one of"),
         ("explain grop", "unknown algorithm 'grop'; did you mean 'grpo'?"),
         ("rl --algorithm grop --clip-low 3", "unknown algorithm 'grop'; did you mean 'grpo'?"),
         ("rl --kl-coeficient 3", "unknown option '--kl-coeficient'; did you mean '--kl-coefficient'?"),
@@ -248,7 +248,7 @@ def test_version(run):
         ("plan rl --dataset x", "plan is an option of the commands that train now; type: posttrain rl --dry-run"),
         ("plan", "plan is an option of the commands that train now; type: posttrain COMMAND --dry-run"),
         ("online-preference --iterate 5", "unknown option '--iterate'"),
-        ("report", "say which run to report on: posttrain report RUN"),
+        ("report", "a run is required: posttrain report RUN"),
         ("report nowhere", "no run at nowhere; expected a run directory"),
         ("sft --resume nowhere", "no run at nowhere; expected a run directory"),
         ("sft --config nowhere.toml", "no configuration at nowhere.toml"),
@@ -629,11 +629,11 @@ def test_report_of_a_run_of_several_parts(run, here):
         ),
         (
             ["--track-project", "p"],
-            "--track-project, --track-name and --track-tags are for a tracker; name one with --tra",
+            "--track-project, --track-name and --track-tags need a tracker: pass --tra",
         ),
         (
             ["--track-tags", "t"],
-            "--track-project, --track-name and --track-tags are for a tracker; name one with --track",
+            "--track-project, --track-name and --track-tags need a tracker: pass --track",
         ),
     ],
 )

@@ -222,11 +222,11 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     """Run a command and show its result."""
     *parts, shared = read(name, argv)
     if getattr(shared, "resume", None) and getattr(shared, "output", None):
-        raise UserError("--resume goes on in the run's own directory; leave out --output")
+        raise UserError("--resume continues in the run's own directory; leave out --output")
     passed = {key: getattr(shared, key) for key in ("output", "resume", "quiet") if key in command.shared}
     if accepted := getattr(shared, "accept_changes", "").split():
         if not getattr(shared, "resume", None):
-            raise UserError("--accept-changes is for a run that goes on; type --resume RUN too")
+            raise UserError("--accept-changes needs --resume RUN; pass it too")
         passed["accept_changes"] = accepted
     if "track" in command.shared:
         passed |= _watching(shared)
@@ -257,7 +257,7 @@ def _watching(shared: Any) -> dict[str, Any]:
     names = tuple(filter(None, (name.strip() for name in shared.track.split(","))))
     tags = tuple(filter(None, (tag.strip() for tag in shared.track_tags.split(","))))
     if not names and (tags or shared.track_name or shared.track_project != SHARED["track_project"][1]):
-        raise UserError("--track-project, --track-name and --track-tags are for a tracker; name one with --track")
+        raise UserError("--track-project, --track-name and --track-tags need a tracker: pass --track")
     tracking = Tracking(names, shared.track_project, shared.track_name, tags) if names else None
     try:
         specs = shlex.split(shared.callback)

@@ -26,7 +26,7 @@ class Report:
 def report(config: Report) -> Path:
     """Write the page and return its path."""
     if not config.runs:
-        raise UserError("say which run to report on: posttrain report RUN, or several to compare: posttrain report A B")
+        raise UserError("a run is required: posttrain report RUN, or several to compare: posttrain report A B")
     runs = [read_run(path) for path in config.runs]
     if len(runs) > 1:
         return compare_report(runs, config.output or Path("comparison.html"))
@@ -162,7 +162,7 @@ def explain(config: Explain) -> str:
     from posttrain.algorithms import ALGORITHMS, catalogue
 
     if not config.name:
-        raise UserError(f"say which algorithm: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
+        raise UserError(f"an algorithm is required: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
     return catalogue.explain(config.name)
 
 

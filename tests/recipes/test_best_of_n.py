@@ -103,7 +103,7 @@ def test_prompts_with_an_answer_that_no_reward_applies_to_are_left_out_and_count
     assert (found.prompts, found.kept) == (3, 2)
     assert found.notes[-1] == "1 of 3 prompts were left out: no reward applies to one of their answers"
     (tmp_path / "none.py").write_text("def never(completions): return [None] * len(completions)\n")
-    with pytest.raises(RewardError, match="no reward applies to all answers of any of the 3 prompts"):
+    with pytest.raises(RewardError, match="no reward applies to all completions of any of the 3 prompts"):
         run(replace(config, reward=f"{tmp_path}/none.py:never", output=str(tmp_path / "n.jsonl")), quiet=True)
 
 
@@ -169,8 +169,8 @@ def test_prompts_are_sampled_a_few_at_a_time_each_by_draws_of_its_own(config, en
         ({"completions_per_prompt": 0}, "--completions-per-prompt must be 1 or more"),
         ({"at_least": math.nan}, "--at-least must be a number"),
         ({"temperature": 0.0}, "--temperature must be above 0"),
-        ({"dataset": ""}, "say which prompts with --dataset"),
-        ({"reward": ""}, "say how answers are judged"),
+        ({"dataset": ""}, "--dataset is required"),
+        ({"reward": ""}, "a reward is required"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_nothing_is_written(config, options, message, tmp_path):

@@ -88,7 +88,7 @@ def test_an_ensemble_learns_and_its_members_differ(config, tmp_path):
     assert read_run(again.run).metrics[1]["loss"] == read_run(same.run).metrics[1]["loss"]
     with pytest.raises(ModelError, match="with 3 members; an ensemble of 2"):
         run(replace(config, model=str(found.run), ensemble=2), output=tmp_path / "two", quiet=True)
-    with pytest.raises(UserError, match=r"takes one score apart.*has 3"):
+    with pytest.raises(UserError, match=r"needs a single head.*has 3"):
         run(replace(config, model=str(found.run), length_debias=1.0), output=tmp_path / "apart", quiet=True)
 
 
@@ -249,15 +249,15 @@ def test_pairs_that_were_trained_on_or_are_too_long_are_not_judged(config, tmp_p
     assert found.summary()["n"] == 2
     assert any("3 pairs left out: their prompt is in" in note for note in found.notes)
     assert any("1 prompts left out: over 256 tokens" in note for note in found.notes)
-    with pytest.raises(UserError, match="no pair is left to judge"):
+    with pytest.raises(UserError, match="no pair is left to evaluate on"):
         evaluate_reward.run(replace(asked, max_tokens=3), output=tmp_path / "none", quiet=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": ""}, "say which reward model with --model"),
-        ({"dataset": ""}, "say what to judge with --dataset"),
+        ({"model": ""}, "--model is required"),
+        ({"dataset": ""}, "--dataset is required"),
     ],
 )
 def test_a_suite_that_cannot_be_run_is_refused(changes, message, model, config, tmp_path):

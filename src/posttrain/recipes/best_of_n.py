@@ -186,7 +186,7 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
             best = [max(zip(*told, strict=True))[1] for told in zip(seen.whole, seen.rewards, strict=True)]
             progress.step(min(start + TOGETHER, every), **({"best": fmean(best)} if seen.rewards else {}))
     if not seen.rewards:
-        raise RewardError(f"no reward applies to all answers of any of the {every} prompts; name another one")
+        raise RewardError(f"no reward applies to all completions of any of the {every} prompts; use another one")
     if seen.lost:
         failed = ", or an episode of them failed" if config.environment else ""
         left = f"{seen.lost} of {every} prompts were left out"

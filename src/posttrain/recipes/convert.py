@@ -73,7 +73,7 @@ class ConvertResult:
 def run(config: Convert) -> ConvertResult:
     """Read, convert and write; the file is there when all of it is, or not at all."""
     if not config.dataset:
-        raise UserError("say what to read with --dataset: a file, folder, glob or hub id")
+        raise UserError("--dataset is required: a file, folder, glob or hub id")
     if config.to not in TARGETS:
         raise unknown("layout", config.to, TARGETS)
     path = jsonl.new_file(config.output)

@@ -269,7 +269,7 @@ def _prepare(config: Evaluate) -> _Parts:
     """Find everything but the weights; whatever is wrong with the options shows here, before anything is written."""
     answers, temperature = config.decodings().get("sampled", (1, 1.0))
     if answers < 1 or config.max_new_tokens < 1:
-        raise UserError("--samples and --max-new-tokens must be 1 or more; greedy answers alone: --greedy")
+        raise UserError("--samples and --max-new-tokens must be 1 or more; for greedy decoding only, type --greedy")
     if temperature <= 0:
         raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
     judging = judges_in(config, lambda name: saved_model(name).where)
@@ -278,8 +278,7 @@ def _prepare(config: Evaluate) -> _Parts:
     )
     if rewards is None:
         raise UserError(
-            'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or '
-            "with --judge"
+            'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with --judge'
         )
     played = load_environment(config.environment, config.environment_args) if config.environment else None
     environment = overseen(rewards, environment=played).environment
@@ -321,10 +320,10 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
     if not config.dataset and config.environment:
         own = list(environment.environment.tasks("heldout", config.seed))[: config.limit]
         if not own:
-            raise UserError(f"{config.environment} has no held-out tasks of its own; name some with --dataset")
+            raise UserError(f"{config.environment} has no held-out tasks of its own; pass --dataset")
         return own, []
     if not config.dataset:
-        raise UserError("say what to evaluate on with --dataset: a file or folder, a hub id, or gym:NAME")
+        raise UserError("--dataset is required: a file or folder, a hub id, or gym:NAME")
     gym, part = config.dataset.startswith("gym:"), split_for(config.dataset, "test")
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns) if config.columns else None,

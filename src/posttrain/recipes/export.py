@@ -148,7 +148,7 @@ class _Made:
 def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
     """Whatever is wrong with the options shows here, before weights are loaded."""
     if not config.model or not config.output:
-        raise UserError("say what to export with --model RUN, CHECKPOINT or FOLDER, and where to with --output FOLDER")
+        raise UserError("--model RUN, CHECKPOINT or FOLDER and --output FOLDER are required")
     if isinstance(config, ExportMerge) and config.dtype not in ("auto", *DTYPES):
         raise unknown("--dtype", config.dtype, ("auto", *DTYPES))
     target = Path(config.output).expanduser()
@@ -158,7 +158,7 @@ def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
     if not Path(where).is_dir():
         raise UserError(f"'{config.model}' is no folder here; export takes a run, a checkpoint or a model's folder")
     if isinstance(config, ExportMerge) and not is_adapter(where):
-        raise UserError(f"'{saved.title}' is a whole model, so there is nothing to merge; type: posttrain export hf")
+        raise UserError(f"'{saved.title}' is not an adapter, so there is nothing to merge; type: posttrain export hf")
     return saved, str(Path(where).resolve()), target
 
 

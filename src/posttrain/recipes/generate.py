@@ -166,7 +166,7 @@ def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = 
 def _check(config: Generate) -> None:
     given = [name for name in ("prompt", "prompts", "chat") if getattr(config, name)]
     if len(given) > 1:
-        raise UserError(f"--{given[0]} and --{given[1]} both say what to ask; give one of them")
+        raise UserError(f"--{given[0]} and --{given[1]} exclude each other; pass one of them")
     if config.n < 1 or config.max_new_tokens < 1:
         raise UserError("--n and --max-new-tokens must be 1 or more")
     if config.n > 1 and (config.greedy or config.chat):
@@ -198,7 +198,7 @@ def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
         prompts = [config.prompt or "".join(said)]
     asked = [prompt.strip() for prompt in prompts if prompt.strip()]
     if not asked:
-        raise UserError('there is nothing to ask; type --prompt "...", give a file with --prompts, or type --chat')
+        raise UserError('a prompt is required: --prompt "...", --prompts FILE, or --chat')
     return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]
 
 

@@ -192,11 +192,11 @@ def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAl
     check_sampling(config)
     check_evaluations(config)
     if isinstance(algorithm, UnpairedAlgorithm):
-        raise UserError(
-            f"{config.algorithm} learns from single responses, and pairs are made here; type --algorithm dpo"
-        )
+        raise UserError(f"{config.algorithm} is unpaired, and online-preference trains on pairs; type --algorithm dpo")
     if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
-        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --ref-sync-every")
+        raise UserError(
+            f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"
+        )
     if config.pairing not in PAIRINGS:
         raise unknown("pairing", config.pairing, PAIRINGS)
     if config.completions_per_prompt < 2:

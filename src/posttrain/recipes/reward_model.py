@@ -150,7 +150,7 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
     )
     if config.length_debias:
         if model.members > 1:
-            raise UserError(f"--length-debias takes one score apart; {config.model} has {model.members}")
+            raise UserError(f"--length-debias needs a single head; {config.model} has {model.members}")
         model = with_length_head(model, seed=config.seed)
     chat = ChatFormat(tokenizer, model.body.stop_ids)
     pairs = feedback.tokenize(config, RANKINGS, sides, chat, model.body.context)
@@ -188,7 +188,7 @@ def _check(config: Scoring) -> None:
     if not 0 <= config.label_smoothing < 0.5:
         raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
     if config.length_debias and config.ensemble > 1:
-        raise UserError("--length-debias takes one score apart into quality and length; leave out --ensemble")
+        raise UserError("--length-debias needs a single head; leave out --ensemble")
 
 
 def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:

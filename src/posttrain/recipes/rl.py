@@ -245,16 +245,16 @@ def _pretraining(config: RL) -> list[str]:
     """The texts of which something can be learned."""
     found = [text for text in load_texts(config.pretraining_dataset, seed=config.seed) if len(text.split()) > 1]
     if not found:
-        raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
+        raise UserError(f"no text in {config.pretraining_dataset} has two words or more")
     return found
 
 
 def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
     """Why training on would only game the reward, by what the last evaluations found; "" where it would not."""
     if rows and past_budget(rows[-1], config.kl_budget):
-        return f"{rows[-1][PREFIX + KL]:.1f} nats from where it began (--kl-budget {config.kl_budget:g})"
+        return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (--kl-budget {config.kl_budget:g})"
     if past_best(rows, config.stop_after, chosen_by(setup)):
-        return f"no better for {config.stop_after} evaluations (--stop-after)"
+        return f"no improvement for {config.stop_after} evaluations (--stop-after)"
     return ""
 
 
@@ -271,8 +271,8 @@ def _say_if_none_is_best(config: RL, session: Session) -> None:
     done = session.finished or session.step == config.steps
     if config.kl_budget and done and checkpoint.best(session.directory.checkpoints) is None:
         session.progress.say(
-            "no evaluation after a step was within --kl-budget, so there is no best checkpoint; evaluate "
-            "more often with --eval-every, or learn more slowly with --lr"
+            "no evaluation after a step was within --kl-budget, so there is no best checkpoint; use a smaller "
+            "--eval-every or --lr"
         )
 
 
@@ -346,7 +346,7 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
     check_sampling(config)
     check_evaluations(config)
     if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):
-        raise UserError("--kl-budget is read on held-out tasks, and must be 0 or more; give --eval-every too")
+        raise UserError("--kl-budget must be 0 or more, and needs evaluations: pass --eval-every too")
     if not 0 < config.critic_lr < math.inf:
         raise UserError(f"--critic-lr must be above 0; got {config.critic_lr}")
     if config.critic not in CRITICS:
@@ -354,22 +354,22 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
     if critic := declared(algorithm, CriticValues):
         if critic.warmup_steps >= config.steps:
             raise UserError(
-                f"in all {config.steps} steps the critic would learn alone; type --steps above "
+                f"critic warmup covers all {config.steps} steps, so the policy is never updated; type --steps above "
                 f"{critic.warmup_steps}, or a smaller --critic-warmup-steps"
             )
     elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
         raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
     if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
-        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --ref-sync-every")
-    if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
         raise UserError(
-            f"{config.algorithm} compares with completions that are not penalised; leave out --length-penalty"
+            f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"
         )
+    if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
+        raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out --length-penalty")
     if bool(config.pretraining_dataset) != bool(algorithm.extra_losses):
         raise UserError(
-            f"{config.algorithm} learns from text beside; name it with --pretraining-dataset"
+            f"{config.algorithm} needs a pretraining corpus; pass --pretraining-dataset"
             if algorithm.extra_losses
-            else f"{config.algorithm} learns from no text; leave out --pretraining-dataset, or type --algorithm ppo-ptx"
+            else f"{config.algorithm} has no pretraining loss; leave out --pretraining-dataset, or use ppo-ptx"
         )
 
 

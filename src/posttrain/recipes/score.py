@@ -214,10 +214,10 @@ def _at_a_time(
 def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment, JudgeModels]:
     """Find everything; reward models come last, because they take longest to load."""
     if not config.dataset:
-        raise UserError("say what to score with --dataset: a jsonl or parquet file or folder, a hub id, or a run")
+        raise UserError("--dataset is required: a jsonl or parquet file or folder, a hub id, or a run")
     if not (config.reward or config.reward_model or config.judge):
         raise UserError(
-            'say how completions are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
+            'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
             "or with --reward-model or --judge"
         )
     check_reward_models(config.reward_model, config.ensemble_aggregation, config.uncertainty_penalty)

@@ -288,7 +288,7 @@ def _check(config: SFT) -> None:
 def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation], tuple[str, ...]]:
     """What to learn, what to hold out, and what to tell the user of the rest."""
     if bool(config.dataset) == bool(config.environment):
-        raise UserError("say what to train on with --dataset: a file, folder, glob or hub id, or with --environment")
+        raise UserError("--dataset or --environment is required; --dataset is a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
 
     def tasks(source: str, limit: int | None = None) -> list[Task]:
@@ -319,7 +319,7 @@ def _shown(config: SFT) -> list[Conversation]:
     environment = load_environment(config.environment, config.environment_args)
     found = [tuple(conversation) for conversation in environment.demonstrations(config.seed)]
     if not found:
-        raise UserError(f"{config.environment} has no demonstrations of its own; give some with --dataset")
+        raise UserError(f"{config.environment} has no demonstrations of its own; pass --dataset")
     return found
 
 

@@ -62,8 +62,8 @@ class SampledOptions(JudgeOptions):
     uncertainty_penalty: float = 0.5
     """Weight of the ensemble variance, with --ensemble-aggregation uncertain."""
     gold: str = ""
-    """Gold rewards: logged, never optimised. In rl they are read on held-out tasks, select the best checkpoint and
-    drive --stop-after."""
+    """Gold rewards: logged, never optimised. Read by rl on held-out tasks. The best checkpoint and --stop-after go by
+    gold, where it is given."""
     gold_model: str = ""
     """Reward model as gold reward, such as a larger one. With --gold, their weighted sum."""
     environment: str = ""
@@ -190,19 +190,19 @@ def check_sampling(config: SampledOptions) -> None:
     """
     if not 0 < config.temperature < math.inf:
         raise UserError(
-            f"--temperature must be above 0, or every completion of a group is the same; got {config.temperature}"
+            f"--temperature must be above 0, or all completions of a group are equal; got {config.temperature}"
         )
     check_reward_models(config.reward_model, config.ensemble_aggregation, config.uncertainty_penalty)
     if not config.cache_gb > 0:
         raise UserError(f"--cache-gb must be above 0; got {config.cache_gb}")
     if not (config.dataset or config.environment):
-        raise UserError("say which prompts with --dataset: a hub id, a file or folder, or gym:NAME")
+        raise UserError("--dataset is required: a hub id, a file or folder, or gym:NAME")
     if config.environment_args and not config.environment:
-        raise UserError("--environment-args are arguments of an --environment; type that too")
+        raise UserError("--environment-args needs --environment; pass it too")
     if config.schedule not in SCHEDULES:
         raise unknown("schedule", config.schedule, SCHEDULES)
     if config.max_episode_tokens < 0 or not 0 <= config.max_lost <= 1:
-        raise UserError("--max-episode-tokens must be 0 or more, and --max-lost a share from 0 to 1")
+        raise UserError("--max-episode-tokens must be 0 or more, and --max-lost a fraction from 0 to 1")
 
 
 def check_reward_models(models: str, use: str, penalty: float) -> None:
@@ -212,9 +212,9 @@ def check_reward_models(models: str, use: str, penalty: float) -> None:
         UserError: names the option, and what it must be.
     """
     if use != "uncertain" and penalty != SampledOptions.uncertainty_penalty:
-        raise UserError("--uncertainty-penalty is for --ensemble-aggregation uncertain; type that too, or leave it out")
+        raise UserError("--uncertainty-penalty needs --ensemble-aggregation uncertain")
     if not models and use != SampledOptions.ensemble_aggregation:
-        raise UserError("--ensemble-aggregation says how a reward model is used; name one with --reward-model")
+        raise UserError("--ensemble-aggregation needs a --reward-model")
     if not 0 <= penalty < math.inf:
         raise UserError(f"--uncertainty-penalty must be 0 or more; got {penalty}")
 
@@ -226,6 +226,6 @@ def check_evaluations(config: OnlineOptions) -> None:
         UserError: names the option, and what it must be.
     """
     if config.stop_after < 0 or (config.stop_after and not config.eval_every):
-        raise UserError("--stop-after counts evaluations, and must be 0 or more; give --eval-every too")
+        raise UserError("--stop-after must be 0 or more, and needs evaluations: pass --eval-every too")
     if (config.gold or config.gold_model) and not config.eval_every:
-        raise UserError("--gold and --gold-model are read on held-out tasks; give --eval-every, and --eval-dataset")
+        raise UserError("--gold and --gold-model need held-out evaluations: pass --eval-every and --eval-dataset")

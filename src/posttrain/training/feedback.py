@@ -112,7 +112,7 @@ class Units(Generic[U]):
 def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
     """The feedback that the options name."""
     if not options.dataset:
-        raise UserError("say what to train on with --dataset: a file, folder, glob or hub id")
+        raise UserError("--dataset is required: a file, folder, glob or hub id")
     columns = parse_columns(options.columns) if options.columns else None
 
     notes: list[str] = []

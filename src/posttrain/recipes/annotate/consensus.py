@@ -60,7 +60,7 @@ class ConsensusResult:
 def run(config: Consensus) -> ConsensusResult:
     """Read the judgements and find what they say together."""
     if not config.file:
-        raise UserError("say which judgements to read: posttrain annotate consensus FILE.jsonl")
+        raise UserError("a file of annotations is required: posttrain annotate consensus FILE.jsonl")
     if config.method not in METHODS:
         raise unknown("method", config.method, METHODS)
     beliefs = method(config.method)

@@ -69,9 +69,9 @@ class Imported:
 def run(config: Import, *, quiet: bool = False) -> Imported:
     """Read or sample, then add all items at once or none."""
     if not config.project:
-        raise UserError("say which project with --project; it is made if it is not there")
+        raise UserError("--project is required; it is created if missing")
     if not config.dataset:
-        raise UserError("say what to read with --dataset: a file, folder, glob or hub id")
+        raise UserError("--dataset is required: a file, folder, glob or hub id")
     check_choice(
         config.choose,
         ask=config.ask,

@@ -136,7 +136,7 @@ def run(config: DataShow) -> DataShowResult:
 
 def _check(config: DataShow) -> None:
     if not config.dataset:
-        raise UserError("say what to show with --dataset: a file, folder, glob or hub id, gym:NAME, or a mixture")
+        raise UserError("--dataset is required: a file, folder, glob or hub id, gym:NAME, or a mixture")
     if config.layout not in ("auto", *LAYOUTS):
         raise unknown("--layout", config.layout, ("auto", *LAYOUTS))
     if config.train_on not in ("all", "last"):
@@ -145,7 +145,7 @@ def _check(config: DataShow) -> None:
     at_least("first", config.first, 1)
     at_least("max_tokens", config.max_tokens, 1)
     if not 0 <= config.eval_share < 1 or (config.eval_share and config.eval_dataset):
-        raise UserError("--eval-share must be from 0 to below 1, and not beside --eval-dataset")
+        raise UserError("--eval-share must be from 0 to below 1, and excludes --eval-dataset")
 
 
 def layout_in(config: DataShow) -> str:

@@ -88,7 +88,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
             f"--microbatch-tokens {config.microbatch_tokens} must be at least --max-tokens {config.max_tokens}"
         )
     if not config.model:
-        raise UserError("say which reward model with --model: a run of posttrain reward-model, a folder or a hub id")
+        raise UserError("--model is required: a run of posttrain reward-model, a folder or a hub id")
     models = [saved_model(name) for name in (config.model, config.baseline) if name]
     rankings, notes = _read(config, models, config.dataset)
     equal, more = _read(config, models, config.ties, ties=True) if config.ties else ([], [])
@@ -167,7 +167,7 @@ def _read(
 ) -> tuple[list[tuple[Preference, ...]], list[str]]:
     """The pairs by prompt, those that every model can hold, and what is to be said about them."""
     if not dataset:
-        raise UserError("say what to judge with --dataset: pairs in a file, folder, glob or hub id")
+        raise UserError("--dataset is required: pairs in a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
     words: dict[str, Any] = {
         "system": config.system,
@@ -199,5 +199,5 @@ def _read(
             notes.append(f"{too_long} prompts left out: over {most} tokens for {saved.title}")
         rankings = [one for one, length in zip(rankings, longest, strict=True) if length <= most]
     if not rankings:
-        raise UserError(f"no pair is left to judge; {'; '.join(notes)}")
+        raise UserError(f"no pair is left to evaluate on; {'; '.join(notes)}")
     return rankings, notes

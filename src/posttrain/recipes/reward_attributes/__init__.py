@@ -164,6 +164,6 @@ def _compared(
 def _check(config: Attributes) -> None:
     pair_options.check(config, zero_or_more=("gate_width",))
     if not config.ratings:
-        raise UserError("say what to learn with --ratings: a file, folder, glob or hub id")
+        raise UserError("--ratings is required: a file, folder, glob or hub id")
     if config.eval_dataset and not config.dataset:
-        raise UserError("--eval-dataset are held-out pairs; give those to learn from, too, with --dataset")
+        raise UserError("--eval-dataset are held-out pairs; pass training pairs too, with --dataset")

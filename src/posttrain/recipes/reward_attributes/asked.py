@@ -68,7 +68,7 @@ def read(config: Attributes) -> tuple[Sides[Rated], Sides[tuple[Preference, ...]
     pairs = feedback.read(replace(config, columns=config.pair_columns), RANKINGS)
     part = next((one for some in (*pairs.learned, *pairs.heldout) for one in some if one.partial), None)
     if part is not None:
-        raise UserError(f"{part.source} compares steps; what an attribute counts for is learned of whole responses")
+        raise UserError(f"{part.source} compares steps; the gate is trained on pairs of whole responses")
     asked = {question_of(preferences[0].prompt) for preferences in pairs.heldout}
     kept = [one for one in rated.learned if question_of(one.prompt) not in asked]
     if not kept:
@@ -94,13 +94,11 @@ def weights_of(config: Attributes, names: Collection[str]) -> dict[str, float]:
     if config.decorrelate and config.decorrelate not in weights:
         raise unknown("attribute", config.decorrelate, weights)
     if config.decorrelate in said:
-        raise UserError(f"--decorrelate {config.decorrelate} does not count itself; leave it out of --weights")
+        raise UserError(f"--decorrelate {config.decorrelate} has weight 0; leave it out of --weights")
     if config.decorrelate:
         weights[config.decorrelate] = 0.0
     if not any(weights.values()):
-        raise UserError(
-            "no attribute counts for anything; one needs a weight other than 0, and --decorrelate another one"
-        )
+        raise UserError("all attribute weights are 0; one that is not that of --decorrelate must be other than 0")
     return {name: weight for name, weight in weights.items() if weight or name == config.decorrelate}
 
 
@@ -129,7 +127,5 @@ def units_of(names: Sequence[str], graded: Sequence[Graded]) -> Units:
     given = [[one.ratings[name] for one in graded if name in one.ratings] for name in names]
     for name, values in zip(names, given, strict=True):
         if len(set(values)) < 2:
-            raise UserError(
-                f"there are not two different ratings of '{name}' to learn from; leave it out with --weights {name}=0"
-            )
+            raise UserError(f"all ratings of '{name}' are equal; leave it out with --weights {name}=0")
     return Units(tuple(names), tuple(map(fmean, given)), tuple(map(pstdev, given)))
