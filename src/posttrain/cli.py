@@ -1,4 +1,4 @@
-"""The command line: `posttrain COMMAND [OPTIONS]`. It finds the command, reads its options, and shows what came out.
+"""The command line: `posttrain COMMAND [OPTIONS]`: dispatch, option parsing, output.
 
 Everything that is computed is computed by a recipe. Progress and errors go to standard error, answers to standard
 output; with `--json` its last line is one JSON value. Exit code 0: done. 1: our fault, or something failed. 2: the

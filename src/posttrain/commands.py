@@ -1,4 +1,4 @@
-"""The commands: where each is found, which options it shares with others, and how its result is shown.
+"""Command table: entry point, shared options, and output format of each command.
 
 To add one: a line in `COMMANDS`. A recipe is imported when its command runs, and not before.
 """

@@ -1,4 +1,4 @@
-"""Commands that look something up or fetch it, and compute nothing: report, models, algorithms, explain."""
+"""Commands that compute nothing: report, models, algorithms, explain, advise."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A command's options: the defaults of its dataclasses, a TOML file on top of them, flags on top of that.
+"""Command options: dataclass defaults, overridden by a TOML file, overridden by flags.
 
 Flags and `--help` are made by tyro from the dataclasses themselves: a field is a flag, the text under it is its help,
 and nothing is said twice. What people get wrong is looked for before tyro reads, so that a mistake is one line.

@@ -1,4 +1,4 @@
-"""What a fresh adapter is to be: its options, and which modules of a network they mean."""
+"""LoRA configuration, and the modules it names."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""A run as it lies on disk, read back: for reports, comparisons and verdicts, also while the run goes on."""
+"""Reading run directories."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Keep the best of several answers to each prompt: best-of-n, and what rejection-sampling fine-tuning learns from.
+"""Best-of-n sampling: keep the completions of highest reward (rejection sampling).
 
     posttrain best-of-n --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1 --output best.jsonl
     posttrain sft --dataset best.jsonl

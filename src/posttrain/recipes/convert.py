@@ -1,4 +1,4 @@
-"""Write feedback in another layout, for another tool or another algorithm.
+"""Convert feedback to another layout.
 
     posttrain convert --dataset hh.jsonl.gz --to pairs --output pairs.jsonl
     posttrain convert --dataset OWNER/ULTRAFEEDBACK --to judgements --output thumbs.jsonl

@@ -1,4 +1,4 @@
-"""Held-out accuracy: how often a model solves tasks that it was not trained on, and how sure that is.
+"""Accuracy on held-out tasks, with confidence intervals.
 
     posttrain evaluate --model runs/rl-2026-01-31-1 --dataset gym:chain_sum
     posttrain evaluate --model OWNER/NAME --dataset test.jsonl --reward numbers --baseline smollm2-135m-instruct

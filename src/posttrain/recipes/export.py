@@ -1,4 +1,4 @@
-"""Out of posttrain: a folder that other tools load, with a model card, checked against what was trained.
+"""Export to a folder that other tools load, with a model card, checked against the trained model.
 
     posttrain export merge --model runs/sft-2026-01-31-1 --output tickets-model
     posttrain export hf --model runs/rl-2026-01-31-1 --output my-model

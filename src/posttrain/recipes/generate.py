@@ -1,4 +1,4 @@
-"""Try a model: one prompt, a file of them, or a conversation.
+"""Sample completions of a prompt, of a file of prompts, or in a chat.
 
     posttrain generate --model runs/rl-2026-01-31-1 --prompt "What is 17 - 9 + 4?" --n 4
     echo "What is 17 - 9 + 4?" | posttrain generate --greedy

@@ -1,4 +1,4 @@
-"""Online preference optimisation: sample, rank by a reward, make pairs, update; round after round.
+"""Online preference optimisation: sample, rank by a reward, make pairs, update.
 
     posttrain online-preference --dataset gym:chain_sum
     posttrain online-preference --rounds 5 --updates-per-round 8 --warmup-steps 0 --dataset train.jsonl --reward numbers

@@ -1,4 +1,4 @@
-"""Preference optimisation: learn from what people said of responses, without a reward model.
+"""Offline preference optimisation, without a reward model.
 
     posttrain preference --dataset pairs.jsonl
     posttrain preference --dataset train.jsonl --eval-share 0.1 --algorithm dpo --beta 0.1 --lora-rank 16 --lr 1e-5

@@ -1,4 +1,4 @@
-"""The main job: a small pretrained model gets a cold start, is trained by reinforcement learning, and is examined.
+"""The main job: cold start, RL and held-out evaluation of a small pretrained model.
 
     posttrain quickstart
 

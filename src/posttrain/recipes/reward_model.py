@@ -1,4 +1,4 @@
-"""A reward model: a language model with one number for a head, which learns from pairs what people choose.
+"""Reward models: a language model with a scalar head, trained on preference pairs.
 
     posttrain reward-model --dataset pairs.jsonl
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model runs/sft-2026-01-31-1 --lr 1e-5

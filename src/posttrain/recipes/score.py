@@ -1,4 +1,4 @@
-"""Score completions that are there already: how one tries a reward before a run, and reads a run with another one.
+"""Score given completions by any reward.
 
     posttrain score --dataset completions.jsonl --reward "numbers=1.0 tags=0.1"
     posttrain score --dataset runs/rl-2026-01-31-1 --reward math --output scored.jsonl

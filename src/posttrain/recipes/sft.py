@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: learn to say what the assistant says in demonstrations, and nothing else.
+"""Supervised fine-tuning on demonstrations.
 
     posttrain sft --dataset demonstrations.jsonl
     posttrain sft --dataset train.jsonl --eval-share 0.05 --model OWNER/NAME --lora-rank 16 --lr 2e-4

@@ -1,4 +1,4 @@
-"""What a reward may ask for besides episodes: judges by name, and the run's seed."""
+"""Reward context: judges by name, and the run's seed."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Judges as they are named in an option, ready to be asked."""
+"""Parsing and setup of --judge."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The options of recipes that sample from a policy and judge it, and of those that learn from that."""
+"""Options of recipes that sample from a policy."""
 
 import math
 from collections.abc import Mapping

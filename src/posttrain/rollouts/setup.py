@@ -1,4 +1,4 @@
-"""What a recipe needs that learns from samples of its policy: tasks, rewards, and a policy that can be sampled."""
+"""Setup of recipes that sample: tasks, rewards, policy, engine."""
 
 import shlex
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Early stopping: when evaluations have stopped improving."""
+"""Early stopping."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

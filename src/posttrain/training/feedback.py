@@ -1,4 +1,4 @@
-"""What people said, from the data that the options name to the tokens of a step.
+"""Human-feedback data, from options to tokens.
 
 Feedback comes in kinds: pairs, of which one response was chosen, and judgements and ratings of single responses. A unit
 is what a batch counts: a pair, or the judgements of one row of the data, or one rated response.

@@ -1,4 +1,4 @@
-"""The options that recipes which learn from people's feedback have in common."""
+"""Options of recipes on human feedback."""
 
 import math
 from collections.abc import Mapping

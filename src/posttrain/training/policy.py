@@ -1,4 +1,4 @@
-"""What a batch of samples costs, by any online algorithm.
+"""Policy loss of a batch of samples, for any online algorithm.
 
 Shape letters: N sampled tokens of a micro-batch.
 """

@@ -1,4 +1,4 @@
-"""What rankings cost a reward model: all pairs of a prompt's responses in one forward pass.
+"""Reward-model loss on rankings: all pairs of a prompt in one forward pass.
 
 Shape letters: E sequences of a row or a batch, H heads, B pairs of them.
 """

@@ -1,4 +1,4 @@
-"""What every recipe that trains is told, and what of it cannot be right."""
+"""Common training options, and their checks."""
 
 import math
 from collections.abc import Mapping

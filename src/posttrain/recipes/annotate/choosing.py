@@ -1,4 +1,4 @@
-"""What has to be known of items before those are chosen that people are asked."""
+"""Validate options and score items for active selection."""
 
 from collections.abc import Sequence
 from typing import cast

@@ -1,4 +1,4 @@
-"""What several annotators say together: an order of each item's completions, and how far each of them agrees with it.
+"""Aggregate annotations into one ranking per item; report inter-annotator agreement.
 
     posttrain annotate consensus judgements.jsonl
     posttrain annotate consensus judgements.jsonl --method plackett-luce --json

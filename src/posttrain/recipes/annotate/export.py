@@ -1,4 +1,4 @@
-"""Write what people said to a file: a row for each judgement, or what a model can learn from all of them.
+"""Export annotations: raw rows, or training data.
 
     posttrain annotate export --project helpful --output rows.jsonl
 

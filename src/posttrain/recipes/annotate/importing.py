@@ -1,4 +1,4 @@
-r"""Put items before people: prompts with completions, given or sampled from one model or several.
+r"""Import items to annotate: prompts with completions, given or sampled.
 
     posttrain annotate import --project helpful --dataset items.jsonl
     posttrain annotate import --project helpful --dataset prompts.jsonl \

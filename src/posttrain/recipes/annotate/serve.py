@@ -1,4 +1,4 @@
-"""Serve the pages on which people judge.
+"""Serve the annotation web app.
 
     posttrain annotate serve
     posttrain annotate serve --model runs/rl-2026-01-31-1

@@ -1,4 +1,4 @@
-"""Who may come in: list them, invite, lock out.
+"""List, invite, disable or enable users.
 
 posttrain annotate users
 posttrain annotate users --invite annotator --project helpful --uses 3

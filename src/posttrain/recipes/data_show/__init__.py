@@ -1,4 +1,4 @@
-"""A data set as a model sees it: rendered rows with their loss mask, lengths, and what is left out and why.
+"""A dataset as a model sees it: rendered rows with loss mask, lengths, and what is left out.
 
     posttrain data show --dataset train.jsonl --model OWNER/NAME
     posttrain data show --dataset pairs.jsonl --eval-dataset test.jsonl --rows 5 --tokens

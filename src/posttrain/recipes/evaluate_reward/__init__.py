@@ -1,4 +1,4 @@
-"""How far a reward model can be trusted: on held-out pairs, by category, and where it goes wrong.
+"""Reward-model evaluation on held-out pairs: accuracy, calibration, biases.
 
     posttrain evaluate-reward-model --model runs/reward-model-2026-01-31-1 --dataset dev.jsonl
     posttrain evaluate-reward-model --model OWNER/NAME --dataset allenai/reward-bench --split filtered

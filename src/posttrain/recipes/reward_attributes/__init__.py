@@ -1,4 +1,4 @@
-"""A reward model that says why: a head for each attribute that people rated, and a gate that makes one score of them.
+"""Multi-attribute reward model with a prompt-conditioned gate (ArmoRM).
 
     posttrain reward-model-attributes --ratings ratings.jsonl --eval-share 0.1 --weights "helpfulness=1 verbosity=-0.4"
     posttrain reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --decorrelate verbosity

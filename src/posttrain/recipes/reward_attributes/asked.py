@@ -1,4 +1,4 @@
-"""What the options ask for: which ratings and pairs are learned, and what each attribute counts for at first."""
+"""Options and data of multi-attribute reward models."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence

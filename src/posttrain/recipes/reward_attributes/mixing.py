@@ -1,4 +1,4 @@
-"""One score made of the attributes: what is learned of that, and what held-out rows say of it."""
+"""Training and evaluation of the gate over attributes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The correctness contract on your own model and machine: what is usually wrong in silence, measured.
+"""The correctness contract, measured on your model and machine.
 
     posttrain verify
     posttrain verify --model OWNER/NAME --precision bfloat16
