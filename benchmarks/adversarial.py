@@ -6,10 +6,10 @@
 In the world of `overoptimization.py`: gold stands for people, and a first proxy learns from 200 pairs of theirs. In
 each round the best of 64 is taken by the proxy on every training prompt, and it is trained anew on what it had and
 
-    gold model   those in which gold finds another answer better than the one that the proxy likes best
-                 (`best-of-n --fooled`): one pair for a prompt at most, without noise, as a larger model would judge
-    gold's odds  the answer that it likes best beside one by chance (`best-of-n --to-people`), chosen with the odds that
-                 Bradley and Terry give gold, as people's choices are noisy: one pair for each prompt
+    gold model   (highest gold, highest proxy reward), where they differ (`best-of-n --adversarial-pairs`): at most one
+                 pair per prompt, labelled without noise, as by a larger model
+    gold's odds  the completion of highest proxy reward and a random one (`best-of-n --annotation-items`), labelled by
+                 sampling from Bradley-Terry probabilities of gold, as people's choices are noisy: one pair per prompt
     at random    as many pairs of two answers by chance, chosen with the same odds: what more data does by itself
 
 Told is how often a proxy judges held-out pairs as gold does, and what gold gains when the best of 512 is taken by it on
@@ -77,8 +77,8 @@ def search(folder: Path, model: Path, policy: Path, gold: Path, seed: int) -> No
         max_new_tokens=TOKENS,
         precision="float32",
         output=str(folder / "best.jsonl"),
-        fooled=str(folder / "fooled.jsonl"),
-        to_people=str(folder / "asked.jsonl"),
+        adversarial_pairs=str(folder / "fooled.jsonl"),
+        annotation_items=str(folder / "asked.jsonl"),
         seed=seed,
     )
     best_of_n.run(config, quiet=True)

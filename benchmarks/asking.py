@@ -82,7 +82,7 @@ def learn(folder: Path, asked: Sequence[Pair], policy: Path, seed: int) -> None:
         epochs=max(1.0, 6000 / len(asked)),
         pairs_per_step=32,
         lr=1e-3,
-        centring=0.01,
+        center_rewards=0.01,
         precision="float32",
         save_every=10**6,
         keep_last=1,

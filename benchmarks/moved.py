@@ -60,7 +60,7 @@ def asked(folder: Path, way: str, ask: int, policy: str, first: Path, gold: Path
             precision="float32",
             ask=ask,
             choose=way,
-            moved_from=str(first) if way == MOVED else "",
+            kl_from=str(first) if way == MOVED else "",
             seed=seed,
         )
         importing.run(config, quiet=True)

@@ -24,8 +24,8 @@ from posttrain.cli import SHARED, SPINCOUNT, find, main, read
 from posttrain.commands import COMMANDS, EXAMPLES
 from posttrain.errors import RewardError, UserError
 from posttrain.models import packaged
-from posttrain.monitoring import Estimate, RunDirectory, Table
-from posttrain.options import flag
+from posttrain.monitoring import Estimate, RunDirectory, Table, config_file
+from posttrain.options import flag, kinds_of
 from tests.recipes.folders import model_folder
 
 ROOT = Path(__file__).parents[1]
@@ -132,6 +132,12 @@ def test_every_option_of_a_recipe_has_help():
                 assert isinstance(text, ast.Expr), f"{name}: {ast.unparse(field)} has no text under it"
 
 
+def test_every_renamed_option_has_its_new_name_and_no_option_an_old_one():
+    names = {name for command in COMMANDS.values() for name in kinds_of(command.load()[0])}
+    assert {*config_file.RENAMED.values()} <= names
+    assert not config_file.RENAMED.keys() & names
+
+
 def test_no_knob_has_the_name_of_an_option_of_rl():
     taken = {field.name for field in dataclasses.fields(COMMANDS["rl"].load()[0])} | SHARED.keys()
     for name in ALGORITHMS:
@@ -209,7 +215,7 @@ def test_version(run):
         ("models pul", "unknown command 'models pul'; did you mean 'models pull'?"),
         ("models pull smollm2-135m", "unknown packaged model 'smollm2-135m'; did you mean 'smollm2-135m-instruct'?"),
         ("--steps 3", "the command comes first, then its options; got '--steps'; see posttrain --help"),
-        ("explain", "say which algorithm: posttrain explain NAME, one of"),
+        ("explain", "an algorithm is required: posttrain explain NAME, one of"),
         ("explain grop", "unknown algorithm 'grop'; did you mean 'grpo'?"),
         ("rl --algorithm grop --clip-low 3", "unknown algorithm 'grop'; did you mean 'grpo'?"),
         ("rl --kl-coeficient 3", "unknown option '--kl-coeficient'; did you mean '--kl-coefficient'?"),
@@ -235,10 +241,14 @@ def test_version(run):
             "evaluate --suite reward --model m",
             "evaluate --suite is a command of its own now; type: posttrain evaluate-re",
         ),
+        ("rl --importance-cap 2", "--importance-cap was renamed; type --tis-cap"),
+        ("rl --renew_reference=2", "--renew_reference was renamed; type --ref-sync-every"),
+        ("online-preference --reward-model-use worst", "--reward-model-use was renamed; type --ensemble-aggregation"),
+        ("sft --importance-cap 2", "unknown option '--importance-cap'"),
         ("plan rl --dataset x", "plan is an option of the commands that train now; type: posttrain rl --dry-run"),
         ("plan", "plan is an option of the commands that train now; type: posttrain COMMAND --dry-run"),
         ("online-preference --iterate 5", "unknown option '--iterate'"),
-        ("report", "say which run to report on: posttrain report RUN"),
+        ("report", "a run is required: posttrain report RUN"),
         ("report nowhere", "no run at nowhere; expected a run directory"),
         ("sft --resume nowhere", "no run at nowhere; expected a run directory"),
         ("sft --config nowhere.toml", "no configuration at nowhere.toml"),
@@ -377,6 +387,20 @@ def test_sft_resumed(run, sft, here):
     code, _, err = run("rl", "--resume", "a")
     assert code == 2
     assert err == "posttrain: a is a run of posttrain sft, not of posttrain rl; type: posttrain sft --resume a\n"
+
+
+def test_a_run_with_renamed_options_is_resumed_and_its_file_is_refused_as_a_config(run, rl, here):
+    run(*rl, "--steps", "1", "--output", "a", "--quiet")
+    config = here / "a" / "config.toml"
+    earlier = config.read_text().replace("tis_cap", "importance_cap").replace("ref_sync_every", "renew_reference")
+    config.write_text(earlier)
+    (here / "earlier.toml").write_text(earlier)
+    code, _, err = run("rl", "--config", "earlier.toml")
+    assert code == 2 and "earlier.toml: 'renew_reference' was renamed; write 'ref_sync_every'" in err
+    code, out, err = run("rl", "--resume", "a", "--steps", "2", "--quiet", "--json")
+    assert (code, json.loads(out)["steps"]) == (0, 2), err
+    found = tomllib.loads(config.read_text())
+    assert "tis_cap" in found and "importance_cap" not in found
 
 
 def test_a_run_begins_with_what_it_computes_on_and_keeps_it(run, sft, here):
@@ -605,11 +629,11 @@ def test_report_of_a_run_of_several_parts(run, here):
         ),
         (
             ["--track-project", "p"],
-            "--track-project, --track-name and --track-tags are for a tracker; name one with --tra",
+            "--track-project, --track-name and --track-tags need a tracker: pass --tra",
         ),
         (
             ["--track-tags", "t"],
-            "--track-project, --track-name and --track-tags are for a tracker; name one with --track",
+            "--track-project, --track-name and --track-tags need a tracker: pass --track",
         ),
     ],
 )

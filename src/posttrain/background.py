@@ -1,4 +1,4 @@
-"""Running rewards where a hang cannot take the caller with it: daemon threads, and an event loop for each reward.
+"""Rewards in daemon threads and event loops of their own, so that a hang cannot block the caller.
 
 A coroutine that blocks (a `time.sleep`, a socket without a time limit) stops its own event loop, so no time limit that
 lives in the same loop would ever fire. And a thread of the default executor is waited for when the program ends, so a

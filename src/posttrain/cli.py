@@ -1,4 +1,4 @@
-"""The command line: `posttrain COMMAND [OPTIONS]`. It finds the command, reads its options, and shows what came out.
+"""The command line: `posttrain COMMAND [OPTIONS]`: dispatch, option parsing, output.
 
 Everything that is computed is computed by a recipe. Progress and errors go to standard error, answers to standard
 output; with `--json` its last line is one JSON value. Exit code 0: done. 1: our fault, or something failed. 2: the
@@ -46,36 +46,34 @@ SHARED: Mapping[str, Shared] = {
     "config": Shared(
         Path | None,
         None,
-        "A TOML file of options, such as the config.toml of a run; flags come on top of it.",
+        "TOML file of options, such as the config.toml of a run. Flags override it.",
         often=True,
     ),
     "dry_run": Shared(
         bool,
         False,
-        "Say what the run would take, and whether it fits. Batch, memory, time, disk; nothing is trained or written.",
+        "Estimate memory, time and disk of the run. Nothing is trained or written.",
         often=True,
     ),
-    "output": Shared(Path | None, None, "Directory to write, a new one below runs/ unless given.", often=True),
+    "output": Shared(Path | None, None, "Output directory; default: a new one in runs/.", often=True),
     "resume": Shared(
-        Path | None, None, "Run directory to go on with. As if it had never been interrupted.", often=True
+        Path | None, None, "Run directory to resume. The result is that of an uninterrupted run.", often=True
     ),
     "accept_changes": Shared(
         str,
         "",
-        'Options whose files, data or models may be others than when the resumed run began, such as "reward dataset".',
+        'With --resume: options whose files may have changed, such as "reward dataset".',
     ),
     "track": Shared(
-        str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps those it had."
+        str, "", "Trackers besides TensorBoard, such as wandb,mlflow,trackio; a resumed run keeps its own."
     ),
-    "track_project": Shared(str, "posttrain", "Project or experiment there."),
-    "track_name": Shared(str, "", "Name of the run there; unless given, that of its directory."),
-    "track_tags": Shared(str, "", "Tags of the run there, separated by commas."),
-    "callback": Shared(
-        str, "", "Classes called at the events of the run, such as watch.py:Watch; several in one text."
-    ),
-    "quiet": Shared(bool, False, "Hide progress; warnings are still printed."),
-    "json": Shared(bool, False, "End the output with one line of JSON."),
-    "debug": Shared(bool, False, "Show the traceback of an error."),
+    "track_project": Shared(str, "posttrain", "Tracker project or experiment."),
+    "track_name": Shared(str, "", "Tracker run name; default: the name of the run directory."),
+    "track_tags": Shared(str, "", "Tracker tags, comma-separated."),
+    "callback": Shared(str, "", "Callback classes, such as watch.py:Watch, space-separated."),
+    "quiet": Shared(bool, False, "Hide progress; still print warnings."),
+    "json": Shared(bool, False, "Print the result as one line of JSON, the last of the output."),
+    "debug": Shared(bool, False, "Show tracebacks of errors."),
 }
 """Each command says which it has; all have --debug."""
 
@@ -224,11 +222,11 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     """Run a command and show its result."""
     *parts, shared = read(name, argv)
     if getattr(shared, "resume", None) and getattr(shared, "output", None):
-        raise UserError("--resume goes on in the run's own directory; leave out --output")
+        raise UserError("--resume continues in the run's own directory; leave out --output")
     passed = {key: getattr(shared, key) for key in ("output", "resume", "quiet") if key in command.shared}
     if accepted := getattr(shared, "accept_changes", "").split():
         if not getattr(shared, "resume", None):
-            raise UserError("--accept-changes is for a run that goes on; type --resume RUN too")
+            raise UserError("--accept-changes needs --resume RUN; pass it too")
         passed["accept_changes"] = accepted
     if "track" in command.shared:
         passed |= _watching(shared)
@@ -259,7 +257,7 @@ def _watching(shared: Any) -> dict[str, Any]:
     names = tuple(filter(None, (name.strip() for name in shared.track.split(","))))
     tags = tuple(filter(None, (tag.strip() for tag in shared.track_tags.split(","))))
     if not names and (tags or shared.track_name or shared.track_project != SHARED["track_project"][1]):
-        raise UserError("--track-project, --track-name and --track-tags are for a tracker; name one with --track")
+        raise UserError("--track-project, --track-name and --track-tags need a tracker: pass --track")
     tracking = Tracking(names, shared.track_project, shared.track_name, tags) if names else None
     try:
         specs = shlex.split(shared.callback)

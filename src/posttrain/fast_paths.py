@@ -1,4 +1,4 @@
-"""Fast paths: work that is saved without changing what is computed, and a switch for each.
+"""Fast paths: optimisations that do not change results, each with a switch.
 
 All are on unless they are switched off. The tests of the correctness contract do that, `posttrain verify --without`
 does it on a user's own model, and so may anyone who suspects one of them, for any command or in Python:

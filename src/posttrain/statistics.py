@@ -1,4 +1,4 @@
-"""How sure an accuracy is: pass@k, and intervals that treat the problem as the unit.
+"""pass@k, and confidence intervals clustered by problem.
 
 Several samples of one problem are not independent: a hard problem fails them all. Eight samples of 200 problems are
 200 observations of a rate, not 1600 of a coin. So an interval is taken over problems, from how much their rates differ.

@@ -1,4 +1,4 @@
-"""What `posttrain COMMAND --help` prints: the most used options by topic, one line each. `--help-all` is tyro's.
+"""`posttrain COMMAND --help`: the most used options by topic, one line each. `--help-all` is tyro's.
 
 A form says beside its fields which of them are shown, and under which topic:
 

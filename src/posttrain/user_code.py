@@ -1,4 +1,4 @@
-"""Python files of the user's, loaded by their path: `path/to/file.py:name`."""
+"""Loading of user code by path: `path/to/file.py:name`."""
 
 import hashlib
 import importlib.util

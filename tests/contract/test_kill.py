@@ -73,9 +73,9 @@ ADAPTIVE = ["--algorithm", "ppo-penalty", "--kl-target", "0.01", "--kl-gain", "1
         [*RL, "--precision", "bfloat16"],
         [*RL, "--precision", "float32", "--lora-rank", "2"],
         [*RL, *ADAPTIVE],
-        [*RL, *ADAPTIVE, "--critic", "own", "--renew-reference", "3"],
+        [*RL, *ADAPTIVE, "--critic", "own", "--ref-sync-every", "3"],
         [*ITERATED, "--precision", "float32"],
-        [*ITERATED, "--precision", "bfloat16", "--renew-reference", "3"],
+        [*ITERATED, "--precision", "bfloat16", "--ref-sync-every", "3"],
     ],
     ids=[
         "all weights in bfloat16",
@@ -94,7 +94,7 @@ def test_a_killed_and_resumed_run_equals_one_that_was_not(tmp_path, options, mor
     finish(start(command, *options, *more, "--output", str(whole)))
 
     process = start(command, *options, *more, "--output", str(killed))
-    renewed = "--renew-reference" in more  # after step 3: what was renewed is in the checkpoint of step 4
+    renewed = "--ref-sync-every" in more  # after step 3: what was renewed is in the checkpoint of step 4
     last = STEPS - 1 if renewed else random.Random(str(more)).randrange(3, STEPS)  # the first checkpoint is of step 2
     while len(rows(killed)) < last:
         assert process.poll() is None, process.communicate()[0]

@@ -174,8 +174,8 @@ def test_the_scale_is_alpha_over_rank_or_its_root(given, scale):
         (Lora(4, targets=("lm_head",)), "--lora-targets cannot be the head 'lm_head'.*--lora-modules-to-save lm_head"),
         (Lora(4, modules_to_save=("lm_haed",)), "'lm_haed'; did you mean 'lm_head'"),
         (Lora(4, modules_to_save=("act_fn",)), "unknown module"),  # which has no weights
-        (Lora(4, targets=("o_proj",), modules_to_save=("o_proj",)), "'o_proj' is trained whole"),
-        (Lora(4, targets=("up_proj",), modules_to_save=("mlp",)), "'up_proj' is trained whole"),
+        (Lora(4, targets=("o_proj",), modules_to_save=("o_proj",)), "'o_proj' is trained in full"),
+        (Lora(4, targets=("up_proj",), modules_to_save=("mlp",)), "'up_proj' is trained in full"),
     ],
 )
 def test_names_that_mean_nothing_are_refused_with_the_nearest(given, says):
@@ -204,12 +204,12 @@ def test_options_become_an_adapter():
     ("given", "says"),
     [
         ({"lora_rank": -1}, "--lora-rank must be 0 or more; got -1"),
-        ({"lora_alpha": 16.0}, "--lora-alpha shapes a new adapter; type --lora-rank too"),
-        ({"lora_dropout": 0.1}, "--lora-dropout shapes"),
-        ({"lora_targets": "q_proj"}, "--lora-targets shapes"),
-        ({"lora_rslora": True}, "--lora-rslora shapes"),
-        ({"lora_dora": True}, "--lora-dora shapes"),
-        ({"lora_modules_to_save": "norm"}, "--lora-modules-to-save shapes"),
+        ({"lora_alpha": 16.0}, "--lora-alpha needs a new adapter: pass --lora-rank too"),
+        ({"lora_dropout": 0.1}, "--lora-dropout needs a new adapter"),
+        ({"lora_targets": "q_proj"}, "--lora-targets needs a new adapter"),
+        ({"lora_rslora": True}, "--lora-rslora needs a new adapter"),
+        ({"lora_dora": True}, "--lora-dora needs a new adapter"),
+        ({"lora_modules_to_save": "norm"}, "--lora-modules-to-save needs a new adapter"),
         ({"lora_rank": 4, "lora_alpha": 0.0}, "--lora-alpha must be above 0"),
         ({"lora_rank": 4, "lora_alpha": float("nan")}, "--lora-alpha must be above 0"),
         ({"lora_rank": 4, "lora_dropout": 1.0}, "--lora-dropout is a probability"),

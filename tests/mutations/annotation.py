@@ -60,13 +60,13 @@ MUTATIONS = [
             ("            except RewardError as problem:\n", "            except ZeroDivisionError as problem:\n"),
             ("    if way not in WAYS:\n", "    if False:\n"),
             ("if ask < 0:", "if False:"),
-            ("if not ask and (way != RANDOM or reward_model or moved_from):", "if False:"),
-            ("(way != RANDOM or reward_model or moved_from)", "(way != RANDOM or reward_model)"),
+            ("if not ask and (way != RANDOM or reward_model or kl_from):", "if False:"),
+            ("(way != RANDOM or reward_model or kl_from)", "(way != RANDOM or reward_model)"),
             ("if way in WORTH and not reward_model:", "if False:"),
             ("if reward_model and way not in WORTH:", "if False:"),
-            ("if moved_from and way != MOVED:", "if False:"),
-            ("not (moved_from and models):", "not moved_from:"),
-            ("not (moved_from and models):", "not models:"),
+            ("if kl_from and way != MOVED:", "if False:"),
+            ("not (kl_from and models):", "not kl_from:"),
+            ("not (kl_from and models):", "not models:"),
         ]
     ),
     *(

@@ -139,8 +139,8 @@ MUTATIONS = [
         for old, new in [
             ("config.pairs_per_step, step, config.seed)", "config.pairs_per_step, 0, config.seed)"),
             ("            model.mixture = parts.begins\n", ""),
-            ("finished=not (pairs or config.apart)", "finished=True"),
-            ("finished=not (pairs or config.apart)", "finished=False"),
+            ("finished=not (pairs or config.decorrelate)", "finished=True"),
+            ("finished=not (pairs or config.decorrelate)", "finished=False"),
             (
                 "model.units = units_of(list(weights), graded.learned)",
                 "model.units = units_of(list(weights), rated.learned)",
@@ -156,12 +156,12 @@ MUTATIONS = [
         Mutation("recipes/reward_attributes/asked.py", old, new, "recipes/test_reward_attributes.py")
         for old, new in [
             ("if not any(weights.values()):", "if False:"),
-            ("        weights[config.apart] = 0.0\n", ""),
-            ("if weight or name == config.apart}", "}"),
+            ("        weights[config.decorrelate] = 0.0\n", ""),
+            ("if weight or name == config.decorrelate}", "}"),
             ("        if len(set(values)) < 2:\n", "        if False:\n"),
             ("if not math.isfinite(weight):", "if weight != weight:"),
             ("        if name in said:\n", "        if False:\n"),
-            ("    if config.apart in said:\n", "    if False:\n"),
+            ("    if config.decorrelate in said:\n", "    if False:\n"),
             ("if question_of(one.prompt) not in asked]", "]"),
             ("    if not kept:\n", "    if False:\n"),
             ("    if part is not None:\n", "    if False:\n"),

@@ -25,7 +25,7 @@ MUTATIONS = [
             ("draws += rolled.draws", "draws += 1", THROWN),
             ("roll_out(draws, accepts, shaped", "roll_out(step, accepts, shaped", THROWN),
             ("_FRESH | session.state", "_FRESH", RESUMED + "[ppo-penalty-changes2]"),
-            ("(step + 1) % config.renew_reference == 0", "step == 1", RENEWED),
+            ("(step + 1) % config.ref_sync_every == 0", "step == 1", RENEWED),
             ("delay=_critic_warmup(algorithm)", "delay=0", BEGINS),
             ("replace(algorithm, **state", "replace(algorithm, **{} and state", RESUMED + "[ppo-penalty-changes2]"),
             ("if value != knobs[name]}", "}", THROWN),
@@ -37,7 +37,7 @@ MUTATIONS = [
             ("if not 0 < config.critic_lr < math.inf:", "if False:", REFUSED),
             ("if config.critic not in CRITICS:", "if False:", REFUSED),
             ("if critic.warmup_steps >= config.steps:", "if critic.warmup_steps > config.steps:", REFUSED),
-            ("if config.renew_reference and not declared(algorithm, ReferenceLogprobs):", "if False:", REFUSED),
+            ("if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):", "if False:", REFUSED),
             (" or declared(algorithm, StateValues)):", "):", REFUSED),
             ("bool(config.pretraining_dataset) != bool(", "bool(config.pretraining_dataset) and not bool(", BESIDE),
         ]
@@ -45,7 +45,7 @@ MUTATIONS = [
     *(
         Mutation("recipes/online_preference.py", old, new, f"recipes/test_online_preference.py::{test}")
         for old, new, test in [
-            ("(step + 1) % config.renew_reference == 0", "step == 3", NOW),
+            ("(step + 1) % config.ref_sync_every == 0", "step == 3", NOW),
             ("sampler.roll_out(step)", "sampler.roll_out(0)", "test_every_round_samples_anew"),
             ("margin=config.margin", "margin=0.0", "test_a_round_without_pairs_learns_nothing_and_says_so"),
             ("pairs_of(rolled.groups, config.pairing", 'pairs_of(rolled.groups, "all"', NOW),

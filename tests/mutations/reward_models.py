@@ -26,7 +26,7 @@ MUTATIONS = [
             ("torch.autograd.grad(ranked + loss.length * apart,", "torch.autograd.grad(ranked + apart,"),
             ("loss.margin * pairs.strength_B", "loss.margin + 0 * pairs.strength_B"),
             ("label_smoothing=loss.label_smoothing", "label_smoothing=0.0"),
-            ("cost_BH + loss.centring * centring(", "cost_BH + centring("),
+            ("cost_BH + loss.center_rewards * centring(", "cost_BH + centring("),
             ("(cost_BH * pairs.weight_BH).mean(1)", "(cost_BH * pairs.weight_BH).sum(1)"),
             ("(cost_BH * pairs.weight_BH).mean(1)", "cost_BH.mean(1)"),
             ("strength, 1 / len(unit.pairs), unit.bag", "strength, 1.0, unit.bag"),

@@ -366,11 +366,11 @@ def test_lines_and_summary_can_be_read(folder):
         (rl, {"precision": "float8"}, "precision must be"),
         (rl, {"critic": "onw"}, "did you mean 'own'"),
         (rl, {"critic": "own"}, "grpo has no critic; leave out --critic"),
-        (rl, {"pretraining_dataset": "x"}, "grpo learns from no text"),
+        (rl, {"pretraining_dataset": "x"}, "grpo has no pretraining loss"),
         (rl, {"algorithm": "ppo-ptx", "pretraining_per_step": 0}, "--pretraining-per-step must be 1 or more; got 0"),
         (rl, {"max_new_tokens": 0}, "--max-new-tokens must be 1 or more"),
         (rl, {"model": "./nowhere"}, "no model"),
-        (rl, {"dataset": ""}, "say which prompts with --dataset"),
+        (rl, {"dataset": ""}, "--dataset is required"),
         (rl, {"engine": "vlm"}, "did you mean 'vllm'"),
         (rl, {"reward": "exct"}, "did you mean 'exact'"),
         (rl, {"reward_model": "./nowhere"}, "no model './nowhere'"),
@@ -484,7 +484,7 @@ def test_online_preference_samples_groups_and_learns_pairs(folder, monkeypatch):
     assert "reference" not in held[0] and held[1]["reference"] == held[1]["weights"]
     update = plan.summary()["memory"]["update"]["activations"]
     assert update < online(folder, algorithm="simpo", prompts_per_step=4).summary()["memory"]["update"]["activations"]
-    with pytest.raises(UserError, match="kto learns from single responses"):
+    with pytest.raises(UserError, match="kto is unpaired"):
         online(folder, algorithm="kto")
     with pytest.raises(UserError, match=f"two completions may have {AROUND + 30 + 60} tokens"):
         online(folder, microbatch_tokens=150)

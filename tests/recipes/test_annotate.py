@@ -69,7 +69,7 @@ def test_ties_fails_and_many_items_for_people(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "say which judgements to read: posttrain annotate consensus FILE.jsonl"),
+        ([], "a file of annotations is required: posttrain annotate consensus FILE.jsonl"),
         (["nothing.jsonl"], "there is no file or folder 'nothing.jsonl'"),
         (["nothing.jsonl", "--method", "dawid"], "did you mean 'dawid-skene'?"),
     ],
@@ -150,7 +150,7 @@ def test_users_are_listed_invited_and_locked_out(asked, capsys):
     ("words", "message"),
     [
         (["export", "--project", "p", "--output", "out.txt"], "--output NAME.jsonl"),
-        (["export", "--output", "out.jsonl"], "with --project"),
+        (["export", "--output", "out.jsonl"], "--project is required"),
         (["export", "--project", "q", "--output", "out.jsonl"], "there is no project 'q'; there are: 'p'"),
         (["export", "--project", "p", "--output", "no/out.jsonl"], "there is no folder"),
         (["export", "--project", "p", "--output", "out.jsonl", "--to", "pair"], "did you mean 'pairs'?"),
@@ -158,14 +158,17 @@ def test_users_are_listed_invited_and_locked_out(asked, capsys):
             ["export", "--project", "p", "--output", "out.jsonl", "--to", "steps"],
             "makes no steps; type --to pairs or ties or judgements",
         ),
-        (["export", "--project", "p", "--output", "out.jsonl", "--to", "pairs", "--history"], "--history is of rows"),
+        (
+            ["export", "--project", "p", "--output", "out.jsonl", "--to", "pairs", "--history"],
+            "--history needs --to rows",
+        ),
         (["status", "--project", "q"], "there is no project 'q'"),
         (["users", "--invite", "king"], "must be annotator or manager"),
-        (["users", "--project", "p"], "add --invite annotator"),
+        (["users", "--project", "p"], "pass --invite annotator too"),
         (["users", "--disable", "eve"], "there is no user 'eve'; there are: ann, ben"),
         (["users", "--invite", "annotator", "--uses", "0"], "--uses must be 1 or more"),
-        (["import", "--dataset", "x.jsonl"], "say which project"),
-        (["import", "--project", "p"], "say what to read"),
+        (["import", "--dataset", "x.jsonl"], "--project is required"),
+        (["import", "--project", "p"], "--dataset is required"),
         (["import", "--project", "p", "--dataset", "none.jsonl"], "there is no file"),
         (["serve", "--port", "0"], "--port must be 1 to 65535"),
         (["serve", "--url", "feedback.example"], "--url must be http or https and a host"),
@@ -320,7 +323,7 @@ def test_where_the_policy_has_moved_furthest_is_asked_first(folder, tmp_path, ca
     store, project = str(tmp_path / "p.db"), ["--project", "p", "--kind", "rank", "--precision", "float32"]
     options = ["--store", store, *project, "--dataset", str(prompts), "--quiet", "--json"]
     sampling = ["--models", now, "--completions", "3", "--max-new-tokens", "6"]
-    moved = ["--choose", "moved", "--moved-from", earlier]
+    moved = ["--choose", "moved", "--kl-from", earlier]
     assert main(["annotate", "import", *options, *sampling, *moved, "--ask", "2"]) == 0
     assert json.loads(capsys.readouterr().out) == {"project": "p", "items": 2, "there": 0, "skipped": 0, "unasked": 4}
 
@@ -356,7 +359,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_sampled(folder, t
     tokenizer.save_pretrained(other)
     monkeypatch.setattr(importing, "load_policy", None)
     options = ["--store", str(tmp_path / "p.db"), "--project", "p", "--dataset", str(prompts), "--completions", "1"]
-    moved = ["--models", f"{now} {other}", "--ask", "1", "--choose", "moved", "--moved-from", now, "--quiet"]
+    moved = ["--models", f"{now} {other}", "--ask", "1", "--choose", "moved", "--kl-from", now, "--quiet"]
     assert main(["annotate", "import", *options, *moved]) == 2
     assert "have other tokens; name an earlier state" in " ".join(capsys.readouterr().err.split())
 
@@ -367,7 +370,7 @@ def test_an_answer_that_two_models_give_is_the_firsts_and_counts_twice_for_how_f
     now, copy = folder / "model", tmp_path / "copy"
     shutil.copytree(now, copy)
     options = ["--project", "p", "--dataset", str(prompts), "--precision", "float32", "--temperature", "0.0001"]
-    moved = ["--ask", "1", "--choose", "moved", "--moved-from", str(earlier), "--completions", "1"]
+    moved = ["--ask", "1", "--choose", "moved", "--kl-from", str(earlier), "--completions", "1"]
 
     def asked(name, models):
         store = str(tmp_path / f"{name}.db")
@@ -397,19 +400,19 @@ def test_some_items_may_be_drawn_by_chance(pool):
     [
         (["--ask", "2", "--choose", "chance"], "unknown way to choose 'chance'"),
         (["--ask", "-1"], "--ask must be 0 or more"),
-        (["--choose", "information"], "say how many with --ask"),
-        (["--reward-model", "x"], "say how many with --ask"),
-        (["--ask", "2", "--choose", "information"], "name it with --reward-model"),
-        (["--ask", "2", "--reward-model", "x"], "--choose random asks no reward model"),
-        (["--moved-from", "x"], "say how many with --ask"),
-        (["--ask", "2", "--moved-from", "x"], "--choose random looks at no earlier model"),
-        (["--ask", "2", "--choose", "moved", "--models", "x"], "and the other with --moved-from"),
-        (["--ask", "2", "--choose", "moved", "--moved-from", "x"], "name the one with --models"),
+        (["--choose", "information"], "pass --ask"),
+        (["--reward-model", "x"], "pass --ask"),
+        (["--ask", "2", "--choose", "information"], "pass --reward-model"),
+        (["--ask", "2", "--reward-model", "x"], "--choose random uses no reward model"),
+        (["--kl-from", "x"], "pass --ask"),
+        (["--ask", "2", "--kl-from", "x"], "--choose random uses no earlier model"),
+        (["--ask", "2", "--choose", "moved", "--models", "x"], "earlier one with --kl-from"),
+        (["--ask", "2", "--choose", "moved", "--kl-from", "x"], "pass the model with --models"),
         (
-            ["--ask", "2", "--choose", "moved", "--models", "x", "--moved-from", "y", "--reward-model", "z"],
-            "--choose moved asks no reward model; leave out --reward-model",
+            ["--ask", "2", "--choose", "moved", "--models", "x", "--kl-from", "y", "--reward-model", "z"],
+            "--choose moved uses no reward model; leave out --reward-model",
         ),
-        (["--ask", "2", "--choose", "information", "--reward-model", "single"], "one member, which cannot disagree"),
+        (["--ask", "2", "--choose", "information", "--reward-model", "single"], "one member; train an ensemble"),
         (["--ask", "2", "--choose", "disagreement", "--reward-model", "raw"], "the scores of raw are not calibrated"),
         (
             ["--kind", "steps", "--ask", "2", "--choose", "information", "--reward-model", "ensemble"],
@@ -424,7 +427,7 @@ def test_some_items_may_be_drawn_by_chance(pool):
                 *("--kind", "thumbs", "--ask", "2", "--dataset", "alone.jsonl"),
                 *("--choose", "information", "--reward-model", "ensemble"),
             ],
-            "item 'alone' has fewer than two answers",
+            "item 'alone' has fewer than two completions",
         ),
     ],
 )

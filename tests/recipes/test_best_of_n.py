@@ -103,7 +103,7 @@ def test_prompts_with_an_answer_that_no_reward_applies_to_are_left_out_and_count
     assert (found.prompts, found.kept) == (3, 2)
     assert found.notes[-1] == "1 of 3 prompts were left out: no reward applies to one of their answers"
     (tmp_path / "none.py").write_text("def never(completions): return [None] * len(completions)\n")
-    with pytest.raises(RewardError, match="no reward applies to all answers of any of the 3 prompts"):
+    with pytest.raises(RewardError, match="no reward applies to all completions of any of the 3 prompts"):
         run(replace(config, reward=f"{tmp_path}/none.py:never", output=str(tmp_path / "n.jsonl")), quiet=True)
 
 
@@ -169,8 +169,8 @@ def test_prompts_are_sampled_a_few_at_a_time_each_by_draws_of_its_own(config, en
         ({"completions_per_prompt": 0}, "--completions-per-prompt must be 1 or more"),
         ({"at_least": math.nan}, "--at-least must be a number"),
         ({"temperature": 0.0}, "--temperature must be above 0"),
-        ({"dataset": ""}, "say which prompts with --dataset"),
-        ({"reward": ""}, "say how answers are judged"),
+        ({"dataset": ""}, "--dataset is required"),
+        ({"reward": ""}, "a reward is required"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_nothing_is_written(config, options, message, tmp_path):
@@ -201,7 +201,7 @@ def lines(path):
 
 def gold(config, tmp_path, body):
     (tmp_path / "truth.py").write_text(f"def truth(completion): return float({body})\n")
-    return replace(config, gold=f"{tmp_path / 'truth.py'}:truth", fooled=str(tmp_path / "fooled.jsonl"))
+    return replace(config, gold=f"{tmp_path / 'truth.py'}:truth", adversarial_pairs=str(tmp_path / "fooled.jsonl"))
 
 
 def test_what_fools_the_reward_becomes_pairs_that_a_reward_model_learns_from(config, tmp_path):
@@ -213,13 +213,15 @@ def test_what_fools_the_reward_becomes_pairs_that_a_reward_model_learns_from(con
     assert (row["reward"], row["gold"]) == ({"chosen": 0.0, "rejected": 1.0}, {"chosen": 3.0, "rejected": 1.0})
     (pair,) = load_preferences(str(tmp_path / "fooled.jsonl")).items
     assert (pair.chosen, pair.rejected) == ("zzz", "a")
-    assert found.fooled == 1 and "1 pairs" in found.lines()[-1] and found.to_people is None
+    assert (
+        found.adversarial_pairs == 1 and "1 adversarial pairs" in found.lines()[-1] and found.annotation_items is None
+    )
 
 
 def test_what_was_cut_off_fools_nobody(config, tmp_path):
     # gold likes what begins with "aaa" best, which was cut off, and the reward would like it best as well
     found = run(gold(config, tmp_path, "completion.startswith('aaa')"), quiet=True)
-    assert found.fooled == 0 and lines(tmp_path / "fooled.jsonl") == []
+    assert found.adversarial_pairs == 0 and lines(tmp_path / "fooled.jsonl") == []
 
 
 def test_equal_rewards_fool_nobody(config, tmp_path):
@@ -231,29 +233,29 @@ def test_equal_rewards_fool_nobody(config, tmp_path):
 
 def test_people_are_asked_about_what_the_reward_likes_best(config, tmp_path):
     asked = tmp_path / "items.jsonl"
-    found = run(replace(config, to_people=str(asked)), quiet=True)
+    found = run(replace(config, annotation_items=str(asked)), quiet=True)
     rows = {row["prompt"][0]["content"]: row for row in lines(asked)}
     first = {question: [one["text"] for one in row["completions"]] for question, row in rows.items()}
     assert first["1?"][0] == "ab" and first["1?"][1] in ("mz", "zz") and first["2?"] == ["zzz", "zz"]
-    assert first["3?"][0] == "a" and found.to_people == 3
+    assert first["3?"][0] == "a" and found.annotation_items == 3
     assert rows["2?"]["priority"] == 0 and rows["3?"]["priority"] == 1 - rows["3?"]["completions"][1]["reward"]
     again = tmp_path / "again.jsonl"
-    run(replace(config, to_people=str(again), output=str(tmp_path / "second.jsonl")), quiet=True)
+    run(replace(config, annotation_items=str(again), output=str(tmp_path / "second.jsonl")), quiet=True)
     assert lines(again) == lines(asked)
 
 
 def test_nobody_is_asked_where_all_answers_say_the_same(config, tmp_path):
     asked = tmp_path / "items.jsonl"
-    run(replace(config, to_people=str(asked), completions_per_prompt=3), quiet=True)
+    run(replace(config, annotation_items=str(asked), completions_per_prompt=3), quiet=True)
     assert [row["prompt"][0]["content"] for row in lines(asked)] == ["1?", "3?"]  # of 2? one was cut off
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fooled": "x.jsonl"}, "needs somebody who knows better"),
-        ({"to_people": "x.txt"}, "--to-people NAME.jsonl"),
-        ({"to_people": "best.jsonl", "output": "best.jsonl"}, "different files"),
+        ({"adversarial_pairs": "x.jsonl"}, "needs a gold reward"),
+        ({"annotation_items": "x.txt"}, "--annotation-items NAME.jsonl"),
+        ({"annotation_items": "best.jsonl", "output": "best.jsonl"}, "different files"),
     ],
 )
 def test_files_that_cannot_be(config, changes, message, tmp_path, monkeypatch):
@@ -264,8 +266,8 @@ def test_files_that_cannot_be(config, changes, message, tmp_path, monkeypatch):
 
 def test_what_was_interrupted_goes_on_and_writes_the_same(config, engine, monkeypatch, tmp_path):
     monkeypatch.setattr(recipe, "TOGETHER", 1)
-    told = replace(config, gold=f"{tmp_path / 'gold.py'}:letters", fooled=str(tmp_path / "fooled.jsonl"))
-    other = replace(told, output=str(tmp_path / "whole.jsonl"), fooled=str(tmp_path / "whole-fooled.jsonl"))
+    told = replace(config, gold=f"{tmp_path / 'gold.py'}:letters", adversarial_pairs=str(tmp_path / "fooled.jsonl"))
+    other = replace(told, output=str(tmp_path / "whole.jsonl"), adversarial_pairs=str(tmp_path / "whole-fooled.jsonl"))
     whole = run(other, quiet=True)
 
     asked: list[int] = []
@@ -292,5 +294,9 @@ def test_what_was_interrupted_goes_on_and_writes_the_same(config, engine, monkey
     assert len(asked) == 4  # two before, one that was interrupted, and that one again
     assert "2 of 3 prompts were done before" in found.notes and not part.exists()
     assert written(told) == written(other)
-    assert Path(told.fooled).read_bytes() == Path(other.fooled).read_bytes() != b""
-    assert (found.earned, found.cut_off, found.fooled) == (whole.earned, whole.cut_off, whole.fooled)
+    assert Path(told.adversarial_pairs).read_bytes() == Path(other.adversarial_pairs).read_bytes() != b""
+    assert (found.earned, found.cut_off, found.adversarial_pairs) == (
+        whole.earned,
+        whole.cut_off,
+        whole.adversarial_pairs,
+    )

@@ -75,7 +75,7 @@ def test_options_of_reading_hold(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"dataset": ""}, "say what to read with --dataset"),
+        ({"dataset": ""}, "--dataset is required"),
         ({"to": "pair"}, "did you mean 'pairs'"),
         ({"output": ""}, "say where to write with --output NAME.jsonl"),
         ({"output": "there.jsonl"}, "is there already"),

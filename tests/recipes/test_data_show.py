@@ -151,7 +151,7 @@ def test_a_mark_is_at_the_beginning_of_every_line():
 @pytest.mark.parametrize(
     "options, problem",
     [
-        ([], "say what to show with --dataset"),
+        ([], "--dataset is required"),
         (["--dataset", "x.jsonl"], "there is no file or folder 'x.jsonl'"),
         (["--dataset", "{rows}", "--layout", "dpo"], "unknown --layout 'dpo'"),
         (["--dataset", "{rows}", "--train-on", "first"], "unknown --train-on 'first'"),

@@ -271,7 +271,7 @@ def test_mistakes_are_one_line_and_write_nothing(posttrain, model, command, word
 
 def test_arguments_without_an_environment_are_refused(posttrain, model):
     code, err = posttrain("rl", "--dataset", "gym:chain_sum", "--environment-args", "a=1", "--model", model)
-    assert code == 2 and "--environment-args are arguments of an --environment; type that too" in err
+    assert code == 2 and "--environment-args needs --environment; pass it too" in err
 
 
 def test_an_environment_without_tasks_or_demonstrations_says_what_to_name(posttrain, model):

@@ -190,8 +190,8 @@ def test_mistakes_are_one_line_and_write_nothing(command, made, tmp_path, capsys
     (tmp_path / "file").write_text("mine")
     run = str(made["adapter"])
     wrong = [
-        ([], "say what to export with --model"),
-        (["--model", run], "where to with --output"),
+        ([], "--model RUN, CHECKPOINT or FOLDER"),
+        (["--model", run], "--output FOLDER are"),
         (["--model", run, "--output", str(tmp_path / "full")], "exists and is not an empty folder"),
         (["--model", run, "--output", str(tmp_path / "file")], "exists and is not an empty folder"),
         (["--model", "OWNER/NAME", "--output", str(tmp_path / "x")], "'OWNER/NAME' is no folder here"),
@@ -199,7 +199,10 @@ def test_mistakes_are_one_line_and_write_nothing(command, made, tmp_path, capsys
     ]
     if command == "merge":
         wrong += [
-            (["--model", str(made["model"]), "--output", str(tmp_path / "x")], "is a whole model, so there is nothing"),
+            (
+                ["--model", str(made["model"]), "--output", str(tmp_path / "x")],
+                "is not an adapter, so there is nothing",
+            ),
             (["--model", run, "--output", str(tmp_path / "x"), "--dtype", "int8"], "unknown --dtype 'int8'"),
         ]
     for words, says in wrong:
@@ -241,5 +244,5 @@ def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(tmp_pat
 
 
 def test_no_output_is_asked_for_first():
-    with pytest.raises(UserError, match="where to with --output"):
+    with pytest.raises(UserError, match="--output FOLDER are"):
         export.run(ExportHF("x"))

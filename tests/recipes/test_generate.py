@@ -142,7 +142,7 @@ def test_what_a_model_says_cannot_drive_a_terminal(folder, engine):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"prompt": "", "lines": ["\n"]}, "nothing to ask"),
+        ({"prompt": "", "lines": ["\n"]}, "a prompt is required"),
         ({"prompts": "nowhere.txt"}, "--prompt and --prompts"),
         ({"prompt": "", "prompts": "nowhere.txt"}, "cannot read the prompts"),
         ({"chat": True}, "--prompt and --chat"),

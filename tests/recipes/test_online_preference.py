@@ -40,7 +40,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
         ("dpo", {}),
         ("dpo", {"pairing": "all", "updates_per_round": 4, "rounds": 8, "pairs_per_step": 12}),
         ("simpo", {}),
-        ("irpo", {"renew_reference": 2}),
+        ("irpo", {"ref_sync_every": 2}),
     ],
 )
 def test_it_learns_to_please(name, changes, folder, tmp_path):
@@ -50,7 +50,7 @@ def test_it_learns_to_please(name, changes, folder, tmp_path):
 
 
 def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(folder, tmp_path):
-    options = config(folder, rounds=4, updates_per_round=2, pairing="all", renew_reference=1, save_every=1)
+    options = config(folder, rounds=4, updates_per_round=2, pairing="all", ref_sync_every=1, save_every=1)
     whole = train(options, output=tmp_path / "whole").run
     part = train(replace(options, rounds=2), output=tmp_path / "part").run
     train(options, resume=part)
@@ -64,7 +64,7 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(folder, tmp_path)
 
 
 def test_of_one_update_a_round_each_learns_from_what_the_policy_is_now(folder, tmp_path):
-    run = train(config(folder, rounds=2, pairs_per_step=99, renew_reference=1), output=tmp_path / "run").run
+    run = train(config(folder, rounds=2, pairs_per_step=99, ref_sync_every=1), output=tmp_path / "run").run
     found = rows(run)
     # the reference is the policy that sampled, so no response has a reward yet
     assert [row["pairs/margin"] for row in found] == pytest.approx([0.0, 0.0], abs=1e-4)
@@ -106,7 +106,7 @@ def test_a_round_without_pairs_learns_nothing_and_says_so(folder, tmp_path):
     [
         ({"pairing": "best"}, "unknown pairing 'best'"),
         ({"completions_per_prompt": 1}, "a pair needs two completions of a prompt"),
-        ({"algorithm": "kto"}, "kto learns from single responses"),
+        ({"algorithm": "kto"}, "kto is unpaired"),
         ({"rounds": 0}, "--rounds must be 1 or more"),
         ({"updates_per_round": 0}, "--updates-per-round must be 1 or more"),
         ({"margin": -1.0}, "--margin must be 0 or more"),

@@ -116,7 +116,7 @@ def test_the_gate_is_that_of_the_learned_pairs_for_the_heads_as_they_are(config,
     heldout = [{"prompt": "never", "chosen": "please 1", "rejected": "= 1"}]
     told = replace(config, eval_share=0.0, eval_dataset=write(tmp_path / "heldout.jsonl", heldout), steps=6)
     rows = [row | {"ratings": row["ratings"] | {"odd": float(i % 3)}} for i, row in enumerate(RATED)]
-    three = replace(told, ratings=write(tmp_path / "three.jsonl", rows), apart="clear")
+    three = replace(told, ratings=write(tmp_path / "three.jsonl", rows), decorrelate="clear")
     found = run(three, output=tmp_path / "run", quiet=True)
     scorer = load_scorer(str(checkpoint.latest(found.run / "checkpoints").path), precision="float32")
     model = scorer.model
@@ -176,7 +176,7 @@ def test_an_attribute_is_kept_out_of_the_score(config, tmp_path):
     rows = [rated(f"{i}", "=" * (i % 5 + 1) + "!" * (i % 2), 3.0 * (i % 2) + i % 5, float(i % 5)) for i in range(40)]
     both = replace(config, ratings=write(tmp_path / "long.jsonl", rows), dataset="", steps=60, eval_share=0.0)
     follows = run(replace(both, weights="clear=0"), output=tmp_path / "follows", quiet=True)
-    apart = run(replace(both, apart="clear"), output=tmp_path / "apart", quiet=True)
+    apart = run(replace(both, decorrelate="clear"), output=tmp_path / "apart", quiet=True)
     said = [(row["prompt"], row["completion"]) for row in rows]
     clear = [row["ratings"]["clear"] for row in rows]
 
@@ -298,15 +298,15 @@ def test_nothing_that_is_held_out_is_learned_from_ratings(config, tmp_path, caps
         ({"weights": "kin=1"}, "did you mean 'kind'"),
         ({"weights": "kind"}, "cannot read the weight 'kind'"),
         ({"weights": "kind=much"}, "cannot read the weight 'kind=much'"),
-        ({"weights": "kind=0 clear=0"}, "no attribute counts for anything"),
-        ({"weights": "kind=0", "apart": "clear"}, "no attribute counts for anything"),
+        ({"weights": "kind=0 clear=0"}, "all attribute weights are 0"),
+        ({"weights": "kind=0", "decorrelate": "clear"}, "all attribute weights are 0"),
         ({"weights": "kind=1 kind=2"}, "'kind' has two --weights"),
-        ({"weights": "kind=2", "apart": "kind"}, "does not count itself; leave it out of --weights"),
-        ({"ratings": ""}, "say what to learn with --ratings"),
+        ({"weights": "kind=2", "decorrelate": "kind"}, "has weight 0; leave it out of --weights"),
+        ({"ratings": ""}, "--ratings is required"),
         ({"weights": "kind=inf"}, "cannot read the weight 'kind=inf'"),
-        ({"apart": "clea"}, "did you mean 'clear'"),
+        ({"decorrelate": "clea"}, "did you mean 'clear'"),
         ({"gate_width": -1}, "--gate-width must be 0 or more"),
-        ({"dataset": "", "eval_dataset": "x.jsonl", "eval_share": 0.0}, "held-out pairs; give those to learn from"),
+        ({"dataset": "", "eval_dataset": "x.jsonl", "eval_share": 0.0}, "held-out pairs; pass training pairs too"),
     ],
 )
 def test_wrong_options_are_refused(changes, message, config, tmp_path):
@@ -317,7 +317,7 @@ def test_wrong_options_are_refused(changes, message, config, tmp_path):
 
 def test_an_attribute_of_which_nothing_can_be_learned_is_refused(config, tmp_path):
     rows = [row | {"ratings": row["ratings"] | {"same": 0.1}} for row in RATED]
-    with pytest.raises(UserError, match=r"two different ratings of 'same'.*--weights same=0"):
+    with pytest.raises(UserError, match=r"all ratings of 'same' are equal.*--weights same=0"):
         run(replace(config, ratings=write(tmp_path / "same.jsonl", rows)), output=tmp_path / "run", quiet=True)
 
 

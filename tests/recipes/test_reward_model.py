@@ -88,7 +88,7 @@ def test_an_ensemble_learns_and_its_members_differ(config, tmp_path):
     assert read_run(again.run).metrics[1]["loss"] == read_run(same.run).metrics[1]["loss"]
     with pytest.raises(ModelError, match="with 3 members; an ensemble of 2"):
         run(replace(config, model=str(found.run), ensemble=2), output=tmp_path / "two", quiet=True)
-    with pytest.raises(UserError, match=r"takes one score apart.*has 3"):
+    with pytest.raises(UserError, match=r"needs a single head.*has 3"):
         run(replace(config, model=str(found.run), length_debias=1.0), output=tmp_path / "apart", quiet=True)
 
 
@@ -134,7 +134,7 @@ def test_each_member_learns_from_a_sample_of_its_own(config, tmp_path, monkeypat
     [
         {"length_debias": 1.0},
         {"ensemble": 2},
-        {"margin": 1.0, "centring": 0.1},
+        {"margin": 1.0, "center_rewards": 0.1},
         {"lora_rank": 4, "ensemble": 2},
         {"lora_rank": 4, "length_debias": 1.0},
     ],
@@ -176,7 +176,7 @@ def test_the_strength_of_a_pair_is_used_or_spoken_of(config, tmp_path, capsys):
     [
         ({"ensemble": 0}, "--ensemble must be 1 or more"),
         ({"margin": -1.0}, "--margin must be 0 or more"),
-        ({"centring": -0.1}, "--centring must be 0 or more"),
+        ({"center_rewards": -0.1}, "--center-rewards must be 0 or more"),
         ({"length_debias": -1.0}, "--length-debias must be 0 or more"),
         ({"length_debias": 1.0, "ensemble": 2}, "leave out --ensemble"),
     ],
@@ -249,15 +249,15 @@ def test_pairs_that_were_trained_on_or_are_too_long_are_not_judged(config, tmp_p
     assert found.summary()["n"] == 2
     assert any("3 pairs left out: their prompt is in" in note for note in found.notes)
     assert any("1 prompts left out: over 256 tokens" in note for note in found.notes)
-    with pytest.raises(UserError, match="no pair is left to judge"):
+    with pytest.raises(UserError, match="no pair is left to evaluate on"):
         evaluate_reward.run(replace(asked, max_tokens=3), output=tmp_path / "none", quiet=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": ""}, "say which reward model with --model"),
-        ({"dataset": ""}, "say what to judge with --dataset"),
+        ({"model": ""}, "--model is required"),
+        ({"dataset": ""}, "--dataset is required"),
     ],
 )
 def test_a_suite_that_cannot_be_run_is_refused(changes, message, model, config, tmp_path):

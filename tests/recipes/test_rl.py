@@ -64,7 +64,7 @@ def test_every_algorithm_learns_to_please(name, folder, tmp_path):
         ("dapo", {}),
         ("rloo", {}),
         ("ppo-penalty", {"updates_per_step": 2}),
-        ("ppo-penalty", {"critic": "own", "renew_reference": 1}),
+        ("ppo-penalty", {"critic": "own", "ref_sync_every": 1}),
         ("ppo-ptx", {}),
         ("vapo", {}),
         ("vineppo", {}),
@@ -85,7 +85,7 @@ def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, fo
     assert states[0].state == states[1].state
     critic = (states[0].path / "critic-masters.safetensors").exists()
     assert critic == (name in ("ppo-penalty", "ppo-ptx", "vapo"))
-    assert (states[0].path / "reference.safetensors").exists() == ("renew_reference" in changes)
+    assert (states[0].path / "reference.safetensors").exists() == ("ref_sync_every" in changes)
 
 
 def iterated(options: RL, rounds: int) -> OnlinePreference:
@@ -239,7 +239,7 @@ def test_a_reference_that_is_renewed_is_the_policy_of_then(lora_rank, folder, tm
         pytest.importorskip("peft")
     knobs, options = {"kl_coefficient": 0.1}, small(folder, "rloo", steps=4, lora_rank=lora_rank)
     fixed = rows(train(options, knobs, output=tmp_path / "a").run)
-    renewed = rows(train(replace(options, renew_reference=2), knobs, output=tmp_path / "b").run)
+    renewed = rows(train(replace(options, ref_sync_every=2), knobs, output=tmp_path / "b").run)
     assert [row["groups/kl"] for row in fixed[:2]] == [row["groups/kl"] for row in renewed[:2]]
     assert fixed[1]["groups/kl"] > 1e-3 and fixed[2]["groups/kl"] > 1e-3
     assert renewed[2]["groups/kl"] == pytest.approx(0.0, abs=1e-5)  # what was just sampled is the reference's own
@@ -248,9 +248,9 @@ def test_a_reference_that_is_renewed_is_the_policy_of_then(lora_rank, folder, tm
 def test_text_is_learned_beside(folder, tmp_path):
     found = rows(train(small(folder, "ppo-ptx", steps=8), KNOBS["ppo-ptx"], output=tmp_path / "run").run)
     assert found[-1]["pretraining_loss"] < found[0]["pretraining_loss"] - 0.1
-    with pytest.raises(UserError, match="ppo-ptx learns from text beside; name it with --pretraining-dataset"):
+    with pytest.raises(UserError, match="ppo-ptx needs a pretraining corpus; pass --pretraining-dataset"):
         train(config(folder, algorithm="ppo-ptx"), output=tmp_path / "refused")
-    with pytest.raises(UserError, match="grpo learns from no text; leave out --pretraining-dataset"):
+    with pytest.raises(UserError, match="grpo has no pretraining loss; leave out --pretraining-dataset"):
         train(config(folder, algorithm="grpo", pretraining_dataset="x"), output=tmp_path / "refused")
 
 
@@ -282,7 +282,7 @@ def test_text_that_cannot_be_learned_is_refused(folder, tmp_path):
 
 
 def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
-    first = rows(train(config(folder, steps=1, importance_cap=2.0), output=tmp_path / "run").run)[0]
+    first = rows(train(config(folder, steps=1, tis_cap=2.0), output=tmp_path / "run").run)[0]
     assert first["importance"] == pytest.approx(1.0, abs=1e-4)
 
 
@@ -293,16 +293,19 @@ def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
         ({"critic_lr": 0.0}, "--critic-lr must be above 0"),
         ({"updates_per_step": 0}, "--updates-per-step must be 1 or more"),
         ({"pretraining_per_step": 0}, "--pretraining-per-step must be 1 or more"),
-        ({"importance_cap": -1.0}, "--importance-cap must be 0 or more"),
+        ({"tis_cap": -1.0}, "--tis-cap must be 0 or more"),
         ({"length_penalty": float("nan")}, "--length-penalty must be 0 or more"),
-        ({"renew_reference": -1}, "--renew-reference must be 0 or more"),
+        ({"ref_sync_every": -1}, "--ref-sync-every must be 0 or more"),
         ({"max_refills": -1}, "--max-refills must be 0 or more"),
         ({"critic": "own"}, "grpo has no critic; leave out --critic"),
         ({"critic_lr": 1e-3}, "grpo has no critic; leave out --critic"),
-        ({"algorithm": "dapo", "renew_reference": 1}, "dapo has no reference with these knobs"),
-        ({"algorithm": "remax", "length_penalty": 0.1}, "remax compares with completions that are not penalised"),
-        ({"algorithm": "vineppo", "length_penalty": 0.1}, "vineppo compares with completions that are not penalised"),
-        ({"algorithm": "vapo", "steps": 50}, "in all 50 steps the critic would learn alone; type --steps above 50"),
+        ({"algorithm": "dapo", "ref_sync_every": 1}, "dapo has no reference model with these hyperparameters"),
+        ({"algorithm": "remax", "length_penalty": 0.1}, "the baseline of remax has no length penalty"),
+        ({"algorithm": "vineppo", "length_penalty": 0.1}, "the baseline of vineppo has no length penalty"),
+        (
+            {"algorithm": "vapo", "steps": 50},
+            "critic warmup covers all 50 steps, so the policy is never updated; type --steps above 50",
+        ),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(changes, what, folder, tmp_path):

@@ -123,7 +123,7 @@ def test_conversations_that_may_become_too_long_are_refused_before_anything_is_s
 @pytest.mark.parametrize("use", ["mean", "worst", "uncertain"])
 def test_what_is_learned_from_is_what_the_members_say(use, config, scorers, tmp_path):
     found = train(
-        replace(config, reward_model_use=use, steps=1, eval_every=0, eval_dataset=""), output=tmp_path / "run"
+        replace(config, ensemble_aggregation=use, steps=1, eval_every=0, eval_dataset=""), output=tmp_path / "run"
     )
     row = read_run(found.run).samples[0]
     prompt = [Message(*line.split(": ", 1)) for line in row["prompt"].split("\n")]
@@ -188,7 +188,7 @@ def test_a_run_stops_when_gold_is_no_better(config, tmp_path, capsys):
     sinking = replace(config, gold=f"{tmp_path / 'sinking.py'}:gold", steps=12, eval_every=1, stop_after=3)
     found = train(sinking, output=tmp_path / "run", quiet=False)
     assert (found.steps, found.interrupted, found.finished) == (3, "", True)
-    assert "stopped after step 3: no better for 3 evaluations (--stop-after)" in capsys.readouterr().err
+    assert "stopped after step 3: no improvement for 3 evaluations (--stop-after)" in capsys.readouterr().err
     on = train(replace(sinking, stop_after=0, steps=5), resume=found.run)
     assert (on.steps, on.finished) == (5, False)
     assert checkpoint.best(found.run / "checkpoints").step == 1  # there is none of the policy before training
@@ -207,7 +207,7 @@ def test_a_policy_past_its_kl_budget_stops_and_is_not_the_best(config, tmp_path,
     budget = (max(gone[:passed]) + gone[passed]) / 2
     found = train(replace(rising, kl_budget=budget), output=tmp_path / "run", quiet=False)
     assert (found.steps, found.interrupted, found.finished) == (passed, "", True)
-    said = f"stopped after step {passed}: {gone[passed]:.1f} nats from where it began (--kl-budget {budget:g})"
+    said = f"stopped after step {passed}: KL to the initial policy is {gone[passed]:.1f} nats (--kl-budget {budget:g})"
     assert said in capsys.readouterr().err
     assert [row["evaluation/kl"] for row in read_run(found.run).metrics] == pytest.approx(gone[: passed + 1], abs=1e-6)
     assert checkpoint.best(found.run / "checkpoints").step == passed - 1
@@ -229,7 +229,7 @@ def test_a_run_that_no_evaluation_finds_within_its_budget_says_so_and_can_be_gon
 
 
 def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, tmp_path):
-    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", renew_reference=2)
+    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", ref_sync_every=2)
     whole = train(gold, output=tmp_path / "whole")
     train(replace(gold, steps=2), output=tmp_path / "part")
     part = train(gold, resume=tmp_path / "part")
@@ -240,7 +240,7 @@ def test_a_run_with_gold_goes_on_as_if_it_had_not_been_stopped(config, scorers, 
 
 def test_the_distance_is_told_from_the_beginning_also_when_the_reference_is_renewed(config, scorers, tmp_path):
     """Renewed after every step the reference is the policy itself, from which it would be no distance at all."""
-    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", renew_reference=1)
+    gold = replace(config, gold_model=str(scorers / "one"), algorithm="ppo-penalty", ref_sync_every=1)
     found = train(gold, output=tmp_path / "run")
     assert found.after.kl > 0.05
 
@@ -279,15 +279,18 @@ def test_pairs_of_a_policy_s_own_completions_are_judged_by_a_reward_model(config
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gold": "numbers", "eval_every": 0}, "are read on held-out tasks; give --eval-every"),
-        ({"stop_after": -1}, "--stop-after counts evaluations"),
-        ({"kl_budget": -1.0}, "--kl-budget is read on held-out tasks, and must be 0 or more"),
-        ({"kl_budget": 2.0, "eval_every": 0}, "--kl-budget is read on held-out tasks"),
-        ({"stop_after": 2, "eval_every": 0}, "--stop-after counts evaluations"),
-        ({"reward_model": "", "reward_model_use": "worst", "reward": "numbers"}, "name one with --reward-model"),
-        ({"reward_model_use": "wurst"}, "did you mean 'worst'"),
-        ({"reward_model_use": "uncertain", "disagreement_penalty": -1.0}, "--disagreement-penalty must be 0 or more"),
-        ({"disagreement_penalty": 1.0}, "--disagreement-penalty is for --reward-model-use uncertain"),
+        ({"gold": "numbers", "eval_every": 0}, "need held-out evaluations: pass --eval-every"),
+        ({"stop_after": -1}, "--stop-after must be 0 or more, and needs evaluations"),
+        ({"kl_budget": -1.0}, "--kl-budget must be 0 or more, and needs evaluations"),
+        ({"kl_budget": 2.0, "eval_every": 0}, "--kl-budget must be 0 or more, and needs evaluations"),
+        ({"stop_after": 2, "eval_every": 0}, "--stop-after must be 0 or more, and needs evaluations"),
+        (
+            {"reward_model": "", "ensemble_aggregation": "worst", "reward": "numbers"},
+            "--ensemble-aggregation needs a --reward-model",
+        ),
+        ({"ensemble_aggregation": "wurst"}, "did you mean 'worst'"),
+        ({"ensemble_aggregation": "uncertain", "uncertainty_penalty": -1.0}, "--uncertainty-penalty must be 0 or more"),
+        ({"uncertainty_penalty": 1.0}, "--uncertainty-penalty needs --ensemble-aggregation uncertain"),
         ({"reward_model": "'a"}, "cannot read --reward-model"),
         ({"reward_model": "", "reward": ""}, "or with --reward-model"),
     ],
@@ -302,12 +305,13 @@ def test_scores_whose_zeros_are_not_known_are_not_compared(config, folder, tmp_p
     raw = load_reward_model(str(folder / "model"), dtype=torch.float32, members=2)
     raw.save(tmp_path / "raw", padding=0)
     load_tokenizer(str(folder / "model")).save_pretrained(tmp_path / "raw")
-    worst = replace(config, reward_model=str(tmp_path / "raw"), reward_model_use="worst")
-    with pytest.raises(UserError, match=r"what 0 means to .*raw is not known; train it with pairs held out"):
+    worst = replace(config, reward_model=str(tmp_path / "raw"), ensemble_aggregation="worst")
+    with pytest.raises(UserError, match=r"the zero of .*raw is not known; train it with pairs held out"):
         train(worst, output=tmp_path / "run")
     assert (
         train(
-            replace(worst, reward_model_use="mean", steps=1, eval_every=0, eval_dataset=""), output=tmp_path / "mean"
+            replace(worst, ensemble_aggregation="mean", steps=1, eval_every=0, eval_dataset=""),
+            output=tmp_path / "mean",
         ).steps
         == 1
     )

@@ -183,11 +183,11 @@ def test_a_row_that_cannot_be_scored_is_named(row, what, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"dataset": ""}, "say what to score with --dataset"),
+        ({"dataset": ""}, "--dataset is required"),
         ({"dataset": "gym:chain_sum"}, "makes tasks without completions"),
-        ({"reward": ""}, "say how completions are judged with --reward"),
+        ({"reward": ""}, "a reward is required: --reward"),
         ({"reward": "number"}, "did you mean 'numbers'"),
-        ({"reward_model_use": "worst"}, "name one with --reward-model"),
+        ({"ensemble_aggregation": "worst"}, "--ensemble-aggregation needs a --reward-model"),
         ({"output": "there.jsonl"}, "is there already"),
         ({"output": "out.csv"}, r"--output NAME.jsonl"),
         ({"limit": 0}, "must be 1 or more"),

@@ -29,15 +29,15 @@ def ask(chat, text: str) -> str:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("http://x/v1#m", "a judge is NAME=MODEL, NAME=ADDRESS#MODEL or NAME=policy"),
+        ("http://x/v1#m", "a judge is NAME=MODEL, NAME=URL#MODEL or NAME=policy"),
         ("OWNER/NAME", "a judge is NAME=MODEL"),
         ("=OWNER/NAME", "a judge is NAME=MODEL"),
         ("kind=", "a judge is NAME=MODEL"),
         ("1st=OWNER/NAME", "a judge is NAME=MODEL"),
         ("a=x a=y", "two judges are called 'a'"),
         ("a='x", "cannot read --judge"),
-        ("a=http://x/v1", "say which model judge 'a' is behind its address: a=ADDRESS#MODEL"),
-        ("a=http://x/v1#", "say which model judge 'a' is"),
+        ("a=http://x/v1", "judge 'a' has a URL without a model; write a=URL#MODEL"),
+        ("a=http://x/v1#", "judge 'a' has a URL without a model"),
         ("a=http://me:pw@x/v1#m", "has a password"),
     ],
 )
@@ -64,8 +64,8 @@ def test_one_local_model_under_two_names_is_loaded_once(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"judge_prompt": "quality"}, "--judge-prompt is for judges; name one with --judge NAME=MODEL"),
-        ({"judge_budget": 3}, "--judge-budget is for judges"),
+        ({"judge_prompt": "quality"}, "--judge-prompt needs a judge: pass --judge NAME=MODEL"),
+        ({"judge_budget": 3}, "--judge-budget needs a judge"),
         ({"judge": "a=b", "judge_budget": -1}, "--judge-budget must be 0 or more"),
         ({"judge": "a=b", "judge_temperature": -0.1}, "--judge-temperature from 0 to 2"),
         ({"judge": "a=b", "judge_temperature": float("nan")}, "--judge-temperature from 0 to 2"),

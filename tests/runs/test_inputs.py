@@ -358,7 +358,7 @@ def test_changed_data_is_noticed(tmp_path, capsys):
     (tmp_path / "copy.jsonl").write_text("".join(rows))
     assert main([*again, "--dataset", str(tmp_path / "copy.jsonl")]) == 0  # the same data by another name
     assert main(["sft", "--dataset", str(data), "--accept-changes", "dataset"]) == 2
-    assert "--accept-changes is for a run that goes on" in capsys.readouterr().err
+    assert "--accept-changes needs --resume RUN" in capsys.readouterr().err
 
 
 def test_an_environments_file_and_what_it_imports_are_copied_and_looked_for(here):

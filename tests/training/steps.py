@@ -61,13 +61,13 @@ def policy_step(
     microbatch_tokens: int,
     temperature: float = 1.0,
     updates: int = 1,
-    importance_cap: float = 0.0,
+    tis_cap: float = 0.0,
     critic: TrainedCritic | None = None,
     pretraining: Sequence[Example] = (),
 ) -> dict[str, float]:
     """`updates` updates on one batch, as `posttrain rl` makes them."""
     learner = learner_of(model, optimizer, microbatch_tokens=microbatch_tokens, critic=critic)
-    loss, batch, metrics = PolicyLoss(algorithm, temperature, importance_cap), replace(batch, key="this"), {}
+    loss, batch, metrics = PolicyLoss(algorithm, temperature, tis_cap), replace(batch, key="this"), {}
     for _ in range(updates):
         metrics |= learner.forward_backward(batch, loss)
         for extra in algorithm.extra_losses if pretraining else ():

@@ -105,7 +105,7 @@ def updated(algorithm, groups, *, tokens=1000, updates=2):
         sampled = columns_of(algorithm.inputs, groups, context, samples=True)
         batch, metrics = policy_batch(groups, algorithm, longest=9, sampled=sampled, context=context, key="1")
         for _ in range(updates):
-            metrics |= learner.forward_backward(batch, PolicyLoss(algorithm, importance_cap=0.0))
+            metrics |= learner.forward_backward(batch, PolicyLoss(algorithm, tis_cap=0.0))
             learner.optim_step({POLICY: 0.003, CRITIC: 0.003})
             found.append((metrics, {**optimizer.kept, **{f"critic {n}": g for n, g in critics.kept.items()}}))
     return found, batch
@@ -142,7 +142,7 @@ def test_a_weight_of_branches_is_of_each_branch_alone():
         apart = [tuple(0.1 * ((i + j) % 3) - 0.05 for j in range(len(of))) for i, of in enumerate(own)]
         said = [tuple(v - a for v, a in zip(*both, strict=True)) for both in zip(own, apart, strict=True)]
         batch = replace(batch, tokens={**batch.tokens, "sampler_logprobs": said})
-        seen = learner.forward(batch, PolicyLoss(algorithm, importance_cap=10.0))
+        seen = learner.forward(batch, PolicyLoss(algorithm, tis_cap=10.0))
     weights = [w for of in apart for w in [torch.tensor(of).sum().exp().item()] * len(of)]
     assert seen["importance"] == pytest.approx(sum(weights) / len(weights), rel=1e-5)
 

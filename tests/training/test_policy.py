@@ -346,7 +346,7 @@ def test_a_weight_is_that_of_what_the_ratio_is_of(whole):
     weights = [[math.exp(sum(by))] * len(by) if whole else [math.exp(a) for a in by] for by in apart]
     capped = [[min(w, 1.2) for w in each] for each in weights]
     assert any(w > 1.2 for each in weights for w in each)
-    found, metrics = gradient(model, algorithm, with_column(batch, sampler_logprobs=said), tokens=9, importance_cap=1.2)
+    found, metrics = gradient(model, algorithm, with_column(batch, sampler_logprobs=said), tokens=9, tis_cap=1.2)
     both = zip(batch.tokens["advantages"], capped, strict=True)
     by_weight = [tuple(a * w for a, w in zip(*each, strict=True)) for each in both]
     expected, _ = gradient(model, algorithm, with_column(batch, advantages=by_weight), tokens=9)
@@ -429,7 +429,7 @@ def test_with_dropout_the_ratio_begins_at_1_and_the_gap_is_the_samplers(tokens):
     batch = with_column(batch, sampler_logprobs=[tuple(values) for members in own for values in members])
     batch = replace(batch, seed=7)
     optimizer = MasterAdamW(model.trainable())
-    found = policy_step(model, optimizer, NO_KL, batch, lr=0.0, microbatch_tokens=tokens, updates=2, importance_cap=2.0)
+    found = policy_step(model, optimizer, NO_KL, batch, lr=0.0, microbatch_tokens=tokens, updates=2, tis_cap=2.0)
     assert found["ratio/max"] == found["ratio/mean"] == 1.0  # of the second update, whose weights are the same
     assert found["logprob_gap/max"] < 1e-5 and found["importance"] == pytest.approx(1.0, abs=1e-5)
     with model.dropping(7), torch.no_grad():

@@ -38,7 +38,7 @@ def by_hand(model: RewardModel, example: Example) -> list[float]:
 def test_the_loss_of_rankings_by_hand(members, microbatch_tokens):
     model = tiny_reward_model(dtype=torch.float64, members=members)
     units = [unit._replace(bag=unit.bag[:members]) for unit in UNITS]
-    loss = RewardLoss(label_smoothing=0.1, margin=0.3, centring=0.02)
+    loss = RewardLoss(label_smoothing=0.1, margin=0.3, center_rewards=0.02)
     plain = [
         ([(*(by_hand(model, unit.examples[i]) for i in pair[:2]), pair[2]) for pair in unit.pairs], unit.bag)
         for unit in units

@@ -44,7 +44,7 @@ def test_the_least_of_everything_is_allowed_and_no_clipping():
         ({"max_grad_norm": 0.0}, "--max-grad-norm must be above 0; got 0.0"),
         ({"max_grad_norm": math.nan}, "--max-grad-norm must be above 0; got nan"),
         ({"lora_rank": -1}, "--lora-rank must be 0 or more; got -1"),
-        ({"lora_dora": True}, "--lora-dora shapes a new adapter; type --lora-rank too, such as 16, or leave it out"),
+        ({"lora_dora": True}, "--lora-dora needs a new adapter: pass --lora-rank too, such as 16, or leave it out"),
         ({"microbatch_tokens": 0}, "--microbatch-tokens must be 1 or more; got 0"),
         ({"save_every": 0}, "--save-every must be 1 or more; got 0"),
         ({"keep_last": 0}, "--keep-last must be 1 or more; got 0"),
@@ -70,11 +70,11 @@ def test_a_recipe_names_more_that_must_be_counted():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"eval_share": -0.1}, "--eval-share is a share of the rows"),
-        ({"eval_share": 1.0}, "--eval-share is a share of the rows"),
-        ({"eval_share": 0.1, "eval_dataset": "x"}, "give one of them"),
-        ({"eval_every": 1}, "--eval-every needs rows that are held out"),
-        ({"stop_after": 1}, "--stop-after counts evaluations"),
+        ({"eval_share": -0.1}, "--eval-share must be a fraction"),
+        ({"eval_share": 1.0}, "--eval-share must be a fraction"),
+        ({"eval_share": 0.1, "eval_dataset": "x"}, "exclude each other"),
+        ({"eval_every": 1}, "--eval-every needs held-out rows"),
+        ({"stop_after": 1}, "--stop-after needs evaluations"),
     ],
 )
 def test_what_is_held_out_is_said_once(changes, message):

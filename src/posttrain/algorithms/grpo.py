@@ -16,7 +16,7 @@ Published settings (section 4.2): beta 0.04, G 64, learning rate 1e-6, 1024 comp
 one update per batch. The paper does not give eps; 0.2 is PPO's (https://arxiv.org/abs/1707.06347).
 
 Not reproduced: process supervision (section 4.1.3, a reward per step) and, of iterative GRPO (section 4.1.4), the
-reward model that is renewed during training; `--renew-reference` renews the reference. Chosen where the paper is
+reward model that is renewed during training; `--ref-sync-every` renews the reference. Chosen where the paper is
 silent: the standard deviation is the sample's (divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's
 value; verl's is 1e-6).
 

@@ -17,7 +17,7 @@ What to know about it:
 - Unlike DPO's, the target of each response is a number: the chosen one is to rise, not only to fall less.
 - The targets are so many nats for a whole response: eta 1000 asks for e^500, so that at the published learning rate
   the loss is a steady pull and never reached. It begins at half a million.
-- In `online-preference`, `--renew-reference 1` makes the policy of the round before its opponent, as published.
+- In `online-preference`, `--ref-sync-every 1` makes the policy of the round before its opponent, as published.
 
 TRL's `sppo_hard` is the same, with beta = 1/eta. The authors' code takes the mean of the two squares, half of this.
 """

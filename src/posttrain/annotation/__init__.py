@@ -1,1 +1,1 @@
-"""Feedback by people: what they are asked, what they say, and what they say together."""
+"""Human feedback: questions, answers, inter-annotator agreement and consensus."""

@@ -1,4 +1,4 @@
-"""How far people agree: with each other, and each of them with what the others say together."""
+"""Inter-annotator agreement, and each annotator's agreement with the consensus of the others."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What to ask people next: the answers whose comparison should teach an ensemble of reward models the most.
+"""Acquisition functions: the comparisons that inform a reward-model ensemble most.
 
 Labels cost people's time, and many pairs say what the model has learned already. Where its members disagree, a label
 decides between them; where all find a pair even, it tells nothing of who is right. That is worth as much as the members

@@ -1,4 +1,4 @@
-"""What several people say together: of every two completions first, and from that an order of all of them.
+"""Consensus of several annotators: pairwise preferences, then a ranking.
 
 A method of `aggregation/` reads all rankings and says how likely it finds, for every two completions of an item, that
 the first is better, the second is, or neither. From there on all methods are alike.

@@ -1,4 +1,4 @@
-"""Agreement within one item: each annotator against the consensus, and against the others' consensus (leave one out).
+"""Agreement within one item: each annotator against the consensus, and leave-one-out.
 
 Every function here depends on one item only, so that a new judgement changes the shares of its own item alone.
 """

@@ -1,4 +1,4 @@
-"""Kinds of question: what may be answered, what an answer says of completions, and the text that people read before.
+"""Kinds of annotation task: valid answers, what they imply about completions, and instructions.
 
 An answer is kept only if its kind's `check` finds it whole. Completions are known by their numbers.
 """

@@ -1,4 +1,4 @@
-"""From what several people said of an item to what a model learns from: pairs, ratings, steps, demonstrations.
+"""From annotations to training rows: pairs, ratings, steps, demonstrations.
 
 The rows are those that posttrain reads (docs/data.md), but steps, which are for other tools. Where people do not agree
 on anything there is no row.

@@ -1,4 +1,4 @@
-"""Rankings as files have them, and what each says of two completions and of one."""
+"""Rankings: file format, and the pairwise preferences and labels they imply."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

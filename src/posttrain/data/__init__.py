@@ -1,4 +1,4 @@
-"""Conversations, data sets and packing: from what people wrote to token ids with an exact mask."""
+"""Data: conversations, datasets, chat templates and packing, up to token ids with a loss mask."""
 
 from posttrain.data.chat import ChatFormat, TrainingIds, TrainOn
 from posttrain.data.completions import load_completions

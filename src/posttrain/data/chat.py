@@ -1,4 +1,4 @@
-"""Conversations as token ids: prompts, follow-ups after a sampled turn, and training examples with an exact mask.
+"""Conversations as token ids: prompts, follow-up turns, and training examples with a loss mask.
 
 Everything is cut at the same two kinds of place: where the template's generation prompt ends, and behind the stop token
 of an assistant turn. Each piece between two cuts is encoded on its own, so the tokens of a prompt in training are those

@@ -1,4 +1,4 @@
-"""Completions that are there already, to be scored: what was asked, what was said, and what would have been right."""
+"""Loading given completions to score: prompt, completion, reference answer."""
 
 import re
 from collections.abc import Mapping

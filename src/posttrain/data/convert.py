@@ -1,4 +1,4 @@
-"""Feedback as the rows that other tools read.
+"""Conversion of feedback to the layouts of other tools.
 
 A row is read back before it is given away, as posttrain itself would read it: one that would say something else, for
 want of a field or because its text looks like the layout's own marks, is none.

@@ -1,4 +1,4 @@
-"""Demonstrations from any source: conversations whose assistant turns are to be imitated."""
+"""Loading demonstrations: conversations for SFT."""
 
 from collections.abc import Mapping
 

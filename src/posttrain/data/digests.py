@@ -1,4 +1,4 @@
-"""Digests of data: what a run was trained on, so that a copy can be told from another version."""
+"""Digests of data, code and models."""
 
 import glob
 import hashlib

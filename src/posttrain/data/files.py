@@ -1,4 +1,4 @@
-"""Rows of one file: jsonl, json, csv, tsv, parquet and arrow, also compressed.
+"""File readers: jsonl, json, csv, tsv, parquet and arrow, also compressed.
 
 `pyarrow` is imported when a parquet, arrow or zst file is read.
 """

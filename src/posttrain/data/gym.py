@@ -1,4 +1,4 @@
-"""Procedural tasks of reasoning-gym: `gym:NAME?option=value&option=value`.
+"""Procedural tasks of Reasoning Gym: `gym:NAME?option=value&option=value`.
 
 Stojanovski et al. 2025, "Reasoning Gym" (https://arxiv.org/abs/2505.24760).
 

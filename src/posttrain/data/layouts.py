@@ -1,4 +1,4 @@
-"""Preferences as the public data sets lay them out: which columns say that it is one of them, and what they mean.
+"""Layouts of public preference datasets: their columns, and what they mean.
 
 A row of theirs may hold several preferences, or none: responses with scores make a pair of every two whose scores
 differ, and a derivation whose steps were rated makes one wherever a right step and a wrong one were seen.

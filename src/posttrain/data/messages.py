@@ -1,4 +1,4 @@
-"""Messages, tool calls and tools as data sets write them, read and written.
+"""Messages, tool calls and tools: parsing and serialisation.
 
 Both common layouts of a call are read: OpenAI's, `{id, type, function: {name, arguments}}` with the arguments as JSON
 text, and the one that chat templates take, in which the arguments are an object; `name` and `arguments` may also stand

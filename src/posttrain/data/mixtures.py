@@ -1,4 +1,4 @@
-"""Weighted mixtures: several data sets read as one, in which each has its share.
+"""Weighted mixtures of datasets.
 
 An epoch of a mixture is the shortest list that holds every item of every source and keeps the shares,
 

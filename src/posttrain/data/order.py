@@ -1,4 +1,4 @@
-"""What comes when: every random choice of a run is a function of its seed and its place, so nothing has to be saved.
+"""Stateless randomness: every draw is a function of (seed, step), so no RNG state is saved.
 
 A run that resumes at step 40 asks for step 40 and gets what an uninterrupted run got.
 """

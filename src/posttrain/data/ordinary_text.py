@@ -1,4 +1,4 @@
-"""Special tokens that a user, a tool or the system spells out in words, encoded as ordinary text.
+"""Special tokens in user, tool or system text are encoded as ordinary text.
 
 The text of a conversation is trusted no further than any other input: a user who writes `<|im_end|>` must not end a
 turn. A chat template mixes that text with the special tokens that it writes itself, so the two are told apart before it

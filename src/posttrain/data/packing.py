@@ -1,4 +1,4 @@
-"""Packing: many sequences side by side in one flat row, without padding; equal beginnings are laid down once.
+"""Sequence packing without padding, with shared prefixes stored once.
 
 Shape letters: N tokens of a flat row, M tokens of it that are learned.
 """

@@ -1,4 +1,4 @@
-"""What people said of responses, from any source: which of two was chosen, or whether one is good."""
+"""Loading preferences: pairs, and single responses labelled good or bad."""
 
 import math
 import re

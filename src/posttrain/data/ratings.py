@@ -1,4 +1,4 @@
-"""Ratings of single responses by several attributes, from any source: what a reward model with attribute heads learns.
+"""Loading ratings of single responses by attribute, for multi-attribute reward models.
 
 A row that is no rating of any attribute teaches nothing; an attribute that a row does not rate is left out of that row.
 """

@@ -1,4 +1,4 @@
-"""Conversations as the chat template writes them, and that text as token ids.
+"""Chat-template rendering, and its tokenisation.
 
 A template is given what the field gives it: messages with `tool_calls` whose arguments are an object, and the JSON
 schemas of the tools. What a template leaves out of a call, a tool or a result would be neither read nor learned without

@@ -1,4 +1,4 @@
-"""One row of a data set, which knows where it came from, so that what is wrong with it can be said by file and line."""
+"""A dataset row with its source, so that errors name file and line."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Rows from wherever data lives: files, globs, folders, data sets saved by `datasets`, the hub, and memory.
+"""Dataset sources: files, globs, folders, `datasets` folders, the hub, memory.
 
 The one file that knows `datasets`, which is imported when it is needed.
 """

@@ -1,4 +1,4 @@
-"""Tasks from any source: what to ask, and what a verifier needs to judge the answer."""
+"""Loading tasks: prompts, with what a verifier needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Plain text from any source, as pretraining has it."""
+"""Loading plain text for pretraining losses."""
 
 from collections.abc import Mapping
 

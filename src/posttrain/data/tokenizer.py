@@ -1,4 +1,4 @@
-"""Loading a tokenizer. The one file of this room that knows transformers."""
+"""Tokenizer loading. The one file of this room that imports transformers."""
 
 from collections.abc import Collection
 from pathlib import Path

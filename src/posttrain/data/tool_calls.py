@@ -1,4 +1,4 @@
-"""Calls of tools in what a policy wrote, read by the form in which its chat template writes them.
+"""Tool-call parsing, in the format of the model's chat template.
 
 The form is found by asking the template, never by knowing its name: a call whose name, keys and values are known is
 rendered, and what stands around them is the form. Two kinds exist: arguments as a JSON object, and arguments one by one

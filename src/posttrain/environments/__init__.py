@@ -1,4 +1,4 @@
-"""Environments: how an episode goes, and what it is worth."""
+"""Environments: how an episode is played and scored."""
 
 from posttrain.environments.env import Environment, Seat, need_seats, trained_seats
 from posttrain.environments.scored import ScoredEnvironment

@@ -1,4 +1,4 @@
-"""The interface of an environment: it speaks in messages and drives the seats.
+"""The environment interface: it exchanges messages with seats.
 
 A seat is whoever answers when asked: a policy behind an engine, another model, a person, a script. Tokens belong to
 the seat's engine; an environment never sees one. An episode is played once: `play` holds its whole state in local

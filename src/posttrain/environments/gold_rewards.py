@@ -1,4 +1,4 @@
-"""What a policy learns from and, beside it on held-out tasks, what it never learns from: the gold reward."""
+"""Training rewards together with gold rewards: logged on held-out tasks, never optimised."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Rewards as they are typed, with judges among them."""
+"""Parsing of --reward specs that include LLM judges."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Environments by name: a class in a Python file, or an entry point of an installed package."""
+"""Environment lookup: a class in a Python file, or an entry point of an installed package."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""An environment with the rewards of its episodes: what a policy is trained on, and evaluated with."""
+"""An environment with its rewards, for training and evaluation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""One question, one answer."""
+"""The single-turn environment."""
 
 from collections.abc import Mapping
 

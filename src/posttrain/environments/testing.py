@@ -1,4 +1,4 @@
-"""The conformance kit of environments, with scripted seats."""
+"""Conformance kit of environments, with scripted seats."""
 
 import asyncio
 import math

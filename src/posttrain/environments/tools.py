@@ -1,4 +1,4 @@
-"""Functions that a policy may call: their JSON schemas, and running the calls of one turn.
+"""Tools: JSON schemas of Python functions, and execution of tool calls.
 
 A policy can call wrongly: a name that does not exist, arguments that are no JSON or do not fit. That is said to it, as
 the result of its call. A tool that fails of itself is another matter: what it raises ends the episode, which is tried

@@ -1,1 +1,1 @@
-"""Evaluation: what a policy can do, with intervals."""
+"""Evaluation with confidence intervals."""

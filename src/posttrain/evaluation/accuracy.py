@@ -1,4 +1,4 @@
-"""How often a policy solves held-out tasks: sampled pass@1, pass@k and greedy, each with its interval."""
+"""Accuracy on held-out tasks: sampled pass@1, pass@k and greedy, with confidence intervals."""
 
 import math
 from collections.abc import Sequence

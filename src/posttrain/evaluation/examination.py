@@ -1,4 +1,4 @@
-"""One model's answers to a set of tasks, sampled and greedy, and what sets it apart from another model's."""
+"""Sampled and greedy accuracy of one model, and paired differences of two."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Held-out tasks along a run that learns from samples: what is logged, and what its result says."""
+"""Held-out evaluation during training: metrics, best checkpoint, stopping."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""How sure two numbers of an evaluation are: pass@k, and the difference between two policies on the same tasks."""
+"""Confidence intervals of pass@k, and of paired differences between two policies."""
 
 from collections import Counter
 from statistics import fmean

@@ -1,4 +1,4 @@
-"""How well scores tell which of two responses people chose: how often, how sure, by what, and whether they know it.
+"""Reward-model metrics on held-out pairs: accuracy, calibration, biases, ensemble uncertainty.
 
 A score is right where the chosen response has the higher one; equal scores are half right. Of an ensemble the score is
 the mean of its members'.

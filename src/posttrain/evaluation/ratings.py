@@ -1,4 +1,4 @@
-"""How well ratings are foretold, attribute by attribute."""
+"""Prediction quality of attribute ratings."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Whether scores tell that people found two responses equally good: pairs that were decided beside pairs that were not.
+"""Ties: whether score differences separate tied from decided pairs.
 
 A model that scores rarely gives two responses the same number, so what it calls a tie is a margin within some epsilon.
 """

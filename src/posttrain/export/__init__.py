@@ -1,1 +1,1 @@
-"""Out of posttrain: a folder that other tools load, checked against what was trained."""
+"""Export to folders that other tools load, checked against the trained model."""

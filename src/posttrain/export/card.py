@@ -1,4 +1,4 @@
-"""A model card: README.md of an exported folder, from what the run wrote down. Nothing in it is a model's own text."""
+"""Model cards, written from what the run logged. No model output is included."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Whether an exported folder computes what was trained: logprobs of some texts, by plain transformers.
+"""Export check: logprobs by plain transformers against those of the trained model.
 
 Shape letters: N tokens of all texts, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""A folder that is there whole or not at all."""
+"""Atomic folder writes."""
 
 import contextlib
 import os

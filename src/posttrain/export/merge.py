@@ -1,4 +1,4 @@
-"""An adapter merged into its base, as a model that transformers made itself."""
+"""Merging an adapter into its base model."""
 
 from collections.abc import Mapping
 from pathlib import Path

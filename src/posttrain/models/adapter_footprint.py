@@ -1,4 +1,4 @@
-"""What an adapter takes: parameters, and what autograd keeps for it beside the base.
+"""Memory of an adapter: parameters and activations.
 
 Per token, with b bytes per number of the base, and over all layers that have the adapter, of I inputs and O outputs
 in sum, n of them, rank r:

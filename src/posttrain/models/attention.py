@@ -1,4 +1,4 @@
-"""Attention by plan: what may look at what is decided by the caller, not by a mask over padding.
+"""Attention by plan: visibility is given by the caller, not by a padding mask.
 
 Every Hugging Face decoder that takes its attention from transformers' registry can be run with a plan. A plan for
 training (`FamilyAttention`, here) lets many sequences lie side by side in one row without padding, and lets the

@@ -1,4 +1,4 @@
-"""Attribute heads: how several qualities of a response would be rated, and a gate that makes one score of them.
+"""Multi-attribute reward head with a prompt-conditioned gate.
 
 Shape letters: E sequences of a packed row, D hidden width, K attributes.
 """

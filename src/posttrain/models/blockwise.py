@@ -1,4 +1,4 @@
-"""Block-wise dynamic quantisation: a tensor as codes of 8 bits, with one float32 scale for each block of 256 numbers.
+"""Block-wise dynamic 8-bit quantisation, one float32 scale per 256 values.
 
 Dettmers et al. 2021, "8-bit Optimizers via Block-wise Quantization" (https://arxiv.org/abs/2110.02861). For a block b
 with numbers x_i:

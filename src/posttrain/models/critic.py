@@ -1,4 +1,4 @@
-"""Critics: what a policy's completion is expected to earn, told before each of its tokens is drawn.
+"""Critics: value heads on the policy's trunk, or separate value models.
 
 Shape letters: M learned tokens of a packed row, D hidden width.
 """

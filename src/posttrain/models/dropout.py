@@ -1,4 +1,4 @@
-"""Dropout of an adapter: what is dropped is a function of seed, layer, example and token, never of a random state.
+"""Stateless adapter dropout: a function of seed, layer, example and token.
 
 So a resumed run drops what the uninterrupted one dropped, a second forward pass of the same micro-batch drops the same
 numbers as the first, and how a batch is cut into micro-batches changes nothing.

@@ -1,4 +1,4 @@
-"""What a model takes before it is loaded: parameters, and bytes of everything that training and sampling hold.
+"""Memory estimate of a model before it is loaded: parameters, training state, KV cache.
 
 Widths come from the configuration alone, so a plan for a model of 70 billion parameters costs nothing.
 

@@ -1,4 +1,4 @@
-"""Lean forms of two pieces that most decoders share: the RMS norm and the gated MLP.
+"""Memory-efficient RMS norm and gated MLP.
 
 They compute what transformers' own modules compute, in the same order and to the last bit, but keep less for the
 backward pass and make it in fewer passes over memory: a norm's backward takes a tenth of the time on a CPU. A module is

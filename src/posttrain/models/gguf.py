@@ -1,4 +1,4 @@
-"""GGUF files, in which quantised models travel, as normal Hugging Face folders."""
+"""Conversion of GGUF files to Hugging Face folders."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: a decoder layer keeps only its input, and is computed again in the backward pass.
+"""Gradient checkpointing per decoder layer.
 
 Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (https://arxiv.org/abs/1604.06174), with one segment
 per layer: of L layers L inputs are kept, and the activations of one layer at a time. It costs a second forward pass of

@@ -1,4 +1,4 @@
-"""Scalar heads: one number for a whole sequence, read from its last token. What a reward model is.
+"""Scalar reward heads, read at the last token.
 
 Shape letters: E sequences of a packed row, D hidden width, H heads: the members of an ensemble on one trunk.
 """

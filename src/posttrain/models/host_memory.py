@@ -1,4 +1,4 @@
-"""The host's memory allocator: what a step has freed, the next one takes again.
+"""Host allocator settings: freed memory is reused by the next step.
 
 glibc returns every large block to the system as soon as it is freed, and the next step gets it back page by page: a
 million page faults and a fifth of the time of an update. Kept, the blocks serve again; but sampling and training ask

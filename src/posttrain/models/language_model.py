@@ -1,4 +1,4 @@
-"""A causal language model that runs by plan, on packed rows.
+"""Causal language models on packed rows.
 
 Shape letters: B rows, N tokens of a flat row, M tokens that are learned, D hidden width, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Loading a model: a hub id, a local folder, an adapter's folder, or the name of a packaged model."""
+"""Model loading: hub id, local folder, adapter folder, or packaged model."""
 
 import math
 from collections.abc import Iterable, Iterator

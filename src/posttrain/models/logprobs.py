@@ -1,4 +1,4 @@
-"""Logprobs of tokens without the logits of a batch.
+"""Token logprobs without materialising the logits of a batch.
 
 The full [B, T, V] logits never exist: only tokens that are learned are projected, and those in chunks, forward and
 backward. Shape letters: N tokens, D hidden width, V vocabulary, C tokens of a chunk.

@@ -1,4 +1,4 @@
-"""What a fresh adapter is to be: its options, and which modules of a network they mean."""
+"""LoRA configuration, and the modules it names."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -80,7 +80,7 @@ def read_options(options: LoraOptions) -> Lora | None:
     if not rank:
         for flag, meant in given.items():
             if meant:
-                raise UserError(f"{flag} shapes a new adapter; type --lora-rank too, such as 16, or leave it out")
+                raise UserError(f"{flag} needs a new adapter: pass --lora-rank too, such as 16, or leave it out")
         return None
     if alpha is not None and not 0 < alpha < math.inf:
         raise UserError(f"--lora-alpha must be above 0; got {alpha}")
@@ -119,14 +119,14 @@ def resolve(network: Any, lora: Lora, name: str) -> tuple[list[str], list[str]]:
     for typed in lora.targets:
         if head is not None and any(modules[path] is head for path in _named(typed, modules)):
             raise UserError(
-                f"--lora-targets cannot be the head '{typed}', of which products are taken without the layer; train it "
-                f"whole: --lora-modules-to-save {typed}"
+                f"--lora-targets cannot be the head '{typed}', whose forward is fused with the loss; train it in full: "
+                f"--lora-modules-to-save {typed}"
             )
         found = _named(typed, linear)
         if not found:
             raise unknown(f"linear layer of '{name}' in --lora-targets", typed, _names(linear))
         if set(found) <= set(inside(network, trained)):
-            raise UserError(f"'{typed}' is trained whole by --lora-modules-to-save; leave it out of --lora-targets")
+            raise UserError(f"'{typed}' is trained in full by --lora-modules-to-save; leave it out of --lora-targets")
     return list(lora.targets), trained
 
 

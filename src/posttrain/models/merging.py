@@ -1,4 +1,4 @@
-"""The weights of a model with its adapter merged into them."""
+"""Model weights with the adapter merged in."""
 
 from collections.abc import Iterator
 from typing import Any

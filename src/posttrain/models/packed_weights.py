@@ -1,4 +1,4 @@
-"""Weights in the layout that products of few rows want, for as long as a sampler needs them.
+"""Weights in the layout of small-batch matrix products, for sampling.
 
 On a CPU torch multiplies bfloat16 by oneDNN, which wants a weight cut into tiles and cuts it anew at every call. For
 the few rows of a decoding step that costs as much as the product. Cut once, a weight is good for a whole rollout; the

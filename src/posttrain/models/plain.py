@@ -1,4 +1,4 @@
-"""A model read in the plainest way: transformers' own attention, one sequence at a time. The yardstick of the fast way.
+"""Reference implementation: transformers' own attention, one sequence at a time.
 
 No plan, no packing, no chunks, no cache, no lean forms: nothing here is shared with `attention.py`, `logprobs.py` and
 `fused.py`, which are measured against it.

@@ -1,4 +1,4 @@
-"""Which number format this machine computes fastest in, found by a short measurement."""
+"""Compute dtype selection, by a short benchmark."""
 
 import math
 import time

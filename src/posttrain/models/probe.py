@@ -1,4 +1,4 @@
-"""How fast this machine is: a model cut down to a few layers of random weights, and the rate of matrix products."""
+"""Throughput probe: a few layers of random weights, and matrix products."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The reference policy: what the trained one is kept close to.
+"""The reference policy.
 
 Shape letters: M learned tokens of a packed row, D hidden width, V vocabulary.
 """

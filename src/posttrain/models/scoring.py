@@ -1,4 +1,4 @@
-"""The arithmetic of attention: scores, weights, and their gradients in closed form.
+"""Attention arithmetic: scores, weights, and closed-form gradients.
 
 Shape letters: R rows, H query heads, K key heads, L queries, T keys, E head width.
 """

@@ -1,4 +1,4 @@
-"""Which models can be trained, found out from their configuration before any weight is read.
+"""Supported architectures, checked on the configuration before weights are read.
 
 A packed row holds many sequences side by side, so a layer may mix tokens only in attention that a plan decides. What
 does otherwise (a state-space layer, a convolution, attention in chunks of positions) would read its neighbours in the

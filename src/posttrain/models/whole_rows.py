@@ -1,4 +1,4 @@
-"""Attention of a whole packed row at once, for a GPU.
+"""Attention of a whole packed row with a mask, for GPUs.
 
 There a small operation costs as much as a large one: a row of eight families taken apart is a thousand small ones per
 pass, and a GPU would mostly wait for them. One product over the row computes scores that nobody may look at, and is

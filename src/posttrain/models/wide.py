@@ -1,4 +1,4 @@
-"""Work in a wider format than the numbers come in, and back, a block at a time.
+"""Blockwise computation in a wider dtype.
 
 On a CPU an operation over more numbers than its cache holds waits for memory, and for the system to hand out pages.
 """

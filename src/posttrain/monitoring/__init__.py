@@ -1,4 +1,4 @@
-"""Watching a run: its directory, progress on the terminal, verdicts in plain words, reports to look at."""
+"""Monitoring: run directories, progress, verdicts, reports."""
 
 from posttrain.monitoring.environment import machine_line
 from posttrain.monitoring.finding import Finding, Severity, Thresholds

@@ -1,4 +1,4 @@
-"""The stories that a run's numbers can tell, one function each: curves in, a finding or None out.
+"""Checks of a run's metrics, one function each: curves in, a finding or None out.
 
 A metric that a run does not have is not judged. Every bound is in `Thresholds`.
 """

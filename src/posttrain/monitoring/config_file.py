@@ -12,6 +12,19 @@ from typing import Any
 
 from posttrain.errors import UserError
 
+RENAMED: Mapping[str, str] = {
+    "apart": "decorrelate",
+    "centring": "center_rewards",
+    "disagreement_penalty": "uncertainty_penalty",
+    "fooled": "adversarial_pairs",
+    "importance_cap": "tis_cap",
+    "moved_from": "kl_from",
+    "renew_reference": "ref_sync_every",
+    "reward_model_use": "ensemble_aggregation",
+    "to_people": "annotation_items",
+}
+"""Renamed options, old name to new. Typed or in a file of --config, an old one is an error that names the new one."""
+
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
@@ -47,6 +60,16 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"no configuration at {path}; expected a TOML file, such as the config.toml of a run") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML: {error}") from error
+
+
+def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration of an earlier version with the options' present names.
+
+    Example:
+        >>> renamed({"steps": 40, "centring": 0.01})
+        {'steps': 40, 'center_rewards': 0.01}
+    """
+    return {RENAMED.get(key, key): value for key, value in config.items()}
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:

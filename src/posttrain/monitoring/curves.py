@@ -1,4 +1,4 @@
-"""The start and the end of each metric's curve, and whether the difference is more than noise."""
+"""Start and end of each metric's curve, and whether the difference is significant."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a run ran on: versions, hardware, the code's commit. So that a number can be traced, and a run repeated."""
+"""The environment of a run: versions, hardware, commit."""
 
 import os
 import platform

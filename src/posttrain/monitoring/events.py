@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, by its own package: nothing here needs torch or TensorFlow."""
+"""TensorBoard event files, without torch or TensorFlow."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What can be said about a run, and where a number becomes something to say."""
+"""Findings about a run, and the thresholds of their severity."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Files of one JSON object a line that survive `kill -9`: what was written is whole, but perhaps for the last line."""
+"""Crash-safe JSON Lines files: at most the last line is lost."""
 
 import contextlib
 import json

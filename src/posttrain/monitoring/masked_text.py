@@ -1,4 +1,4 @@
-"""Text of which a part is learned, on a terminal: by colour, and by a mark that is there without colour, too."""
+"""Terminal rendering of text with its loss mask."""
 
 import sys
 from collections.abc import Sequence

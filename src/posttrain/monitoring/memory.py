@@ -1,4 +1,4 @@
-"""How much memory this process has taken, and how much there is."""
+"""Process memory and available memory."""
 
 import contextlib
 import os

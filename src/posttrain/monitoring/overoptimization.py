@@ -1,4 +1,4 @@
-"""How much of what a policy gained by its reward it lost again by the real one, as it moved away from its beginning."""
+"""Reward overoptimisation: proxy and gold reward as functions of KL."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which metrics share a chart, and in which order the charts come."""
+"""Chart layout: which metrics share a panel, and the order of panels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

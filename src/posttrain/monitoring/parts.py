@@ -1,4 +1,4 @@
-"""Long work whose result is one file, done in parts: those that are finished are not done again."""
+"""Resumable output files: finished chunks are skipped on restart."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How far a long command is, and when it will be done: bars on a terminal, now and then a line elsewhere.
+"""Progress bars with time estimates; plain lines where there is no terminal.
 
 Everything goes to standard error, so that standard output is free for answers (`--json`).
 """

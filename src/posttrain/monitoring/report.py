@@ -1,4 +1,4 @@
-"""A run as one page to look at: the verdict, the numbers, the curves, what the model said. One file, no network."""
+"""The HTML report of a run: verdict, numbers, curves, samples. One file, no network."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

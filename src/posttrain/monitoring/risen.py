@@ -1,4 +1,4 @@
-"""The answers whose reward rose most in training, for a person to read: did they get better, or only dearer?"""
+"""Held-out completions with the largest reward gain, for manual inspection."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

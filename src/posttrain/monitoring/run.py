@@ -1,4 +1,4 @@
-"""A run as it lies on disk, read back: for reports, comparisons and verdicts, also while the run goes on."""
+"""Reading run directories."""
 
 import json
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory.
+    """Read a run directory; options that were renamed since have their new names.
 
     Raises:
         UserError: there is no run at `path`.
@@ -73,7 +73,7 @@ def read_run(path: Path) -> Run:
     return Run(
         path=path,
         command=str(environment.get("command", "")),
-        config=config_file.read(path / CONFIG),
+        config=config_file.renamed(config_file.read(path / CONFIG)),
         environment=environment,
         metrics=jsonl.read(path / METRICS),
         samples=jsonl.read(path / SAMPLES),

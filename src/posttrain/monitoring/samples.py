@@ -1,4 +1,4 @@
-"""ScoredEnvironment groups as the samples that a run shows."""
+"""Groups as the samples that a run logs."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the numbers of a run say, in plain words: rows of metrics in, findings out.
+"""Verdicts: findings from a run's metrics.
 
 A run can look alive and learn nothing, or earn more reward and get worse. Each check here is one such story that people
 of the field tell; its threshold and the reason for it are in `Thresholds`, and nowhere else.

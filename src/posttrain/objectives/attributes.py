@@ -1,4 +1,4 @@
-"""Learning from ratings of several attributes, and keeping one of them out of the others.
+"""Multi-attribute regression, gating, and decorrelation.
 
 Shape legend: E responses, K attributes.
 """

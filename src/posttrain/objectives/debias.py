@@ -1,4 +1,4 @@
-"""What keeps a reward from being about something else than quality: its zero, and the length of a response.
+"""Reward-model regularisers: centred scores, and length debiasing (ODIN).
 
 Shape legend: B pairs, E responses of a batch, D hidden width.
 """

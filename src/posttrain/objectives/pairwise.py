@@ -1,4 +1,4 @@
-"""Learning from comparisons: one loss value per pair of a chosen and a rejected response.
+"""Pairwise preference losses: one value per (chosen, rejected) pair.
 
 Shape legend: B pairs.
 """

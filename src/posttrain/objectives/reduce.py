@@ -1,4 +1,4 @@
-"""The one place where losses are reduced, to a scalar whose gradient does not depend on how a batch was cut.
+"""Loss reductions, whose gradients do not depend on micro-batches.
 
 Shape legend: B sequences, T tokens with padding, N completion tokens of all sequences, flat and without padding.
 

@@ -1,4 +1,4 @@
-"""The guard against silent broadcasting, which turns a wrong shape into a wrong number without a word."""
+"""Guard against silent broadcasting."""
 
 from torch import Tensor
 

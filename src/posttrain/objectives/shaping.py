@@ -1,4 +1,4 @@
-"""What is added to a reward before it is compared: penalties on length.
+"""Reward shaping: length penalties.
 
 Shape legend: P groups of G rows each; one group `[G]` and a batch of groups `[P, G]` are treated alike.
 """

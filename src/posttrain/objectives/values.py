@@ -1,4 +1,4 @@
-"""What is still to be earned: returns, advantages over what a critic expected of them, and how a critic learns.
+"""Returns, GAE and value losses.
 
 Shape legend: N tokens of all completions, flat; those of a completion are next to each other, in order. `row_N` says
 which completion a token belongs to. A completion's end is the end: nothing is earned after it, also where it was cut.

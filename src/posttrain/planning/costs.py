@@ -1,4 +1,4 @@
-"""What a run will take, worked out before it starts: batches, updates, memory by phase, time, disk.
+"""Cost model of a run: batches, updates, memory by phase, time, disk.
 
 Functions of plain numbers; nothing is loaded and nothing measured here. Bytes and seconds throughout.
 """

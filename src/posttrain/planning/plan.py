@@ -1,4 +1,4 @@
-"""Before a run: what it will compute, how much memory, time and disk it takes, and what will not fit.
+"""`--dry-run`: the cost of a run, and what does not fit.
 
 Nothing is trained and no weights are read: memory is arithmetic over the model's configuration (models/footprint.py
 says which), time is measured on two cut-down copies of the model, with few and with more layers of random weights.

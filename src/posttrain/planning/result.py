@@ -1,4 +1,4 @@
-"""What a run will take, as data and in plain words."""
+"""The result of `--dry-run`, as data and as text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

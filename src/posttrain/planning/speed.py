@@ -1,4 +1,4 @@
-"""How fast this machine is, on cut-down copies of the model."""
+"""Throughput of this machine, measured on cut-down copies of the model."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A model that a run would load, as its configuration and tokenizer say it is."""
+"""A model's configuration and tokenizer, without its weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a run will compute: how many sequences of which lengths. A recipe says it of its data, once those are read."""
+"""The workload of a run: number and lengths of sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

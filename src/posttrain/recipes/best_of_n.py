@@ -1,10 +1,10 @@
-"""Keep the best of several answers to each prompt: best-of-n, and what rejection-sampling fine-tuning learns from.
+"""Best-of-n sampling: keep the completions of highest reward (rejection sampling).
 
     posttrain best-of-n --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1 --output best.jsonl
     posttrain sft --dataset best.jsonl
     posttrain best-of-n --dataset train.jsonl --reward numbers --at-least 1 --keep 4 --output right.jsonl
     posttrain best-of-n --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1 --gold-model OTHER \
-        --output best.jsonl --fooled fooled.jsonl
+        --output best.jsonl --adversarial-pairs fooled.jsonl
 
 The first two lines are one round of RAFT (Dong et al. 2023, https://arxiv.org/abs/2304.06767) and of the rejection
 sampling of Llama 2 (Touvron et al. 2023, https://arxiv.org/abs/2307.09288, section 3.2.3); the third keeps different
@@ -12,10 +12,10 @@ right answers, as RFT does (Yuan et al. 2023, https://arxiv.org/abs/2308.01825).
 is told as well, with the gold reward beside if one is given: where gold falls while the reward rises, it is being
 gamed. An answer that was cut off is never kept.
 
-The last line writes what fools the reward, as pairs: the answer of most gold was chosen, and the one that the reward
-likes best was not. A reward model that learns from them beside the pairs that it had is trained against what optimising
-it finds: a round of adversarial training. Where people are the gold, `--to-people items.jsonl` writes the answer that
-the reward likes best beside another one, for `annotate import` to put before them.
+The last line also writes adversarial pairs: (chosen: highest gold, rejected: highest reward), where the two rewards
+rank them differently. Adding them to a reward model's training pairs is a round of adversarial training. Where people
+are the gold, `--annotation-items items.jsonl` writes the answer of highest reward and a random other one, for `annotate
+import`.
 
 What is finished of a run that was interrupted lies beside the output (`best.jsonl.part`): the same command goes on.
 """
@@ -51,26 +51,26 @@ TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that st
 
 @dataclass(frozen=True)
 class BestOfN(SampledOptions):
-    """Sample several answers to each prompt, and keep the best by any reward."""
+    """Best-of-n sampling: keep the completions of highest reward (rejection sampling)."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "sampling": "keep at_least",
-        "run": "output fooled to_people",
+        "run": "output adversarial_pairs annotation_items",
     }
     completions_per_prompt: int = 16
-    """Answers to each prompt: n."""
+    """Completions per prompt (n)."""
     keep: int = 1
-    """Answers of each prompt to keep, the best first; those that say the same count once."""
+    """Completions to keep per prompt, the best first; equal texts count once."""
     at_least: float | None = None
-    """Keep none that earned less; 1 keeps those that a verifier found right."""
+    """Minimum reward to be kept; 1 keeps what a verifier accepts. Default: none."""
     output: str = ""
-    """File to write, a conversation a line, as sft reads it. Its name ends with .jsonl. What is finished is kept
-    beside it until all is, so that the same command goes on where it was interrupted."""
-    fooled: str = ""
-    """File for adversarial pairs, as reward-model reads them. Of prompts to which gold finds another answer better
-    than the one that the reward likes best."""
-    to_people: str = ""
-    """File for items, as annotate import reads them. The answer that the reward likes best, and one by chance."""
+    """Output file (.jsonl) of conversations, for sft. Finished chunks are kept in a .part file, from which the same
+    command resumes."""
+    adversarial_pairs: str = ""
+    """Output file for adversarial pairs, for reward-model; needs a gold reward. (chosen: highest gold, rejected:
+    highest reward), where the two rewards rank them differently."""
+    annotation_items: str = ""
+    """Output file for items of two completions, for annotate import. The one of highest reward, and a random one."""
 
 
 class Earned(NamedTuple):
@@ -94,8 +94,8 @@ class BestOfNResult:
     earned: tuple[Earned, ...]
     seconds: float
     notes: tuple[str, ...]
-    fooled: int | None  # pairs that were written, where they were asked for
-    to_people: int | None  # items
+    adversarial_pairs: int | None  # pairs written; None where not asked for
+    annotation_items: int | None  # items
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
@@ -113,8 +113,8 @@ class BestOfNResult:
         if not self.kept:
             kept = f"no answer to any of {self.prompts:,} prompts was kept, so {self.path} is not written"
         cut = f"; {self.cut_off:,} answers were cut off and left out" if self.cut_off else ""
-        told = [] if self.fooled is None else [f"{self.fooled:,} pairs in which gold says otherwise than the reward"]
-        told += [] if self.to_people is None else [f"{self.to_people:,} items for people to judge"]
+        told = [] if self.adversarial_pairs is None else [f"{self.adversarial_pairs:,} adversarial pairs"]
+        told += [] if self.annotation_items is None else [f"{self.annotation_items:,} items to annotate"]
         notes = [f"note: {note}" for note in self.notes]
         return [*notes, "what the best of n earns:", head, *rows, kept + cut, *told]
 
@@ -130,8 +130,8 @@ class _Seen:
     without: int = 0
     lost: int = 0  # prompts with an answer to which no reward applies
     cut_off: int = 0
-    fooled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    to_people: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    adversarial_pairs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    annotation_items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def add(self, other: "_Seen") -> None:
         """What was seen of more prompts."""
@@ -186,21 +186,26 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
             best = [max(zip(*told, strict=True))[1] for told in zip(seen.whole, seen.rewards, strict=True)]
             progress.step(min(start + TOGETHER, every), **({"best": fmean(best)} if seen.rewards else {}))
     if not seen.rewards:
-        raise RewardError(f"no reward applies to all answers of any of the {every} prompts; name another one")
+        raise RewardError(f"no reward applies to all completions of any of the {every} prompts; use another one")
     if seen.lost:
         failed = ", or an episode of them failed" if config.environment else ""
         left = f"{seen.lost} of {every} prompts were left out"
         notes.append(f"{left}: no reward applies to one of their answers{failed}")
     written = jsonl.write(path, seen.rows) if seen.rows else 0
-    fooled = jsonl.write(Path(config.fooled).expanduser(), iter(seen.fooled)) if config.fooled else None
-    asked = jsonl.write(Path(config.to_people).expanduser(), iter(seen.to_people)) if config.to_people else None
+    pairs = _written(config.adversarial_pairs, seen.adversarial_pairs)
+    items = _written(config.annotation_items, seen.annotation_items)
     parts.remove()
     seconds = time.perf_counter() - began
     if not written:
         notes.append(_why_none(config, seen))
     return BestOfNResult(
-        path, every, written, seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes), fooled, asked
+        path, every, written, seen.without, seen.cut_off, seen.earned(), seconds, tuple(notes), pairs, items
     )
+
+
+def _written(file: str, rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Write an optional file; None where it was not asked for."""
+    return jsonl.write(Path(file).expanduser(), iter(rows)) if file else None
 
 
 def _why_none(config: BestOfN, seen: _Seen) -> str:
@@ -218,14 +223,17 @@ def _check(config: BestOfN) -> Path:
     check_sampling(config)
     if config.at_least is not None and not math.isfinite(config.at_least):
         raise UserError(f"--at-least must be a number; got {config.at_least}")
-    if config.environment and (config.fooled or config.to_people):
-        raise UserError("--fooled and --to-people compare single answers; leave them out beside --environment")
-    if config.fooled and not (config.gold or config.gold_model):
-        raise UserError("--fooled needs somebody who knows better: --gold-model, --gold, or people with --to-people")
-    files = {option: name for option in ("output", "fooled", "to_people") if (name := getattr(config, option))}
+    if config.environment and (config.adversarial_pairs or config.annotation_items):
+        raise UserError(
+            "--adversarial-pairs and --annotation-items need single-turn tasks; leave them out with --environment"
+        )
+    if config.adversarial_pairs and not (config.gold or config.gold_model):
+        raise UserError("--adversarial-pairs needs a gold reward: --gold-model or --gold; or use --annotation-items")
+    options = ("output", "adversarial_pairs", "annotation_items")
+    files = {option: name for option in options if (name := getattr(config, option))}
     if len({Path(name).expanduser().resolve() for name in files.values()}) < len(files):
-        raise UserError("--output, --fooled and --to-people must be different files")
-    for option in ("fooled", "to_people"):
+        raise UserError("--output, --adversarial-pairs and --annotation-items must be different files")
+    for option in ("adversarial_pairs", "annotation_items"):
         if option in files:
             jsonl.new_file(files[option], option=option)
     return jsonl.new_file(config.output)
@@ -234,7 +242,7 @@ def _check(config: BestOfN) -> Path:
 def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
     """All that the answers depend on; prompts by what they say, models by where they are now."""
     prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
-    left_out = ("output", "fooled", "to_people", *MAY_DIFFER)
+    left_out = ("output", "adversarial_pairs", "annotation_items", *MAY_DIFFER)
     options = {key: value for key, value in asdict(config).items() if key not in left_out}
     return {**options, "prompts": blake2b(prompts.encode()).hexdigest(), "models": [model, *setup.judges.values()]}
 
@@ -261,8 +269,8 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
             raise RewardError(f"no gold reward applies to an answer to task {group.task.id!r}; leave such tasks out")
         if golds:
             seen.golds.append(golds)
-            seen.fooled += adversarial.fooled(group, golds)
-        seen.to_people += adversarial.for_people(group, config.seed)
+            seen.adversarial_pairs += adversarial.pair_rows(group, golds)
+        seen.annotation_items += adversarial.item_rows(group, config.seed)
         seen.cut_off += seen.whole[-1].count(False)
         seen.without += not places
         seen.rows += [_row(group, place) for place in places]

@@ -1,4 +1,4 @@
-"""Write feedback in another layout, for another tool or another algorithm.
+"""Convert feedback to another layout.
 
     posttrain convert --dataset hh.jsonl.gz --to pairs --output pairs.jsonl
     posttrain convert --dataset OWNER/ULTRAFEEDBACK --to judgements --output thumbs.jsonl
@@ -22,25 +22,25 @@ SHOWN = 3  # of what is left out
 
 @dataclass(frozen=True)
 class Convert:
-    """Write feedback in another layout."""
+    """Convert feedback to another layout."""
 
     dataset: str = ""
-    """What to read: a file, folder, glob or hub id. In any layout that docs/data.md names."""
+    """Input: a file, folder, glob or hub id. In any layout of docs/data.md."""
     to: str = "pairs"
-    """Layout to write, such as pairs or demonstrations. One of pairs, conversations, transcripts, judgements and
+    """Output layout, such as pairs or demonstrations. One of pairs, conversations, transcripts, judgements and
     demonstrations."""
     output: str = ""
-    """The file to write; its name ends with .jsonl."""
+    """Output file (.jsonl)."""
     split: str = ""
-    """Which part to read; train unless said otherwise."""
+    """Split of a folder or hub dataset; default: "train"."""
     columns: str = ""
-    """Columns to read, such as "chosen=better rejected=worse"."""
+    """Column mapping, such as "chosen=better rejected=worse"."""
     limit: int | None = None
-    """Use only so many rows, from the first."""
+    """Maximum number of rows; default: all."""
     system: str | None = None
-    """A system message, in place of the data's own."""
+    """System message; replaces the data's own."""
     prompt_template: str = "{prompt}"
-    """Text around each of the user's messages."""
+    """Template of each user message."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ConvertResult:
 def run(config: Convert) -> ConvertResult:
     """Read, convert and write; the file is there when all of it is, or not at all."""
     if not config.dataset:
-        raise UserError("say what to read with --dataset: a file, folder, glob or hub id")
+        raise UserError("--dataset is required: a file, folder, glob or hub id")
     if config.to not in TARGETS:
         raise unknown("layout", config.to, TARGETS)
     path = jsonl.new_file(config.output)

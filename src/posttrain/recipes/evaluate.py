@@ -1,4 +1,4 @@
-"""Held-out accuracy: how often a model solves tasks that it was not trained on, and how sure that is.
+"""Accuracy on held-out tasks, with confidence intervals.
 
     posttrain evaluate --model runs/rl-2026-01-31-1 --dataset gym:chain_sum
     posttrain evaluate --model OWNER/NAME --dataset test.jsonl --reward numbers --baseline smollm2-135m-instruct
@@ -58,7 +58,7 @@ SHOWN = 4  # completions in the report
 
 @dataclass(frozen=True)
 class Evaluate(JudgeOptions):
-    """Measure how often a model solves held-out tasks."""
+    """Accuracy of a model on held-out tasks, with confidence intervals."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset environment split columns limit exclude system",
@@ -68,53 +68,51 @@ class Evaluate(JudgeOptions):
         "run": "seed",
     }
     dataset: str = ""
-    """Held-out tasks: a file, folder, glob, hub id, or gym:NAME?option=value. Of a gym: source, its held-out split."""
+    """Held-out tasks: a file, folder, glob, hub id, or gym:NAME?option=value. Of gym: sources, the held-out split."""
     model: str = "smollm2-135m-instruct"
-    """Model to evaluate: hub id, folder or run. A run stands for its best checkpoint, or its latest; checkpoints,
-    adapters and packaged models are taken as well."""
+    """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; checkpoints, adapters and
+    packaged models work too."""
     baseline: str = ""
-    """Model to compare with, on the same tasks. Such as the one before training; the difference gets its interval."""
+    """Model to compare with on the same tasks (paired difference). Such as the one before training."""
     reward: str = ""
-    """Rewards, such as "numbers" or FILE.py:NAME; the first verifier decides. For gym: sources gym."""
+    """Rewards, such as "numbers" or FILE.py:NAME; the first verifier decides. Default for gym: sources: gym."""
     environment: str = ""
-    """Multi-turn environment: FILE.py:CLASS or an installed one. Its own held-out tasks are played unless
-    --dataset is given. Unless --reward is given, an episode is judged by the environment."""
+    """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without --dataset, its own
+    held-out tasks; without --reward, its own reward."""
     environment_args: str = ""
     """Arguments of the environment, such as "highest=100 max_turns=6"."""
     greedy: bool = False
-    """One greedy answer to each task. Without samples unless --samples is given too."""
+    """Greedy decoding, one completion per task. No sampling unless --samples is given."""
     samples: int | None = None
-    """Samples of each task (with neither this nor --greedy: 8, and a greedy one). Without a greedy answer unless
-    --greedy is given too."""
+    """Samples per task; default: 8, and a greedy one. With --samples alone nothing is decoded greedily."""
     temperature: float = 1.0
     """Sampling temperature."""
     max_new_tokens: int = 256
-    """Tokens of the longest completion; what is cut off there is counted."""
+    """Maximum tokens per completion; truncated ones are counted."""
     max_prompt_tokens: int | None = None
-    """Leave out longer prompts, and count them; unless given, a prompt that the model cannot hold is an error."""
+    """Leave out longer prompts, and count them. Default: a prompt beyond the model's context is an error."""
     columns: str = ""
-    """Columns to read, such as "prompt=question answer=final"."""
+    """Column mapping, such as "prompt=question answer=final"."""
     split: str = ""
-    """Split of a folder or hub data set; "test" unless given."""
+    """Split of a folder or hub dataset; default: "test"."""
     limit: int | None = None
-    """Tasks to use, from the first; of a gym: source, make so many instead of 200."""
+    """Maximum number of tasks; for gym: sources, the number to generate (default 200)."""
     exclude: str = ""
-    """Training data, whose tasks are left out here and counted."""
+    """Training data to decontaminate against. Its tasks are left out, and counted."""
     system: str | None = None
-    """System message, in place of the data's own; give the one that the model was trained with."""
+    """System message; use the training one. Replaces the data's own."""
     prompt_template: str = "{prompt}"
-    """Text around each question; give the one that the model was trained with."""
+    """Template of each question; use the training one."""
     chat_template: str = ""
-    """A Jinja file in place of the tokenizer's own chat template."""
+    """Jinja file that replaces the tokenizer's chat template."""
     precision: str = "auto"
-    """float32, bfloat16, or auto, which takes the faster one."""
+    """float32, bfloat16, or auto (the faster one)."""
     engine: str = "embedded"
-    """Sampler: embedded, vllm, or a server's address. vllm is to be installed first; the address is that of a vLLM
-    server."""
+    """Engine: embedded, vllm, or a server's URL. vllm must be installed; the server is vLLM's."""
     cache_gb: float = 1.5
-    """Memory for keys and values while sampling."""
+    """KV cache size, in GB."""
     seed: int = 0
-    """Seed of every draw, and of the tasks that a gym: source makes."""
+    """Random seed of sampling and of gym: tasks."""
 
     def decodings(self) -> dict[str, tuple[int, float]]:
         """The ways to answer, by name: how many answers to a task, and at which temperature."""
@@ -271,7 +269,7 @@ def _prepare(config: Evaluate) -> _Parts:
     """Find everything but the weights; whatever is wrong with the options shows here, before anything is written."""
     answers, temperature = config.decodings().get("sampled", (1, 1.0))
     if answers < 1 or config.max_new_tokens < 1:
-        raise UserError("--samples and --max-new-tokens must be 1 or more; greedy answers alone: --greedy")
+        raise UserError("--samples and --max-new-tokens must be 1 or more; for greedy decoding only, type --greedy")
     if temperature <= 0:
         raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
     judging = judges_in(config, lambda name: saved_model(name).where)
@@ -281,8 +279,7 @@ def _prepare(config: Evaluate) -> _Parts:
     )
     if rewards is None:
         raise UserError(
-            'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or '
-            "with --judge"
+            'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with --judge'
         )
     played = load_environment(config.environment, config.environment_args) if config.environment else None
     environment = overseen(rewards, environment=played).environment
@@ -324,10 +321,10 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
     if not config.dataset and config.environment:
         own = list(environment.environment.tasks("heldout", config.seed))[: config.limit]
         if not own:
-            raise UserError(f"{config.environment} has no held-out tasks of its own; name some with --dataset")
+            raise UserError(f"{config.environment} has no held-out tasks of its own; pass --dataset")
         return own, []
     if not config.dataset:
-        raise UserError("say what to evaluate on with --dataset: a file or folder, a hub id, or gym:NAME")
+        raise UserError("--dataset is required: a file or folder, a hub id, or gym:NAME")
     gym, part = config.dataset.startswith("gym:"), split_for(config.dataset, "test")
     words: dict[str, Any] = {
         "columns": parse_columns(config.columns) if config.columns else None,

@@ -1,4 +1,4 @@
-"""Out of posttrain: a folder that other tools load, with a model card, checked against what was trained.
+"""Export to a folder that other tools load, with a model card, checked against the trained model.
 
     posttrain export merge --model runs/sft-2026-01-31-1 --output tickets-model
     posttrain export hf --model runs/rl-2026-01-31-1 --output my-model
@@ -32,29 +32,28 @@ from posttrain.training.saved import SavedModel, saved_model
 
 @dataclass(frozen=True)
 class ExportMerge:
-    """Merge an adapter into its base, and write a whole model with tokenizer, chat template and model card."""
+    """Merge a LoRA adapter into its base model; write weights, tokenizer, chat template and model card."""
 
     model: str = ""
-    """What to export: a run, a checkpoint, or an adapter's folder. A run stands for its best or latest checkpoint."""
+    """Run, checkpoint, or adapter folder to export. A run means its best checkpoint, or else its latest."""
     output: str = ""
-    """The folder to write; it must not exist, or be empty."""
+    """Output folder; must not exist or be empty."""
     title: str = ""
-    """What the model card calls it; unless given, the folder's name."""
+    """Title of the model card; default: the folder's name."""
     dtype: str = "auto"
-    """float32, bfloat16, or auto: the base's own. The number format of the weights."""
+    """Dtype of the weights: float32, bfloat16, or auto (the base's)."""
 
 
 @dataclass(frozen=True)
 class ExportHF:
-    """Write what was trained as a Hugging Face folder with tokenizer, chat template and model card."""
+    """Export to a Hugging Face folder with tokenizer, chat template and model card."""
 
     model: str = ""
-    """What to export: a run, a checkpoint, or a folder of a model or an adapter. A run stands for its best or
-    latest checkpoint."""
+    """Run, checkpoint, model or adapter folder to export. A run means its best checkpoint, or else its latest."""
     output: str = ""
-    """The folder to write; it must not exist, or be empty."""
+    """Output folder; must not exist or be empty."""
     title: str = ""
-    """What the model card calls it; unless given, the folder's name."""
+    """Title of the model card; default: the folder's name."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class _Made:
 def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
     """Whatever is wrong with the options shows here, before weights are loaded."""
     if not config.model or not config.output:
-        raise UserError("say what to export with --model RUN, CHECKPOINT or FOLDER, and where to with --output FOLDER")
+        raise UserError("--model RUN, CHECKPOINT or FOLDER and --output FOLDER are required")
     if isinstance(config, ExportMerge) and config.dtype not in ("auto", *DTYPES):
         raise unknown("--dtype", config.dtype, ("auto", *DTYPES))
     target = Path(config.output).expanduser()
@@ -159,7 +158,7 @@ def _prepare(config: ExportMerge | ExportHF) -> tuple[SavedModel, str, Path]:
     if not Path(where).is_dir():
         raise UserError(f"'{config.model}' is no folder here; export takes a run, a checkpoint or a model's folder")
     if isinstance(config, ExportMerge) and not is_adapter(where):
-        raise UserError(f"'{saved.title}' is a whole model, so there is nothing to merge; type: posttrain export hf")
+        raise UserError(f"'{saved.title}' is not an adapter, so there is nothing to merge; type: posttrain export hf")
     return saved, str(Path(where).resolve()), target
 
 

@@ -1,4 +1,4 @@
-"""Try a model: one prompt, a file of them, or a conversation.
+"""Sample completions of a prompt, of a file of prompts, or in a chat.
 
     posttrain generate --model runs/rl-2026-01-31-1 --prompt "What is 17 - 9 + 4?" --n 4
     echo "What is 17 - 9 + 4?" | posttrain generate --greedy
@@ -31,7 +31,7 @@ from posttrain.types import Completion, Message, Request, Sampling, StopReason, 
 
 @dataclass(frozen=True)
 class Generate:
-    """Ask a model something, and see what it says."""
+    """Sample completions of a prompt, of a file of prompts, or in a chat."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "prompt prompts system",
@@ -40,41 +40,40 @@ class Generate:
         "run": "seed",
     }
     model: str = "smollm2-135m-instruct"
-    """Model to ask: hub id, folder or run. A run stands for its best checkpoint, or its latest; checkpoints,
-    adapters and packaged models are taken as well."""
+    """Model: hub id, folder or run. A run means its best checkpoint, or else its latest; checkpoints, adapters and
+    packaged models work too."""
     prompt: str = ""
-    """What to ask, from standard input unless given."""
+    """Prompt; default: standard input."""
     prompts: str = ""
-    """File of prompts: .txt with one a line, or a data set. As posttrain rl --dataset takes it."""
+    """File of prompts: .txt with one per line, or a dataset. As posttrain rl --dataset takes it."""
     n: int = 1
-    """Completions of each prompt."""
+    """Completions per prompt."""
     greedy: bool = False
-    """Take the most likely token every time; then there is one completion of each prompt."""
+    """Greedy decoding, one completion per prompt."""
     temperature: float = 1.0
-    """Sampling temperature; 1 is how the policy was trained."""
+    """Sampling temperature; RL trains at 1 by default."""
     top_k: int = 0
-    """Sample from this many most likely tokens, 0: all."""
+    """Top-k sampling, 0: off."""
     top_p: float = 1.0
-    """Nucleus sampling: share of the probability, 1: all. The fewest tokens that have it are sampled from."""
+    """Nucleus (top-p) sampling, 1: off."""
     max_new_tokens: int = 256
-    """Tokens of the longest completion."""
+    """Maximum tokens per completion."""
     system: str | None = None
-    """System message; give the one that the model was trained with."""
+    """System message; use the training one."""
     prompt_template: str = "{prompt}"
-    """Text around each prompt; give the one that the model was trained with."""
+    """Template of each prompt; use the training one."""
     chat_template: str = ""
-    """A Jinja file in place of the tokenizer's own chat template."""
+    """Jinja file that replaces the tokenizer's chat template."""
     chat: bool = False
-    """Hold a conversation: each line of standard input is a turn. An empty line ends it."""
+    """Chat: each line of standard input is a turn. An empty line ends it."""
     precision: str = "auto"
-    """float32, bfloat16, or auto, which takes the faster one."""
+    """float32, bfloat16, or auto (the faster one)."""
     engine: str = "embedded"
-    """Sampler: embedded, vllm, or a server's address. vllm is to be installed first; the address is that of a vLLM
-    server."""
+    """Engine: embedded, vllm, or a server's URL. vllm must be installed; the server is vLLM's."""
     cache_gb: float = 1.5
-    """Memory for keys and values while sampling."""
+    """KV cache size, in GB."""
     seed: int = 0
-    """Seed of every draw."""
+    """Random seed of sampling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +166,7 @@ def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = 
 def _check(config: Generate) -> None:
     given = [name for name in ("prompt", "prompts", "chat") if getattr(config, name)]
     if len(given) > 1:
-        raise UserError(f"--{given[0]} and --{given[1]} both say what to ask; give one of them")
+        raise UserError(f"--{given[0]} and --{given[1]} exclude each other; pass one of them")
     if config.n < 1 or config.max_new_tokens < 1:
         raise UserError("--n and --max-new-tokens must be 1 or more")
     if config.n > 1 and (config.greedy or config.chat):
@@ -199,7 +198,7 @@ def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
         prompts = [config.prompt or "".join(said)]
     asked = [prompt.strip() for prompt in prompts if prompt.strip()]
     if not asked:
-        raise UserError('there is nothing to ask; type --prompt "...", give a file with --prompts, or type --chat')
+        raise UserError('a prompt is required: --prompt "...", --prompts FILE, or --chat')
     return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]
 
 

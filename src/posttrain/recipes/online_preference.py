@@ -1,4 +1,4 @@
-"""Online preference optimisation: sample, rank by a reward, make pairs, update; round after round.
+"""Online preference optimisation: sample, rank by a reward, make pairs, update.
 
     posttrain online-preference --dataset gym:chain_sum
     posttrain online-preference --rounds 5 --updates-per-round 8 --warmup-steps 0 --dataset train.jsonl --reward numbers
@@ -47,28 +47,27 @@ from posttrain.training.settings import check_settings
 
 @dataclass(frozen=True)
 class OnlinePreference(OnlineOptions):
-    """Train a policy on pairs of its own completions, ranked by a reward: online or iterated DPO."""
+    """Online or iterated DPO: preference optimisation on the policy's own completions, ranked by a reward."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "optimisation": "algorithm rounds updates_per_round pairs_per_step",
     }
     algorithm: str = "dpo"
-    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
+    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
     rounds: int = 20
     """Rounds of sampling, pairing and updates."""
     updates_per_round: int = 1
-    """Updates on the pairs of a round; with one, each learns from what the policy is now: online."""
+    """Updates per round, 1: fully online."""
     pairs_per_step: int = 16
-    """Pairs in an update, if the round has as many."""
+    """Pairs per update, if the round has as many."""
     pairing: str = "best-worst"
-    """Which completions of a prompt make pairs: best-worst, or all of which one earned more."""
+    """Pairs per prompt: best-worst, or all (every two completions of unequal reward)."""
     margin: float = 0.0
-    """Leave out pairs whose rewards differ by less."""
-    renew_reference: int = 0
-    """Rounds between updates of the reference, 0: never. It becomes the policy as it is then; with 0 it stays the
-    policy before training."""
+    """Minimum reward difference of a pair."""
+    ref_sync_every: int = 0
+    """Copy the policy into the reference every N rounds, 0: never."""
     lr: float = 1e-6
-    """Peak learning rate. Reached over the first --warmup-steps rounds; LoRA usually needs about ten times as much."""
+    """Peak learning rate. Warmup counts rounds. LoRA usually needs about ten times as much."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def run(
                     found = learner.forward_backward(batch, objective.loss) | learner.optim_step({POLICY: session.lr})
                     for name, value in found.items():
                         metrics[name] = metrics.get(name, 0.0) + value / config.updates_per_round
-                if config.renew_reference and (step + 1) % config.renew_reference == 0:
+                if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
             if not pairs and not told:
                 told = True
@@ -153,7 +152,7 @@ def _prepare(
     saved = began_from(config.model, resume)
     setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
     model = setup.policy.model
-    renewed = config.renew_reference > 0
+    renewed = config.ref_sync_every > 0
     compared = declared(algorithm, ReferenceLogprobs) is not None
     references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
     learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
@@ -188,16 +187,16 @@ def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAl
     check_settings(
         config,
         counts=("rounds", "updates_per_round", "pairs_per_step", *COUNTS),
-        zero_or_more=("margin", "renew_reference", "eval_every"),
+        zero_or_more=("margin", "ref_sync_every", "eval_every"),
     )
     check_sampling(config)
     check_evaluations(config)
     if isinstance(algorithm, UnpairedAlgorithm):
+        raise UserError(f"{config.algorithm} is unpaired, and online-preference trains on pairs; type --algorithm dpo")
+    if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
         raise UserError(
-            f"{config.algorithm} learns from single responses, and pairs are made here; type --algorithm dpo"
+            f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"
         )
-    if config.renew_reference and not declared(algorithm, ReferenceLogprobs):
-        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
     if config.pairing not in PAIRINGS:
         raise unknown("pairing", config.pairing, PAIRINGS)
     if config.completions_per_prompt < 2:

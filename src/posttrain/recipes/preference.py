@@ -1,4 +1,4 @@
-"""Preference optimisation: learn from what people said of responses, without a reward model.
+"""Offline preference optimisation, without a reward model.
 
     posttrain preference --dataset pairs.jsonl
     posttrain preference --dataset train.jsonl --eval-share 0.1 --algorithm dpo --beta 0.1 --lora-rank 16 --lr 1e-5
@@ -43,13 +43,13 @@ from posttrain.training.saved import began_from
 
 @dataclass(frozen=True)
 class Preferences(PairOptions):
-    """Train a policy on preferences. On pairs of its own completions: posttrain online-preference."""
+    """Preference optimisation on given pairs (DPO and variants) or thumbs (KTO)."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "optimisation": "algorithm",
     }
     algorithm: str = "dpo"
-    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
+    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
 
 
 class PreferencesResult(FeedbackResult):

@@ -1,4 +1,4 @@
-"""The main job: a small pretrained model gets a cold start, is trained by reinforcement learning, and is examined.
+"""The main job: cold start, RL and held-out evaluation of a small pretrained model.
 
     posttrain quickstart
 
@@ -64,7 +64,7 @@ ENVIRONMENT = ScoredEnvironment(
 
 @dataclass(frozen=True)
 class Quickstart:
-    """Teach the packaged model to reason, and show what it learned."""
+    """Cold start, RL and held-out evaluation of the packaged model, on sums."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "demonstrations thinking_first thinking",
@@ -75,39 +75,39 @@ class Quickstart:
         "run": "seed",
     }
     model: str = "smollm2-135m-instruct"
-    """The policy: hub id or folder. Or a packaged model."""
+    """Policy: hub id or folder. Or a packaged model."""
     dataset: str = "gym:chain_sum?min_terms=3&max_terms=4&min_digits=1&max_digits=1"
-    """Sums and differences; the options of chain_sum set how hard they are."""
+    """Tasks: chain_sum of Reasoning Gym; its options set the difficulty."""
     demonstrations: int = 960
-    """Worked examples for the cold start."""
+    """Synthetic demonstrations for the cold start."""
     thinking_first: float = 0.5
-    """Share of demonstrations, the first, that all think. Before they answer."""
+    """Leading fraction of demonstrations that all reason. They reason in tags before the answer."""
     thinking: float = 0.15
-    """Share of the later demonstrations that think. The others answer at once."""
+    """Fraction of the later demonstrations that reason. The others answer at once."""
     slips: float = 0.0
-    """Share of the thinking steps that first give a wrong result and then correct it."""
+    """Fraction of reasoning steps with a wrong result that is then corrected."""
     sft_epochs: int = 1
-    """Passes over the demonstrations, each in the same order."""
+    """Epochs over the demonstrations, in the same order."""
     sft_batch: int = 16
     """Demonstrations per batch."""
     sft_lr: float = 3e-5
     """Peak learning rate of the cold start."""
     rl_steps: int = 20
-    """Updates of reinforcement learning."""
+    """RL steps."""
     prompts_per_step: int = 12
-    """Different problems per batch."""
+    """Prompts per batch."""
     completions_per_prompt: int = 8
-    """Completions per problem: the group."""
+    """Completions per prompt (group size)."""
     rl_lr: float = 1.5e-5
-    """Learning rate of reinforcement learning."""
+    """Learning rate of RL."""
     problems: int = 160
-    """Held-out problems of an evaluation."""
+    """Held-out problems per evaluation."""
     samples: int = 8
     """Samples per held-out problem."""
     base_problems: int = 16
-    """Held-out problems for the base model, whose completions are long and almost never right."""
+    """Held-out problems for the base model. Fewer, since its completions are long and rarely correct."""
     seed: int = 0
-    """Seed of every random choice."""
+    """Random seed."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A reward model: a language model with one number for a head, which learns from pairs what people choose.
+"""Reward models: a language model with a scalar head, trained on preference pairs.
 
     posttrain reward-model --dataset pairs.jsonl
     posttrain reward-model --dataset train.jsonl --eval-share 0.1 --model runs/sft-2026-01-31-1 --lr 1e-5
@@ -48,30 +48,30 @@ from posttrain.training.saved import began_from
 
 @dataclass(frozen=True)
 class Scoring(ScoreOptions):
-    """Train a reward model on preferences. On ratings of attributes: posttrain reward-model-attributes."""
+    """Reward modelling on preference pairs (Bradley-Terry). On ratings: reward-model-attributes."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "optimisation": "margin label_smoothing centring length_debias",
+        "optimisation": "margin label_smoothing center_rewards length_debias",
         "model": "ensemble",
         "evaluation": "calibrate",
     }
     pairs_per_step: int = 16
-    """Pairs in a batch; all of one prompt that follow each other, as a ranking makes them, count as one."""
+    """Pairs per batch; consecutive pairs of one prompt (a ranking) count as one."""
     label_smoothing: float = 0.0
-    """Assumed share of choices that are the wrong way round; below 0.5."""
+    """Label smoothing: assumed fraction of flipped preferences; below 0.5."""
     margin: float = 0.0
-    """Demanded difference of scores, times the pair's strength. `strength` or `margin` of its row; 1 is usual."""
-    centring: float = 0.0
-    """Weight of a penalty on the sum of a pair's scores. It makes scores of different prompts comparable; 0.01 is
-    usual."""
+    """Coefficient of the pair's margin in the loss. The margin is `margin` or `strength` of its row; 1 is usual."""
+    center_rewards: float = 0.0
+    """Coefficient of a loss that centres scores at 0. It is (chosen + rejected)^2, and makes scores comparable across
+    prompts; 0.01 is usual."""
     ensemble: int = 1
-    """Heads on one trunk, each on its own bootstrap sample. Their disagreement says where the scores are not to be
-    trusted."""
+    """Ensemble size: heads on a shared trunk. Each trains on its own bootstrap sample; their disagreement estimates
+    epistemic uncertainty."""
     length_debias: float = 0.0
-    """Weight of learning length apart from the score. Length is left out of the score then; 1 is usual."""
+    """Weight of length debiasing (ODIN), 0: off. A second head absorbs length; 1 is usual."""
     calibrate: bool = True
-    """Fit a temperature on held-out pairs, and divide by it. A difference of scores is then the log-odds that
-    people agree."""
+    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
+    preferred."""
 
 
 class ScoringResult(FeedbackResult):
@@ -150,7 +150,7 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
     )
     if config.length_debias:
         if model.members > 1:
-            raise UserError(f"--length-debias takes one score apart; {config.model} has {model.members}")
+            raise UserError(f"--length-debias needs a single head; {config.model} has {model.members}")
         model = with_length_head(model, seed=config.seed)
     chat = ChatFormat(tokenizer, model.body.stop_ids)
     pairs = feedback.tokenize(config, RANKINGS, sides, chat, model.body.context)
@@ -158,7 +158,7 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
         pairs = replace(pairs, learned=_in_bags(pairs.learned, model.members, config.seed))
     if config.gradient_checkpointing:
         checkpoint_layers(model.body.network)
-    loss = RewardLoss(config.label_smoothing, config.margin, config.centring, config.length_debias)
+    loss = RewardLoss(config.label_smoothing, config.margin, config.center_rewards, config.length_debias)
     notes = [*saved.notes(), *pairs.notes]
     strengths = {strength for unit in pairs.learned for *_, strength in unit.pairs}
     if len(strengths) > 1 and not config.margin:
@@ -184,11 +184,11 @@ def dry_run(config: Scoring, resume: Path | None = None, *, measure: bool = True
 
 
 def _check(config: Scoring) -> None:
-    pair_options.check(config, counts=("ensemble",), zero_or_more=("margin", "centring", "length_debias"))
+    pair_options.check(config, counts=("ensemble",), zero_or_more=("margin", "center_rewards", "length_debias"))
     if not 0 <= config.label_smoothing < 0.5:
         raise UserError(f"--label-smoothing must be at least 0 and below 0.5; got {config.label_smoothing}")
     if config.length_debias and config.ensemble > 1:
-        raise UserError("--length-debias takes one score apart into quality and length; leave out --ensemble")
+        raise UserError("--length-debias needs a single head; leave out --ensemble")
 
 
 def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:

@@ -78,36 +78,38 @@ from posttrain.types import Group
 
 @dataclass(frozen=True)
 class RL(OnlineOptions):
-    """Train a policy by reinforcement learning."""
+    """Reinforcement learning from rewards."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "optimisation": "algorithm steps updates_per_step",
     }
     algorithm: str = "grpo"
-    """Which algorithm: posttrain algorithms lists them. `posttrain explain NAME` says all about one."""
+    """Algorithm; `posttrain algorithms` lists all. `posttrain explain NAME` describes one."""
     steps: int = 100
-    """Steps: batches to sample and learn from."""
+    """RL steps: batches sampled."""
     max_refills: int = 3
-    """For an algorithm that throws groups away (dapo): how often others are sampled in their place, at most."""
+    """Dynamic sampling (dapo): maximum number of times to resample filtered groups."""
     updates_per_step: int = 1
-    """Updates on each batch; above 1 the later ones are off-policy, which is what clipping is for."""
+    """Updates per batch (PPO epochs). Above 1, the later ones are off-policy."""
     length_penalty: float = 0.0
-    """Take so much off for the longest completion of an easy prompt; less for shorter ones and harder prompts."""
-    renew_reference: int = 0
-    """Every so many steps the reference becomes the policy as it is then; 0: it stays the policy before training."""
-    importance_cap: float = 0.0
-    """Weigh tokens by policy over sampler, at most this (2 is usual), where engine and trainer differ; 0: no."""
+    """Maximum length penalty, 0: off. Grows with a completion's length and with the success rate of its prompt."""
+    ref_sync_every: int = 0
+    """Copy the policy into the reference every N steps, 0: never."""
+    tis_cap: float = 0.0
+    """Truncated importance sampling: cap of the token ratio trainer / engine, 0: off. 2 is usual; corrects for the
+    mismatch between the engine's and the trainer's logprobs."""
     kl_budget: float = 0.0
-    """Stop once the policy is so many nats per answer from where it began, on held-out tasks; the best checkpoint is
-    then the best of those within. 0: it may go as far as it likes."""
+    """Stop when the KL of the policy to the initial policy on held-out tasks exceeds this, in nats per completion, 0:
+    off. The best checkpoint is then the best one within the budget."""
     critic: str = "trunk"
-    """For an algorithm with a critic: a row on the policy's own trunk, or a network of its own (trunk or own)."""
+    """Critic of actor-critic algorithms: trunk or own. trunk is a value head on the policy's trunk, own a separate
+    network."""
     critic_lr: float = 1e-4
-    """Learning rate of what is the critic's own; constant. For --critic own of a larger model 2e-6 is usual."""
+    """Learning rate of the critic; constant. 2e-6 is usual for --critic own with larger models."""
     pretraining_dataset: str = ""
-    """For an algorithm that learns text beside (ppo-ptx): a file, folder, glob or hub id with a column `text`."""
+    """Pretraining corpus of ppo-ptx: a file, folder, glob or hub id with a column `text`."""
     pretraining_per_step: int = 16
-    """Texts in each update; each is cut at --max-prompt-tokens."""
+    """Pretraining texts per update; each is truncated at --max-prompt-tokens."""
 
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
@@ -165,7 +167,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
                     metrics |= _beside(learner, update.texts)
                     metrics |= learner.optim_step(update.rates)
                 algorithm = _adapted(algorithm, batch, step)
-                if config.renew_reference and (step + 1) % config.renew_reference == 0:
+                if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
             draws += rolled.draws
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | _thrown_away(rolled)
@@ -199,7 +201,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     if states := declared(algorithm, StateValues):
         need_group(setup.environment, states.samples, "--continuations")
     model = setup.policy.model
-    renewed, measured = config.renew_reference > 0, setup.gold or config.kl_budget > 0
+    renewed, measured = config.ref_sync_every > 0, setup.gold or config.kl_budget > 0
     references: dict[str, Frozen] = {}
     if declared(algorithm, ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
@@ -227,7 +229,7 @@ def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, 
         text = text_load(lengths, config.pretraining_per_step, config.microbatch_tokens)
     names = names_in(config.reward_model)
     compared = declared(algorithm, ReferenceLogprobs) is not None
-    apart = bool(config.gold or config.gold_model or config.kl_budget) and (not compared or config.renew_reference > 0)
+    apart = bool(config.gold or config.gold_model or config.kl_budget) and (not compared or config.ref_sync_every > 0)
     work = replace(
         with_algorithm(work, algorithm, text=text),
         updates=config.updates_per_step,
@@ -243,16 +245,16 @@ def _pretraining(config: RL) -> list[str]:
     """The texts of which something can be learned."""
     found = [text for text in load_texts(config.pretraining_dataset, seed=config.seed) if len(text.split()) > 1]
     if not found:
-        raise UserError(f"no text in {config.pretraining_dataset} has two words or more; there is nothing to learn")
+        raise UserError(f"no text in {config.pretraining_dataset} has two words or more")
     return found
 
 
 def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
     """Why training on would only game the reward, by what the last evaluations found; "" where it would not."""
     if rows and past_budget(rows[-1], config.kl_budget):
-        return f"{rows[-1][PREFIX + KL]:.1f} nats from where it began (--kl-budget {config.kl_budget:g})"
+        return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (--kl-budget {config.kl_budget:g})"
     if past_best(rows, config.stop_after, chosen_by(setup)):
-        return f"no better for {config.stop_after} evaluations (--stop-after)"
+        return f"no improvement for {config.stop_after} evaluations (--stop-after)"
     return ""
 
 
@@ -269,8 +271,8 @@ def _say_if_none_is_best(config: RL, session: Session) -> None:
     done = session.finished or session.step == config.steps
     if config.kl_budget and done and checkpoint.best(session.directory.checkpoints) is None:
         session.progress.say(
-            "no evaluation after a step was within --kl-budget, so there is no best checkpoint; evaluate "
-            "more often with --eval-every, or learn more slowly with --lr"
+            "no evaluation after a step was within --kl-budget, so there is no best checkpoint; use a smaller "
+            "--eval-every or --lr"
         )
 
 
@@ -288,7 +290,7 @@ def _updates(
     """The updates of a step: in the first ones of some algorithms the critic learns alone."""
     if session.step < _critic_warmup(algorithm):
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
-    loss = PolicyLoss(algorithm, config.temperature, config.importance_cap)
+    loss = PolicyLoss(algorithm, config.temperature, config.tis_cap)
     examples = _texts(config, parts, session.step) if algorithm.extra_losses else []
     texts = [(extra, supervised_batch(examples, seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
@@ -339,12 +341,12 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
     check_settings(
         config,
         counts=("steps", "updates_per_step", "pretraining_per_step", *COUNTS),
-        zero_or_more=("max_refills", "length_penalty", "importance_cap", "renew_reference", "eval_every"),
+        zero_or_more=("max_refills", "length_penalty", "tis_cap", "ref_sync_every", "eval_every"),
     )
     check_sampling(config)
     check_evaluations(config)
     if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):
-        raise UserError("--kl-budget is read on held-out tasks, and must be 0 or more; give --eval-every too")
+        raise UserError("--kl-budget must be 0 or more, and needs evaluations: pass --eval-every too")
     if not 0 < config.critic_lr < math.inf:
         raise UserError(f"--critic-lr must be above 0; got {config.critic_lr}")
     if config.critic not in CRITICS:
@@ -352,22 +354,22 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
     if critic := declared(algorithm, CriticValues):
         if critic.warmup_steps >= config.steps:
             raise UserError(
-                f"in all {config.steps} steps the critic would learn alone; type --steps above "
+                f"critic warmup covers all {config.steps} steps, so the policy is never updated; type --steps above "
                 f"{critic.warmup_steps}, or a smaller --critic-warmup-steps"
             )
     elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
         raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
-    if config.renew_reference and not declared(algorithm, ReferenceLogprobs):
-        raise UserError(f"{config.algorithm} has no reference with these knobs; leave out --renew-reference")
-    if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
+    if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
         raise UserError(
-            f"{config.algorithm} compares with completions that are not penalised; leave out --length-penalty"
+            f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"
         )
+    if config.length_penalty and (declared(algorithm, GreedyReward) or declared(algorithm, StateValues)):
+        raise UserError(f"the baseline of {config.algorithm} has no length penalty; leave out --length-penalty")
     if bool(config.pretraining_dataset) != bool(algorithm.extra_losses):
         raise UserError(
-            f"{config.algorithm} learns from text beside; name it with --pretraining-dataset"
+            f"{config.algorithm} needs a pretraining corpus; pass --pretraining-dataset"
             if algorithm.extra_losses
-            else f"{config.algorithm} learns from no text; leave out --pretraining-dataset, or type --algorithm ppo-ptx"
+            else f"{config.algorithm} has no pretraining loss; leave out --pretraining-dataset, or use ppo-ptx"
         )
 
 

@@ -1,4 +1,4 @@
-"""Score completions that are there already: how one tries a reward before a run, and reads a run with another one.
+"""Score given completions by any reward.
 
     posttrain score --dataset completions.jsonl --reward "numbers=1.0 tags=0.1"
     posttrain score --dataset runs/rl-2026-01-31-1 --reward math --output scored.jsonl
@@ -46,35 +46,34 @@ class ScoreCompletions(JudgeOptions):
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset columns split limit output",
-        "rewards": "reward reward_model reward_model_use judge judge_prompt",
+        "rewards": "reward reward_model ensemble_aggregation judge judge_prompt",
         "run": "precision seed",
     }
     dataset: str = ""
-    """Completions: a file, folder, glob or hub id. With the columns prompt or messages, completion,
-    answer and perhaps id; or a run, whose samples.jsonl is read."""
+    """Completions: a file, folder, glob, hub id or run. With the columns prompt or messages, completion, answer and
+    optionally id; of a run, its samples.jsonl."""
     reward: str = ""
     """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME."""
     reward_model: str = ""
-    """Reward models: runs, folders or hub ids. In quotes where there are spaces."""
-    reward_model_use: str = "mean"
-    """Aggregation of an ensemble: mean, worst or uncertain. uncertain is the mean less --disagreement-penalty x
-    variance."""
-    disagreement_penalty: float = 0.5
-    """Weight of the variance of the members' scores. For --reward-model-use uncertain."""
+    """Reward models: runs, folders or hub ids, space-separated."""
+    ensemble_aggregation: str = "mean"
+    """Ensemble: mean, worst or uncertain. uncertain: mean - --uncertainty-penalty x variance."""
+    uncertainty_penalty: float = 0.5
+    """Weight of the ensemble variance, with --ensemble-aggregation uncertain."""
     seed: int = 0
-    """Seed of the judges' draws."""
+    """Random seed of the judges."""
     output: str = ""
-    """Write every row with its scores and explanations to this file; its name ends with .jsonl."""
+    """Output file (.jsonl) of rows with scores and explanations."""
     columns: str = ""
-    """Which columns to read, such as "completion=response answer=final"."""
+    """Column mapping, such as "completion=response answer=final"."""
     split: str = ""
-    """Which part of a folder or hub data set; "train" unless given."""
+    """Split of a folder or hub dataset; default: "train"."""
     limit: int | None = None
-    """The maximum number of rows, from the beginning; all by default."""
+    """Maximum number of rows; default: all."""
     precision: str = "auto"
-    """float32, bfloat16, or auto, for reward models. auto takes the faster one."""
+    """float32, bfloat16 or auto, for reward models. auto: the faster one."""
     microbatch_tokens: int = 4096
-    """Tokens that a reward model computes at once."""
+    """Maximum tokens per forward pass of a reward model."""
 
 
 @dataclass(frozen=True)
@@ -215,13 +214,13 @@ def _at_a_time(
 def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnvironment, JudgeModels]:
     """Find everything; reward models come last, because they take longest to load."""
     if not config.dataset:
-        raise UserError("say what to score with --dataset: a jsonl or parquet file or folder, a hub id, or a run")
+        raise UserError("--dataset is required: a jsonl or parquet file or folder, a hub id, or a run")
     if not (config.reward or config.reward_model or config.judge):
         raise UserError(
-            'say how completions are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
+            'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, '
             "or with --reward-model or --judge"
         )
-    check_reward_models(config.reward_model, config.reward_model_use, config.disagreement_penalty)
+    check_reward_models(config.reward_model, config.ensemble_aggregation, config.uncertainty_penalty)
     judging = judges_in(config, lambda name: saved_model(name).where)
     judging.refuse_policy("posttrain score")
     rewards, _, _ = rewards_with(judging, config, config.reward)
@@ -238,13 +237,13 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         for name in names_in(config.reward_model)
     ]
     judging.load()
-    refuse_other_zeros(config.reward_model_use, models)
+    refuse_other_zeros(config.ensemble_aggregation, models)
     environment, _, _ = overseen(
         rewards,
         models,
         members=sum(scorer.model.members for scorer in models),
-        use=config.reward_model_use,
-        penalty=config.disagreement_penalty,
+        use=config.ensemble_aggregation,
+        penalty=config.uncertainty_penalty,
     )
     return episodes, environment, judging
 

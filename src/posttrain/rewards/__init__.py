@@ -1,4 +1,4 @@
-"""Rewards: what an episode is worth, part by part and by name."""
+"""Rewards: named scores of episodes."""
 
 from posttrain.rewards.check import check_gold, check_reward, gold_episode
 from posttrain.rewards.combine import DEFAULT_TIMEOUT_S, REWARDS, Weighted, parse_rewards

@@ -1,4 +1,4 @@
-"""A weighted combination of rewards whose parts are all kept by name."""
+"""Weighted combinations of named rewards."""
 
 import asyncio
 import math

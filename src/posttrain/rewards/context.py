@@ -1,4 +1,4 @@
-"""What a reward may use besides episodes: judges by name, the policy, and the run's seed."""
+"""Reward context: judges by name, the policy as a chat model, and the run's seed."""
 
 import hashlib
 from collections.abc import Mapping

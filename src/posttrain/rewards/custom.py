@@ -1,4 +1,4 @@
-"""Any Python function as a reward, named `path/to/file.py:function`.
+"""Python functions as rewards: `path/to/file.py:function`.
 
 The names of its parameters say what it wants; the word for the completion says whether it takes one or a batch:
 

@@ -1,4 +1,4 @@
-"""Rewards that a model learned from people: what its members say, made into one number.
+"""Reward models as rewards, with ensemble aggregation.
 
 The model itself is not here: a learned reward is handed something to ask (`ScoreFn`), and a lambda tests it.
 """

@@ -1,4 +1,4 @@
-"""What an environment itself says of an episode, as rewards: what each seat earned, and whether the task was solved."""
+"""Outcomes of environments as rewards: what each seat earned, and whether the task was solved."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The interface of a reward, and the guard through which every caller asks one.
+"""The reward interface, and validation of what rewards return.
 
 A reward sees groups of finished episodes, in words, and answers each episode with a `Score`. It is asked for a whole
 batch at once, so that one that calls something slow can do so once. Most rewards look at one episode at a time

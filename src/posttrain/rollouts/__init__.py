@@ -1,1 +1,1 @@
-"""Rollouts: engines that sample from a policy, and the driver that lets many episodes share one."""
+"""Rollouts: inference engines, and the driver of concurrent episodes."""

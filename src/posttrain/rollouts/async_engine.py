@@ -1,4 +1,4 @@
-"""An engine that many coroutines ask, one request at a time: they run in another thread, and it samples in this one.
+"""Async engine: single requests of many coroutines, sampled in batches.
 
 What awaits something else meanwhile (a tool, an environment, a judge) costs no sampling, and what blocks its event loop
 cannot stop it either. Two schedules:

@@ -1,4 +1,4 @@
-"""An engine that answers batches, asked one request at a time."""
+"""Single requests on an engine that takes batches."""
 
 import asyncio
 import threading

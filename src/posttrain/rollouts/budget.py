@@ -1,4 +1,4 @@
-"""What chat models behind an address may cost: a number of requests, an amount of money."""
+"""Budgets of chat-model APIs: requests, money."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A chat model over an engine: messages in, one reply out. `openai_chat.py` has the one over an address."""
+"""Chat models over an engine: messages in, one reply out. `openai_chat.py` is the one over an API."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What every engine must do, as a kit that any engine can be put through.
+"""The engine interface, and its conformance kit.
 
 The interface itself is `types.Engine`: requests in, completions out, all at once or one by one as they come. An engine
 that passes may be trained with.

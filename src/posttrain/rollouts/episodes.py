@@ -1,4 +1,4 @@
-"""Playing many episodes at once: each in its own coroutine, their turns sampled by one engine.
+"""Concurrent episodes: a coroutine each, with turns sampled by one engine.
 
 An environment awaits its seats in words; `PolicySeat` makes them tokens. An episode that fails ends alone: it is
 retried with the same seed where the cause may pass, and is lost otherwise.

@@ -1,4 +1,4 @@
-"""Which prompts a model can hold, found out from its tokenizer and its configuration, before any weights are read."""
+"""Prompt-length filter, applied before weights are read."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Judges as they are named in an option, ready to be asked."""
+"""Parsing and setup of --judge."""
 
 import re
 import shlex
@@ -67,7 +67,7 @@ class JudgeModels:
     def refuse_policy(self, command: str) -> None:
         """Raise `UserError` where the policy is a judge, for a command that scores no episodes of its own policy."""
         if self.policy in self.models.values():
-            raise UserError(f"{command} has no policy to ask; a judge is NAME=MODEL or NAME=ADDRESS#MODEL there")
+            raise UserError(f"{command} has no policy to ask; a judge is NAME=MODEL or NAME=URL#MODEL there")
 
     @contextmanager
     def kept_in(self, folder: Path) -> Iterator[None]:
@@ -115,7 +115,7 @@ def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: 
             folders[what] = where(what)
             models[name] = loaded.setdefault(what, LateChat(_local(folders[what], options.precision)))
         elif not hash_ or not model:
-            raise UserError(f"say which model judge '{name}' is behind its address: {name}=ADDRESS#MODEL")
+            raise UserError(f"judge '{name}' has a URL without a model; write {name}=URL#MODEL")
         else:
             models[name] = OpenAIChat(
                 name, address, model, at_once=options.judge_concurrency, budget=budget, cache=cache
@@ -141,7 +141,7 @@ def named_judges(typed: str) -> dict[str, str]:
     for word in words:
         name, _, what = word.partition("=")
         if not _NAME.fullmatch(name) or not what:
-            raise UserError(f"a judge is NAME=MODEL, NAME=ADDRESS#MODEL or NAME=policy; got '{word}'")
+            raise UserError(f"a judge is NAME=MODEL, NAME=URL#MODEL or NAME=policy; got '{word}'")
         if name in found:
             raise UserError(f"two judges are called '{name}'; give one of them another name")
         found[name] = what
@@ -175,7 +175,7 @@ def check_judges(options: JudgeOptions) -> None:
     """
     for name, default in _DEFAULTS.items():
         if not options.judge and getattr(options, name) != default:
-            raise UserError(f"--{name.replace('_', '-')} is for judges; name one with --judge NAME=MODEL")
+            raise UserError(f"--{name.replace('_', '-')} needs a judge: pass --judge NAME=MODEL")
     if options.judge_max_new_tokens < 1 or options.judge_concurrency < 1:
         raise UserError("--judge-max-new-tokens and --judge-concurrency must be 1 or more")
     if options.judge_budget < 0 or not 0 <= options.judge_temperature <= 2:

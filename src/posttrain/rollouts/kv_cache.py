@@ -1,4 +1,4 @@
-"""A cache of keys and values, and the three attention plans that fill and read it.
+"""KV cache, and the attention plans that fill and read it.
 
 Shape letters: B sequences being decoded, S slots, T longest sequence, P tokens of a prompt, H query heads, K key heads,
 E head width, N tokens of a flat row, L tokens of a sequence that are new.

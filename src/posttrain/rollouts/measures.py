@@ -1,4 +1,4 @@
-"""What a batch of rollouts looks like in numbers: for the metrics of a run."""
+"""Rollout metrics."""
 
 import math
 from collections.abc import Mapping, Sequence

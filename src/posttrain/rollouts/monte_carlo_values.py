@@ -1,4 +1,4 @@
-"""What the states of a completion are worth, found by continuing it from each of them."""
+"""Monte Carlo state values: mean reward of continuations from each state (VinePPO)."""
 
 import math
 from collections.abc import Sequence

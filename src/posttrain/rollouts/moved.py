@@ -1,4 +1,4 @@
-"""How far a policy has moved from an earlier one, prompt by prompt, along what it says itself."""
+"""KL of a policy from an earlier one, per prompt, on its own samples."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""A chat model behind an OpenAI-compatible address: a company's, or a server such as vLLM's, llama.cpp's or Ollama's.
+"""Chat models behind an OpenAI-compatible API, hosted or local.
 
 Where everything happens: in one event loop of its own thread, whoever asks, so that limit, budget and cache need no
 locks. A key is read from the environment when the first request is made, and written nowhere: not in errors either.

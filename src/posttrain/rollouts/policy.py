@@ -1,4 +1,4 @@
-"""A policy that can be trained and sampled: model, chat format and an engine that samples from the same weights."""
+"""A policy to train and sample from: model, chat format and engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A policy's side of one episode: messages become tokens here, once, and stay as they were shown and sampled."""
+"""The policy's seat in an episode: messages are tokenised once, here."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace

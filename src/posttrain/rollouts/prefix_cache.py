@@ -1,4 +1,4 @@
-"""Keys and values of what was computed, found again by the tokens that a prompt begins with."""
+"""Prefix cache: KV of earlier prompts, looked up by token prefix."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

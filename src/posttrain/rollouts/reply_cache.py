@@ -1,4 +1,4 @@
-"""Replies of chat models, kept in a file so that a resumed run asks nothing twice.
+"""Persistent cache of chat-model replies.
 
 A line has the digest of what was asked, the reply, and a checksum of both. The text that was asked is not kept. A line
 that is torn or damaged is passed over: that question is asked again.

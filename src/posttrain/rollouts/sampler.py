@@ -1,4 +1,4 @@
-"""Dynamic sampling: groups that teach nothing are thrown away, and others sampled in their place."""
+"""Dynamic sampling: groups without signal are filtered and resampled."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

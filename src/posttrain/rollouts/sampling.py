@@ -1,4 +1,4 @@
-"""Drawing tokens: one uniform number per row, made from that row's own seed.
+"""Token sampling: one uniform number per row, from the row's seed.
 
 Shape letters: B rows, V vocabulary.
 """

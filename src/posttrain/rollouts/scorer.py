@@ -1,4 +1,4 @@
-"""A reward model at work: conversations in words come in, the score of each by every member goes out."""
+"""Reward-model inference: conversations in, one score per ensemble member out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

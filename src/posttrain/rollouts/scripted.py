@@ -1,4 +1,4 @@
-"""An engine that says what it is told to: for tests of everything above engines."""
+"""A scripted engine, for tests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

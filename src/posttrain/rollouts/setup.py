@@ -1,4 +1,4 @@
-"""What a recipe needs that learns from samples of its policy: tasks, rewards, and a policy that can be sampled."""
+"""Setup of recipes that sample: tasks, rewards, policy, engine."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -88,14 +88,14 @@ def set_up(
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
     models = [_scorer(options, judges[name]) for name in names]
     judging.load()
-    refuse_other_zeros(options.reward_model_use, models)
+    refuse_other_zeros(options.ensemble_aggregation, models)
     gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
     environment, judge, gold = overseen(
         rewards,
         models,
         members=sum(scorer.model.members for scorer in models),
-        use=options.reward_model_use,
-        penalty=options.disagreement_penalty,
+        use=options.ensemble_aggregation,
+        penalty=options.uncertainty_penalty,
         gold=gold_rewards,
         gold_model=gold_model,
         environment=played,
@@ -193,7 +193,7 @@ def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
     unknown = [scorer.model.body.name for scorer in models if not scorer.model.comparable]
     if use != "mean" and unknown:
         raise UserError(
-            f"--reward-model-use {use} compares scores, and what 0 means to {unknown[0]} is not "
+            f"--ensemble-aggregation {use} compares scores of members, and the zero of {unknown[0]} is not "
             "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
         )
 
@@ -233,7 +233,7 @@ def rewards_of(config: OnlineOptions) -> str:
     if config.dataset.startswith("gym:"):
         return "gym=1.0"
     raise UserError(
-        'say how answers are judged with --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
+        'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
         "--reward-model or --judge"
     )
 
@@ -260,12 +260,12 @@ def read_tasks(
         if judge:
             refuse_unreadable(judge, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
-        raise UserError("--eval-dataset is evaluated every --eval-every steps; give that too")
+        raise UserError("--eval-dataset needs --eval-every; pass it too")
     if not config.eval_every:
         return tasks, [], []
     gym = config.dataset.startswith("gym:")
     if not (config.eval_dataset or gym):
-        raise UserError("--eval-every needs held-out tasks; give them with --eval-dataset")
+        raise UserError("--eval-every needs held-out tasks: pass --eval-dataset")
     heldout = load_tasks(
         config.eval_dataset or config.dataset,
         split="heldout" if gym and not config.eval_dataset else None,

@@ -1,4 +1,4 @@
-"""Signs that a policy games its reward: evidence for a person, not proof.
+"""Reward-hacking signals: evidence for inspection, not proof.
 
 Each is a share or a correlation over the completions of a batch, and means something as a curve: a policy that is paid
 for length, lists or refusals shows it here before anybody has read a sample.

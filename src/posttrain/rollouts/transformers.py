@@ -1,4 +1,4 @@
-"""The embedded engine: decodes in this process, with the policy's own weights, so nothing has to be synchronised.
+"""The embedded engine: samples in-process from the policy's own weights.
 
 A prompt is computed once for all its completions, and in a conversation once for all turns: what is done leaves its
 keys and values, and a prompt that begins like it computes the rest alone. A sequence that has finished leaves the batch

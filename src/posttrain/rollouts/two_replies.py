@@ -1,4 +1,4 @@
-"""Two replies to a conversation, of one policy or of two, for a person to choose between."""
+"""Two candidate replies in a conversation, from one policy or two."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

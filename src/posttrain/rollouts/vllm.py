@@ -1,4 +1,4 @@
-"""Sampling by vLLM in this process: for models and batches that the embedded engine is too slow for.
+"""vLLM as in-process engine.
 
 VLLM keeps a copy of the weights in its own layout. It is written anew, from memory to memory, whenever the policy's
 weights have changed since: nothing is ever sampled from old ones. Needs vLLM (README says how it is installed). Its

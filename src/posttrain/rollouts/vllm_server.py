@@ -1,4 +1,4 @@
-"""Sampling by a vLLM server, in another process or on another host.
+"""A vLLM server as engine.
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000 --logprobs-mode processed_logprobs --tokens-only \
         --worker-extension-cls posttrain.rollouts.vllm_worker.WeightReceiver

@@ -1,4 +1,4 @@
-"""What a vLLM server needs of posttrain: workers that take weights from the trainer (`rollouts/vllm_server.py`)."""
+"""vLLM worker extension that receives weights from the trainer (`rollouts/vllm_server.py`)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Weights from one process to another, on this machine or over the network, without a file.
+"""Weight transfer between processes, local or over the network.
 
 The trainer offers them on a port; whoever has the key is sent all of them, one at a time, each as a safetensors
 document behind its length. Nothing that arrives is ever executed. The connection is not encrypted: it is for a network

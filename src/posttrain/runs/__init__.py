@@ -1,1 +1,1 @@
-"""A training run on disk and in time: its session, signals, trackers and callbacks."""
+"""Training runs: sessions, signals, trackers, callbacks."""

@@ -1,4 +1,4 @@
-"""Callbacks: a user's own code at the events of a run.
+"""User callbacks.
 
     class Watch(Callback):
         def on_evaluation(self, session, step, metrics):

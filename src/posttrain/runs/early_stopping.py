@@ -1,4 +1,4 @@
-"""Early stopping: when evaluations have stopped improving."""
+"""Early stopping."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,6 +23,6 @@ def patience(evaluations: int, score: Score) -> Callable[[Sequence[Row]], str]:
     """Ends a run once that many evaluations in a row were no better than the best before them; 0: never."""
 
     def finished(rows: Sequence[Row]) -> str:
-        return f"no better for {evaluations} evaluations" if best_is_past(rows, evaluations, score) else ""
+        return f"no improvement for {evaluations} evaluations" if best_is_past(rows, evaluations, score) else ""
 
     return finished

@@ -1,4 +1,4 @@
-"""What a run leaves behind when a step fails: the batch that did it, and where to go on from."""
+"""What a failed step leaves: its batch, and where to resume from."""
 
 import contextlib
 import json

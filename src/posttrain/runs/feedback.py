@@ -1,4 +1,4 @@
-"""What runs do alike that learn from what people said: steps, evaluations by accuracy, checkpoints."""
+"""Shared parts of runs on human feedback: steps, evaluations, checkpoints."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run reads besides its options: data, code and models, by digest, so that a resumed run reads the same.
+"""Inputs of a run by digest (data, code, models), so that a resumed run reads the same.
 
 Options name files within words of their own, such as `my/rewards.py:brief=0.5` or `a.jsonl=0.7 b.parquet=0.3`. Here
 each path in them is found, hashed, copied into the run (code and prompts), or looked for anew when the run or its user

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop: at once where work may be lost, otherwise at the next step boundary."""
+"""Ctrl-C and SIGTERM as stop requests."""
 
 import contextlib
 import os

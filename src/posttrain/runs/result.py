@@ -1,4 +1,4 @@
-"""What a recipe returns of a run."""
+"""Common result of training recipes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A training run from its directory to its report: what all recipes share. The loop itself stays in the recipe.
+"""Training sessions, from run directory to report. The loop itself stays in the recipe.
 
     with open_session("sft", settings, Training(steps=..., trained=..., rate=..., ...), **where) as session:
         session.evaluate(examine)                     # before the first step, where the recipe has something held out

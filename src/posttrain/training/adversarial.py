@@ -1,7 +1,7 @@
-"""What fools a reward: found by sampling many answers and looking at the one that it likes best.
+"""Adversarial examples for a reward model, mined by best-of-n sampling.
 
-Rows to learn from where somebody else knows better, and items to put before people where nobody does. A reward model
-that learns from them beside what it had learned from is trained against what optimising it finds.
+Preference pairs where a gold reward is available, annotation items where it is not. A reward model trained on them in
+addition to its own pairs is trained against the completions that optimising it finds.
 """
 
 import random
@@ -14,8 +14,8 @@ from posttrain.data.order import seed_for
 from posttrain.types import Group, StopReason
 
 
-def fooled(group: Group, golds: Sequence[float]) -> list[dict[str, Any]]:
-    """The pair of the answer of most gold and the one of most reward, where reward and gold do not agree on the two."""
+def pair_rows(group: Group, golds: Sequence[float]) -> list[dict[str, Any]]:
+    """The pair (chosen: highest gold, rejected: highest reward), where the two rewards rank them differently."""
     whole = _whole(group)
     if not whole:
         return []
@@ -35,10 +35,10 @@ def fooled(group: Group, golds: Sequence[float]) -> list[dict[str, Any]]:
     return [row]
 
 
-def for_people(group: Group, seed: int) -> list[dict[str, Any]]:
-    """An item of two: the answer of most reward, and one by chance that says something else; none if all say the same.
+def item_rows(group: Group, seed: int) -> list[dict[str, Any]]:
+    """An item of two completions: highest reward, and a random one with another text; none if all texts are equal.
 
-    The more the reward likes the first one better, the sooner it is asked.
+    Its priority is the difference of their rewards.
     """
     whole = _whole(group)
     liked = max(whole, key=lambda place: group.rewards[place], default=-1)

@@ -1,4 +1,4 @@
-"""What ratings of single responses cost attribute heads, as far as there are any.
+"""Loss of attribute heads on partial ratings.
 
 Shape letters: E sequences, K attributes, D hidden width.
 """

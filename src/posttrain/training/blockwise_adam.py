@@ -1,4 +1,4 @@
-"""AdamW whose moments are kept in 8 bits: a quarter of the memory of an optimiser's state.
+"""AdamW with block-wise 8-bit moments.
 
 Dettmers et al. 2021 (https://arxiv.org/abs/2110.02861). Both moments of a matrix of 4,096 numbers or more are kept as
 codes and scales (models/blockwise.py). An update reads a piece of them back in float32, does what AdamW does, and

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written beside, summed, synced, renamed; checked when they are read.
+"""Atomic, checksummed checkpoints.
 
     checkpoints/
       best.json             which one scored highest, for people

@@ -1,4 +1,4 @@
-"""What a batch costs a critic that learns alone.
+"""Critic-only loss, for warmup.
 
 Shape letters: N sampled tokens of a micro-batch.
 """

@@ -1,4 +1,4 @@
-"""What people said, from the data that the options name to the tokens of a step.
+"""Human-feedback data, from options to tokens.
 
 Feedback comes in kinds: pairs, of which one response was chosen, and judgements and ratings of single responses. A unit
 is what a batch counts: a pair, or the judgements of one row of the data, or one rated response.
@@ -112,7 +112,7 @@ class Units(Generic[U]):
 def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
     """The feedback that the options name."""
     if not options.dataset:
-        raise UserError("say what to train on with --dataset: a file, folder, glob or hub id")
+        raise UserError("--dataset is required: a file, folder, glob or hub id")
     columns = parse_columns(options.columns) if options.columns else None
 
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""A gate learns from pairs what each attribute counts for after a prompt; all that is read of them is held fixed.
+"""Training of the attribute gate on pairs, with frozen trunk and heads.
 
 Shape letters: B pairs, K attributes, D hidden width.
 """

@@ -1,4 +1,4 @@
-"""What computes gradients, behind verbs that say nothing of where it is: in this process, or on many.
+"""The learner interface: computes gradients, in-process or distributed.
 
 A recipe hands over a batch, which is data, and a loss, which is a frozen dataclass, and gets numbers back. A verb
 returns when it is done. What samples meanwhile does so elsewhere, so that a recipe is read from top to bottom.

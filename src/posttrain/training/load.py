@@ -1,4 +1,4 @@
-"""What one step computes, in numbers: inputs of algorithms say what they add to it, and `planning` what it takes."""
+"""Compute load of one step, for `planning`."""
 
 import math
 from dataclasses import dataclass

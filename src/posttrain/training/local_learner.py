@@ -1,4 +1,4 @@
-"""A learner in this process: the models are here, and a verb is computed when it is called.
+"""The in-process learner.
 
 Shape letters: N learned tokens of a packed row, E its sequences.
 """

@@ -1,4 +1,4 @@
-"""Numbers worth logging, collected over the micro-batches of an update."""
+"""Metric means over the micro-batches of an update."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Forward and backward over a batch in pieces; how it is cut bounds memory and never changes the result."""
+"""Micro-batched forward and backward passes; the split never changes the result."""
 
 import contextlib
 import math

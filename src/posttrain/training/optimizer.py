@@ -1,4 +1,4 @@
-"""AdamW over float32 master weights, whatever the model computes in.
+"""AdamW over float32 master weights.
 
 A bfloat16 weight near 1 cannot hold a change smaller than 0.004, so an update of 1e-6 would be lost. The masters hold
 it; the model's own weights are their rounding (`narrow_`). Where the model computes in float32, its weights are the

@@ -1,4 +1,4 @@
-"""A torch optimiser's state as named tensors and JSON, and back, bit for bit. Nothing is pickled."""
+"""Serialisation of optimizer state, bitwise, without pickle."""
 
 from collections.abc import Mapping
 from typing import Any

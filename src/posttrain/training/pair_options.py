@@ -1,4 +1,4 @@
-"""The options that recipes which learn from people's feedback have in common."""
+"""Options of recipes on human feedback."""
 
 import math
 from collections.abc import Mapping
@@ -21,79 +21,81 @@ class PairOptions:
         "run": "seed",
     }
     dataset: str = ""
-    """Pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (HH-RLHF's, too)."""
+    """Preference pairs: a file, folder, glob, hub id or mixture. With prompt, chosen and rejected (or as HH-RLHF has
+    them)."""
     model: str = "smollm2-135m-instruct"
-    """What to train: hub id, folder or run. A run stands for its best or latest checkpoint; packaged models are
-    taken as well."""
+    """Model to train: hub id, folder or run. A run means its best checkpoint, or else its latest; packaged models work
+    too."""
     epochs: float = 1.0
-    """Passes over the pairs; less than one for a part of them."""
+    """Number of epochs; may be a fraction."""
     steps: int = 0
-    """Updates, 0: as many as --epochs takes."""
+    """Number of updates, 0: set by --epochs."""
     pairs_per_step: int = 16
-    """Pairs in a batch."""
+    """Pairs per batch."""
     max_tokens: int = 1024
-    """Tokens of the longest prompt and response. Pairs with a longer one are left out, and counted."""
+    """Maximum tokens of prompt and response. Pairs with a longer one are left out, and counted."""
     lr: float = 1e-6
     """Peak learning rate."""
     warmup_steps: int = 10
-    """Warmup steps, until the peak of the learning rate."""
+    """Linear learning-rate warmup steps."""
     decay: str = "cosine"
-    """After the warmup: constant, linear or cosine."""
+    """Schedule after warmup: constant, linear or cosine."""
     weight_decay: float = 0.0
-    """Of AdamW."""
+    """AdamW weight decay."""
     max_grad_norm: float = 1.0
-    """Clip the global gradient norm to this value."""
+    """Maximum global gradient norm (clipping)."""
     optim: str = "adamw"
-    """The optimiser: adamw, or adamw-8bit: both moments of Adam in block-wise quantised 8 bits, 2 bytes per parameter
-    instead of 8, and a slower update; input embedding, norms and matrices below 4,096 elements stay float32."""
+    """Optimizer: adamw or adamw-8bit. adamw-8bit stores both Adam moments as block-wise quantised 8 bits, 2 bytes per
+    parameter instead of 8, and updates slower; the moments of input embedding, norms and matrices below 4,096 elements
+    stay float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, more time. Layer by layer, about a third more time;
-    gradients are the same to the last bit."""
+    """Recompute activations in the backward pass: less memory, more time. Per layer, about a third more time; gradients
+    are bitwise the same."""
     lora_rank: int = 0
-    """Rank of an adapter to train, 0: all weights."""
+    """LoRA rank (r), 0: full fine-tuning."""
     lora_alpha: float | None = None
-    """Scale of the adapter: its update is multiplied by alpha / rank; unless given, by 2."""
+    """LoRA alpha: the update is scaled by alpha / rank. Default: a scale of 2."""
     lora_dropout: float = 0.0
-    """Dropout probability on the adapter's input, in updates only; never in sampling or evaluation."""
+    """LoRA dropout probability, in updates only (not in sampling or evaluation)."""
     lora_targets: str = ""
-    """Linear layers that get the adapter, such as "q_proj v_proj"; unless given, all but the head."""
+    """Target modules of LoRA, such as "q_proj v_proj". Default: all linear layers but the head."""
     lora_rslora: bool = False
-    """Multiply by alpha / sqrt(rank) instead (rank-stabilised LoRA), for which a high rank needs no larger alpha."""
+    """Rank-stabilised LoRA: scale by alpha / sqrt(rank)."""
     lora_dora: bool = False
-    """DoRA: learn magnitude and direction of the weights separately; updates take longer."""
+    """DoRA: weight-decomposed LoRA; slower updates."""
     lora_modules_to_save: str = ""
-    """Modules to train fully and save with the adapter (modules_to_save of peft), such as "embed_tokens lm_head"."""
+    """Modules trained in full and saved with the adapter, such as "embed_tokens lm_head". As modules_to_save of
+    peft."""
     precision: str = "auto"
-    """float32, bfloat16, or auto, which takes the faster one. Master weights are float32 in any case."""
+    """float32, bfloat16, or auto (the faster one). Master weights are always float32."""
     microbatch_tokens: int = 4096
-    """Tokens of one forward and backward pass; bounds memory, never changes the result."""
+    """Maximum tokens per forward and backward pass. Bounds memory; never changes the result."""
     columns: str = ""
-    """Columns to read, such as "chosen=better rejected=worse"."""
+    """Column mapping, such as "chosen=better rejected=worse"."""
     limit: int | None = None
-    """Rows to use, from the first; all unless given."""
+    """Maximum number of rows; default: all."""
     system: str | None = None
-    """A system message, in place of the data's own."""
+    """System message; replaces the data's own."""
     prompt_template: str = "{prompt}"
-    """Text around each of the user's messages."""
+    """Template of each user message."""
     chat_template: str = ""
-    """A Jinja file in place of the tokenizer's own chat template; it is saved with the model."""
+    """Jinja file that replaces the tokenizer's chat template. Saved with the model."""
     eval_dataset: str = ""
-    """Held-out pairs; those whose prompt is also in the training data are left out of them."""
+    """Held-out pairs. Those whose prompt is also in the training data are left out."""
     eval_share: float = 0.0
-    """Share of the pairs to hold out, equal prompts together. Or give them with --eval-dataset."""
+    """Fraction of the pairs to hold out, split by prompt. Alternative to --eval-dataset."""
     eval_limit: int = 300
-    """Held-out pairs to use."""
+    """Maximum number of held-out pairs."""
     eval_every: int = 0
-    """Steps between evaluations, 0: before and after only. Held-out pairs are judged before the first step and
-    after the last in any case."""
+    """Steps between evaluations, 0: at start and end only."""
     stop_after: int = 0
-    """Stop after this many evaluations without gain, 0: never."""
+    """Early stopping patience in evaluations, 0: off."""
     save_every: int = 100
-    """Save a checkpoint every so many steps, besides after an evaluation and after the last."""
+    """Steps between checkpoints. Evaluations and the end of training save one too."""
     keep_last: int = 2
-    """Checkpoints to keep, besides the best."""
+    """Number of checkpoints to keep, in addition to the best."""
     seed: int = 0
-    """Seed of every random choice of the run."""
+    """Random seed of the run."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,9 @@ class ScoreOptions(PairOptions):
     """The same of a reward model."""
 
     lr: float = 1e-5
-    """Peak learning rate. LoRA usually needs about ten times as much; it is not scaled for you."""
+    """Peak learning rate. LoRA usually needs about ten times as much."""
     lora_rank: int = 0
-    """Rank of an adapter to train with the head, 0: all weights. What is saved has it merged."""
+    """LoRA rank (r), 0: full fine-tuning. The head is trained in full; the adapter is merged when saved."""
 
 
 def check(options: PairOptions, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""From scored completions of one prompt to pairs, of which the better one is chosen."""
+"""Pairs from scored completions of one prompt."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""What pairs cost, by any preference algorithm.
+"""Loss of a batch of pairs, for any preference algorithm.
 
 Shape letters: N learned tokens of a micro-batch, E its sequences, B its pairs.
 """

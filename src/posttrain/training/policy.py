@@ -1,4 +1,4 @@
-"""What a batch of samples costs, by any online algorithm.
+"""Policy loss of a batch of samples, for any online algorithm.
 
 Shape letters: N sampled tokens of a micro-batch.
 """
@@ -32,7 +32,7 @@ class PolicyLoss:
     Attributes:
         algorithm: whose loss it is.
         temperature: of the sampling.
-        importance_cap: above 0, each token's advantage is weighted by the policy before the first update over the
+        tis_cap: above 0, each token's advantage is weighted by the policy before the first update over the
             sampler, min(pi_old / pi_sampler, cap): truncated importance sampling, which takes out the bias of an engine
             that is not quite the policy (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy
             RL training"). Where an algorithm's ratio is of a whole branch, so is the weight. A KL or a likelihood in
@@ -41,7 +41,7 @@ class PolicyLoss:
 
     algorithm: OnlineAlgorithm
     temperature: float = 1.0
-    importance_cap: float = 0.0
+    tis_cap: float = 0.0
 
     reaches: ClassVar[tuple[str, ...]] = (POLICY, CRITIC)
     extremes: ClassVar[tuple[str, ...]] = ("ratio", "logprob_gap")
@@ -66,9 +66,9 @@ class PolicyLoss:
         gap_N = trainer_N - present("sampler_logprobs")
         advantages_N = present("advantages")
         per_token = {"entropy": found.entropy, "logprob_gap": gap_N.abs()}
-        if self.importance_cap:
+        if self.tis_cap:
             log_weight_N = of_branches(gap_N, branch_N) if algorithm.sequence_ratio else gap_N
-            per_token["importance"] = log_weight_N.exp().clamp(max=self.importance_cap)
+            per_token["importance"] = log_weight_N.exp().clamp(max=self.tis_cap)
             advantages_N = advantages_N * per_token["importance"]
         tokens = Tokens(
             found.logprobs,

@@ -1,4 +1,4 @@
-"""From scored groups to what an update learns from: numbers for each sampled token.
+"""From scored groups to a training batch: per-token columns.
 
 Shape letters: N sampled tokens of a batch; R rows, one for each episode and trained seat; G rows of a group and seat.
 """

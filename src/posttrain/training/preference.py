@@ -1,4 +1,4 @@
-"""How an algorithm learns from what people said: what a recipe needs to know of its kind of feedback, and no more."""
+"""Preference objectives by kind of feedback, paired or unpaired."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the policy said before training, kept: a reference that takes no second model."""
+"""Cached reference logprobs: a reference without a second model in memory."""
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From the logprobs of tokens to whole responses: one number for each sequence of a packed row.
+"""Sequence logprobs: token logprobs summed per response of a packed row.
 
 Shape letters: N learned tokens of a row, E its sequences.
 """

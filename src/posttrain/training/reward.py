@@ -1,4 +1,4 @@
-"""What rankings cost a reward model: all pairs of a prompt's responses in one forward pass.
+"""Reward-model loss on rankings: all pairs of a prompt in one forward pass.
 
 Shape letters: E sequences of a row or a batch, H heads, B pairs of them.
 """
@@ -38,7 +38,7 @@ class RewardLoss:
 
     label_smoothing: float = 0.0
     margin: float = 0.0  # m: times how much better the chosen one was found
-    centring: float = 0.0  # c
+    center_rewards: float = 0.0  # c
     length: float = 0.0
 
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
@@ -125,8 +125,8 @@ def _compared(scores_EH: Tensor, pairs: _Pairs, loss: RewardLoss) -> Tensor:
     chosen_BH, rejected_BH = scores_EH[pairs.chosen_B], scores_EH[pairs.rejected_B]
     margin_BH = (loss.margin * pairs.strength_B)[:, None].expand_as(chosen_BH)
     cost_BH = bradley_terry(chosen_BH, rejected_BH, margin_B=margin_BH, label_smoothing=loss.label_smoothing)
-    if loss.centring:
-        cost_BH = cost_BH + loss.centring * centring(chosen_BH, rejected_BH)
+    if loss.center_rewards:
+        cost_BH = cost_BH + loss.center_rewards * centring(chosen_BH, rejected_BH)
     return (cost_BH * pairs.weight_BH).mean(1)
 
 

@@ -1,4 +1,4 @@
-"""From what people call a model to the folder it is in: a run stands for its best checkpoint, or for its latest."""
+"""Model resolution: a run means its best checkpoint, or else its latest."""
 
 import contextlib
 import json

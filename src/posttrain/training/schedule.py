@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step."""
+"""Learning-rate schedules."""
 
 import math
 from collections.abc import Callable, Mapping

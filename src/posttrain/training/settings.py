@@ -1,4 +1,4 @@
-"""What every recipe that trains is told, and what of it cannot be right."""
+"""Common training options, and their checks."""
 
 import math
 from collections.abc import Mapping
@@ -73,19 +73,19 @@ def nothing_to_quantize(optim: str) -> str:
 
 
 def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int, stop_after: int) -> None:
-    """Refuse what does not say, or says twice, which rows are held out.
+    """Raise if the held-out split is missing or specified twice.
 
     Raises:
         UserError: names the option, and what it must be.
     """
     if not 0 <= eval_share < 1:
-        raise UserError(f"--eval-share is a share of the rows, 0 to less than 1; got {eval_share}")
+        raise UserError(f"--eval-share must be a fraction, 0 to below 1; got {eval_share}")
     if eval_share and eval_dataset:
-        raise UserError("--eval-dataset and --eval-share both say what is held out; give one of them")
+        raise UserError("--eval-dataset and --eval-share exclude each other; pass one of them")
     if eval_every and not (eval_share or eval_dataset):
-        raise UserError("--eval-every needs rows that are held out; give them with --eval-share or --eval-dataset")
+        raise UserError("--eval-every needs held-out rows: pass --eval-share or --eval-dataset")
     if stop_after and not eval_every:
-        raise UserError("--stop-after counts evaluations; give --eval-every too")
+        raise UserError("--stop-after needs evaluations: pass --eval-every too")
 
 
 def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:

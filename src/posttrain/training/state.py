@@ -1,4 +1,4 @@
-"""What a checkpoint of a training run holds: the policy as a model folder, and the optimiser bit for bit.
+"""Checkpoint contents: model folder and optimizer state.
 
 Every random choice is a function of the seed and the step (data/order.py), so there is no random state to keep.
 """

@@ -1,4 +1,4 @@
-"""What demonstrations cost: the negative log-likelihood of what is learned."""
+"""Negative log-likelihood of demonstrations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

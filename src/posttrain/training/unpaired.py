@@ -1,4 +1,4 @@
-"""What single responses cost that were each found good or bad.
+"""Loss of single responses labelled good or bad (KTO).
 
 Shape letters: E sequences of a packed row.
 """

@@ -1,4 +1,4 @@
-"""Methods that make one judgement of many. Each is a function from rankings to what it believes of every item."""
+"""Aggregation methods: from rankings by several annotators to an estimate per item."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence

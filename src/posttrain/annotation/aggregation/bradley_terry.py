@@ -1,4 +1,4 @@
-"""Bradley and Terry: how strong each completion is, and how well each annotator sees it, from comparisons of two.
+"""Bradley-Terry with annotator reliabilities, from pairwise comparisons.
 
 Bradley and Terry 1952 (https://doi.org/10.2307/2334029), with ties as in Davidson 1970
 (https://doi.org/10.1080/01621459.1970.10481082) and a weight for each annotator (`strengths`):

@@ -1,4 +1,4 @@
-"""Dawid and Skene: how often each annotator is wrong, and what is right, found together.
+"""Dawid-Skene: annotator error rates and true labels, estimated jointly by EM.
 
 Dawid and Skene 1979 (https://doi.org/10.2307/2346806), by crowd-kit. Each comparison of two completions has a true
 outcome z (the first is better, the second, neither), and annotator w says y with a probability of their own:

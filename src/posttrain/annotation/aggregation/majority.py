@@ -1,4 +1,4 @@
-"""Majority: every annotator has one vote on every two completions, whoever they are."""
+"""Majority vote per pair of completions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

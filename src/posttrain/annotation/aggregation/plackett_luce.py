@@ -1,4 +1,4 @@
-"""Plackett and Luce: how strong each completion is, and how well each annotator sees it, from whole rankings.
+"""Plackett-Luce with annotator reliabilities, from whole rankings.
 
 Plackett 1975 (https://doi.org/10.2307/2346567), Luce 1959, with a weight for each annotator (`strengths`). A ranking is
 made from the top: each place is given to one of those that are left, in proportion to e^(a_w s).

@@ -1,4 +1,4 @@
-"""Strengths of completions and weights of annotators, found together by maximum a posteriori.
+"""Completion strengths and annotator reliabilities, by maximum a posteriori.
 
 A model says how likely each observation is, from strengths s of the completions that it is about and the weight a_w of
 the annotator w who made it, by which they are multiplied:

@@ -1,4 +1,4 @@
-"""The web pages on which people judge, and on which managers see how far they are."""
+"""The annotation web app: pages for annotators and for managers."""
 
 from posttrain.annotation.app.main import create_app
 

@@ -1,4 +1,4 @@
-"""Coming in: invitations, logging in and out, and the first page."""
+"""Authentication: invitations, login, logout, and the first page."""
 
 from fastapi import APIRouter
 from sqlalchemy import select

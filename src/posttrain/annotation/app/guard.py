@@ -1,4 +1,4 @@
-"""What stands between the network and the pages: size, headers, where a request comes from, and how often.
+"""Request guards of the web app: size limits, security headers, origin checks, rate limits.
 
 Everything that says something is a POST from one of our own pages: the session's token is in it, which no other site
 can read, and the browser says that it comes from here.

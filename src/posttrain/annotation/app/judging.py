@@ -1,4 +1,4 @@
-"""The pages of those who judge."""
+"""Pages of annotation tasks."""
 
 import secrets
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The application: its parts put together, and what is shown when something is refused."""
+"""The web application: routes, middleware, error pages."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The pages of managers: projects, invitations, how far the work is and how far people agree."""
+"""Pages of managers: projects, invitations, progress, agreement."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""What a model wrote, as a page may show it: Markdown, in which nothing runs and from which nothing is fetched.
+"""Safe Markdown rendering of model output: nothing is executed or fetched.
 
 Raw HTML in the text is shown as text. What Markdown makes of it goes through a sanitiser all the same, which keeps a
 short list of tags: no scripts, styles, frames, forms or images. Links open elsewhere and tell nobody where from.

@@ -1,4 +1,4 @@
-"""Who replies in conversations: one thread that lets a model answer all who wait, together."""
+"""Chat worker: one thread that answers all waiting conversations in batches."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

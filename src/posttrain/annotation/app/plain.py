@@ -1,4 +1,4 @@
-"""Answers from plain forms, for browsers that run no scripts: what the fields of each kind of question say.
+"""Form parsing for browsers without scripts, by kind of question.
 
 Whether that is a whole answer is for `kinds` to say.
 """

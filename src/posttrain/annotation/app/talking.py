@@ -1,4 +1,4 @@
-"""The pages of those who talk with a model: what they say to it, its replies, and the end."""
+"""Pages of conversations with a model (converse and red-team projects)."""
 
 from typing import NamedTuple
 

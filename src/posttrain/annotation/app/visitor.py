@@ -1,4 +1,4 @@
-"""Who is asking: the session behind a request, and what a form sends."""
+"""The session of a request, and its form data."""
 
 import json
 from dataclasses import dataclass

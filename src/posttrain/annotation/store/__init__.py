@@ -1,1 +1,1 @@
-"""Where what people say is kept: a database of people, items, work given out, judgements, and who did what when."""
+"""The annotation database: users, items, assignments, annotations, audit log."""

@@ -1,4 +1,4 @@
-"""Conversations of annotators with a model: what they say, what it replies, with which reply it goes on, and the end.
+"""Conversations of annotators with a model: turns, candidate replies, choices.
 
 Choosing between two replies is an answer as any other (`work.answer`), and the next version of it is the next turn's.
 Messages that wait for replies are rows, so that none is lost with the process that should have answered.

@@ -1,4 +1,4 @@
-"""A database by its URL: SQLite or PostgreSQL, brought up to date when it is opened."""
+"""Database connections by URL (SQLite or PostgreSQL), with migrations on open."""
 
 import contextlib
 import os

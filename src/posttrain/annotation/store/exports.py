@@ -1,4 +1,4 @@
-"""What was said, taken out of the store: as rankings, and as rows of a file."""
+"""Exports of the database: rankings, and rows of a file."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

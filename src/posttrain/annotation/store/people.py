@@ -1,4 +1,4 @@
-"""Users, how they come in, and how a browser proves who it is.
+"""Users, invitations and sessions.
 
 Passwords are kept as scrypt (RFC 7914) with a salt of their own. Of invitations and sessions the database has SHA-256
 only: who reads it cannot come in by it. Their secrets are 256 random bits, so that guessing is hopeless.

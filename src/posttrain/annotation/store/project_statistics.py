@@ -1,4 +1,4 @@
-"""Agreement and each annotator's counts of a project, kept up to date from what is new since the last reading.
+"""Incremental agreement and per-annotator statistics of a project.
 
 Judgements and rulings are only ever added, and within a project one by one (`one_by_one`), so that their ids rise in
 the order in which they are committed: the rows above the highest id that was read are all that is new. A new row

@@ -1,4 +1,4 @@
-"""Projects and their items, and how far they are."""
+"""Projects, their items, and progress."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

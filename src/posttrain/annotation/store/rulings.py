@@ -1,4 +1,4 @@
-"""Where annotators do not agree, and what a manager decides there; the decision is then what they say together."""
+"""Adjudication: managers decide items on which annotators disagree; the decision is the consensus."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

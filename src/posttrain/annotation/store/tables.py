@@ -1,4 +1,4 @@
-"""The tables. A change here needs a step in `migrations/versions`; a test compares the two.
+"""Database schema. A change needs a step in `migrations/versions`; a test compares the two.
 
 Times are UTC in ISO 8601, with milliseconds: the same in every database, and in order as text. Nothing is deleted, and
 what somebody said is never changed: a correction is another row.

@@ -1,4 +1,4 @@
-"""Giving out work, and keeping what comes back.
+"""Assignment of items to annotators, and storage of their answers.
 
 Work of a project is given out one by one (`one_by_one`), so that no item goes to more people than it should. An answer
 is kept when the transaction that holds it is on the disk, and not before that is it acknowledged; one that is sent a

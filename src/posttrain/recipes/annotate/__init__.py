@@ -1,1 +1,1 @@
-"""`posttrain annotate`: feedback by people."""
+"""`posttrain annotate`: human feedback."""

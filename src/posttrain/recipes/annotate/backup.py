@@ -1,4 +1,4 @@
-"""Copy the store to a file, also while people judge.
+"""Back up the annotation database; safe while the server runs.
 
     posttrain annotate backup
     posttrain annotate backup --store annotation.db --output /backups/annotation-monday.db

@@ -1,4 +1,4 @@
-"""What has to be known of items before those are chosen that people are asked."""
+"""Validate options and score items for active selection."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -15,7 +15,7 @@ RANDOM, MOVED = "random", "moved"
 WAYS = (RANDOM, *WORTH, MOVED)
 
 
-def check_choice(way: str, *, ask: int, reward_model: str, models: str, moved_from: str) -> None:
+def check_choice(way: str, *, ask: int, reward_model: str, models: str, kl_from: str) -> None:
     """Refuse options that do not go together, before anything is read or sampled.
 
     Raises:
@@ -25,20 +25,20 @@ def check_choice(way: str, *, ask: int, reward_model: str, models: str, moved_fr
         raise unknown("way to choose", way, WAYS)
     if ask < 0:
         raise UserError(f"--ask must be 0 or more; got {ask}")
-    if not ask and (way != RANDOM or reward_model or moved_from):
-        raise UserError("--choose, --reward-model and --moved-from say which items to add; say how many with --ask")
+    if not ask and (way != RANDOM or reward_model or kl_from):
+        raise UserError("--choose, --reward-model and --kl-from need the number of items to select: pass --ask")
     if way in WORTH and not reward_model:
-        raise UserError(f"--choose {way} asks an ensemble; name it with --reward-model")
+        raise UserError(f"--choose {way} needs a reward-model ensemble: pass --reward-model")
     if reward_model and way not in WORTH:
         raise UserError(
-            f"--choose {way} asks no reward model; leave out --reward-model, or type --choose {' or '.join(WORTH)}"
+            f"--choose {way} uses no reward model; leave out --reward-model, or type --choose {' or '.join(WORTH)}"
         )
-    if moved_from and way != MOVED:
-        raise UserError(f"--choose {way} looks at no earlier model; leave out --moved-from, or type --choose {MOVED}")
-    if way == MOVED and not (moved_from and models):
+    if kl_from and way != MOVED:
+        raise UserError(f"--choose {way} uses no earlier model; leave out --kl-from, or type --choose {MOVED}")
+    if way == MOVED and not (kl_from and models):
         raise UserError(
-            "--choose moved samples answers and asks how far the model is from an earlier one: name the one with "
-            "--models, and the other with --moved-from"
+            "--choose moved ranks prompts by the KL of a model from an earlier one: pass the model with --models, "
+            "and the earlier one with --kl-from"
         )
 
 
@@ -52,18 +52,17 @@ def scores(
     """
     short = next((item.name for item in items if len(item.completions) < 2), None)
     if short is not None:
-        raise UserError(f"item '{short}' has fewer than two answers, and an ensemble chooses by comparing them")
+        raise UserError(f"item '{short}' has fewer than two completions, which an ensemble needs to compare")
     saved = saved_model(reward_model)
     scorer = load_scorer(saved.where, precision=precision)
     if scorer.model.members < 2:
         raise UserError(
-            f"the reward model {reward_model} has one member, which cannot disagree; train several with "
-            "reward-model --ensemble 5"
+            f"the reward model {reward_model} has one member; train an ensemble with reward-model --ensemble 5"
         )
     if not scorer.model.comparable:
         raise UserError(
-            f"the scores of {reward_model} are not calibrated, so what they tell of people's choices is not "
-            "known; train it with pairs held out (--eval-share)"
+            f"the scores of {reward_model} are not calibrated, so the information gain is "
+            "unknown; train it with held-out pairs (--eval-share)"
         )
     found: list[list[tuple[float, ...]]] = []
     with Progress(f"score by {saved.title}", len(items), quiet=quiet) as progress:

@@ -1,4 +1,4 @@
-"""What several annotators say together: an order of each item's completions, and how far each of them agrees with it.
+"""Aggregate annotations into one ranking per item; report inter-annotator agreement.
 
     posttrain annotate consensus judgements.jsonl
     posttrain annotate consensus judgements.jsonl --method plackett-luce --json
@@ -60,7 +60,7 @@ class ConsensusResult:
 def run(config: Consensus) -> ConsensusResult:
     """Read the judgements and find what they say together."""
     if not config.file:
-        raise UserError("say which judgements to read: posttrain annotate consensus FILE.jsonl")
+        raise UserError("a file of annotations is required: posttrain annotate consensus FILE.jsonl")
     if config.method not in METHODS:
         raise unknown("method", config.method, METHODS)
     beliefs = method(config.method)

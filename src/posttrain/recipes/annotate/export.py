@@ -1,4 +1,4 @@
-"""Write what people said to a file: a row for each judgement, or what a model can learn from all of them.
+"""Export annotations: raw rows, or training data.
 
     posttrain annotate export --project helpful --output rows.jsonl
 
@@ -44,13 +44,13 @@ def run(config: Export) -> Exported:
     """Write the file; it is there when all of it is, or not at all."""
     path = jsonl.new_file(config.output)
     if not config.project:
-        raise UserError("say whose judgements with --project; posttrain annotate status lists the projects")
+        raise UserError("--project is required; posttrain annotate status lists the projects")
     if config.to != "rows" and config.to not in LESSONS:
         raise unknown("layout", config.to, ["rows", *LESSONS])
     if config.method not in METHODS:
         raise unknown("method", config.method, METHODS)
     if config.history and config.to != "rows":
-        raise UserError("--history is of rows; leave it out, or --to")
+        raise UserError("--history needs --to rows")
     with open_store(config.store).read() as connection:
         project = projects.find(connection, config.project)
         count = jsonl.write(path, _rows(connection, project, config))

@@ -11,39 +11,39 @@ FILE = "annotation.db"
 
 @dataclass(frozen=True)
 class Serve:
-    """Serve the pages on which people judge."""
+    """Serve the annotation web app."""
 
     store: str = FILE
-    """Where what they say is kept: a file or a URL. An SQLite file, made if it is not there, or a database URL such
-    as postgresql+psycopg://HOST/NAME."""
+    """Annotation database: SQLite file or URL. SQLite files are created if missing; URLs are such as
+    postgresql+psycopg://HOST/NAME."""
     host: str = "127.0.0.1"
-    """The address to listen at; 0.0.0.0 for all of this machine's."""
+    """Address to listen on; 0.0.0.0: all interfaces."""
     port: int = 8400
-    """The port to listen at."""
+    """Port to listen on."""
     url: str = ""
-    """Public base URL of the pages, for links of invitations. Such as https://feedback.example; its host is added
-    to the allowed Host headers. Default: http://localhost:PORT."""
+    """Public base URL, for invitation links. Such as https://feedback.example; its host is added to the allowed Host
+    headers. Default: http://localhost:PORT."""
     https: bool = False
     """Set if a reverse proxy terminates TLS: cookies are marked Secure."""
     proxies: str = ""
     """Addresses of trusted reverse proxies, comma-separated. Each must overwrite X-Forwarded-For, since a client can
     send any value."""
     model: str = ""
-    """One model or two, space-separated, that people chat with. In projects of the kinds converse and red-team; of
-    one, both replies are sampled. Hub ids, folders, runs, packaged models."""
+    """One or two chat models, space-separated, for converse and red-team projects. From one model, two replies are
+    sampled. Hub ids, folders, runs, packaged models."""
     max_new_tokens: int = 256
-    """Tokens of the longest reply."""
+    """Maximum tokens per reply."""
     temperature: float = 1.0
     """Sampling temperature."""
     precision: str = "auto"
-    """float32, bfloat16, or auto, which takes the faster one."""
+    """float32, bfloat16, or auto (the faster one)."""
     cache_gb: float = 1.0
-    """Memory for keys and values while sampling, of each model."""
+    """KV cache size per model, in GB."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """Put items before people: prompts with completions, given or sampled."""
+    """Import items to annotate: prompts with completions, given or sampled."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset columns limit",
@@ -52,120 +52,120 @@ class Import:
         "run": "seed",
     }
     store: str = FILE
-    """Where what people say is kept."""
+    """Annotation database: SQLite file or URL."""
     project: str = ""
-    """The project to add them to; it is made if it is not there."""
+    """Project to add items to; created if missing."""
     dataset: str = ""
     """Prompts, with completions unless --models samples them. A file, folder, glob or hub id."""
     kind: str = "rank"
-    """What people do in a new project. One of rank, compare, thumbs, score, steps, demonstrate, converse and
-    red-team."""
+    """Task of a new project, such as rank or compare. One of rank, compare, thumbs, score, steps, demonstrate, converse
+    and red-team."""
     attributes: str = ""
-    """What is scored in a new project of kind score. With spaces between them."""
+    """Attributes to rate in a new score project, space-separated."""
     annotators_per_item: int = 3
-    """People who judge an item, in a new project."""
+    """Annotators per item, in a new project."""
     repeat_share: float = 0.0
-    """Share of a person's items that come twice. In a project that is made."""
+    """Fraction of repeated items per annotator, in a new project. They measure self-agreement."""
     rules: str = ""
-    """File of rules to make the model break, in a new red-team project. One a line."""
+    """File of rules, one per line, for a new red-team project."""
     instructions: str = ""
-    """File of instructions in Markdown, for a new project; unless given, posttrain's own."""
+    """Annotation guidelines (Markdown file), for a new project. Default: built-in ones."""
     models: str = ""
-    """Models to sample completions from. With spaces between them: hub ids, folders, runs, packaged models."""
+    """Models to sample completions from, space-separated. Hub ids, folders, runs, packaged models."""
     completions: int = 2
-    """Completions of each model."""
+    """Completions per model."""
     max_new_tokens: int = 256
-    """Tokens of the longest completion."""
+    """Maximum tokens per completion."""
     temperature: float = 1.0
     """Sampling temperature."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what this machine computes faster."""
+    """float32, bfloat16, or auto (the faster one)."""
     columns: str = ""
-    """Columns to read, such as "prompt=question completions=answers"."""
+    """Column mapping, such as "prompt=question completions=answers"."""
     limit: int | None = None
-    """Rows to use, from the first; all unless given."""
+    """Maximum number of rows; default: all."""
     ask: int = 0
-    """Add only so many items that are not there yet, those that teach most by --choose; 0: all. Items that are there to
-    see who pays attention are always added."""
+    """Active selection: number of new items to add, by --choose; 0: all. Attention checks are always added."""
     choose: str = "random"
-    """How they are chosen: random; moved (where the model of --models has moved furthest, in nats); or, by an ensemble,
-    disagreement (the variance of how much better it finds one answer) or information (what the comparison is expected
-    to tell it, in nats; for calibrated ones)."""
+    """Acquisition: random, moved, disagreement or information. moved: largest KL (nats) of the model of --models from
+    that of --kl-from. Of a reward-model ensemble, disagreement: variance of the score difference; information: expected
+    information gain in nats (BALD), for calibrated ensembles."""
     reward_model: str = ""
-    """The ensemble, trained by reward-model --ensemble 5: a run or a folder."""
-    moved_from: str = ""
-    """For --choose moved: the one model whose answers people have judged before, named as in --models."""
+    """Reward-model ensemble for --choose: a run or folder. Train one with reward-model --ensemble 5."""
+    kl_from: str = ""
+    """Earlier policy, whose completions have been annotated, for --choose moved. Named as in --models."""
     seed: int = 0
-    """Seed of what is sampled, and of what is chosen by chance."""
+    """Random seed of sampling and selection."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write what people said to a file."""
+    """Export annotations to a file."""
 
     store: str = FILE
-    """Where what people say is kept."""
+    """Annotation database: SQLite file or URL."""
     project: str = ""
-    """Whose judgements."""
+    """Project to export."""
     output: str = ""
-    """The file to write; its name ends with .jsonl."""
+    """Output file (.jsonl)."""
     to: str = "rows"
-    """What to write: rows, one for each judgement; to learn from: pairs, judgements, ratings, steps or
-    demonstrations; or ties, to evaluate with."""
+    """Layout, such as rows or pairs. rows: one per annotation; for training: pairs, judgements, ratings, steps or
+    demonstrations; for evaluate-reward-model: ties."""
     method: str = "majority"
-    """How several judgements become one: majority, or a model. Majority, dawid-skene, bradley-terry or
+    """Label aggregation, such as majority or dawid-skene. One of majority, dawid-skene, bradley-terry and
     plackett-luce."""
     history: bool = False
-    """Also what was corrected later, and items that came a second time."""
+    """Include superseded annotations and repeated items."""
 
 
 @dataclass(frozen=True)
 class Backup:
-    """Copy the store to a file, also while people judge."""
+    """Back up the annotation database; safe while the server runs."""
 
     store: str = FILE
-    """Where what people say is kept: an SQLite file."""
+    """Annotation database: an SQLite file."""
     output: str = ""
-    """The file to write. Default: the store's name with date and time, in this folder."""
+    """Backup file. Default: the database's name with date and time, in the current folder."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How far each project is, and how far people agree."""
+    """Progress and inter-annotator agreement of each project."""
 
     store: str = FILE
-    """Where what people say is kept."""
+    """Annotation database: SQLite file or URL."""
     project: str = ""
-    """Only this one."""
+    """Project to show; default: all."""
 
 
 @dataclass(frozen=True)
 class Users:
-    """List users, invite some, or lock one out."""
+    """List, invite, disable or enable users."""
 
     store: str = FILE
-    """Where what people say is kept."""
+    """Annotation database: SQLite file or URL."""
     invite: str = ""
-    """Make a link for an annotator or a manager."""
+    """Create an invitation link for an annotator or a manager."""
     project: str = ""
-    """The project that those who come by the link join."""
+    """Project that invited users join."""
     uses: int = 1
-    """How many may come by the link."""
+    """Maximum uses of the link."""
     days: float = 7.0
-    """How long the link is good."""
+    """Days until the link expires."""
     url: str = "http://localhost:8400"
-    """Where the pages are, for the link."""
+    """Public base URL, for the link."""
     disable: str = ""
-    """Lock this user out; what they said stays."""
+    """User to disable; their annotations stay."""
     enable: str = ""
-    """Let this user in again."""
+    """User to enable again."""
 
 
 @dataclass(frozen=True)
 class Consensus:
-    """Make one judgement of many: an order of each item's completions, and how far annotators agree."""
+    """Aggregate annotations into one ranking per item; report inter-annotator agreement."""
 
     file: tyro.conf.Positional[str] = ""
-    """Judgements: a jsonl or parquet file. With item, annotator, ranking, and failed where there are any."""
+    """Annotations: a jsonl or parquet file. With item, annotator, ranking, and optionally failed."""
     method: str = "majority"
-    """How: majority, dawid-skene, bradley-terry or plackett-luce; the last three weigh annotators."""
+    """Label aggregation, such as majority or dawid-skene. One of majority, dawid-skene, bradley-terry and
+    plackett-luce; the last three estimate the reliability of annotators."""

@@ -1,4 +1,4 @@
-"""Items that are given in a file, a row each, with their completions."""
+"""Items given in a file, one row each, with completions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-r"""Put items before people: prompts with completions, given or sampled from one model or several.
+r"""Import items to annotate: prompts with completions, given or sampled.
 
     posttrain annotate import --project helpful --dataset items.jsonl
     posttrain annotate import --project helpful --dataset prompts.jsonl \
@@ -6,7 +6,7 @@ r"""Put items before people: prompts with completions, given or sampled from one
     posttrain annotate import --project helpful --dataset items.jsonl \
         --ask 200 --choose information --reward-model runs/reward-model-2026-01-31-1
     posttrain annotate import --project helpful --dataset later.jsonl --models runs/rl-2026-01-31-1 \
-        --ask 200 --choose moved --moved-from smollm2-135m-instruct
+        --ask 200 --choose moved --kl-from smollm2-135m-instruct
 
 A row of given completions: `prompt` (text or a list of messages), `completions` (texts, or `{"text": ..., "model":
 ...}`), and if you like `item` (its name), `priority` (the higher, the sooner), and `expected`, the right answer, such
@@ -69,15 +69,15 @@ class Imported:
 def run(config: Import, *, quiet: bool = False) -> Imported:
     """Read or sample, then add all items at once or none."""
     if not config.project:
-        raise UserError("say which project with --project; it is made if it is not there")
+        raise UserError("--project is required; it is created if missing")
     if not config.dataset:
-        raise UserError("say what to read with --dataset: a file, folder, glob or hub id")
+        raise UserError("--dataset is required: a file, folder, glob or hub id")
     check_choice(
         config.choose,
         ask=config.ask,
         reward_model=config.reward_model,
         models=config.models,
-        moved_from=config.moved_from,
+        kl_from=config.kl_from,
     )
     store = open_store(config.store)
     with store.read() as connection:
@@ -163,7 +163,7 @@ def _sampled(config: Import, kind: str, there: Collection[str], quiet: bool) -> 
     every = load_tasks(config.dataset, columns=columns, limit=config.limit)
     tasks = [task for task in every if task.id not in there]
     saved = {model: saved_model(model) for model in models if tasks}
-    earlier = saved_model(config.moved_from) if config.moved_from else None
+    earlier = saved_model(config.kl_from) if config.kl_from else None
     for one in saved.values():
         fitting(tasks, one.where, title=one.title)
         if earlier is not None:

@@ -1,4 +1,4 @@
-"""Serve the pages on which people judge.
+"""Serve the annotation web app.
 
     posttrain annotate serve
     posttrain annotate serve --model runs/rl-2026-01-31-1
@@ -49,7 +49,7 @@ def load_talkers(config: Serve) -> Speak:
     """Who replies in conversations, one model or two; if it fails, the terminal tells why."""
     names = config.model.split()
     if len(names) > 2:
-        raise UserError(f"people choose between two replies; --model takes one model or two, and got {len(names)}")
+        raise UserError(f"--model takes one or two models; got {len(names)}")
     if config.max_new_tokens < 1 or not config.temperature > 0:
         raise UserError("--max-new-tokens must be 1 or more, and --temperature above 0")
     sampling = Sampling(config.max_new_tokens, config.temperature)

@@ -1,4 +1,4 @@
-"""How far each project is, and how far people agree.
+"""Progress and inter-annotator agreement of each project.
 
 posttrain annotate status
 posttrain annotate status --project helpful --json

@@ -1,4 +1,4 @@
-"""Who may come in: list them, invite, lock out.
+"""List, invite, disable or enable users.
 
 posttrain annotate users
 posttrain annotate users --invite annotator --project helpful --uses 3
@@ -39,7 +39,7 @@ def run(config: Users) -> UsersResult:
     if config.invite and config.invite not in people.ROLES:
         raise UserError(f"--invite must be annotator or manager; got '{config.invite}'")
     if config.project and not config.invite:
-        raise UserError("--project says which project an invitation is for; add --invite annotator")
+        raise UserError("--project is the project of an invitation; pass --invite annotator too")
     if config.uses < 1 or not config.days > 0:
         raise UserError(f"--uses must be 1 or more and --days above 0; got {config.uses} and {config.days}")
     link = ""

@@ -1,4 +1,4 @@
-"""A data set as a model sees it: rendered rows with their loss mask, lengths, and what is left out and why.
+"""A dataset as a model sees it: rendered rows with loss mask, lengths, and what is left out.
 
     posttrain data show --dataset train.jsonl --model OWNER/NAME
     posttrain data show --dataset pairs.jsonl --eval-dataset test.jsonl --rows 5 --tokens
@@ -40,7 +40,7 @@ NAMED = 3  # rows that are named for each reason why some are left out
 
 @dataclass(frozen=True)
 class DataShow:
-    """Show a data set as a model sees it: tokens, loss mask, lengths, and what is left out."""
+    """Show a dataset as a model sees it: tokens, loss mask, lengths, and what is left out."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset layout rows first tokens columns split limit max_tokens train_on system",
@@ -49,41 +49,39 @@ class DataShow:
         "run": "seed",
     }
     dataset: str = ""
-    """A file, folder, glob, hub id, gym:NAME, or a mixture. Such as "a.jsonl=0.7 b.parquet=0.3"."""
+    """Dataset: a file, folder, glob, hub id, gym:NAME, or mixture. Such as "a.jsonl=0.7 b.parquet=0.3"."""
     model: str = "smollm2-135m-instruct"
-    """Model whose tokenizer and template to use. A hub id, a folder, a run, or a packaged model."""
+    """Model of the tokenizer: hub id, folder, run. Or a packaged model. Its chat template is used."""
     layout: str = "auto"
-    """Layout: sft, preference, judgements, rl, or auto. judgements are for kto; auto goes by the columns of the
-    first row."""
+    """Layout: sft, preference, judgements (kto), rl, or auto. auto: by the columns of the first row."""
     rows: int = 3
-    """Rows to show in full; 0: only the summary."""
+    """Rows to show in full; 0: the summary only."""
     first: int = 1
-    """The number of the first row to show."""
+    """Number of the first row to show, from 1."""
     tokens: bool = False
-    """List the tokens of the rows that are shown. One a line, with their ids."""
+    """List the tokens of the rows shown, one per line with ids."""
     max_tokens: int = 1024
-    """Tokens of the longest example; longer ones are left out, as training leaves them out. Of rl the longest
-    prompt."""
+    """Maximum tokens per example; longer ones are left out, as in training. For rl: per prompt."""
     train_on: str = "all"
-    """Turns that sft learns: all, or the last of each conversation."""
+    """Assistant turns in the SFT loss: all or last. last: of each conversation."""
     columns: str = ""
-    """Columns to read, such as "prompt=question completion=response"."""
+    """Column mapping, such as "prompt=question completion=response"."""
     split: str = ""
-    """Split of a folder or hub data set; "train" unless given."""
+    """Split of a folder or hub dataset; default: "train"."""
     limit: int | None = None
-    """Rows to use, from the first; all unless given."""
+    """Maximum number of rows; default: all."""
     system: str | None = None
-    """System message, in place of the data's own."""
+    """System message; replaces the data's own."""
     prompt_template: str = "{prompt}"
-    """Text around each of the user's messages."""
+    """Template of each user message."""
     chat_template: str = ""
-    """A Jinja file in place of the tokenizer's own chat template."""
+    """Jinja file that replaces the tokenizer's chat template."""
     eval_dataset: str = ""
-    """Held-out rows, to count those whose prompt is also in the data set."""
+    """Held-out rows; overlap with the dataset is counted by prompt."""
     eval_share: float = 0.0
-    """Or the share of the rows that training would hold out."""
+    """Fraction of rows to hold out. Alternative to --eval-dataset."""
     seed: int = 0
-    """Seed of the mixture's resampling and of the held-out split."""
+    """Random seed of mixture sampling and of the held-out split."""
 
 
 def run(config: DataShow) -> DataShowResult:
@@ -138,7 +136,7 @@ def run(config: DataShow) -> DataShowResult:
 
 def _check(config: DataShow) -> None:
     if not config.dataset:
-        raise UserError("say what to show with --dataset: a file, folder, glob or hub id, gym:NAME, or a mixture")
+        raise UserError("--dataset is required: a file, folder, glob or hub id, gym:NAME, or a mixture")
     if config.layout not in ("auto", *LAYOUTS):
         raise unknown("--layout", config.layout, ("auto", *LAYOUTS))
     if config.train_on not in ("all", "last"):
@@ -147,7 +145,7 @@ def _check(config: DataShow) -> None:
     at_least("first", config.first, 1)
     at_least("max_tokens", config.max_tokens, 1)
     if not 0 <= config.eval_share < 1 or (config.eval_share and config.eval_dataset):
-        raise UserError("--eval-share must be from 0 to below 1, and not beside --eval-dataset")
+        raise UserError("--eval-share must be from 0 to below 1, and excludes --eval-dataset")
 
 
 def layout_in(config: DataShow) -> str:

@@ -1,4 +1,4 @@
-"""Rows as they are trained on: what is asked, what tells a row from others, and its tokens with their mask."""
+"""Rows as training examples: prompt, identity, tokens, loss mask."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

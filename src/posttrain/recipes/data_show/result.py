@@ -1,4 +1,4 @@
-"""What is in a data set, for people and for machines."""
+"""Dataset statistics, as text and as JSON."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How far a reward model can be trusted: on held-out pairs, by category, and where it goes wrong.
+"""Reward-model evaluation on held-out pairs: accuracy, calibration, biases.
 
     posttrain evaluate-reward-model --model runs/reward-model-2026-01-31-1 --dataset dev.jsonl
     posttrain evaluate-reward-model --model OWNER/NAME --dataset allenai/reward-bench --split filtered
@@ -37,7 +37,7 @@ AT_A_TIME = 64  # prompts between two steps of the progress bar
 
 @dataclass(frozen=True)
 class EvaluateReward:
-    """Measure how well a reward model judges held-out pairs."""
+    """Accuracy and calibration of a reward model on held-out pairs."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset ties split columns limit exclude max_tokens system prompt_template",
@@ -46,29 +46,29 @@ class EvaluateReward:
     dataset: str = ""
     """Held-out pairs: a file, folder, glob or hub id. In any layout that training reads."""
     ties: str = ""
-    """Pairs that people found equally good (rows with `tie`). A file as annotate export --to ties writes it."""
+    """Tied pairs (rows with `tie`). A file as annotate export --to ties writes it."""
     model: str = ""
-    """Reward model: a run, checkpoint, folder or hub id. A run stands for its best checkpoint, or its latest."""
+    """Reward model: run, checkpoint, folder or hub id. A run means its best checkpoint, or else its latest."""
     baseline: str = ""
-    """Reward model to compare with, on the same pairs. The difference gets its interval."""
+    """Reward model to compare with on the same pairs (paired difference)."""
     max_tokens: int = 2048
-    """Tokens of the longest prompt and response. Pairs with a longer one are left out, and counted."""
+    """Maximum tokens of prompt and response. Pairs with a longer one are left out, and counted."""
     columns: str = ""
-    """Columns to read, such as "chosen=better rejected=worse"."""
+    """Column mapping, such as "chosen=better rejected=worse"."""
     split: str = ""
-    """Split of a folder or hub data set; "test" unless given."""
+    """Split of a folder or hub dataset; default: "test"."""
     limit: int | None = None
-    """Rows to use, from the first; all unless given."""
+    """Maximum number of rows; default: all."""
     exclude: str = ""
-    """Training pairs, whose prompts are left out here and counted."""
+    """Training pairs to decontaminate against. Their prompts are left out, and counted."""
     system: str | None = None
-    """System message, in place of the data's own; give the one that the model was trained with."""
+    """System message; use the training one. Replaces the data's own."""
     prompt_template: str = "{prompt}"
-    """Text around each of the user's messages; give the one that the model was trained with."""
+    """Template of each user message; use the training one."""
     precision: str = "auto"
-    """float32, bfloat16, or auto, which takes the faster one."""
+    """float32, bfloat16, or auto (the faster one)."""
     microbatch_tokens: int = 4096
-    """Tokens of one forward pass."""
+    """Maximum tokens per forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
             f"--microbatch-tokens {config.microbatch_tokens} must be at least --max-tokens {config.max_tokens}"
         )
     if not config.model:
-        raise UserError("say which reward model with --model: a run of posttrain reward-model, a folder or a hub id")
+        raise UserError("--model is required: a run of posttrain reward-model, a folder or a hub id")
     models = [saved_model(name) for name in (config.model, config.baseline) if name]
     rankings, notes = _read(config, models, config.dataset)
     equal, more = _read(config, models, config.ties, ties=True) if config.ties else ([], [])
@@ -167,7 +167,7 @@ def _read(
 ) -> tuple[list[tuple[Preference, ...]], list[str]]:
     """The pairs by prompt, those that every model can hold, and what is to be said about them."""
     if not dataset:
-        raise UserError("say what to judge with --dataset: pairs in a file, folder, glob or hub id")
+        raise UserError("--dataset is required: pairs in a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
     words: dict[str, Any] = {
         "system": config.system,
@@ -199,5 +199,5 @@ def _read(
             notes.append(f"{too_long} prompts left out: over {most} tokens for {saved.title}")
         rankings = [one for one, length in zip(rankings, longest, strict=True) if length <= most]
     if not rankings:
-        raise UserError(f"no pair is left to judge; {'; '.join(notes)}")
+        raise UserError(f"no pair is left to evaluate on; {'; '.join(notes)}")
     return rankings, notes

@@ -1,4 +1,4 @@
-"""What one reward model, or two, made of the same pairs: in numbers for a machine and in words."""
+"""Results of evaluating one or two reward models on held-out pairs."""
 
 from dataclasses import dataclass
 from pathlib import Path

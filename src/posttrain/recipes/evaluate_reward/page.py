@@ -1,4 +1,4 @@
-"""The page of an evaluation: tables, the curve of calibration, and the pairs on which a model is surest and wrong."""
+"""Report of a reward-model evaluation: tables, calibration curve, confident errors."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""A reward model that says why: a head for each attribute that people rated, and a gate that makes one score of them.
+"""Multi-attribute reward model with a prompt-conditioned gate (ArmoRM).
 
     posttrain reward-model-attributes --ratings ratings.jsonl --eval-share 0.1 --weights "helpfulness=1 verbosity=-0.4"
-    posttrain reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --eval-share 0.1 --apart verbosity
+    posttrain reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --decorrelate verbosity
 
 The heads learn the ratings by regression; then trunk and heads are held fixed, and the gate learns from pairs what each
 attribute counts for after a prompt (Wang et al. 2024, https://arxiv.org/abs/2406.12845). Without pairs the weights are
@@ -126,7 +126,7 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
     told = " ".join(f"{name}={weight:g}" for name, weight in weights.items())
     says = "pairs change that" if pairs else "no pairs say otherwise; give some with --dataset"
     notes = (*saved.notes(), *graded.notes, *(compared.notes if compared else ()), f"weights: {told}; {says}")
-    begins = model.mixture._replace(finished=not (pairs or config.apart))
+    begins = model.mixture._replace(finished=not (pairs or config.decorrelate))
     ends = {one.example.continuation[-1] for one in graded.learned}
 
     def save(folder: Path) -> None:
@@ -164,6 +164,6 @@ def _compared(
 def _check(config: Attributes) -> None:
     pair_options.check(config, zero_or_more=("gate_width",))
     if not config.ratings:
-        raise UserError("say what to learn with --ratings: a file, folder, glob or hub id")
+        raise UserError("--ratings is required: a file, folder, glob or hub id")
     if config.eval_dataset and not config.dataset:
-        raise UserError("--eval-dataset are held-out pairs; give those to learn from, too, with --dataset")
+        raise UserError("--eval-dataset are held-out pairs; pass training pairs too, with --dataset")

@@ -1,4 +1,4 @@
-"""What the options ask for: which ratings and pairs are learned, and what each attribute counts for at first."""
+"""Options and data of multi-attribute reward models."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -17,50 +17,47 @@ from posttrain.types import Preference, Rated
 
 @dataclass(frozen=True)
 class Attributes(ScoreOptions):
-    """Train a reward model on ratings of several attributes."""
+    """Multi-attribute reward model with a prompt-conditioned gate, trained on ratings (ArmoRM)."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "ratings pair_columns",
         "model": "gate_width",
-        "optimisation": "weights apart",
+        "optimisation": "weights decorrelate",
         "evaluation": "calibrate",
     }
     ratings: str = ""
-    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (HelpSteer2's and
-    UltraFeedback's, too)."""
+    """Rated responses: a file, folder, glob or hub id. With prompt, completion and ratings (or as HelpSteer2 and
+    UltraFeedback have them)."""
     dataset: str = ""
-    """Pairs that train the gate; it learns what each attribute counts for after a prompt. Without them --weights
-    says it."""
+    """Preference pairs that train the gate; without them --weights is used."""
     weights: str = ""
-    """Weights of attributes, such as "verbosity=-0.4 complexity=0". In units of their spread: 1 where it is not
-    said, and 0 leaves one out. With pairs the gate begins there, and keeps the signs."""
-    apart: str = ""
-    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and does not count
-    itself."""
+    """Attribute weights, such as "verbosity=-0.4 complexity=0". Of standardised attributes; default: 1, and 0 leaves
+    one out. With pairs they initialise the gate, which keeps the signs."""
+    decorrelate: str = ""
+    """Attribute to decorrelate from, such as verbosity. It is regressed out of the others, and has weight 0."""
     epochs: float = 1.0
-    """Passes over the ratings; less than one for a part of them."""
+    """Number of epochs over the ratings; may be a fraction."""
     pairs_per_step: int = 16
-    """Rated responses in a batch."""
+    """Rated responses per batch."""
     max_tokens: int = 1024
-    """Tokens of the longest prompt and response. Longer ones are left out, and counted."""
+    """Maximum tokens of prompt and response. Longer ones are left out, and counted."""
     columns: str = ""
     """Columns of the ratings, such as "prompt=question completion=answer"."""
     pair_columns: str = ""
-    """Columns of the pairs, such as "chosen=better rejected=worse"."""
+    """Column mapping of the pairs, such as "chosen=better rejected=worse"."""
     limit: int | None = None
-    """Rows of each file to use, from the first; all unless given."""
+    """Maximum number of rows per file; default: all."""
     eval_dataset: str = ""
-    """Held-out pairs; those whose prompt is also in --dataset are left out of them, and ratings of theirs are not
-    learned."""
+    """Held-out pairs. Those whose prompt is also in --dataset are left out, as are ratings of held-out prompts."""
     eval_share: float = 0.0
-    """Share of ratings and pairs to hold out. Equal prompts are held out together."""
+    """Fraction of ratings and pairs to hold out, split by prompt."""
     eval_limit: int = 300
-    """Held-out ratings, and pairs, to use."""
+    """Maximum number of held-out ratings, and of held-out pairs."""
     gate_width: int = 64
-    """Hidden units of the gate, 0: a constant gate. With 0 the attributes count for the same after every prompt."""
+    """Hidden units of the gate, 0: same weights for all prompts."""
     calibrate: bool = True
-    """Fit a temperature on held-out pairs, and divide by it. A difference of scores is then the log-odds that
-    people agree."""
+    """Temperature scaling on held-out pairs. Score differences are then log-odds that the first response is
+    preferred."""
 
 
 def read(config: Attributes) -> tuple[Sides[Rated], Sides[tuple[Preference, ...]] | None]:
@@ -71,7 +68,7 @@ def read(config: Attributes) -> tuple[Sides[Rated], Sides[tuple[Preference, ...]
     pairs = feedback.read(replace(config, columns=config.pair_columns), RANKINGS)
     part = next((one for some in (*pairs.learned, *pairs.heldout) for one in some if one.partial), None)
     if part is not None:
-        raise UserError(f"{part.source} compares steps; what an attribute counts for is learned of whole responses")
+        raise UserError(f"{part.source} compares steps; the gate is trained on pairs of whole responses")
     asked = {question_of(preferences[0].prompt) for preferences in pairs.heldout}
     kept = [one for one in rated.learned if question_of(one.prompt) not in asked]
     if not kept:
@@ -94,15 +91,15 @@ def weights_of(config: Attributes, names: Collection[str]) -> dict[str, float]:
             raise UserError(f"'{name}' has two --weights; keep one")
         said[name] = _weight(word, number)
     weights |= said
-    if config.apart and config.apart not in weights:
-        raise unknown("attribute", config.apart, weights)
-    if config.apart in said:
-        raise UserError(f"--apart {config.apart} does not count itself; leave it out of --weights")
-    if config.apart:
-        weights[config.apart] = 0.0
+    if config.decorrelate and config.decorrelate not in weights:
+        raise unknown("attribute", config.decorrelate, weights)
+    if config.decorrelate in said:
+        raise UserError(f"--decorrelate {config.decorrelate} has weight 0; leave it out of --weights")
+    if config.decorrelate:
+        weights[config.decorrelate] = 0.0
     if not any(weights.values()):
-        raise UserError("no attribute counts for anything; one needs a weight other than 0, and --apart another one")
-    return {name: weight for name, weight in weights.items() if weight or name == config.apart}
+        raise UserError("all attribute weights are 0; one that is not that of --decorrelate must be other than 0")
+    return {name: weight for name, weight in weights.items() if weight or name == config.decorrelate}
 
 
 def _weight(word: str, number: str) -> float:
@@ -130,7 +127,5 @@ def units_of(names: Sequence[str], graded: Sequence[Graded]) -> Units:
     given = [[one.ratings[name] for one in graded if name in one.ratings] for name in names]
     for name, values in zip(names, given, strict=True):
         if len(set(values)) < 2:
-            raise UserError(
-                f"there are not two different ratings of '{name}' to learn from; leave it out with --weights {name}=0"
-            )
+            raise UserError(f"all ratings of '{name}' are equal; leave it out with --weights {name}=0")
     return Units(tuple(names), tuple(map(fmean, given)), tuple(map(pstdev, given)))

@@ -1,4 +1,4 @@
-"""One score made of the attributes: what is learned of that, and what held-out rows say of it."""
+"""Training and evaluation of the gate over attributes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,9 +50,9 @@ class Parts:
 def mix(config: Attributes, parts: Parts) -> None:
     """Learn how to make one score of the attributes as they are now."""
     model, most = parts.model, config.microbatch_tokens
-    if config.apart:
+    if config.decorrelate:
         seen = read_all(model, [one.example for one in parts.graded.learned], microbatch_tokens=most)
-        apart = model.units.names.index(config.apart)
+        apart = model.units.names.index(config.decorrelate)
         left = tuple(shares(seen.attributes_EK, apart).tolist())
         model.mixture = model.mixture._replace(apart=apart, shares=left)
     if parts.pairs is not None:

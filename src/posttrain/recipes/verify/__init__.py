@@ -1,4 +1,4 @@
-"""The correctness contract on your own model and machine: what is usually wrong in silence, measured.
+"""The correctness contract, measured on your model and machine.
 
     posttrain verify
     posttrain verify --model OWNER/NAME --precision bfloat16
@@ -33,28 +33,28 @@ __all__ = ["ITEMS", "Item", "Verify", "run"]
 
 @dataclass(frozen=True)
 class Verify:
-    """Check the correctness contract on your own model and machine."""
+    """Check the correctness contract on your model and machine."""
 
     model: str = "smollm2-135m-instruct"
-    """Model to check: hub id or folder. An adapter's folder and a packaged model are taken as well."""
+    """Model to check: hub id or folder. Or an adapter folder or packaged model."""
     precision: str = "auto"
-    """float32, bfloat16, or auto: what would be trained in. auto is what this machine computes faster."""
+    """float32, bfloat16, or auto (the faster one)."""
     temperature: float = 0.7
-    """A sampling temperature to check besides 1."""
+    """Second sampling temperature to check, besides 1."""
     prompts: int = 2
-    """Different prompts to sample from; there are at most 4."""
+    """Number of prompts, 1 to 4."""
     completions_per_prompt: int = 3
-    """Completions of each, 2 or more."""
+    """Completions per prompt, 2 or more."""
     max_new_tokens: int = 16
-    """The longest completion."""
+    """Maximum tokens per completion."""
     lora_rank: int = 4
-    """Rank of the adapter whose updates are checked."""
+    """LoRA rank of the adapter checks."""
     resume_steps: int = 6
     """Steps of the run that is killed and resumed, 4 or more."""
     without: str = ""
-    """Fast paths to switch off, or all. Such as "shared prefix,lean head"; docs/performance.md says what they are."""
+    """Fast paths to disable, or all. Such as "shared prefix,lean head"; listed in docs/performance.md."""
     seed: int = 0
-    """Decides every draw, and when the run is killed."""
+    """Random seed of sampling and of the kill."""
 
 
 ITEMS: Mapping[str, Callable[[Subject], Item]] = {

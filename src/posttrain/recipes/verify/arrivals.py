@@ -1,4 +1,4 @@
-"""Item 11: what is drawn for a request does not depend on when it came, or on what the engine remembers."""
+"""Item 11: samples do not depend on the order of requests or on the state of the engine."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How far each number of the contract may be off, and why that far."""
+"""Tolerances of the correctness contract."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""One item of the contract, as it was found."""
+"""One item of the contract, with its result."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Rewards from a model that is asked: an LLM as a judge."""
+"""LLM judges as rewards."""

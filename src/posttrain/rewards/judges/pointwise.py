@@ -1,4 +1,4 @@
-"""A judge that scores one episode at a time: single-answer grading (Zheng et al. 2023, https://arxiv.org/abs/2306.05685).
+"""Pointwise LLM judge: single-answer grading (Zheng et al. 2023, https://arxiv.org/abs/2306.05685).
 
 The model is not here: a judge is handed something to ask (`ChatModel`), and a lambda in a class tests it. Left out:
 pairwise comparison, and the bias of position that it has.

@@ -1,4 +1,4 @@
-"""The prompt of a judge: a text with placeholders, which are filled in one pass.
+"""Judge prompts: templates whose placeholders are filled in one pass.
 
 Nothing that a policy wrote is evaluated: a placeholder or a brace in an answer stays as it is.
 

@@ -1,4 +1,4 @@
-"""The score in what a judge said."""
+"""Parsing of judge scores."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Length, softly: a limit with a ramp before it, and a target with a slope on both sides.
+"""Soft length rewards: a limit with a ramp, and a target with slopes.
 
 A reward sees words, not tokens, so how length is counted is an argument: words by default; a caller that has a
 tokenizer passes `lambda text: len(tokenizer.encode(text))`.

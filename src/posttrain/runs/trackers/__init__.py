@@ -1,4 +1,4 @@
-"""Experiment trackers: the metrics of a run, sent to Weights & Biases, MLflow or Trackio as well.
+"""Experiment trackers: Weights & Biases, MLflow, Trackio.
 
 `metrics.jsonl` and TensorBoard's event files are always written into the run, so that a tracker is never the only place
 of a number, and one that cannot be reached costs no step.

@@ -1,4 +1,4 @@
-"""The interface of a tracker, and the thread that keeps it from costing the run a step."""
+"""The tracker interface, and its sender thread."""
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-"""What managers decide where annotators do not agree."""
+"""Adjudications by managers."""
 
 import sqlalchemy as sa
 from alembic import op
