@@ -89,7 +89,7 @@ class Scored:
         """As a line of `--json`."""
         return {
             "id": self.id,
-            "scores": {name: score.value if score.applicable else None for name, score in self.scores.items()},
+            "scores": {name: score.total if score.applicable else None for name, score in self.scores.items()},
             "unparsed": {name: score.unparsed for name, score in self.scores.items()},
             "parsed": {name: score.parsed for name, score in self.scores.items()},
         }
@@ -106,7 +106,7 @@ class ScoreResult:
     @property
     def mean(self) -> dict[str, float | None]:
         """The mean score by reward over the completions that it applies to; None where there are none."""
-        return {name: _mean(score.value for score in self._of(name)) for name in self.weights}
+        return {name: _mean(score.total for score in self._of(name)) for name in self.weights}
 
     @property
     def unparsed(self) -> dict[str, float | None]:
@@ -273,7 +273,7 @@ def _written(episode: Episode, scored: Scored) -> dict[str, Any]:
 
 
 def _value(score: Score) -> str:
-    return f"{score.value:.3f}" if score.applicable else "not applicable"
+    return f"{score.total:.3f}" if score.applicable else "not applicable"
 
 
 def _mean(values: Iterable[float]) -> float | None:
