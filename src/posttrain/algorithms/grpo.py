@@ -15,16 +15,16 @@ averaged over prompts: the mean over the tokens of a completion, then over compl
 Published settings (section 4.2): beta 0.04, G 64, learning rate 1e-6, 1024 completions per batch, at most 1024 tokens,
 one update per batch. The paper does not give eps; 0.2 is PPO's (https://arxiv.org/abs/1707.06347).
 
-With --process-rewards (section 4.1.3), where rewards give spans: r_ij is what the spans that end at token index(j) of
-completion i pay, r~_ij that less the mean of all steps of the group, over their std, and
+With --process-rewards (process supervision, section 4.1.3) the spans that rewards give are normalised by step:
 
-    A_it = sum_{j : index(j) >= t} r~_ij + (o_i - mean(o)) / std(o)
+    r~_ij = (r_ij - mean(r)) / std(r)                     r_ij: what spans pay at token index(j); over all of the group
+    A_it  = sum_{j : index(j) >= t} r~_ij + (o_i - mean(o)) / std(o)
 
-o_i is what the completion earns besides its steps, which the paper has nothing of. Without spans o_i is r_i.
+o_i is the reward less the steps of completion i, of which the paper has none. Without spans it is all of the reward.
 
 Not reproduced: of iterative GRPO (section 4.1.4), the reward model that is renewed during training;
-`--renew-reference` renews the reference. Chosen where the paper is silent: the standard deviation is the sample's (divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's
-value; verl's is 1e-6).
+`--renew-reference` renews the reference. Chosen where the paper is silent: the standard deviation is the sample's
+(divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's value; verl's is 1e-6).
 
 What to know about it:
 - A group whose rewards are all equal has no advantage. The published algorithm computes it all the same. Here it is
@@ -137,7 +137,7 @@ class GRPO(OnlineAlgorithm):
         Metrics: `zero_advantage`, the share of groups without any (a run in which it is near 1 learns nothing), and
         `reward_std`, the mean over groups of the standard deviation within a group, in the units of the reward. With
         process rewards `steps`, the mean over rows of how many steps are paid.
-        Raises `UserError` for groups of one, `ValueError` without the columns of `StepRewards` where they are asked for.
+        Raises `UserError` for groups of one, `ValueError` for process rewards without the columns of `StepRewards`.
         """
         enough_rows(self, rollout)
         rewards_R, metrics = rollout.rewards_R, dict[str, float]()

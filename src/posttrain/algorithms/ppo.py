@@ -25,8 +25,8 @@ What to know about it:
 - `explained_variance` says whether the critic foresees anything; near 0 it is only a baseline, and noise if below.
 - Advantages of the whole batch share one scale: where hardly anything is earned, noise is scaled up to it.
 - A completion that was cut at its longest is taken to earn nothing more.
-- With --process-rewards a reward that gives spans is paid where they end: r_t has s_t, what the spans that end at token t
-  pay, and r(q, o) is only the rest. Without, all of it is paid at the end.
+- With --process-rewards each span of a reward is paid at the last token that it overlaps, and r(q, o) in r_t is only
+  the rest. Without, all of it is paid at the end.
 
 TRL's `PPOTrainer` is the same with a critic of its own, and rewards whitened if asked.
 """

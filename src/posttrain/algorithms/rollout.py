@@ -120,7 +120,7 @@ class Rollout(NamedTuple):
         """
         steps_N, end_N = self._steps()
         row_S = self.row_N[end_N]
-        seat_S = None if self.seat_R is None else self.seat_R[row_S]
+        seat_S = torch.tensor(self.seats)[row_S]
         steps = Rollout(steps_N[end_N], self.group_R[row_S], torch.arange(len(row_S)), seat_R=seat_S)
         found_N = torch.zeros_like(steps_N)
         found_N[end_N] = steps.compare(

@@ -1,12 +1,11 @@
 """Where sampled tokens end in the text that they say: characters of text, by token.
 
-A token is not a piece of text by itself. A character may be spread over several tokens, and some tokenizers write a word
-differently at the beginning of a text. So tokens are decoded behind those that come before them, and a character counts
-once no later token can change it.
+A token is not a piece of text by itself: a character may be spread over several tokens, and some tokenizers write a
+word differently at the beginning of a text. So tokens are decoded behind those that come before them.
 """
 
 from collections.abc import Callable, Sequence
-from os.path import commonprefix
+from itertools import accumulate, takewhile
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -14,10 +13,10 @@ _UNFINISHED = "\ufffd"  # what decoders write for bytes that are no character, o
 
 
 def token_ends(decode: Decode, token_ids: Sequence[int]) -> list[int]:
-    """After each token, how many characters of `decode(token_ids)` are there for good; after the last one, all of them.
+    """After each token, how many characters of `decode(token_ids)` are complete; after the last one, all of them.
 
-    The character that is completed by a token ends there, whatever token it began in. Takes two short calls of `decode`
-    for each token.
+    A character ends with the token that completes it. Bytes that are no character end with the token that shows it.
+    Takes two short calls of `decode` for each token.
 
     Example:
         >>> token_ends(lambda ids: bytes(ids).decode(errors="replace"), [72, 226, 130, 172])  # H, and three bytes of €
@@ -32,21 +31,24 @@ def _incremental(decode: Decode, token_ids: Sequence[int]) -> tuple[list[int], s
     """The ends, and the text as it was put together: each new piece is decoded behind the one before it alone."""
     ends: list[int] = []
     said = before = ""
-    shown = first = 0  # tokens of the last piece: from `shown` to `first`
+    shown = first = 0  # the last piece is from token `shown` to token `first`
     for number in range(1, len(token_ids) + 1):
         now = decode(token_ids[shown:number])
-        if not now.endswith(_UNFINISHED) or number == len(token_ids):
+        complete = now if number == len(token_ids) else now.rstrip(_UNFINISHED)
+        ends.append(len(said) + max(0, len(complete) - len(before)))
+        if complete == now:
             said += now[len(before) :]
             shown, first = first, number
             before = decode(token_ids[shown:first])
-        ends.append(len(said))
     return ends, said
 
 
 def _by_prefixes(decode: Decode, token_ids: Sequence[int], text: str) -> list[int]:
     """The same by decoding every beginning, for tokens that more than the piece before them changes."""
-    ends = [len(text)] * len(token_ids)
-    for number in range(len(token_ids) - 1, 0, -1):
-        alike = commonprefix([decode(token_ids[:number]).rstrip(_UNFINISHED), text])
-        ends[number - 1] = min(ends[number], len(alike))
-    return ends
+    begun = (decode(token_ids[:number]).rstrip(_UNFINISHED) for number in range(1, len(token_ids)))
+    return list(accumulate([*(_alike(part, text) for part in begun), len(text)], max))
+
+
+def _alike(one: str, other: str) -> int:
+    """With how many characters both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -55,7 +55,7 @@ class ScoredEnvironment:
         return self.reward.total(scores)
 
     def spans(self, scores: Mapping[str, Score]) -> list[Span]:
-        """The spans of the scores of one seat, with their values weighted; those that are not optimised are left out."""
+        """The spans of the scores of one seat, by weight; those that are not optimised are left out."""
         return self.reward.spans(scores)
 
 

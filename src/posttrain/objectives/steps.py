@@ -1,7 +1,7 @@
 """Process rewards: what the steps of a completion earn, and what that says of its tokens.
 
-Shape legend: R rows; N tokens of all rows, flat; those of a row are next to each other, in order. `row_N` says which row
-a token belongs to. A step ends at a token, which its reward is paid at.
+Shape legend: R rows; N tokens of all rows, flat; those of a row are next to each other, in order. `row_N` says which
+row a token belongs to. A step ends at a token, at which its reward is paid.
 """
 
 from jaxtyping import Float, Int

@@ -32,7 +32,7 @@ async def check_reward(
     Episodes are groups of their own. It is asked for nothing, for all groups, for all of them again in reverse order,
     with the episodes of each in reverse order, and for each group alone. Checked: one score per episode, finite where
     it applies; the same score for an episode whatever its place in its group and the group's company (left out where
-    `deterministic` is off, for judges), and the same spans; spans within the text of a turn; a known role; totals within
+    `deterministic` is off, for judges), spans included; spans within the text of a turn; a known role; totals within
     its `bounds`, if it states them; an unparsed answer never earns; and tasks are left as they were.
     """
     groups = [one if isinstance(one, EpisodeGroup) else EpisodeGroup(one.task, (one,)) for one in given]

@@ -190,7 +190,7 @@ class Weighted:
         Raises:
             KeyError: a part is missing.
         """
-        scores = [(weight, parts[name]) for name, weight in self.weights.items() if weight]
+        scores = self._optimised(parts)
         found = [weight * score.total for weight, score in scores if score.applicable]
         return sum(found) if found or not scores else math.nan
 
@@ -199,9 +199,15 @@ class Weighted:
 
         Those of weight 0 are left out. Raises `KeyError` as `total` does.
         """
-        scores = [(weight, parts[name]) for name, weight in self.weights.items() if weight]
-        applicable = [(weight, score) for weight, score in scores if score.applicable]
-        return [replace(span, value=weight * span.value) for weight, score in applicable for span in score.spans]
+        return [
+            replace(span, value=weight * span.value)
+            for weight, score in self._optimised(parts)
+            if score.applicable
+            for span in score.spans
+        ]
+
+    def _optimised(self, parts: Mapping[str, Score]) -> list[tuple[float, Score]]:
+        return [(weight, parts[name]) for name, weight in self.weights.items() if weight]
 
 
 def compares(reward: Reward) -> bool:
