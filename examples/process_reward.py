@@ -1,7 +1,6 @@
 """A process reward: every line of arithmetic is paid where it ends, not the whole answer at its end.
 
-    posttrain rl --dataset gym:chain_sum --algorithm grpo --process-rewards \
-        --reward "gym=1.0 examples/process_reward.py:right_lines=0.5"
+    posttrain rl --dataset gym:chain_sum --process-rewards --reward "gym=1.0 examples/process_reward.py:right_lines=0.5"
 
 A `Span` says which characters of which turn are a step, and what the step earns. The total of the score is its value
 plus its spans: here the share of lines that are right, so that more lines earn nothing more.

@@ -7,7 +7,7 @@ STEPS, PROCESS, INPUTS = "objectives/test_steps.py", "algorithms/test_process_re
 
 _FAULTS = {
     ("types.py", SPANS): [
-        ("math.fsum((self.value, *(", "math.fsum((*("),
+        ("math.fsum((self.value, *(", "math.fsum((0.0, *("),
         (
             "math.fsum((self.value, *(span.value for span in self.spans)))",
             "sum((self.value, *(span.value for span in self.spans)))",
@@ -58,6 +58,12 @@ _FAULTS = {
     ("evaluation/accuracy.py", SPANS): [
         ("score.total >= SOLVED", "score.value >= SOLVED"),
         ('("step_rewards",) if group.step_rewards else ()', "()"),
+    ],
+    ("usage.py", "test_usage.py"): [('f"  {flag(name)}" if value is False else', "")],
+    ("recipes/score.py", "recipes/test_score.py"): [
+        ("for name, score in scored.scores.items() if score.spans}", "for name, score in scored.scores.items()}"),
+        ('**({"spans": spans} if spans else {}),', ""),
+        ('**({"spans": spans} if spans else {}),', '"spans": spans,'),
     ],
     ("evaluation/heldout.py", SPANS): [("scores[name].total for", "scores[name].value for")],
     ("monitoring/samples.py", SPANS): [("score.total for", "score.value for")],

@@ -89,6 +89,9 @@ def test_there_is_no_turn_where_nothing_was_said():
 
     with pytest.raises(RewardError, match="for seat 'critic', which sampled nothing; those that did: policy"):
         scores(Other(spanned(*HALVES)), [sampled])
+    both = Episode(TASK, (), texts={"policy": ("abc",), "critic": ("ab",)})
+    with pytest.raises(RewardError, match="end <= 2"):
+        scores(Other(spanned(*HALVES)), [both])
 
 
 def test_spans_of_what_does_not_apply_are_dropped():

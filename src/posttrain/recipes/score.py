@@ -12,7 +12,7 @@ same prompt and answer are one group then.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os.path import isfile
 from pathlib import Path
 from statistics import fmean
@@ -261,8 +261,10 @@ def _samples(dataset: str) -> str:
 def _written(episode: Episode, scored: Scored) -> dict[str, Any]:
     """A line of the output: the row's own words, and all that was found."""
     answer = episode.task.answer
+    spans = {name: [asdict(span) for span in score.spans] for name, score in scored.scores.items() if score.spans}
     return {
         **scored.row(),
+        **({"spans": spans} if spans else {}),
         "reward": None if math.isnan(scored.total) else scored.total,
         "explanation": {name: score.explanation for name, score in scored.scores.items()},
         "prompt": written(episode.task.prompt),
