@@ -112,7 +112,7 @@ def test_decoding_takes_two_short_calls_for_each_token():
         lengths.append(len(tokens))
         return lossy(tokens)
 
-    token_ends(decode, [b"x"] * 500)
+    token_ends(decode, [*[b"x"] * 499, b"\xe2"])  # cut in the middle of a character
     assert max(lengths[1:]) == 2 and len(lengths) <= 2 * 500 + 1
 
 

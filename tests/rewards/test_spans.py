@@ -104,7 +104,7 @@ def test_the_weighted_sum_counts_spans():
     (found,) = parts(reward, [episode("abc")])
     assert reward.total(found) == 3.5
     assert reward.spans(found) == [Span(0, 0, 1, 1.0), Span(0, 1, 3, 0.5)]
-    found["steps"] = Score.not_applicable()
+    found["steps"] = replace(Score.not_applicable(), spans=HALVES)
     assert reward.spans(found) == []
 
 
