@@ -82,6 +82,7 @@ def test_a_step_that_pays_nothing_is_a_step_and_one_alone_is_compared_with_nothi
     assert algorithm.advantages(rollout(wrong)).advantages_N.tolist() == pytest.approx(
         [math.sqrt(0.5), -math.sqrt(0.5)]
     )
+    assert algorithm.advantages(rollout(wrong)).metrics["zero_advantage"] == 0.0
     alone = [[row(1.0, {0: 1.0}, 1), row(0.0, {}, 1)]]
     found = algorithm.advantages(rollout(alone))
     assert found.advantages_N.tolist() == [0.0, 0.0] and found.metrics["zero_advantage"] == 1.0
@@ -187,5 +188,6 @@ def test_who_takes_process_rewards():
 def test_without_the_columns_there_is_an_error(kind):
     values = torch.zeros(7, dtype=torch.float64)
     batch = rollout(TWO, steps=False, values_N=values, sampler_N=values, reference_N=values)
-    with pytest.raises(ValueError, match="step_rewards_N"):
-        kind(process_rewards=True).advantages(batch)
+    for part in ({}, {"step_rewards_N": values}, {"step_end_N": values > 0}):
+        with pytest.raises(ValueError, match="step_rewards_N"):
+            kind(process_rewards=True).advantages(batch._replace(**part))
