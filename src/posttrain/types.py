@@ -172,11 +172,23 @@ class Episode:
     outcome: Outcome = field(default_factory=Outcome)
     views: Mapping[str, tuple[Message, ...]] = field(default_factory=dict[str, tuple[Message, ...]])  # of each seat
     transcript: tuple[tuple[str, Message], ...] = ()  # what each seat said, by its name, in order
+    texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # see `turn_texts`
 
     @property
     def completion(self) -> str:
         """The last thing that the assistant said; empty if it said nothing."""
         return next((m.content for m in reversed(self.messages) if m.role == "assistant"), "")
+
+    def turn_texts(self, seat: str = "") -> tuple[str, ...]:
+        """The raw text of each turn that a trained seat sampled: what the characters of a `Span` are counted in.
+
+        Raw: calls of tools are in it, as they were written. "" is the first trained seat. Of an episode that was not
+        sampled here, what the assistant said after the prompt.
+        """
+        if self.texts:
+            return self.texts[seat] if seat else next(iter(self.texts.values()))
+        said = self.messages[len(self.task.prompt) :]
+        return tuple(message.content for message in said if message.role == "assistant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +200,24 @@ class EpisodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A process reward: `value` for part of a turn, such as one step of reasoning.
+
+    It is paid at the last token that it overlaps.
+    """
+
+    turn: int  # of the turns that the seat sampled, from 0
+    start: int  # characters of the turn's raw text (`Episode.turn_texts`), from 0
+    end: int  # the first character after it
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
     """A reward's answer. `unparsed` says that no answer was found, which is not the same as a wrong answer.
 
-    A score that is not `applicable` says nothing of the episode and leaves the weighted sum; its value is NaN.
+    What it amounts to is its `total`: the value and the values of all spans. A score that is not `applicable` says
+    nothing of the episode and leaves the weighted sum; its value is NaN.
     """
 
     value: float
@@ -199,6 +225,17 @@ class Score:
     explanation: str = ""
     unparsed: bool = False
     applicable: bool = True
+    spans: tuple[Span, ...] = ()  # process rewards, of one seat
+
+    @property
+    def total(self) -> float:
+        """The value plus the sum of the spans.
+
+        Example:
+            >>> Score(1.0, spans=(Span(0, 0, 4, 0.5), Span(0, 5, 9, -0.25))).total
+            1.25
+        """
+        return math.fsum((self.value, *(span.value for span in self.spans))) if self.spans else self.value
 
     @classmethod
     def not_applicable(cls, explanation: str = "") -> "Score":
@@ -294,9 +331,12 @@ class Group:
     episodes: tuple[int, ...] = ()  # of each row the number of its episode; none: row i is episode i
     metrics: tuple[Mapping[str, float], ...] = ()  # of each row what the environment measured
     conversations: tuple[tuple[Message, ...], ...] = ()  # of each row what its seat was told and said
+    # Of each row what the spans of its scores pay, by weight, at which of its sampled tokens; none: there are no spans.
+    step_rewards: tuple[Mapping[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        for name, column in (("seats", self.seats), ("episodes", self.episodes)):
+        columns = (("seats", self.seats), ("episodes", self.episodes), ("step rewards", self.step_rewards))
+        for name, column in columns:
             if column and len(column) != len(self.trajectories):
                 raise ValueError(f"a group of {len(self.trajectories)} rows needs as many {name}; got {len(column)}")
 

@@ -134,10 +134,10 @@ def _lines(entry: _Entry, column: int, width: int) -> list[str]:
 
 
 def _knobs(section: Section, said: Mapping[str, Any], width: int) -> list[str]:
-    """Names and defaults of an algorithm's knobs."""
+    """Names and defaults of an algorithm's knobs; of a switch that is off the name alone, as it is typed."""
     lines = [f"{section.title} (posttrain explain {section.title}):"]
     for name, value in (_defaults(section.form) | dict(said)).items():
-        knob = f"  {flag(name)} {value}"
+        knob = f"  {flag(name)}" if value is False else f"  {flag(name)} {value}"
         if len(lines) > 1 and len(lines[-1]) + len(knob) <= width:
             lines[-1] += knob
         else:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.algorithms import ONLINE, online
 from posttrain.cli import SHARED
 from posttrain.commands import COMMANDS
 from posttrain.rewards import REWARDS, Tags, parse_rewards
@@ -34,7 +35,10 @@ def test_an_example_s_command_and_options_exist(page, line, monkeypatch):
     words = shlex.split(line)[1:]
     name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
     command = COMMANDS[name]
-    options = {field.name for field in dataclasses.fields(command.load()[0])} | set(command.shared) & set(SHARED)
+    form = command.load()[0]
+    options = {field.name for field in dataclasses.fields(form)} | set(command.shared) & set(SHARED)
+    if getattr(form, "algorithm", "") in ONLINE:
+        options |= {field.name for field in dataclasses.fields(online(form.algorithm))}
     flags = [word for word in words if word.startswith("--")]
     assert flags and {flag[2:].replace("-", "_") for flag in flags} <= options
     if "--reward" in words:

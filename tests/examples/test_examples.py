@@ -49,6 +49,19 @@ def test_the_majority_of_a_group_is_paid_and_no_answer_is_not():
     assert reward.min_group == 2
 
 
+def test_the_process_reward_pays_each_right_line_where_it_ends():
+    reward = parse_rewards(f"{EXAMPLES / 'process_reward.py'}:right_lines=0.5")
+    said = "First:\n2 + 3 = 5\n5 - 9 = 4\nso -4 is left\n5 - 9 = -4\n 1+1=3"
+    task = Task((Message("user", "2 + 3 - 9?"),))
+    ((scores,),) = asyncio.run(reward.score_parts(apart([Episode(task, (*task.prompt, Message("assistant", said)))])))
+    (score,) = scores.values()
+    paid = {said[span.start : span.end].strip(): span.value for span in score.spans}
+    assert paid == {"2 + 3 = 5": 0.25, "5 - 9 = 4": 0.0, "5 - 9 = -4": 0.25, "1+1=3": 0.0}
+    assert (score.value, score.total, reward.total(scores)) == (0.0, 0.5, 0.25)
+    ((scores,),) = asyncio.run(reward.score_parts(apart([Episode(task, (*task.prompt, Message("assistant", "5")))])))
+    assert reward.total(scores) == 0.0 and not reward.spans(scores)
+
+
 @pytest.mark.parametrize(
     ("votes", "value"), [(["yes", "Yes.", "no"], 2 / 3), (["no", "no", "hm"], 0.0), (["hm", "?", ""], None)]
 )

@@ -264,7 +264,7 @@ _FAULTS = {
     ],
     ("rewards/reward.py", SCORED): [
         ("    if isinstance(value, Mapping):\n", "    if False:\n"),
-        ("cast(Score, _checked_one(name, episode, score)) for", "cast(Score, score) for"),
+        ("{seat: _checked_score(name, episode, score, seat) for", "{seat: cast(Score, score) for"),
     ],
     ("runs/inputs.py", "runs/test_inputs.py"): [
         ('"judge_prompt", "environment", "chat_template")', '"judge_prompt", "chat_template")'),

@@ -46,7 +46,7 @@ _FAULTS = {
         ('{**columns, "group": group}', "columns"),
         ("self.declared.bounds or (_UNBOUNDED", "(_UNBOUNDED"),
         ("(_UNBOUNDED if self.beyond else None)", "None"),
-        ("bounds and not bounds[0] <= score.value <= bounds[1]:", "False:"),
+        ("bounds and not bounds[0] <= score.total <= bounds[1]:", "False:"),
         ('if declared.min_group > 1 and "group" not in names:', "if False:"),
         ("if self.role not in ROLES:", "if False:"),
         ("not self.bounds[0] < self.bounds[1]:", "not self.bounds[0] <= self.bounds[1]:"),

@@ -285,7 +285,7 @@ MUTATIONS = [
         "samples",
         [
             ("[:per_group]", ""),
-            ("{name: score.value for", "{name: reward for"),
+            ("{name: score.total for", "{name: reward for"),
             ('"" if group.task.answer is None else ', ""),
             ("return group.trajectories[row].text", "return ''"),
         ],

@@ -441,8 +441,8 @@ MUTATIONS = [
     ),
     Mutation(
         "evaluation/heldout.py",
-        "[weight * scores[name].value for",
-        "[scores[name].value for",
+        "[weight * scores[name].total for",
+        "[scores[name].total for",
         "recipes/test_rl_reward_model.py",
     ),
     *(

@@ -48,14 +48,14 @@ MUTATIONS = [
         Mutation("rewards/check.py", old, new, "rewards/test_check.py")
         for old, new in [
             ("if empty != [] else []", "if False else []"),
-            ("bounds[0] <= score.value <= bounds[1]", "score.value <= bounds[1]"),
-            ("bounds[0] <= score.value <= bounds[1]", "bounds[0] <= score.value"),
-            ("if score.unparsed and score.value > 0:", "if score.unparsed and score.value > 1:"),
+            ("bounds[0] <= score.total <= bounds[1]", "score.total <= bounds[1]"),
+            ("bounds[0] <= score.total <= bounds[1]", "bounds[0] <= score.total"),
+            ("if score.unparsed and score.total > 0:", "if score.unparsed and score.total > 1:"),
             ('"alone": alone[i]}', "}"),
             ("if deterministic else {}", ""),
             ("!= before:", "is before:"),
             ('if not episodes:\n        return ["no task', 'if False:\n        return ["no task'),
-            ("if score.value != 1.0", "if score.unparsed"),
+            ("if score.total != 1.0", "if score.unparsed"),
             ("if task.gold is not None", "if True"),
         ]
     ),
@@ -63,9 +63,9 @@ MUTATIONS = [
         Mutation("rewards/combine.py", old, new, "rewards/test_combine.py")
         for old, new in [
             ("found is not None and (", "(found is not None or "),
-            ("weight * score.value", "weight + score.value"),
-            ("weight * score.value", "score.value"),
-            ("score.value for", "abs(score.value) for"),
+            ("weight * score.total", "weight + score.total"),
+            ("weight * score.total", "score.total"),
+            ("score.total for", "abs(score.value) for"),
             ("other.cancel()", "pass"),
             ("if names.count(name) > 1", "if names.count(name) > 2"),
             ('("mean", "std", "length_correlation")', '("mean",)'),
@@ -82,14 +82,14 @@ MUTATIONS = [
     *(
         Mutation("rewards/custom.py", old, new, "rewards/test_combine.py")
         for old, new in [
-            ("not (0 <= score.value <= 1)", "not (score.value <= 1)"),
-            ("not (0 <= score.value <= 1)", "not (0 <= score.value)"),
+            ("not (0 <= score.total <= 1)", "not (score.total <= 1)"),
+            ("not (0 <= score.total <= 1)", "not (0 <= score.total)"),
         ]
     ),
     *(
         Mutation("rewards/custom.py", old, new, "rewards/test_custom.py rewards/test_trl.py")
         for old, new in [
-            ("or (score.applicable and not math.isfinite(score.value))", ""),
+            ("or (score.applicable and not math.isfinite(score.total))", ""),
             ("_said(episode) if batch else episode.completion", "episode.completion"),
             ("_asked(episode) if batch else _question(episode)", "_question(episode)"),
             ("episode.messages[len(episode.task.prompt) :]", "episode.messages[-1:]"),

@@ -26,7 +26,7 @@ MUTATIONS = [
             ("environment.total(s)", "sum(one.value for one in s.values())"),
             ("_mean(score.unparsed for", "_mean(not score.unparsed for"),
             ("if row.scores[name].applicable]", "]"),
-            ("score.value if score.applicable else None", "score.value"),
+            ("score.total if score.applicable else None", "score.total"),
             ("    check_reward_models(config.reward_model,", "    (config.reward_model,"),
         ]
     ),

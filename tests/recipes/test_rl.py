@@ -359,3 +359,41 @@ def test_with_an_adapter_policy_reference_and_critic_are_one_network_or_two(crit
     weights = {p.untyped_storage().data_ptr(): p.numel() for model in held for p in model.network.parameters()}
     one = sum(p.numel() for p in {id(p): p for p in held[0].network.parameters()}.values())
     assert sum(weights.values()) == networks * one
+
+
+SPANS = """
+from posttrain.types import Score, Span
+
+def early(completion):
+    \"\"\"The share of its letters that come early in the alphabet, paid at each of them.\"\"\"
+    right = [letter.lower() in "abcdefghijklm" for letter in completion]
+    return Score(0.0, spans=tuple(Span(0, i, i + 1, yes / len(right)) for i, yes in enumerate(right)))
+"""
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "vapo"])
+def test_process_rewards_change_what_is_learned_and_not_what_is_earned(name, folder, tmp_path):
+    """In the first step the same is sampled; from then on another policy samples."""
+    (tmp_path / "spans.py").write_text(SPANS)
+    runs = {}
+    for kind, process in (("spans", True), ("spans", False), ("plain", True)):
+        reward = f"{tmp_path / 'spans.py'}:early" if kind == "spans" else f"{folder / 'scorer.py'}:score"
+        options = small(folder, name, steps=3, reward=reward)
+        knobs = {**KNOBS.get(name, {}), "process_rewards": process}
+        runs[kind, process] = rows(train(options, knobs, output=tmp_path / f"{kind}-{process}").run)
+    on, off, plain = runs.values()
+    assert on[0]["reward/mean"] == off[0]["reward/mean"] == pytest.approx(plain[0]["reward/mean"])
+    assert on[0]["reward/early"] == on[0]["reward/mean"] > 0
+    assert on[1]["reward/mean"] != off[1]["reward/mean"] or on[2]["reward/mean"] != off[2]["reward/mean"]
+    assert [row["reward/mean"] for row in off] == pytest.approx([row["reward/mean"] for row in plain])
+    if name == "grpo":
+        assert on[0]["groups/steps"] > 1 and plain[0]["groups/steps"] == 0
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_with_process_rewards_a_policy_learns_to_please(name, folder, tmp_path):
+    (tmp_path / "spans.py").write_text(SPANS)
+    options = small(folder, name, steps=15, reward=f"{tmp_path / 'spans.py'}:early")
+    result = train(options, {**KNOBS.get(name, {}), "process_rewards": True}, output=tmp_path / "run")
+    rewards = [row["reward/mean"] for row in rows(result.run)]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.1

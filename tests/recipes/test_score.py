@@ -55,6 +55,25 @@ def test_scores_by_hand(data):
     assert [row["parsed"]["numbers"] for row in found["rows"]] == ["42", "41", "42 dozen", "42", None]
 
 
+SPANS = """
+from posttrain.types import Score, Span
+
+def halves(completion):
+    return Score(0.25, spans=(Span(0, 0, 2, 0.5),) if completion else ())
+"""
+
+
+def test_spans_count_in_scores_and_are_written(data, tmp_path):
+    (tmp_path / "spans.py").write_text(SPANS)
+    reward, output = f"{tmp_path / 'spans.py'}:halves=2", tmp_path / "scored.jsonl"
+    found = run(ScoreCompletions(data, reward, output=str(output)), quiet=True)
+    assert [row.total for row in found.rows] == [1.5, 1.5, 1.5, 1.5, 0.5]
+    assert found.mean == {"halves": pytest.approx(0.65)}
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert rows[0]["spans"] == {"halves": [{"turn": 0, "start": 0, "end": 2, "value": 0.5}]}
+    assert rows[0]["scores"] == {"halves": 0.75} and "spans" not in rows[4]
+
+
 VOTE = """
 from posttrain.rewards import reward_function
 

@@ -1,5 +1,7 @@
 """Inputs that algorithms declare: their columns, worked out by hand, and what the table of providers covers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from posttrain.algorithms.inputs import (
     ReferenceDivergence,
     ReferenceLogprobs,
     StateValues,
+    StepRewards,
     declared,
 )
 from posttrain.training.inputs import PROVIDERS, Context, columns_of, sampled_besides
@@ -33,7 +36,10 @@ GROUPS = [
 
 
 def test_every_input_of_an_online_algorithm_has_a_provider():
-    needs = [need for name in algorithms.ONLINE for need in algorithms.online(name)().inputs]
+    steps = algorithms.online("grpo")(process_rewards=True)
+    needs = [
+        need for each in (*(algorithms.online(name)() for name in algorithms.ONLINE), steps) for need in each.inputs
+    ]
     assert {type(need) for need in needs} == set(PROVIDERS) == set(KINDS) - {ReferenceDivergence, PretrainingNLL}
 
 
@@ -62,6 +68,21 @@ def test_kinds_are_a_column_of_the_data_or_empty():
     assert columns_of([PromptKinds()], [*GROUPS, level], Context(), samples=False) == {
         "kinds_R": ("sums", "sums", "", "3")
     }
+
+
+def test_step_rewards_are_numbers_of_tokens_and_a_step_that_pays_nothing_is_marked():
+    paid = replace(GROUPS[0], step_rewards=({1: 0.0}, {0: -0.5}))
+    found = columns_of([StepRewards()], [paid, GROUPS[1]], Context(), samples=False)
+    assert found["step_rewards_N"].tolist() == [0.0, 0.0, -0.5, 0.0, 0.0, 0.0]
+    assert found["step_end_N"].tolist() == [False, True, True, False, False, False]
+    assert found["step_rewards_N"].dtype == torch.float64
+
+
+def test_step_rewards_are_counted_over_the_turns_and_branches_of_a_row():
+    first, second = trajectory(3, 4).turns[0], replace(trajectory(5, 6).turns[0], restarts=True)
+    row = Group(Task(()), (Trajectory((first, second)),), (1.0,), ({},), step_rewards=({1: 0.25, 3: 0.75},))
+    found = columns_of([StepRewards()], [row], Context(), samples=False)
+    assert found["step_rewards_N"].tolist() == [0.0, 0.25, 0.0, 0.75]
 
 
 def test_values_of_states_are_numbers_of_tokens():

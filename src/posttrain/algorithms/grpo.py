@@ -15,10 +15,16 @@ averaged over prompts: the mean over the tokens of a completion, then over compl
 Published settings (section 4.2): beta 0.04, G 64, learning rate 1e-6, 1024 completions per batch, at most 1024 tokens,
 one update per batch. The paper does not give eps; 0.2 is PPO's (https://arxiv.org/abs/1707.06347).
 
-Not reproduced: process supervision (section 4.1.3, a reward per step) and, of iterative GRPO (section 4.1.4), the
-reward model that is renewed during training; `--ref-sync-every` renews the reference. Chosen where the paper is
-silent: the standard deviation is the sample's (divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's
-value; verl's is 1e-6).
+With --process-rewards (process supervision, section 4.1.3) the spans that rewards give are normalised by step:
+
+    r~_ij = (r_ij - mean(r)) / std(r)                     r_ij: what spans pay at token index(j); over all of the group
+    A_it  = sum_{j : index(j) >= t} r~_ij + (o_i - mean(o)) / std(o)
+
+o_i is the reward less the steps of completion i, of which the paper has none. Without spans it is all of the reward.
+
+Not reproduced: of iterative GRPO (section 4.1.4), the reward model that is renewed during training;
+`--ref-sync-every` renews the reference. Chosen where the paper is silent: the standard deviation is the sample's
+(divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's value; verl's is 1e-6).
 
 What to know about it:
 - A group whose rewards are all equal has no advantage. The published algorithm computes it all the same. Here it is
@@ -67,11 +73,12 @@ from posttrain.algorithms.algorithm import (
     enough_rows,
     positive,
 )
-from posttrain.algorithms.inputs import Input, ReferenceLogprobs
+from posttrain.algorithms.inputs import Input, ReferenceLogprobs, StepRewards
 from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import kl, reduce
 from posttrain.objectives.advantages import group_normalised
 from posttrain.objectives.policy import PolicyLoss, clipped_surrogate
+from posttrain.objectives.steps import process_advantages
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,12 @@ class GRPO(OnlineAlgorithm):
     std_epsilon: float = 1e-4
     """Added to the standard deviation of a group's rewards, in the units of the reward."""
 
+    process_rewards: bool = False
+    """Normalise what the spans of scores pay by step, for the tokens up to each step's end (process supervision)."""
+
+    token_advantages: ClassVar[bool] = True
+    """Whether the tokens of a completion may differ in their advantage, as process rewards make them."""
+
     least_group: ClassVar[int] = 2
     paper: ClassVar[str] = "2402.03300"
 
@@ -101,11 +114,17 @@ class GRPO(OnlineAlgorithm):
             positive(self, knob, or_zero=True)
         if self.kl_estimator not in kl.ESTIMATORS:
             raise errors.unknown("KL estimator", self.kl_estimator, kl.ESTIMATORS)
+        if self.process_rewards and not self.token_advantages:
+            raise errors.UserError(
+                "this algorithm has advantages of its own, which process rewards do not enter; leave out "
+                "process_rewards, or use grpo, dr-grpo, dapo or ppo"
+            )
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The reference policy, if the loss has a KL term."""
-        return (ReferenceLogprobs(),) if self.kl_coefficient else ()
+        """The reference policy, if the loss has a KL term, and process rewards, if they are asked for."""
+        reference = (ReferenceLogprobs(),) if self.kl_coefficient else ()
+        return (*reference, StepRewards()) if self.process_rewards else reference
 
     @property
     def silent_at_zero(self) -> bool:
@@ -116,16 +135,22 @@ class GRPO(OnlineAlgorithm):
         """Compare each row with its group, the rows of the same task and the same seat.
 
         Metrics: `zero_advantage`, the share of groups without any (a run in which it is near 1 learns nothing), and
-        `reward_std`, the mean over groups of the standard deviation within a group, in the units of the reward.
-        Raises `UserError` for groups of one.
+        `reward_std`, the mean over groups of the standard deviation within a group, in the units of the reward. With
+        process rewards `steps`, the mean over rows of how many steps are paid.
+        Raises `UserError` for groups of one, `ValueError` for process rewards without the columns of `StepRewards`.
         """
         enough_rows(self, rollout)
-        rewards_R = rollout.rewards_R
-        advantages_R = rollout.compare(rewards_R, self.compare)
-        dead_P = rollout.per_group(advantages_R, lambda advantages_PG: (advantages_PG == 0).all(dim=-1))
+        rewards_R, metrics = rollout.rewards_R, dict[str, float]()
+        advantages_R = rollout.compare(rollout.outcome_R if self.process_rewards else rewards_R, self.compare)
+        advantages_N, size_R = rollout.per_token(advantages_R), advantages_R.abs()
+        if self.process_rewards:
+            steps_N = process_advantages(rollout.compare_steps(self.compare), rollout.row_N)
+            advantages_N, size_R = advantages_N + steps_N, size_R + rollout.per_row(steps_N.abs())
+            metrics["steps"] = rollout.steps / len(rewards_R)
+        dead_P = rollout.per_group(size_R, lambda size_PG: (size_PG == 0).all(dim=-1))
         std_P = rollout.per_group(rewards_R, lambda rewards_PG: rewards_PG.std(dim=-1))
-        metrics = {"zero_advantage": dead_P.to(rewards_R.dtype).mean().item(), "reward_std": std_P.mean().item()}
-        return Advantages(rollout.per_token(advantages_R), metrics)
+        metrics |= {"zero_advantage": dead_P.to(rewards_R.dtype).mean().item(), "reward_std": std_P.mean().item()}
+        return Advantages(advantages_N, metrics)
 
     def compare(self, rewards_PG: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
         """Normalise the rewards of groups of G rows by each group's mean and standard deviation."""

@@ -31,6 +31,7 @@ from posttrain.objectives.advantages import bucket_normalised
 class BucketedGRPO(GRPO):
     """The knobs of GRPO with a bucketed baseline; an `OnlineAlgorithm`."""
 
+    token_advantages: ClassVar[bool] = False
     least_group: ClassVar[int] = 1
 
     @property

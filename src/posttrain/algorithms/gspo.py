@@ -42,6 +42,7 @@ class GSPO(GRPO):
     kl_coefficient: float = 0.0
     """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
 
+    token_advantages: ClassVar[bool] = False
     sequence_ratio: ClassVar[bool] = True
     paper: ClassVar[str] = "2507.18071"
 

@@ -78,6 +78,14 @@ class ReferenceDivergence:
 
 
 @dataclass(frozen=True)
+class StepRewards:
+    """What is paid before the end, by the spans of scores: `step_rewards_N`, and where steps end, `step_end_N`."""
+
+    title: ClassVar[str] = "process rewards"
+    passes: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
 class PretrainingNLL:
     """An extra loss: `weight` times the mean negative log-likelihood of pretraining text, on a batch of its own."""
 
@@ -87,7 +95,10 @@ class PretrainingNLL:
     passes: ClassVar[int] = 0
 
 
-KINDS = (GreedyReward, StateValues, CriticValues, ReferenceLogprobs, ReferenceDivergence, PretrainingNLL, PromptKinds)
+KINDS = (
+    *(GreedyReward, StateValues, CriticValues, ReferenceLogprobs, ReferenceDivergence, PretrainingNLL, PromptKinds),
+    StepRewards,
+)
 """In the order in which the table of algorithms names them."""
 
 

@@ -25,6 +25,8 @@ What to know about it:
 - `explained_variance` says whether the critic foresees anything; near 0 it is only a baseline, and noise if below.
 - Advantages of the whole batch share one scale: where hardly anything is earned, noise is scaled up to it.
 - A completion that was cut at its longest is taken to earn nothing more.
+- With --process-rewards each span of a reward is paid at the last token that it overlaps, and r(q, o) in r_t is only
+  the rest. Without, all of it is paid at the end.
 
 TRL's `PPOTrainer` is the same with a critic of its own, and rewards whitened if asked.
 """
@@ -37,7 +39,7 @@ from torch import Tensor
 
 from posttrain import errors
 from posttrain.algorithms.algorithm import ActorCritic, Advantages, Counts, TokenLoss, Tokens, positive
-from posttrain.algorithms.inputs import CriticValues, Input, ReferenceLogprobs
+from posttrain.algorithms.inputs import CriticValues, Input, ReferenceLogprobs, StepRewards
 from posttrain.algorithms.rollout import Rollout
 from posttrain.objectives import reduce
 from posttrain.objectives.advantages import batch_normalised
@@ -79,6 +81,9 @@ class PPO(ActorCritic):
     critic_warmup_steps: int = 0
     """For so many steps at first the critic learns alone, from what the policy samples as it is."""
 
+    process_rewards: bool = False
+    """Pay each span of a score at its last token, and only the rest of the reward at the end."""
+
     paper: ClassVar[str] = "1707.06347"
 
     def __post_init__(self) -> None:
@@ -96,9 +101,10 @@ class PPO(ActorCritic):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """A critic, and the reference policy if the reward has a KL term."""
-        critic = CriticValues(self.critic_warmup_steps)
-        return (critic, ReferenceLogprobs()) if self.kl_coefficient else (critic,)
+        """A critic, the reference policy if the reward has a KL term, and process rewards if they are asked for."""
+        reference = (ReferenceLogprobs(),) if self.kl_coefficient else ()
+        steps = (StepRewards(),) if self.process_rewards else ()
+        return (CriticValues(self.critic_warmup_steps), *reference, *steps)
 
     @property
     def needs_entropy(self) -> bool:
@@ -110,11 +116,11 @@ class PPO(ActorCritic):
 
         Metrics: `explained_variance`, 1 for a critic that foresees everything; `value`, the mean of what it expects;
         with a reference `kl`, the mean over completions in nats, and `kl_coefficient`. Raises `ValueError` without
-        values.
+        values, or without the columns of `StepRewards` where they are asked for.
         """
         if rollout.values_N is None:
             raise ValueError("PPO compares with what a critic expected, so advantages() needs values_N; got None")
-        rewards_N = rollout.at_end(rollout.rewards_R)
+        rewards_N = rollout.paid_N if self.process_rewards else rollout.at_end(rollout.rewards_R)
         metrics = dict[str, float]()
         if self.kl_coefficient:
             kl_N = rollout.kl_N()

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
-from posttrain.objectives import kl
+from posttrain.objectives import kl, reduce
+from posttrain.objectives.steps import outcome_rewards
 from posttrain.objectives.values import last_of_rows
 
 
@@ -29,6 +30,8 @@ class Rollout(NamedTuple):
     values_N: Float[Tensor, "N"] | None = None  # what was expected before the token (or before its step) was drawn
     step_N: Int[Tensor, "N"] | None = None  # which step of its row a token belongs to, where values are of steps
     seat_R: Int[Tensor, "R"] | None = None  # which seat each row is of; None where there is one
+    step_rewards_N: Float[Tensor, "N"] | None = None  # the part of its row's reward that is paid at a token
+    step_end_N: Bool[Tensor, "N"] | None = None  # where steps end that are paid, be it with 0
 
     @property
     def lengths_R(self) -> Int[Tensor, "R"]:
@@ -82,6 +85,53 @@ class Rollout(NamedTuple):
     ) -> Float[Tensor, "P"] | Bool[Tensor, "P"]:
         """Apply a function of groups, [P, G] to [P], in the same way: one number for each group, size by size."""
         return torch.cat([of_groups(values_R[rows_PG]) for rows_PG in self.groups()])
+
+    def per_row(self, values_N: Float[Tensor, "N"]) -> Float[Tensor, "R"]:
+        """The sum over the tokens of each row."""
+        return reduce.sequence_sum(values_N, self.row_N, len(self.rewards_R))
+
+    @property
+    def outcome_R(self) -> Float[Tensor, "R"]:
+        """What each row earns besides its steps."""
+        return outcome_rewards(self.rewards_R, self._steps()[0], self.row_N)
+
+    @property
+    def steps(self) -> int:
+        """How many steps are paid, in all rows."""
+        return int(self._steps()[1].sum())
+
+    @property
+    def paid_N(self) -> Float[Tensor, "N"]:
+        """Each row's reward where it is earned: that of a step at the step's last token, the rest at the row's."""
+        return self._steps()[0] + self.at_end(self.outcome_R)
+
+    def compare_steps(self, of_groups: Callable[[Tensor], Tensor]) -> Float[Tensor, "N"]:
+        """As `compare`, of the rewards of all steps of a group and seat, at the tokens that they end at; 0 elsewhere.
+
+        A step that has no other to be compared with gets 0.
+
+        Example:
+            >>> from posttrain.objectives.advantages import mean_centred
+            >>> rewards, end = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([False, True, True])
+            >>> group_R, row_N = torch.tensor([0, 0]), torch.tensor([0, 0, 1])
+            >>> batch = Rollout(torch.tensor([1.0, 0.0]), group_R, row_N, step_rewards_N=rewards, step_end_N=end)
+            >>> batch.compare_steps(mean_centred)
+            tensor([ 0.0000,  0.5000, -0.5000])
+        """
+        steps_N, end_N = self._steps()
+        row_S = self.row_N[end_N]
+        seat_S = torch.tensor(self.seats)[row_S]
+        steps = Rollout(steps_N[end_N], self.group_R[row_S], torch.arange(len(row_S)), seat_R=seat_S)
+        found_N = torch.zeros_like(steps_N)
+        found_N[end_N] = steps.compare(
+            steps.rewards_R, lambda of_PS: of_groups(of_PS) if of_PS.shape[-1] > 1 else torch.zeros_like(of_PS)
+        )
+        return found_N
+
+    def _steps(self) -> tuple[Float[Tensor, "N"], Bool[Tensor, "N"]]:
+        if self.step_rewards_N is None or self.step_end_N is None:
+            raise ValueError("process rewards need step_rewards_N and step_end_N; one of them is None")
+        return self.step_rewards_N, self.step_end_N
 
     def kl_N(self) -> Float[Tensor, "N"]:
         """The KL of each token from the reference, k1; raises `ValueError` without the reference's logprobs."""

@@ -59,6 +59,7 @@ class VinePPO(GRPO):
     max_states: int = 25
     """States of a completion from which it is continued, at most; its beginning is one of them."""
 
+    token_advantages: ClassVar[bool] = False
     least_group: ClassVar[int] = 1
     paper: ClassVar[str] = "2410.01679"
 

@@ -14,9 +14,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, final
 
 from posttrain.data.rendering import TAG, Renderer, dropped_of_calls, roles, shown, squeeze, words_of
+from posttrain.data.token_ends import token_ends
 from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.data.tool_calls import CallForm, learn_form
 from posttrain.errors import TemplateError
@@ -218,6 +220,15 @@ class ChatFormat:
     def decode(self, token_ids: Sequence[int]) -> str:
         """What sampled tokens say: without stop and other special tokens, but with tags such as `<think>`."""
         return self._renderer.decode([t for t in token_ids if t not in self.silent])
+
+    def ends_of(self, token_ids: Sequence[int]) -> list[int]:
+        """Of each sampled token where it ends in what they say, in characters of `decode(token_ids)`.
+
+        A stop token ends where the text does; see `token_ends`.
+        """
+        spoken = [t for t in token_ids if t not in self.silent]
+        ends = [0, *token_ends(self._renderer.decode, spoken)]
+        return [ends[count] for count in accumulate(t not in self.silent for t in token_ids)]
 
     def _history(self, messages: Sequence[Message]) -> TrainingIds:
         """`prompt_ids`, cut at the turns, with a mask of the assistant turns in it."""

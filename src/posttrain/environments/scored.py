@@ -7,7 +7,7 @@ from posttrain.environments.env import Environment
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.errors import UserError
 from posttrain.rewards import Weighted, parse_rewards
-from posttrain.types import EpisodeGroup, Score, SeatScores, Task
+from posttrain.types import EpisodeGroup, Score, SeatScores, Span, Task
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class ScoredEnvironment:
     def total(self, scores: Mapping[str, Score]) -> float:
         """The weighted sum of the applicable scores of one seat; NaN where none that is optimised applies."""
         return self.reward.total(scores)
+
+    def spans(self, scores: Mapping[str, Score]) -> list[Span]:
+        """The spans of the scores of one seat, by weight; those that are not optimised are left out."""
+        return self.reward.spans(scores)
 
 
 def of_seat(scores: Mapping[str, SeatScores], seat: str) -> dict[str, Score]:

@@ -82,7 +82,7 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
     if not groups:
         raise RewardError(f"reward '{outcome}' applies to the answers of none of the {every} tasks; name another one")
     judged = [[scores[outcome] for scores in group.scores] for group in groups]
-    counts = [(len(scores), sum(score.value >= SOLVED for score in scores)) for scores in judged]
+    counts = [(len(scores), sum(score.total >= SOLVED for score in scores)) for scores in judged]
     rates = [solved / size for size, solved in counts]
     single = all(size == 1 for size, _ in counts)
     size = min(size for size, _ in counts)  # where episodes failed, fewer than were asked for
@@ -131,6 +131,7 @@ def _one_seat(group: Group) -> Group:
     if len(rows) == len(group.seats):
         return group
     columns = ("trajectories", "rewards", "scores", "seats", "episodes", "metrics", "conversations")
+    columns += ("step_rewards",) if group.step_rewards else ()
     return replace(group, **{name: tuple(getattr(group, name)[row] for row in rows) for name in columns})
 
 

@@ -92,7 +92,7 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
 
 def weighed(scores: Mapping[str, Score], weights: Mapping[str, float]) -> float:
     """The weighted sum of those of an answer's scores, by name, that apply; NaN where none does."""
-    found = [weight * scores[name].value for name, weight in weights.items() if scores[name].applicable]
+    found = [weight * scores[name].total for name, weight in weights.items() if scores[name].applicable]
     return sum(found) if found else math.nan
 
 

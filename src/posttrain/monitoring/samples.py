@@ -16,7 +16,7 @@ def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: 
             yield Sample(
                 prompt=prompt,
                 completion=_said(group, row),
-                rewards={name: score.value for name, score in scores.items() if score.applicable},
+                rewards={name: score.total for name, score in scores.items() if score.applicable},
                 reward=None if math.isnan(reward) else reward,
                 answer="" if group.task.answer is None else str(group.task.answer),
                 stop_reason=str(trajectory.stop_reason),

@@ -294,5 +294,5 @@ def _row(group: Group, place: int) -> dict[str, Any]:
         **tools_column(said),
         "id": group.task.id,
         "reward": group.rewards[place],
-        "scores": {name: score.value for name, score in group.scores[place].items() if score.applicable},
+        "scores": {name: score.total for name, score in group.scores[place].items() if score.applicable},
     }

@@ -120,12 +120,12 @@ class Examination:
 
     def share(self, score: str) -> float:
         """The mean of a score over sampled completions: `tags` for thinking, `last_number` for a lenient judge."""
-        return fmean(part[score].value for group in self.sampled.groups for part in group.scores)
+        return fmean(part[score].total for group in self.sampled.groups for part in group.scores)
 
     def solved_by(self, thinking: bool) -> float | None:
         """The share of sampled completions with (or without) thinking that are right; None if there are none."""
         scores = [part for group in self.sampled.groups for part in group.scores]
-        solved = [part[ENVIRONMENT.outcome].value >= SOLVED for part in scores if (part["tags"].value == 1) == thinking]
+        solved = [part[ENVIRONMENT.outcome].total >= SOLVED for part in scores if (part["tags"].value == 1) == thinking]
         return fmean(solved) if solved else None
 
 

@@ -12,7 +12,7 @@ same prompt and answer are one group then.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os.path import isfile
 from pathlib import Path
 from statistics import fmean
@@ -88,7 +88,7 @@ class Scored:
         """As a line of `--json`."""
         return {
             "id": self.id,
-            "scores": {name: score.value if score.applicable else None for name, score in self.scores.items()},
+            "scores": {name: score.total if score.applicable else None for name, score in self.scores.items()},
             "unparsed": {name: score.unparsed for name, score in self.scores.items()},
             "parsed": {name: score.parsed for name, score in self.scores.items()},
         }
@@ -105,7 +105,7 @@ class ScoreResult:
     @property
     def mean(self) -> dict[str, float | None]:
         """The mean score by reward over the completions that it applies to; None where there are none."""
-        return {name: _mean(score.value for score in self._of(name)) for name in self.weights}
+        return {name: _mean(score.total for score in self._of(name)) for name in self.weights}
 
     @property
     def unparsed(self) -> dict[str, float | None]:
@@ -261,8 +261,10 @@ def _samples(dataset: str) -> str:
 def _written(episode: Episode, scored: Scored) -> dict[str, Any]:
     """A line of the output: the row's own words, and all that was found."""
     answer = episode.task.answer
+    spans = {name: [asdict(span) for span in score.spans] for name, score in scored.scores.items() if score.spans}
     return {
         **scored.row(),
+        **({"spans": spans} if spans else {}),
         "reward": None if math.isnan(scored.total) else scored.total,
         "explanation": {name: score.explanation for name, score in scored.scores.items()},
         "prompt": written(episode.task.prompt),
@@ -273,7 +275,7 @@ def _written(episode: Episode, scored: Scored) -> dict[str, Any]:
 
 
 def _value(score: Score) -> str:
-    return f"{score.value:.3f}" if score.applicable else "not applicable"
+    return f"{score.total:.3f}" if score.applicable else "not applicable"
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -32,8 +32,8 @@ async def check_reward(
     Episodes are groups of their own. It is asked for nothing, for all groups, for all of them again in reverse order,
     with the episodes of each in reverse order, and for each group alone. Checked: one score per episode, finite where
     it applies; the same score for an episode whatever its place in its group and the group's company (left out where
-    `deterministic` is off, for judges); a known role; values within its `bounds`, if it states them; an unparsed answer
-    never earns; and tasks are left as they were.
+    `deterministic` is off, for judges), spans included; spans within the text of a turn; a known role; totals within
+    its `bounds`, if it states them; an unparsed answer never earns; and tasks are left as they were.
     """
     groups = [one if isinstance(one, EpisodeGroup) else EpisodeGroup(one.task, (one,)) for one in given]
     episodes = [episode for group in groups for episode in group.episodes]
@@ -64,14 +64,14 @@ async def check_reward(
     bounds = bounds_of(reward)
     for i, seat, score in ((i, seat, score) for i, scores in enumerate(together) for seat, score in scores.items()):
         where = f"on task {episodes[i].task.id!r}" + (f" for seat '{seat}'" if seat else "")
-        if score.applicable and bounds and not bounds[0] <= score.value <= bounds[1]:
-            failures.append(f"it gave {score.value} {where}; it states {bounds[0]} to {bounds[1]}")
-        if score.unparsed and score.value > 0:
-            failures.append(f"it gave {score.value} {where} for an unparsed answer; expected 0 or less")
+        if score.applicable and bounds and not bounds[0] <= score.total <= bounds[1]:
+            failures.append(f"it gave {score.total} {where}; it states {bounds[0]} to {bounds[1]}")
+        if score.unparsed and score.total > 0:
+            failures.append(f"it gave {score.total} {where} for an unparsed answer; expected 0 or less")
         ways = {"in a reversed batch": reverse[i], "in a reversed group": within[i], "alone": alone[i]}
         others = {how: scores.get(seat, NOWHERE) for how, scores in ways.items()} if deterministic else {}
         failures.extend(
-            f"it gave {score.value} {where}, but {other.value} {how}"
+            f"it gave {_shown(score)} {where}, but {_shown(other)} {how}"
             for how, other in others.items()
             if not _same(score, other)
         )
@@ -91,11 +91,11 @@ async def check_gold(reward: Reward, tasks: Sequence[Task], *, timeout_s: float 
         return ["no task has a gold completion, so nothing was checked"]
     scores = _flat(await score_all(reward, apart(episodes), timeout_s=timeout_s))
     return [
-        f"task {episode.task.id!r}: gold completion scores {score.value:g} under '{reward.name}' "
+        f"task {episode.task.id!r}: gold completion scores {score.total:g} under '{reward.name}' "
         f"(answer {episode.task.answer!r}, parsed {score.parsed!r}; {score.explanation or 'no explanation'})"
         for episode, by_seat in zip(episodes, scores, strict=True)
         for score in by_seat.values()
-        if score.value != 1.0
+        if score.total != 1.0
     ]
 
 
@@ -139,4 +139,11 @@ def _flat(scores: Sequence[Sequence[SeatScores]]) -> list[Mapping[str, Score]]:
 def _same(a: Score, b: Score) -> bool:
     if not (a.applicable and b.applicable):
         return a.applicable == b.applicable
-    return math.isclose(a.value, b.value, rel_tol=1e-6, abs_tol=1e-9) and a.unparsed == b.unparsed
+    places = [[(span.turn, span.start, span.end) for span in score.spans] for score in (a, b)]
+    pairs = [(a.value, b.value), *((x.value, y.value) for x, y in zip(a.spans, b.spans, strict=False))]
+    alike = all(math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-9) for x, y in pairs)
+    return alike and places[0] == places[1] and a.unparsed == b.unparsed
+
+
+def _shown(score: Score) -> str:
+    return f"{score.value} with {list(score.spans)}" if score.spans else str(score.value)

@@ -5,7 +5,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -26,7 +26,7 @@ from posttrain.rewards.verifiers.exact import ExactVerifier
 from posttrain.rewards.verifiers.gym import GymVerifier
 from posttrain.rewards.verifiers.math import MathVerifier
 from posttrain.rewards.verifiers.numbers import NumberVerifier
-from posttrain.types import EpisodeGroup, Score, SeatScores, Task
+from posttrain.types import EpisodeGroup, Score, SeatScores, Span, Task
 
 REWARDS: dict[str, Callable[[], Reward]] = {
     "environment": Earned,
@@ -57,7 +57,7 @@ _SHARE = (0.0, 1.0)  # what a reward is taken to give that does not state its bo
 
 @dataclass(frozen=True)
 class Weighted:
-    """Rewards and their weights: total = sum of weight x value, over the rewards that apply to the episode.
+    """Rewards and their weights: total = sum of weight x score, over the rewards that apply to the episode.
 
     Args:
         parts: (reward, weight), with names that are all different. Weight 0 only logs.
@@ -183,14 +183,31 @@ class Weighted:
     def total(self, parts: Mapping[str, Score]) -> float:
         """sum_i w_i s_i over the applicable scores of one episode; the other weights are not raised for it.
 
+        s_i is the total of a score: its value plus its spans.
+
         NaN where none of the rewards that have a weight applies: the episode is lost, which is not a total of 0.
 
         Raises:
             KeyError: a part is missing.
         """
-        scores = [(weight, parts[name]) for name, weight in self.weights.items() if weight]
-        found = [weight * score.value for weight, score in scores if score.applicable]
+        scores = self._optimised(parts)
+        found = [weight * score.total for weight, score in scores if score.applicable]
         return sum(found) if found or not scores else math.nan
+
+    def spans(self, parts: Mapping[str, Score]) -> list[Span]:
+        """The spans of the applicable scores of one episode, each with its value times the weight of its reward.
+
+        Those of weight 0 are left out. Raises `KeyError` as `total` does.
+        """
+        return [
+            replace(span, value=weight * span.value)
+            for weight, score in self._optimised(parts)
+            if score.applicable
+            for span in score.spans
+        ]
+
+    def _optimised(self, parts: Mapping[str, Score]) -> list[tuple[float, Score]]:
+        return [(weight, parts[name]) for name, weight in self.weights.items() if weight]
 
 
 def compares(reward: Reward) -> bool:

@@ -268,20 +268,20 @@ class CustomReward:
         score = value if isinstance(value, Score) else None
         if score is None and hasattr(value, "__float__"):  # numbers, and what numpy and torch have for them
             score = Score(float(cast("Any", value)))
-        if score is None or (score.applicable and not math.isfinite(score.value)):
+        if score is None or (score.applicable and not math.isfinite(score.total)):
             hint = "; where it does not apply, return Score.not_applicable()" if value is None else ""
             raise RewardError(
                 f"reward '{self.name}' returned {value!r} on task {episode.task.id!r}; expected a finite number, a "
                 f"bool or a Score{hint}"
             )
         bounds = self.declared.bounds
-        if score.applicable and bounds and not bounds[0] <= score.value <= bounds[1]:
+        if score.applicable and bounds and not bounds[0] <= score.total <= bounds[1]:
             raise RewardError(
-                f"reward '{self.name}' returned {score.value:g} on task {episode.task.id!r}; it declares bounds of "
+                f"reward '{self.name}' returned {score.total:g} on task {episode.task.id!r}; it declares bounds of "
                 f"{bounds[0]:g} and {bounds[1]:g}"
             )
-        if score.applicable and not self.beyond and not (0 <= score.value <= 1):
-            self.beyond.append(score.value)
+        if score.applicable and not self.beyond and not (0 <= score.total <= 1):
+            self.beyond.append(score.total)
         return score
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from posttrain.background import DidNotFinish, run_apart
 from posttrain.errors import RewardError, UserError, described
-from posttrain.types import Episode, EpisodeGroup, Score, SeatScores
+from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Span
 
 
 @runtime_checkable
@@ -220,19 +220,47 @@ def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[S
 def _checked_one(name: str, episode: Episode, value: object) -> SeatScores:
     if isinstance(value, Mapping):
         by_seat = cast(Mapping[str, object], value)
-        return {seat: cast(Score, _checked_one(name, episode, score)) for seat, score in by_seat.items()}
+        return {seat: _checked_score(name, episode, score, seat) for seat, score in by_seat.items()}
+    return _checked_score(name, episode, value)
+
+
+def _checked_score(name: str, episode: Episode, value: object, seat: str = "") -> Score:
     if not isinstance(value, Score):
         raise RewardError(
             f"reward '{name}' returned {_kind(value)} on {_tasks([episode])}; expected a posttrain.types.Score"
         )
     if not value.applicable:  # of one that does not apply no value may be counted by mistake
-        return replace(value, value=math.nan)
+        return replace(value, value=math.nan, spans=())
     number: Any = value.value
     if not isinstance(number, int | float) or not math.isfinite(number):
         raise RewardError(
             f"reward '{name}' returned a Score of value {number!r} on {_tasks([episode])}; expected a finite number"
         )
+    if value.spans and (wrong := _wrong_with(value, episode, seat)):
+        raise RewardError(f"reward '{name}' returned {wrong} on {_tasks([episode])}")
     return value
+
+
+def _wrong_with(score: Score, episode: Episode, seat: str) -> str:
+    """What is wrong with the spans of a score; "" where nothing is."""
+    if not seat and len(episode.texts) > 1:
+        return f"spans for all of the seats {', '.join(episode.texts)}; expected a score for each seat, as a mapping"
+    if episode.texts and seat and seat not in episode.texts:
+        return f"spans for seat '{seat}', which sampled nothing; those that did: {', '.join(episode.texts)}"
+    texts = episode.turn_texts(seat)
+    for span in score.spans:
+        if not isinstance(cast(object, span), Span):
+            return f"{_kind(span)} among its spans; expected a posttrain.types.Span"
+        if not all(isinstance(cast(object, n), int) for n in (span.turn, span.start, span.end)):
+            return f"{span}; expected whole numbers for its turn, start and end"
+        if not 0 <= span.turn < len(texts):
+            return f"{span}; expected a turn from 0 to {len(texts) - 1}" if texts else f"{span}, but there is no turn"
+        if not 0 <= span.start < span.end <= len(texts[span.turn]):
+            return f"{span}; expected 0 <= start < end <= {len(texts[span.turn])}, the characters of that turn"
+        if not isinstance(cast(object, span.value), int | float) or not math.isfinite(span.value):
+            return f"{span}; expected a finite value"
+    total = sum((score.value, *(span.value for span in score.spans)))
+    return "" if math.isfinite(total) else f"a score and spans of {total} in all; expected a finite number"
 
 
 def _tasks(episodes: Sequence[Episode]) -> str:

@@ -20,6 +20,7 @@ from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserErro
 from posttrain.rollouts.async_engine import LOOP, AsyncEngine, Schedule
 from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.policy_seat import PolicySeat
+from posttrain.rollouts.step_rewards import step_rewards
 from posttrain.types import (
     Completion,
     Engine,
@@ -227,6 +228,7 @@ class _Table:
             outcome,
             {name: tuple(heard.view) for name, heard in self.seats.items()},
             tuple(self.transcript),
+            {name: tuple(turn.text for turn in sampled) for name, sampled in turns.items()},
         )
         return Played(episode, {name: Trajectory(sampled) for name, sampled in turns.items()})
 
@@ -301,11 +303,15 @@ def score(
         scores = asks.run(environment.score(groups))
     if list(map(len, scores)) != [len(of) for of in played]:
         raise RewardError(f"rewards scored {sum(map(len, scores))} of {sum(map(len, played))} episodes")
-    return [_group(environment, *each) for each in zip(tasks, played, scores, strict=True)]
+    return [_group(environment, players.chat, *each) for each in zip(tasks, played, scores, strict=True)]
 
 
 def _group(
-    environment: ScoredEnvironment, task: Task, played: Sequence[Played], scores: Sequence[Mapping[str, SeatScores]]
+    environment: ScoredEnvironment,
+    chat: ChatFormat,
+    task: Task,
+    played: Sequence[Played],
+    scores: Sequence[Mapping[str, SeatScores]],
 ) -> Group:
     """One row for each trained seat of each episode."""
     rows = [
@@ -313,6 +319,8 @@ def _group(
         for number, (each, parts) in enumerate(zip(played, scores, strict=True))
         for seat, trajectory in each.trajectories.items()
     ]
+    spans = [environment.spans(parts) for *_, parts in rows]
+    paid = [step_rewards(trajectory, of_row, chat) for (_, _, trajectory, _), of_row in zip(rows, spans, strict=True)]
     return Group(
         task,
         tuple(trajectory for _, _, trajectory, _ in rows),
@@ -322,6 +330,7 @@ def _group(
         tuple(number for number, *_ in rows),
         tuple(played[number].episode.outcome.metrics for number, *_ in rows),
         tuple(played[number].episode.views[seat] for number, seat, *_ in rows),
+        tuple(paid) if any(spans) else (),
     )
 
 

@@ -127,7 +127,7 @@ def named_judges(typed: str) -> dict[str, str]:
     """The models and addresses of judges by name.
 
     Raises:
-        UserError: a word is not NAME=MODEL or NAME=ADDRESS#MODEL, or a name is given twice.
+        UserError: a word is not NAME=MODEL or NAME=URL#MODEL, or a name is given twice.
 
     Example:
         >>> named_judges("kind=http://localhost:8000/v1#small brief=OWNER/NAME")

@@ -66,13 +66,13 @@ def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, fl
     if not judged:
         return {}
     return {
-        "accuracy": fmean(score.value >= SOLVED for score in judged),
+        "accuracy": fmean(score.total >= SOLVED for score in judged),
         "unparsed": fmean(score.unparsed for score in judged),
     }
 
 
 def _values(scores: Sequence[Mapping[str, Score]], name: str) -> list[float]:
-    return [part[name].value for part in scores if part[name].applicable]
+    return [part[name].total for part in scores if part[name].applicable]
 
 
 def _repetition(token_ids: Sequence[int], n: int = 4) -> float:

@@ -15,6 +15,7 @@ from posttrain.algorithms.inputs import (
     PromptKinds,
     ReferenceLogprobs,
     StateValues,
+    StepRewards,
 )
 from posttrain.training.inputs import (
     critic_values,
@@ -22,6 +23,7 @@ from posttrain.training.inputs import (
     prompt_kinds,
     reference_logprobs,
     state_values,
+    step_rewards,
 )
 from posttrain.training.inputs.context import Columns, Context
 from posttrain.training.load import Load
@@ -35,6 +37,7 @@ PROVIDERS: Mapping[type[Any], ModuleType] = {
     PromptKinds: prompt_kinds,
     CriticValues: critic_values,
     ReferenceLogprobs: reference_logprobs,
+    StepRewards: step_rewards,
 }
 """By what is declared: a module with `SAMPLES`, whether it samples; `columns(need, groups, context)`; and
 `sampled(need, load)`, the completions that it samples besides a batch of that load."""
