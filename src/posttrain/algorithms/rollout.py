@@ -29,6 +29,8 @@ class Rollout(NamedTuple):
     values_N: Float[Tensor, "N"] | None = None  # what was expected before the token (or before its step) was drawn
     step_N: Int[Tensor, "N"] | None = None  # which step of its row a token belongs to, where values are of steps
     seat_R: Int[Tensor, "R"] | None = None  # which seat each row is of; None where there is one
+    teacher_N: Float[Tensor, "N"] | None = None  # a teacher's logprobs of the same tokens
+    baselines_R: Float[Tensor, "R"] | None = None  # the moving average of the return of the row's seat
 
     @property
     def lengths_R(self) -> Int[Tensor, "R"]:
