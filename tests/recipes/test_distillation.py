@@ -1,4 +1,4 @@
-"""On-policy distillation through `posttrain rl`: a student comes near its teacher, and what is no teacher is refused."""
+"""On-policy distillation through `posttrain rl`: a student comes near its teacher; some are refused."""
 
 import json
 from dataclasses import replace
@@ -36,14 +36,17 @@ def config(folder: Path, **changes: Any) -> RL:
     return RL(dataset=dataset, model=model, algorithm="opd", **(common | changes))
 
 
+MANY = {"prompts_per_step": 8, "completions_per_prompt": 8, "eval_every": 20}  # a sampled token's KL is a noisy one
+
+
 def rows(run: Path) -> list[dict[str, Any]]:
     return read_run(run).metrics
 
 
 def test_a_student_comes_near_its_teacher_on_prompts_that_it_did_not_train_on(folder, tmp_path):
-    found = rows(rl.run(config(folder, steps=40), OPD(), output=tmp_path / "run", quiet=True).run)
+    found = rows(rl.run(config(folder, steps=60, **MANY), OPD(), output=tmp_path / "run", quiet=True).run)
     heldout = [row["evaluation/teacher_kl"] for row in found if "evaluation/teacher_kl" in row]
-    assert len(heldout) == 5 and heldout[-1] < 0.5 * heldout[0]
+    assert len(heldout) == 4 and heldout[-1] < 0.6 * heldout[0]
     trained = [row["groups/teacher_kl"] for row in found if "groups/teacher_kl" in row]
     assert trained[0] > 0.5 and sum(trained[-3:]) / 3 < 0.5 * trained[0]
 
@@ -101,7 +104,7 @@ def test_a_teacher_that_cannot_be_compared_is_refused_before_anything_is_sampled
         with pytest.raises(UserError, match=what):
             rl.dry_run(options, OPD(), measure=False)
     assert not (tmp_path / "refused").exists()
-    with pytest.raises(UserError, match="no model folder|no model"):
+    with pytest.raises(UserError, match=r"no model"):
         rl.run(config(folder, teacher=str(tmp_path / "nowhere")), OPD(), output=tmp_path / "refused", quiet=True)
 
 

@@ -19,7 +19,8 @@ What to know about it:
 - The average is updated before it is subtracted, as in algorithm 1, so that A_p = alpha (R_p - b_gp) with the average
   before the update: no bias, a constant factor. The authors' code subtracts first, and has advantages 1/alpha as large.
 - A game is what the column `kind` of a task says; without that column the environment is one game.
-- Rows are taken in the order of the batch. The averages are saved with checkpoints.
+- Rows are taken in the order of the batch. The averages are saved with checkpoints. A seat that said nothing in an
+  episode has no row, and its average stays.
 - With one seat it is REINFORCE with a moving average as the baseline.
 - grpo compares the rows of one task and seat within a batch: several episodes of each task, no state. Here one episode
   of each task is enough, and tasks of one game that differ in difficulty share a baseline.
