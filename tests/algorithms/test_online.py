@@ -64,7 +64,7 @@ CASES = {
     "ppo without KL": (PPO(kl_coefficient=0.0, value_coefficient=0.7), partial(reference.ppo, beta=0.0, c1=0.7)),
     "vapo": (VAPO(length_alpha=0.5), partial(reference.vapo, alpha=0.5, mu=0.1)),
     "vineppo": (VinePPO(kl_coefficient=0.0), reference.vineppo),
-    "rae": (RAE(decay=0.75), partial(reference.rae, alpha=0.75)),
+    "rae": (RAE(baseline_decay=0.75), partial(reference.rae, alpha=0.75)),
     "opd": (OPD(reward_coefficient=0.5, clip=0.1), partial(reference.opd, c_reward=0.5, clip=0.1)),
     "opd without rewards": (OPD(), partial(reference.opd, c_reward=0.0, clip=0.2)),
 }
@@ -352,7 +352,7 @@ def test_remax_without_greedy_completions_is_an_error():
 
 
 def test_rae_without_averages_and_opd_without_a_teacher_are_errors():
-    assert RAE(decay=0.5).inputs == (SeatBaselines(0.5),) and OPD().inputs == (TeacherLogprobs(),)
+    assert RAE(baseline_decay=0.5).inputs == (SeatBaselines(0.5),) and OPD().inputs == (TeacherLogprobs(),)
     assert RAE(kl_coefficient=0.1).inputs == (ReferenceLogprobs(), SeatBaselines(0.95))
     one = torch.zeros(1, dtype=torch.float64)
     rollout = Rollout(one, ZEROS[:1], torch.tensor([0]), sampler_N=one)
@@ -513,8 +513,8 @@ def test_what_a_bucket_says_of_itself():
         (VinePPO, "step_tokens", -1),
         (VinePPO, "max_states", 0),
         (VinePPO, "clip_low", -0.1),
-        (RAE, "decay", 0.0),
-        (RAE, "decay", 1.0),
+        (RAE, "baseline_decay", 0.0),
+        (RAE, "baseline_decay", 1.0),
         (RAE, "kl_coefficient", -0.1),
         (OPD, "reward_coefficient", -0.1),
         (OPD, "clip", math.nan),
@@ -547,7 +547,7 @@ def test_the_published_defaults():
     assert (vapo.length_alpha, vapo.imitation_coefficient) == (0.05, 0.1)
     vine = VinePPO()
     assert (vine.continuations, vine.max_states, vine.step_tokens, vine.kl_coefficient) == (9, 25, 0, 1e-4)
-    assert (RAE().decay, RAE().kl_coefficient) == (0.95, 0.0)
+    assert (RAE().baseline_decay, RAE().kl_coefficient) == (0.95, 0.0)
     assert (OPD().reward_coefficient, OPD().clip) == (0.0, 0.2)
     least = {name: algorithms.online(name).least_group for name in algorithms.ONLINE}
     assert {name for name, size in least.items() if size == 2} == {"grpo", "dr-grpo", "dapo", "gspo", "rloo"}

@@ -35,11 +35,11 @@ def advantages(algorithm: RAE | Reinforce, groups: list[Group], context: Context
 
 def test_two_seats_of_a_game_that_the_first_usually_wins_by_hand():
     context = Context()
-    found = advantages(RAE(decay=0.5), [games(1.0, 1.0), games(-1.0, 1.0)], context)
+    found = advantages(RAE(baseline_decay=0.5), [games(1.0, 1.0), games(-1.0, 1.0)], context)
     # first: b = 1/2, 3/4, -1/8, 7/16
     assert found == [0.5, -0.5, 0.25, -0.25, -0.875, 0.875, 0.5625, -0.5625]
     assert context.state == {"seat_baselines": {" first": 0.4375, " second": -0.4375}}
-    assert advantages(RAE(decay=0.5), [games(1.0)], context)[0] == 1.0 - (0.21875 + 0.5)  # it goes on
+    assert advantages(RAE(baseline_decay=0.5), [games(1.0)], context)[0] == 1.0 - (0.21875 + 0.5)  # it goes on
 
 
 def test_that_a_seat_wins_as_usual_is_no_advantage():
@@ -57,13 +57,13 @@ def test_the_published_order_is_the_unbiased_one_times_the_decay():
     for reward in earned:
         expected.append(0.75 * (reward - before))
         before = 0.75 * before + 0.25 * reward
-    assert advantages(RAE(decay=0.75), [games(*earned)], Context())[::2] == expected
+    assert advantages(RAE(baseline_decay=0.75), [games(*earned)], Context())[::2] == expected
 
 
 def test_with_one_seat_it_is_reinforce_with_a_moving_average():
     rewards = (1.0, 0.0, 0.5)
     group = Group(Task(()), (row(-0.5), row(-1.0, -0.25), row(-2.0)), rewards, ({},) * 3)
-    columns = columns_of(RAE(decay=0.5).inputs, [group], Context(), samples=False)
+    columns = columns_of(RAE(baseline_decay=0.5).inputs, [group], Context(), samples=False)
     rollout = Rollout(**rows_of([group]), **columns)
     averages = [0.5, 0.25, 0.375]
     logprobs = torch.tensor([-0.4, -1.1, -0.25, -2.0], dtype=torch.float64, requires_grad=True)
@@ -73,7 +73,7 @@ def test_with_one_seat_it_is_reinforce_with_a_moving_average():
         tokens = Tokens(logprobs, old, advantages_N, rollout.row_N)
         return algorithm.reduce(algorithm.loss(tokens).loss_N, rollout.per_token(rollout.lengths_R), Counts(3, 4))
 
-    ours = loss_of(RAE(), RAE(decay=0.5).advantages(rollout).advantages_N)
+    ours = loss_of(RAE(), RAE(baseline_decay=0.5).advantages(rollout).advantages_N)
     better = rollout.per_token(torch.tensor([r - b for r, b in zip(rewards, averages, strict=True)]).double())
     plain = loss_of(Reinforce(kl_coefficient=0.0), better)
     assert torch.equal(ours, plain) and ours.item() == pytest.approx(-(1.1051709 * 0.5 - 0.9048374 * 0.25 + 0.125) / 3)
@@ -81,7 +81,7 @@ def test_with_one_seat_it_is_reinforce_with_a_moving_average():
 
 
 def test_averages_are_seen_in_the_metrics_of_a_batch():
-    batch, metrics = policy_batch([games(1.0, -1.0)], RAE(decay=0.5), context=Context())
+    batch, metrics = policy_batch([games(1.0, -1.0)], RAE(baseline_decay=0.5), context=Context())
     assert (metrics["groups/baseline/min"], metrics["groups/baseline/max"]) == (-0.5, 0.5)
     assert batch.counts.sequences == 4 and "groups/kl" not in metrics
 
@@ -92,6 +92,6 @@ def test_a_kl_is_taken_from_the_reward_and_not_from_the_average():
             return [(-1.5, -1.5)] * len(examples)
 
     context = Context(learner=Behind())
-    found = advantages(RAE(decay=0.5, kl_coefficient=0.1), [games(1.0)], context)
+    found = advantages(RAE(baseline_decay=0.5, kl_coefficient=0.1), [games(1.0)], context)
     assert found == pytest.approx([0.5 - 0.1, -0.5 - 0.1])
     assert context.state["seat_baselines"] == {" first": 0.5, " second": -0.5}

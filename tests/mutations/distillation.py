@@ -33,9 +33,9 @@ MUTATIONS = [
         for old, new in [
             ("return rollout.baselines_R", "return rollout.baselines_R.mean()"),
             ("return rollout.baselines_R", "return -rollout.baselines_R"),
-            ("SeatBaselines(self.decay)", "SeatBaselines(0.95)"),
-            ("(*super().inputs, SeatBaselines(self.decay))", "(SeatBaselines(self.decay),)"),
-            ("if not 0 < self.decay < 1:", "if not 0 <= self.decay <= 1:"),
+            ("SeatBaselines(self.baseline_decay)", "SeatBaselines(0.95)"),
+            ("(*super().inputs, SeatBaselines(self.baseline_decay))", "(SeatBaselines(self.baseline_decay),)"),
+            ("if not 0 < self.baseline_decay < 1:", "if not 0 <= self.baseline_decay <= 1:"),
             ("        super().__post_init__()\n", ""),
             ("kl_coefficient: float = 0.0", "kl_coefficient: float = 0.05"),
             ("decay: float = 0.95", "decay: float = 0.9"),
@@ -127,7 +127,6 @@ MUTATIONS = [
             ),
         ]
     ),
-    Mutation("runs/inputs.py", 'for option in ("gold_model", "teacher")', 'for option in ("gold_model",)', DISTILLED),
     Mutation(
         "algorithms/catalogue.py",
         "    models += declared(algorithm, TeacherLogprobs) is not None\n",

@@ -33,7 +33,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "ppo-ptx": {"pretraining_coefficient": 0.05},
     "vapo": {"length_alpha": 1.0, "critic_warmup_steps": 1},
     "vineppo": {"step_tokens": 3, "continuations": 3},
-    "rae": {"decay": 0.5},
+    "rae": {"baseline_decay": 0.5},
     "opd": {"reward_coefficient": 20.0},  # its teacher is the policy before training, to which nothing else is better
 }
 

@@ -59,7 +59,7 @@ def test_a_teacher_may_predict_more_tokens_than_the_policy_and_not_fewer(policy,
 def test_a_teacher_must_read_what_a_micro_batch_may_have(policy, tmp_path):
     shorter = str(model_folder(tmp_path / "shorter", context=64))
     assert find_teacher(shorter, str(policy), microbatch_tokens=64) is not None
-    with pytest.raises(UserError, match="type --microbatch-tokens 64, or"):
+    with pytest.raises(UserError, match="lower microbatch_tokens to 64, or"):
         find_teacher(shorter, str(policy), microbatch_tokens=65)
     assert find_teacher(str(policy), shorter, microbatch_tokens=4096) is not None  # the policy's sequences are short
 

@@ -49,20 +49,20 @@ class RAE(Reinforce):
     kl_coefficient: float = 0.0
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
-    decay: float = 0.95
+    baseline_decay: float = 0.95
     """Share of the old average that an episode leaves (alpha)."""
 
     paper: ClassVar[str] = "2506.24119"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.decay < 1:
-            raise UserError(f"decay must be between 0 and 1; got {self.decay}")
+        if not 0 < self.baseline_decay < 1:
+            raise UserError(f"baseline_decay must be between 0 and 1; got {self.baseline_decay}")
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         """The moving averages besides."""
-        return (*super().inputs, SeatBaselines(self.decay))
+        return (*super().inputs, SeatBaselines(self.baseline_decay))
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """As REINFORCE's. Metrics besides: `baseline/min` and `baseline/max` over the rows, in units of the reward."""

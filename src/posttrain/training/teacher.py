@@ -39,19 +39,19 @@ def find_teacher(name: str, policy: str, *, microbatch_tokens: int) -> Teacher |
     if said := differing(mine, its):
         raise UserError(
             f"the teacher {name} has another tokenizer than the policy: {said}; logprobs are compared token by token, "
-            "so give a --teacher of the policy's own family"
+            "so give a teacher of the policy's own family"
         )
     student, teacher = read_shape(policy), read_shape(where)
     if teacher.vocabulary < student.vocabulary:
         raise UserError(
             f"the teacher {name} predicts {teacher.vocabulary:,} tokens and the policy {student.vocabulary:,}, so that "
-            "it has no logprob for some; give another --teacher"
+            "it has no logprob for some; give another teacher"
         )
     longest = min(student.context, microbatch_tokens)
     if teacher.context < longest:
         raise UserError(
             f"the teacher {name} reads {teacher.context} tokens at most, and a prompt with its completion may have "
-            f"{longest}; type --microbatch-tokens {teacher.context}, or give another --teacher"
+            f"{longest}; lower microbatch_tokens to {teacher.context}, or give another teacher"
         )
     return Teacher(where, teacher)
 
