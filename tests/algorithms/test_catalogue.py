@@ -43,6 +43,12 @@ def test_every_knob_of_every_algorithm_is_explained_with_its_default(name):
     assert f"posttrain {command} --algorithm {name}" in text
 
 
+def test_the_command_names_what_the_algorithm_cannot_do_without():
+    assert "--algorithm opd --dataset gym:chain_sum --teacher OWNER/NAME\n" in catalogue.explain("opd")
+    assert "--dataset gym:chain_sum --pretraining-dataset texts.jsonl\n" in catalogue.explain("ppo-ptx")
+    assert "--algorithm grpo --dataset gym:chain_sum\n" in catalogue.explain("grpo")
+
+
 def test_explain_grpo_has_the_equation_and_what_seven_tools_call_by_that_name():
     text = catalogue.explain("grpo")
     assert "(r_i - mean(r)) / std(r)" in text

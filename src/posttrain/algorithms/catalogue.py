@@ -7,10 +7,20 @@ from typing import NamedTuple
 
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
-from posttrain.algorithms.inputs import KINDS, ReferenceDivergence, ReferenceLogprobs, TeacherLogprobs, declared
+from posttrain.algorithms.inputs import (
+    KINDS,
+    PretrainingNLL,
+    ReferenceDivergence,
+    ReferenceLogprobs,
+    TeacherLogprobs,
+    declared,
+)
 from posttrain.docstrings import field_docstrings
 
 DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example of what each family learns from
+
+NAMED = ((TeacherLogprobs, "teacher", "OWNER/NAME"), (PretrainingNLL, "pretraining_dataset", "texts.jsonl"))
+"""Needs that an option of the command names, with an example."""
 
 
 class Row(NamedTuple):
@@ -85,6 +95,7 @@ def explain(name: str) -> str:
         lines.append(f"    {flag(knob.name)} {knob.default}")
         lines.extend(textwrap.wrap(knob.help, 110, initial_indent=" " * 8, subsequent_indent=" " * 8))
     command = f"posttrain {COMMANDS[algorithm.family]} --algorithm {name} --dataset {DATA[algorithm.family]}"
+    command += "".join(f" {flag(option)} {example}" for kind, option, example in NAMED if declared(get(name)(), kind))
     lines += ["", "Run it:", "", f"    {command}"]
     if isinstance(get(name)(), PreferenceAlgorithm):
         lines += ["", "or on pairs of the policy's own completions:", ""]
