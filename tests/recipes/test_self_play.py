@@ -13,6 +13,7 @@ from posttrain.monitoring import read_run
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
 from posttrain.training import checkpoint
+from posttrain.training.inputs import seat_baselines
 from tests.recipes.folders import model_folder
 
 DUEL = '''
@@ -64,7 +65,16 @@ def found_in(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str,
     return rows, dict(last.state), checkpoint.load_tensors(last.path / "model.safetensors")
 
 
-def test_averages_go_on_in_a_resumed_run_to_the_last_bit(options, tmp_path):
+def test_averages_go_on_from_step_to_step_and_in_a_resumed_run_to_the_last_bit(options, tmp_path, monkeypatch):
+    moving, begun, left = seat_baselines.moving_baselines, [], []
+
+    def watched(returns_R, keys, before, *, decay):
+        found = moving(returns_R, keys, before, decay=decay)
+        begun.append(dict(before))
+        left.append(dict(found[1]))
+        return found
+
+    monkeypatch.setattr(seat_baselines, "moving_baselines", watched)
     whole = rl.run(options, RAE(), output=tmp_path / "whole", quiet=True).run
     part = rl.run(replace(options, steps=2), RAE(), output=tmp_path / "part", quiet=True).run
     between = checkpoint.latest(part / "checkpoints").state["inputs"]
@@ -74,7 +84,8 @@ def test_averages_go_on_in_a_resumed_run_to_the_last_bit(options, tmp_path):
     assert weights.keys() == theirs.keys() and all(torch.equal(weights[name], theirs[name]) for name in weights)
     averages = state["inputs"]["seat_baselines"]
     assert averages.keys() == {" first", " second"} and averages[" first"] == -averages[" second"] != 0
-    assert between["seat_baselines"] != averages
+    assert begun[0] == begun[4] == {} and begun[1:4] == left[:3] == begun[5:] and begun[1:4] != [{}] * 3
+    assert between["seat_baselines"] == left[1] != averages
 
 
 def test_a_step_that_fails_after_its_batch_was_made(options, tmp_path, monkeypatch):
