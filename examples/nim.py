@@ -2,9 +2,10 @@
 
     posttrain sft --environment examples/nim.py:Nim
     posttrain rl --environment examples/nim.py:Nim --model runs/sft-2026-01-31-1 --max-new-tokens 4 --eval-every 10
+    posttrain rl --environment examples/nim.py:Nim --model runs/sft-2026-01-31-1 --max-new-tokens 4 --algorithm rae
 
-Both seats learn. A seat's rows are compared with those of the same seat in other episodes of the task alone, so that
-the advantage of beginning is not taken for skill.
+Both seats learn. A seat's rows are compared with those of the same seat in other episodes of the task alone or, with
+rae, with a moving average of what that seat earns, so that the advantage of beginning is not taken for skill.
 """
 
 import random

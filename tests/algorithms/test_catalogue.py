@@ -43,6 +43,12 @@ def test_every_knob_of_every_algorithm_is_explained_with_its_default(name):
     assert f"posttrain {command} --algorithm {name}" in text
 
 
+def test_the_command_names_what_the_algorithm_cannot_do_without():
+    assert "--algorithm opd --dataset gym:chain_sum --teacher OWNER/NAME\n" in catalogue.explain("opd")
+    assert "--dataset gym:chain_sum --pretraining-dataset texts.jsonl\n" in catalogue.explain("ppo-ptx")
+    assert "--algorithm grpo --dataset gym:chain_sum\n" in catalogue.explain("grpo")
+
+
 def test_explain_grpo_has_the_equation_and_what_seven_tools_call_by_that_name():
     text = catalogue.explain("grpo")
     assert "(r_i - mean(r)) / std(r)" in text
@@ -80,6 +86,7 @@ def test_rows_have_all_algorithms_by_name():
     assert needs["remax"] == ("reward", "greedy completions", "reference")
     assert needs["vineppo"] == ("reward", "continuations", "reference") and needs["vapo"] == ("reward", "critic")
     assert needs["ppo-ptx"] == ("reward", "critic", "reference", "pretraining text")
+    assert needs["rae"] == ("reward", "moving baselines") and needs["opd"] == ("reward", "teacher")
     assert needs["simpo"] == ("pairs",) and needs["dpo"] == ("pairs", "reference")
     assert needs["kto"] == ("good and bad responses", "reference")
 
@@ -89,6 +96,7 @@ def test_what_a_step_costs():
     assert costs["dapo"] == (1, 1)  # nothing but the policy
     assert costs["vapo"] == (1, 2)  # the values before the update
     assert costs["ppo"] == (2, 3)  # those, and the reference
+    assert costs["opd"] == (2, 2) and costs["rae"] == (1, 1)
     assert costs["dpo"] == (1, 2) and costs["simpo"] == (1, 1)  # what a reference says of pairs is remembered
     assert costs["tdpo"] == (2, 2)
     assert costs["kto"] == (2, 4)  # responses and others that do not answer their prompts, by policy and reference
@@ -96,7 +104,8 @@ def test_what_a_step_costs():
 
 def test_every_name_of_the_field_is_there():
     online = (
-        "reinforce ppo ppo-penalty ppo-ptx grpo dr-grpo dapo gspo rloo reinforce++ remax vapo vineppo grpo-bucketed"
+        "reinforce ppo ppo-penalty ppo-ptx grpo dr-grpo dapo gspo rloo reinforce++ remax vapo vineppo grpo-bucketed "
+        "rae opd"
     )
     preference = "dpo ipo kto orpo simpo dpop tdpo step-dpo irpo sppo"
     assert set(algorithms.ONLINE) == set(online.split())

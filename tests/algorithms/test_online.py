@@ -20,12 +20,16 @@ from posttrain.algorithms.inputs import (
     GreedyReward,
     PretrainingNLL,
     ReferenceLogprobs,
+    SeatBaselines,
     StateValues,
+    TeacherLogprobs,
     declared,
 )
+from posttrain.algorithms.opd import OPD
 from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.ppo_penalty import PPOPenalty
 from posttrain.algorithms.ppo_ptx import PPOPtx
+from posttrain.algorithms.rae import RAE
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
 from posttrain.algorithms.remax import ReMax
@@ -34,6 +38,7 @@ from posttrain.algorithms.rollout import Rollout
 from posttrain.algorithms.vapo import VAPO
 from posttrain.algorithms.vineppo import VinePPO
 from posttrain.errors import UserError
+from posttrain.objectives.advantages import moving_baselines
 from tests.references import online as reference
 
 LONGEST, KINDS = 6, ("sum", "word", "sum")
@@ -59,6 +64,9 @@ CASES = {
     "ppo without KL": (PPO(kl_coefficient=0.0, value_coefficient=0.7), partial(reference.ppo, beta=0.0, c1=0.7)),
     "vapo": (VAPO(length_alpha=0.5), partial(reference.vapo, alpha=0.5, mu=0.1)),
     "vineppo": (VinePPO(kl_coefficient=0.0), reference.vineppo),
+    "rae": (RAE(baseline_decay=0.75), partial(reference.rae, alpha=0.75)),
+    "opd": (OPD(reward_coefficient=0.5, clip=0.1), partial(reference.opd, c_reward=0.5, clip=0.1)),
+    "opd without rewards": (OPD(), partial(reference.opd, c_reward=0.0, clip=0.2)),
 }
 ZEROS = torch.zeros(9, dtype=torch.long)
 CRITICS = [name for name, (algorithm, _) in CASES.items() if isinstance(algorithm, ActorCritic)]
@@ -89,6 +97,7 @@ def batch(seed: int = 0, drift: float = 0.2) -> list:
             "seat": seat,
             "cut": length if plain else number(1, length),
             "tokens": tokens,
+            "teacher": [0.7 * b + 0.1 * o - 0.2 for _, o, b in tokens],
             "values": values,
             "now": now,
             "entropy": entropy,
@@ -104,14 +113,17 @@ def rollout_of(said: list, **columns) -> Rollout:
     """The rows of a batch, and whatever else is known of them."""
     members = reference.completions(said)
     places = [(number, c["seat"]) for number, task in enumerate(said) for c in task]
+    rewards = torch.tensor([c["reward"] for c in members], dtype=torch.float64)
     return Rollout(
-        torch.tensor([c["reward"] for c in members], dtype=torch.float64),
+        rewards,
         torch.tensor([number for number, _ in places]),
         torch.tensor([number for number, c in enumerate(members) for _ in c["tokens"]]),
         LONGEST,
         greedy_R=torch.tensor([GREEDY[number][seat] for number, seat in places], dtype=torch.float64),
         kinds_R=tuple(KINDS[number] for number, _ in places),
         seat_R=torch.tensor([seat for _, seat in places]),
+        teacher_N=torch.tensor([x for c in members for x in c["teacher"]], dtype=torch.float64),
+        baselines_R=moving_baselines(rewards, [str(seat) for _, seat in places], {}, decay=0.75)[0],
         **columns,
     )
 
@@ -339,6 +351,27 @@ def test_remax_without_greedy_completions_is_an_error():
         ReMax(kl_coefficient=0.0).advantages(Rollout(torch.zeros(1, dtype=torch.float64), ZEROS[:1], torch.tensor([0])))
 
 
+def test_rae_without_averages_and_opd_without_a_teacher_are_errors():
+    assert RAE(baseline_decay=0.5).inputs == (SeatBaselines(0.5),) and OPD().inputs == (TeacherLogprobs(),)
+    assert RAE(kl_coefficient=0.1).inputs == (ReferenceLogprobs(), SeatBaselines(0.95))
+    one = torch.zeros(1, dtype=torch.float64)
+    rollout = Rollout(one, ZEROS[:1], torch.tensor([0]), sampler_N=one)
+    with pytest.raises(ValueError, match="needs baselines_R"):
+        RAE().advantages(rollout)
+    with pytest.raises(ValueError, match="needs teacher_N"):
+        OPD().advantages(rollout)
+
+
+def test_opd_compares_rewards_only_where_they_weigh_something():
+    one = torch.zeros(1, dtype=torch.float64)
+    rollout = Rollout(one, ZEROS[:1], torch.tensor([0]), sampler_N=one - 1, teacher_N=one - 3)
+    assert (OPD().least_group, OPD(reward_coefficient=0.1).least_group) == (1, 2)
+    found = OPD().advantages(rollout)
+    assert (found.advantages_N.tolist(), found.metrics) == ([-2.0], {"teacher_kl": 2.0})
+    with pytest.raises(UserError, match="needs 2 or more"):
+        OPD(reward_coefficient=0.1).advantages(rollout)
+
+
 def test_without_a_critic_or_continuations_there_is_nothing_to_compare_with():
     rollout = Rollout(torch.zeros(1, dtype=torch.float64), ZEROS[:1], torch.tensor([0]))
     for algorithm in (PPO(), VAPO()):
@@ -408,7 +441,7 @@ def test_what_else_an_algorithm_asks_for():
     states = declared(VinePPO(continuations=3, step_tokens=2, max_states=4), StateValues)
     assert states == StateValues(3, 2, 4) and declared(PPO(), StateValues) is None
     whole = {name for name in algorithms.ONLINE if algorithms.online(name).sequence_ratio}
-    assert whole == {"reinforce", "rloo", "remax", "gspo"}
+    assert whole == {"reinforce", "rloo", "remax", "gspo", "rae"}
     assert {n for n in algorithms.ONLINE if isinstance(algorithms.online(n)(), ActorCritic)} == {
         "ppo",
         "ppo-penalty",
@@ -480,6 +513,11 @@ def test_what_a_bucket_says_of_itself():
         (VinePPO, "step_tokens", -1),
         (VinePPO, "max_states", 0),
         (VinePPO, "clip_low", -0.1),
+        (RAE, "baseline_decay", 0.0),
+        (RAE, "baseline_decay", 1.0),
+        (RAE, "kl_coefficient", -0.1),
+        (OPD, "reward_coefficient", -0.1),
+        (OPD, "clip", math.nan),
     ],
 )
 def test_a_knob_that_cannot_be_is_refused(kind, knob, value):
@@ -509,5 +547,7 @@ def test_the_published_defaults():
     assert (vapo.length_alpha, vapo.imitation_coefficient) == (0.05, 0.1)
     vine = VinePPO()
     assert (vine.continuations, vine.max_states, vine.step_tokens, vine.kl_coefficient) == (9, 25, 0, 1e-4)
+    assert (RAE().baseline_decay, RAE().kl_coefficient) == (0.95, 0.0)
+    assert (OPD().reward_coefficient, OPD().clip) == (0.0, 0.2)
     least = {name: algorithms.online(name).least_group for name in algorithms.ONLINE}
     assert {name for name, size in least.items() if size == 2} == {"grpo", "dr-grpo", "dapo", "gspo", "rloo"}

@@ -149,8 +149,8 @@ _FAULTS = {
         ("{CRITIC: config.critic_lr} if declared", "{} if declared"),
     ],
     ("recipes/rl.py", "recipes/test_rl_reward_model.py"): [
-        ("references[START] = stays or reference_for(model)", "references[START] = references[REFERENCE]"),
-        ("setup.gold or config.kl_budget > 0", "setup.gold"),
+        ("= stays or reference_for(model), START", "= references[REFERENCE], START"),
+        ("if setup.gold or config.kl_budget:", "if setup.gold:"),
     ],
     ("recipes/online_preference.py", "recipes/test_online_preference.py"): [
         ("references=references, renewed=renewed)", "references=references)"),

@@ -31,8 +31,6 @@ MUTATIONS = [
             ("if value != knobs[name]}", "}", THROWN),
             ("shortened(group, config.length_penalty", "shortened(group, 0.0", PENALTY),
             ("max_refills=config.max_refills", "max_refills=1", THROWN),
-            ("(False, *[True] * (len(ids) - 1))", "(True,) * len(ids)", BESIDE),
-            (" if len(text.split()) > 1]", "]", "test_text_that_cannot_be_learned_is_refused"),
             ("    enough(algorithm, config.completions_per_prompt)\n    saved =", "    saved =", ALONE),
             ("if not 0 < config.critic_lr < math.inf:", "if False:", REFUSED),
             ("if config.critic not in CRITICS:", "if False:", REFUSED),
@@ -40,6 +38,13 @@ MUTATIONS = [
             ("if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):", "if False:", REFUSED),
             (" or declared(algorithm, StateValues)):", "):", REFUSED),
             ("bool(config.pretraining_dataset) != bool(", "bool(config.pretraining_dataset) and not bool(", BESIDE),
+        ]
+    ),
+    *(
+        Mutation("training/pretraining.py", old, new, f"recipes/test_rl.py::{test}")
+        for old, new, test in [
+            ("(False, *[True] * (len(ids) - 1))", "(True,) * len(ids)", BESIDE),
+            (" if len(text.split()) > 1]", "]", "test_text_that_cannot_be_learned_is_refused"),
         ]
     ),
     *(

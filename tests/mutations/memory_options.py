@@ -84,7 +84,7 @@ MUTATIONS = [
         )
     ),
     Mutation("rollouts/setup.py", "    if options.gradient_checkpointing:\n", "    if False:\n", COMMANDS),
-    Mutation("recipes/rl.py", "        moment_bits=OPTIMIZERS[config.optim],\n", "", COMMANDS),
-    Mutation("recipes/rl.py", "        embedding=made.embedding,\n", "", COMMANDS),
+    Mutation("training/critic.py", "        moment_bits=OPTIMIZERS[options.optim],\n", "", COMMANDS),
+    Mutation("training/critic.py", "        embedding=made.embedding,\n", "", COMMANDS),
     Mutation("training/settings.py", "if settings.optim not in OPTIMIZERS:", "if False:", "training/test_settings.py"),
 ]

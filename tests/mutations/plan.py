@@ -87,7 +87,7 @@ MUTATIONS = [
             ("4 * training.trainable if alone else", "training.trainable if alone else"),
             ("alone = training.lora_rank and training.head", "alone = training.lora_rank"),
             ('"merged weights": training.shape.parameters * training.itemsize', '"merged weights": 0'),
-            ("read = training.reads * load", "read = load"),
+            ("read = training.passes * load", "read = load"),
             ("trained = self.networks * self.trainable", "trained = self.trainable"),
             ("self.networks * self.shape.parameters", "self.shape.parameters"),
             ("4 * training.networks * training.trainable", "4 * training.trainable"),

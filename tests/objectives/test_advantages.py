@@ -117,3 +117,37 @@ def test_the_batch_s_normalisation_is_a_group_s_of_everything(rewards):
 def test_docstring_examples_run():
     results = doctest.testmod(advantages, extraglobs={"torch": torch})
     assert results.failed == 0 and results.attempted > 0
+
+
+ROWS = st.lists(st.tuples(st.integers(-8, 8).map(lambda n: n / 4), st.sampled_from("abc")), min_size=1, max_size=12)
+
+
+@given(ROWS, st.sampled_from([0.25, 0.5, 0.95]))
+def test_moving_baselines_are_the_paper_written_with_floats(rows, decay):
+    returns, keys = (list(column) for column in zip(*rows, strict=True))
+    found, after = advantages.moving_baselines(tensor(returns), keys, {}, decay=decay)
+    expected = reference.moving(returns, keys, decay)
+    close(found, expected)
+    last = {key: expected[i] for i, key in enumerate(keys)}
+    assert after == pytest.approx(last, rel=1e-11, abs=1e-11)
+
+
+@given(ROWS, st.integers(0, 12))
+def test_moving_baselines_go_on_where_they_stopped_to_the_last_bit(rows, cut):
+    returns, keys = (list(column) for column in zip(*rows, strict=True))
+    whole, after = advantages.moving_baselines(tensor(returns), keys, {}, decay=0.95)
+    first, between = advantages.moving_baselines(tensor(returns[:cut]), keys[:cut], {}, decay=0.95)
+    kept = dict(between)
+    second, last = advantages.moving_baselines(tensor(returns[cut:]), keys[cut:], between, decay=0.95)
+    assert torch.equal(torch.cat([first, second]), whole) and last == after
+    assert between == kept  # what was there before stays as it is
+
+
+def test_moving_baselines_by_hand():
+    found, after = advantages.moving_baselines(
+        tensor([1.0, -1.0, 1.0, 0.0]), ["x", "o", "x", "o"], {"o": -1.0}, decay=0.75
+    )
+    close(found, [0.25, -1.0, 0.4375, -0.75])
+    assert after == {"o": -0.75, "x": 0.4375}
+    with pytest.raises(ValueError, match="zip"):
+        advantages.moving_baselines(tensor([1.0, 2.0]), ["x"], {}, decay=0.5)

@@ -33,6 +33,8 @@ KNOBS: dict[str, dict[str, Any]] = {
     "ppo-ptx": {"pretraining_coefficient": 0.05},
     "vapo": {"length_alpha": 1.0, "critic_warmup_steps": 1},
     "vineppo": {"step_tokens": 3, "continuations": 3},
+    "rae": {"baseline_decay": 0.5},
+    "opd": {"reward_coefficient": 20.0},  # its teacher is the policy before training, to which nothing else is better
 }
 
 
@@ -40,7 +42,8 @@ def small(folder: Path, name: str, **changes: Any) -> RL:
     """Options for that algorithm on a task that takes no time."""
     text = {"pretraining_dataset": str(folder / "texts.jsonl")} if name == "ppo-ptx" else {}
     critic = {"critic_lr": 1e-2} if isinstance(algorithms.online(name)(), ActorCritic) else {}
-    return config(folder, algorithm=name, **critic, **text, **changes)
+    teacher = {"teacher": str(folder / "model")} if name == "opd" else {}
+    return config(folder, algorithm=name, **critic, **text, **teacher, **changes)
 
 
 def train(options: RL, knobs: dict[str, Any] | None = None, **where: Any) -> Any:
@@ -68,6 +71,8 @@ def test_every_algorithm_learns_to_please(name, folder, tmp_path):
         ("ppo-ptx", {}),
         ("vapo", {}),
         ("vineppo", {}),
+        ("rae", {}),
+        ("opd", {}),
     ],
 )
 def test_a_run_that_is_resumed_equals_one_that_was_not_stopped(name, changes, folder, tmp_path):
@@ -179,13 +184,23 @@ def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_p
     result = train(config(folder, algorithm="dapo", steps=2), output=tmp_path / "run")
     assert [row["groups/thrown_away"] for row in rows(result.run)] == [4, 4] and len(seen) == 16
     assert drawn == [0, 2]  # no draw comes twice
-    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 4, "adapted": {}, "unbounded": {}}
+    assert checkpoint.latest(result.run / "checkpoints").state == {
+        "draws": 4,
+        "adapted": {},
+        "unbounded": {},
+        "inputs": {},
+    }
     seen.clear()
     monkeypatch.setattr(type(algorithms.online("dapo")()), "accepts", lambda self, rewards: False)
     result = train(config(folder, algorithm="dapo", steps=1, max_refills=2), output=tmp_path / "none")
     first = rows(result.run)[0]
     assert (first["groups/thrown_away"], first["groups/kept"], first["grad_norm"]) == (12, 0, 0.0)
-    assert checkpoint.latest(result.run / "checkpoints").state == {"draws": 3, "adapted": {}, "unbounded": {}}
+    assert checkpoint.latest(result.run / "checkpoints").state == {
+        "draws": 3,
+        "adapted": {},
+        "unbounded": {},
+        "inputs": {},
+    }
 
 
 def test_the_kl_in_the_reward_is_that_of_the_policy_before_training(folder, tmp_path):
@@ -202,8 +217,8 @@ def test_a_kind_of_prompt_is_a_field_of_the_task(folder, tmp_path):
 
 
 def test_a_group_of_one_is_enough_where_nothing_is_compared_within_it(folder, tmp_path):
-    for name in ("reinforce", "remax", "reinforce++", "grpo-bucketed"):
-        options = config(folder, algorithm=name, steps=1, completions_per_prompt=1)
+    for name in ("reinforce", "remax", "reinforce++", "grpo-bucketed", "rae", "opd"):
+        options = small(folder, name, steps=1, completions_per_prompt=1)
         assert train(options, output=tmp_path / name.replace("+", "p")).steps == 1
     for name in ("rloo", "grpo", "dr-grpo", "dapo", "gspo"):
         with pytest.raises(UserError, match="needs 2 or more of them; got 1"):
@@ -302,6 +317,8 @@ def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
         ({"algorithm": "dapo", "ref_sync_every": 1}, "dapo has no reference model with these hyperparameters"),
         ({"algorithm": "remax", "length_penalty": 0.1}, "the baseline of remax has no length penalty"),
         ({"algorithm": "vineppo", "length_penalty": 0.1}, "the baseline of vineppo has no length penalty"),
+        ({"algorithm": "opd"}, "opd needs a teacher; pass --teacher"),
+        ({"teacher": "OWNER/NAME"}, "grpo has no teacher; leave out --teacher, or use --algorithm opd"),
         (
             {"algorithm": "vapo", "steps": 50},
             "critic warmup covers all 50 steps, so the policy is never updated; type --steps above 50",

@@ -17,6 +17,15 @@ def leave_one_out(rewards):
     return out
 
 
+def moving(returns, keys, decay):
+    """Liu et al. 2025 (2506.24119), eq. 2, in closed form: the j-th return of a key from its last counts decay^j."""
+    out = []
+    for i, key in enumerate(keys):
+        own = [returns[j] for j in range(i + 1) if keys[j] == key][::-1]
+        out.append(math.fsum((1 - decay) * decay**j * earned for j, earned in enumerate(own)))
+    return out
+
+
 def group_normalised(rewards, epsilon, ddof):
     """Shao et al. 2024 (2402.03300), section 4.1.2; a group of equal rewards has no advantage."""
     if len(set(rewards)) == 1:

@@ -125,6 +125,26 @@ def remax(batch, greedy, *, beta):
     return -mean(values)
 
 
+def rae(batch, *, alpha):
+    usual, values = {}, []
+    for c in completions(batch):
+        seat = c["seat"]
+        usual[seat] = alpha * usual.get(seat, 0.0) + (1 - alpha) * c["reward"]
+        values.append(sum(whole_ratio(part) for part in branches(c)) * (c["reward"] - usual[seat]))
+    return -mean(values)
+
+
+def opd(batch, *, c_reward, clip):
+    values = []
+    for group in compared(batch):
+        for i, c in enumerate(group):
+            others = [other["reward"] for j, other in enumerate(group) if j != i]
+            for token, taught in zip(c["tokens"], c["teacher"], strict=True):
+                advantage = taught - token[1] + c_reward * (c["reward"] - mean(others))
+                values.append(clipped(ratio(token), advantage, clip, clip))
+    return -mean(values)
+
+
 def reinforce_pp(batch, *, beta, clip=0.2):
     ahead, tokens = [], []
     for c in completions(batch):

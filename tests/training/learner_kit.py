@@ -1,7 +1,8 @@
 """What every learner must do, wherever it computes: `check_learner` returns what does not hold.
 
-It is handed a function that makes learners of `tests.tiny.tiny_llama` with a critic on its trunk and a reference that
-is another tiny model, both in the number format that it names. A learner of many processes is put through the same.
+It is handed a function that makes learners of `tests.tiny.tiny_llama` with a critic on its trunk, and with a reference
+and a teacher that are other tiny models, all in the number format that it names. A learner of many processes is put
+through the same.
 """
 
 import math
@@ -17,7 +18,7 @@ from posttrain.data.packing import Example, PackedRow
 from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
 from posttrain.training.critic import CriticLoss
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Column, Learner, Parts, Share
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column, Learner, Parts, Share
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.supervised import NLL, supervised_batch
 
@@ -272,6 +273,25 @@ def a_restored_learner_goes_on_as_if_nothing_had_been(make: Make, folder: Path) 
     return [] if found == expected else ["a learner that was restored goes on otherwise than one that was not"]
 
 
+def a_teacher_stays_and_reads_alike_in_every_cut(make: Make, folder: Path) -> list[str]:
+    """It is neither the policy nor the reference; nothing that those do moves it; sequences may be packed or apart."""
+    learner = make(1000)
+    before = learner.logprobs(EXAMPLES, TEACHER, temperature=0.7)
+    faults = [
+        f"the teacher says what the {other} says"
+        for other in (POLICY, REFERENCE)
+        if _apart(before, learner.logprobs(EXAMPLES, other, temperature=0.7)) < 1e-2
+    ]
+    if _apart(before, make(9).logprobs(EXAMPLES, TEACHER, temperature=0.7)) > 1e-4:
+        faults.append("cut into micro-batches, sequences have other logprobs of the teacher")
+    learner.forward_backward(supervised_batch(EXAMPLES), NLL())
+    learner.optim_step({POLICY: 0.1})
+    learner.copy(POLICY, REFERENCE)
+    if _apart(before, learner.logprobs(EXAMPLES, TEACHER, temperature=0.7)):
+        faults.append("an update of the policy or the reference moves the teacher")
+    return faults
+
+
 def dropout_is_a_function_of_the_seed(make: Make, folder: Path) -> list[str]:
     """Where there is an adapter with dropout: one seed, one loss; none in any other verb."""
     learner, batch = make(9), supervised_batch(EXAMPLES)
@@ -293,5 +313,6 @@ CHECKS = (
     a_batch_without_examples_is_a_step_of_nothing,
     a_copy_renews_the_reference,
     a_restored_learner_goes_on_as_if_nothing_had_been,
+    a_teacher_stays_and_reads_alike_in_every_cut,
     dropout_is_a_function_of_the_seed,
 )

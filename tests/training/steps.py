@@ -10,7 +10,7 @@ from posttrain.models.critic import Critic
 from posttrain.training.attributes import RatingLoss, rated_batch
 from posttrain.training.critic import CriticLoss
 from posttrain.training.inputs import Context
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Column
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
@@ -34,6 +34,7 @@ def learner_of(
     microbatch_tokens: int = 4096,
     reference: Any = None,
     critic: TrainedCritic | None = None,
+    teacher: Any = None,
 ) -> LocalLearner[Any]:
     """A learner of these parts."""
     return LocalLearner(
@@ -42,7 +43,7 @@ def learner_of(
         microbatch_tokens=microbatch_tokens,
         body=getattr(model, "body", None),
         critic=critic[:2] if critic else None,
-        references={} if reference is None else {REFERENCE: reference},
+        references={name: held for name, held in ((REFERENCE, reference), (TEACHER, teacher)) if held is not None},
     )
 
 

@@ -13,8 +13,10 @@ from posttrain.algorithms.inputs import (
     PromptKinds,
     ReferenceDivergence,
     ReferenceLogprobs,
+    SeatBaselines,
     StateValues,
     StepRewards,
+    TeacherLogprobs,
     declared,
 )
 from posttrain.training.inputs import PROVIDERS, Context, columns_of, sampled_besides
@@ -109,6 +111,36 @@ def test_what_samples_comes_with_the_rollout_and_the_rest_with_the_batch():
     needs = [GreedyReward(), PromptKinds(), ReferenceLogprobs()]
     assert set(columns_of(needs, GROUPS, context, samples=True)) == {"greedy_R"}
     assert set(columns_of(needs, GROUPS, context, samples=False)) == {"kinds_R", "reference_N"}
+
+
+def test_a_teacher_reads_the_sampled_tokens_at_the_sampling_temperature():
+    class Fractions:
+        def logprobs(self, row, temperature):
+            return -temperature * torch.tensor(row.targets, dtype=torch.float64)
+
+    context = Context(learner=learner_of(tiny_llama(), teacher=Fractions()), temperature=0.5)
+    found = columns_of([TeacherLogprobs()], GROUPS, context, samples=False)
+    assert found["teacher_N"].tolist() == [-1.5, -2.0, -2.5, -3.0, -3.5, -4.0]
+
+
+def test_averages_of_seats_are_of_each_game_and_go_on():
+    def game(kind: str, *rewards: float) -> Group:
+        rows = (trajectory(3),) * 4
+        names, plays = ("first", "second") * 2, (0, 0, 1, 1)
+        return Group(Task((), metadata={"kind": kind} if kind else {}), rows, rewards, ({},) * 4, names, plays)
+
+    groups = [game("", 1.0, -1.0, 1.0, -1.0), game("nim", -1.0, 1.0, 0.0, 0.0)]
+    before = {" first": 0.5, "chess first": 1.0}
+    context = Context(state={"seat_baselines": before, "others": 1})
+    found = columns_of([SeatBaselines(0.5)], groups, context, samples=False)["baselines_R"]
+    assert found.tolist() == [0.75, -0.5, 0.875, -0.75, -0.5, 0.5, -0.25, 0.25]
+    after = {" first": 0.875, " second": -0.75, "nim first": -0.25, "nim second": 0.25, "chess first": 1.0}
+    assert context.state == {"seat_baselines": after, "others": 1}
+    assert before == {" first": 0.5, "chess first": 1.0}  # a step that fails leaves the state before it
+    assert columns_of([SeatBaselines(0.5)], [], context, samples=False) == {}
+    alone = Context()
+    assert columns_of([SeatBaselines(0.5)], GROUPS, alone, samples=False)["baselines_R"].tolist() == [0.5, 0.25, 0.25]
+    assert alone.state == {"seat_baselines": {"sums ": 0.25, " ": 0.25}}
 
 
 def test_of_no_groups_nothing_is_asked():

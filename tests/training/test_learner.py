@@ -9,8 +9,8 @@ import torch
 from posttrain.models.critic import CRITICS
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_options import Lora
-from posttrain.models.reference import FrozenAdapter, FrozenCopy
-from posttrain.training.learner import REFERENCE
+from posttrain.models.reference import FrozenAdapter, FrozenCopy, FrozenModel
+from posttrain.training.learner import REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama
@@ -36,7 +36,7 @@ def made(microbatch_tokens, *, dtype=torch.float32, adapter=None, critic="trunk"
         MasterAdamW(model.trainable(), max_grad_norm=1e9),
         microbatch_tokens=microbatch_tokens,
         critic=(found, MasterAdamW(found.parameters())),
-        references={REFERENCE: reference},
+        references={REFERENCE: reference, TEACHER: FrozenModel(tiny_llama(seed=2, dtype=dtype))},
         renewed=True,
     )
 
@@ -98,9 +98,16 @@ class RestoresNoCritic(LocalLearner):
         super().restore(folder)
 
 
+class TeachesItself(LocalLearner):
+    def logprobs(self, examples, model="policy", *, temperature=1.0, together=1):
+        known = "policy" if model == "teacher" else model
+        return super().logprobs(examples, known, temperature=temperature, together=together)
+
+
 @pytest.mark.parametrize(
     "kind",
     [
+        TeachesItself,
         CountsItself,
         Remembers,
         Forgets,

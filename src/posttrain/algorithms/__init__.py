@@ -15,10 +15,12 @@ from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.ipo import IPO
 from posttrain.algorithms.irpo import IRPO
 from posttrain.algorithms.kto import KTO
+from posttrain.algorithms.opd import OPD
 from posttrain.algorithms.orpo import ORPO
 from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.ppo_penalty import PPOPenalty
 from posttrain.algorithms.ppo_ptx import PPOPtx
+from posttrain.algorithms.rae import RAE
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.reinforce_pp import ReinforcePlusPlus
 from posttrain.algorithms.remax import ReMax
@@ -45,6 +47,8 @@ ONLINE: dict[str, Callable[..., OnlineAlgorithm]] = {
     "dapo": DAPO,
     "gspo": GSPO,
     "grpo-bucketed": BucketedGRPO,
+    "rae": RAE,
+    "opd": OPD,
 }
 """Those that learn from the policy's own samples. By name: the dataclass of the algorithm's knobs."""
 

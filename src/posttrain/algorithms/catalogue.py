@@ -7,10 +7,20 @@ from typing import NamedTuple
 
 from posttrain.algorithms import ALGORITHMS, COMMANDS, get
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
-from posttrain.algorithms.inputs import KINDS, ReferenceDivergence, ReferenceLogprobs, declared
+from posttrain.algorithms.inputs import (
+    KINDS,
+    PretrainingNLL,
+    ReferenceDivergence,
+    ReferenceLogprobs,
+    TeacherLogprobs,
+    declared,
+)
 from posttrain.docstrings import field_docstrings
 
 DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example of what each family learns from
+
+NAMED = ((TeacherLogprobs, "teacher", "OWNER/NAME"), (PretrainingNLL, "pretraining_dataset", "texts.jsonl"))
+"""Needs that an option of the command names, with an example."""
 
 
 class Row(NamedTuple):
@@ -55,6 +65,7 @@ def describe(name: str) -> Row:
     # of pairs nothing but logprobs of a reference may be needed, and those are taken before training
     remembered = isinstance(algorithm, PreferenceAlgorithm) and declared(algorithm, ReferenceDivergence) is None
     models = 1 + (declared(algorithm, ReferenceLogprobs) is not None and not remembered)
+    models += declared(algorithm, TeacherLogprobs) is not None
     return Row(name, algorithm.family, algorithm.paper, there, models, forwards)
 
 
@@ -84,6 +95,7 @@ def explain(name: str) -> str:
         lines.append(f"    {flag(knob.name)} {knob.default}")
         lines.extend(textwrap.wrap(knob.help, 110, initial_indent=" " * 8, subsequent_indent=" " * 8))
     command = f"posttrain {COMMANDS[algorithm.family]} --algorithm {name} --dataset {DATA[algorithm.family]}"
+    command += "".join(f" {flag(option)} {example}" for kind, option, example in NAMED if declared(get(name)(), kind))
     lines += ["", "Run it:", "", f"    {command}"]
     if isinstance(get(name)(), PreferenceAlgorithm):
         lines += ["", "or on pairs of the policy's own completions:", ""]
@@ -122,9 +134,10 @@ INTRODUCTION = (
     "",
     "*Models in memory* is for all weights trained, with the default knobs. With `--lora-rank` every algorithm holds "
     "one network: the reference is the policy with its adapter off, and the critic a row on its trunk (`--critic own` "
-    "holds a second). What a reference says of pairs is read before training, so that it is not held, but by "
-    "`online-preference` it is. *Passes a step* counts passes over the batch beside sampling: the reference's, the "
-    "critic's values, and the one that is learned from, which goes back as well, once for each update.",
+    "holds a second); a teacher is a model of its own. What a reference says of pairs is read before training, so that "
+    "it is not held, but by `online-preference` it is. *Passes a step* counts passes over the batch beside sampling: "
+    "those of reference and teacher, the critic's values, and the one that is learned from, which goes back as well, "
+    "once for each update.",
 )
 
 

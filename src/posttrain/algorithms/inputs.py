@@ -95,8 +95,38 @@ class PretrainingNLL:
     passes: ClassVar[int] = 0
 
 
+@dataclass(frozen=True)
+class TeacherLogprobs:
+    """A frozen teacher's logprobs of the sampled tokens, at the sampling temperature: `teacher_N`."""
+
+    title: ClassVar[str] = "teacher"
+    passes: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class SeatBaselines:
+    """An exponential moving average of the return of each seat: `baselines_R`. It is kept with checkpoints.
+
+    Attributes:
+        decay: share of the old average that an update keeps.
+    """
+
+    decay: float
+
+    title: ClassVar[str] = "moving baselines"
+    passes: ClassVar[int] = 0
+
+
 KINDS = (
-    *(GreedyReward, StateValues, CriticValues, ReferenceLogprobs, ReferenceDivergence, PretrainingNLL, PromptKinds),
+    GreedyReward,
+    StateValues,
+    CriticValues,
+    ReferenceLogprobs,
+    ReferenceDivergence,
+    PretrainingNLL,
+    PromptKinds,
+    TeacherLogprobs,
+    SeatBaselines,
     StepRewards,
 )
 """In the order in which the table of algorithms names them."""

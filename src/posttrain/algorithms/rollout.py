@@ -32,6 +32,8 @@ class Rollout(NamedTuple):
     seat_R: Int[Tensor, "R"] | None = None  # which seat each row is of; None where there is one
     step_rewards_N: Float[Tensor, "N"] | None = None  # the part of its row's reward that is paid at a token
     step_end_N: Bool[Tensor, "N"] | None = None  # where steps end that are paid, be it with 0
+    teacher_N: Float[Tensor, "N"] | None = None  # a teacher's logprobs of the same tokens
+    baselines_R: Float[Tensor, "R"] | None = None  # the moving average of the return of the row's seat
 
     @property
     def lengths_R(self) -> Int[Tensor, "R"]:

@@ -105,6 +105,15 @@ class FrozenAdapter(_Reference):
                 p.data = now[name]
 
 
+@final
+class FrozenModel(_Reference):
+    """Another model than the policy, such as a teacher."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__(model)
+        model.network.requires_grad_(False)
+
+
 def reference_for(model: LanguageModel, *, renewed: bool = False) -> FrozenCopy | AdapterOff | FrozenAdapter:
     """The reference that costs least for this model: the policy as it is now; to be made before the first update.
 

@@ -73,6 +73,8 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("KL to the reference", ("kl",), "nats per token"),
             Panel("KL that the reward pays for", ("groups/kl",), "nats per completion"),
             Panel("KL that the reward pays for, by token", ("groups/kl_per_token",), "nats per token"),
+            Panel("Reverse KL from the teacher", ("groups/teacher_kl",), "nats per token"),
+            Panel("Moving baselines of seats", ("groups/baseline/min", "groups/baseline/max")),
             Panel("Coefficient of that KL", ("groups/kl_coefficient",)),
             Panel("Entropy", ("entropy",), "nats per token"),
             Panel("Clip fraction", ("clip_fraction",), "share of tokens", percent=True),
@@ -82,6 +84,7 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Repetition", ("repetition",), "share", percent=True),
             Panel("Different pairs of tokens in a group", ("distinct/2",), "share", percent=True),
             Panel("KL from the beginning, on held-out tasks", ("evaluation/kl",), "nats per completion"),
+            Panel("KL from the teacher, on held-out tasks", ("evaluation/teacher_kl",), "nats per completion"),
         ),
     ),
     (

@@ -7,7 +7,8 @@ In every function a group whose rewards are all equal gets exactly 0: subtractin
 can leave a residue, and dividing that by a tiny standard deviation would make an advantage out of rounding.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -115,3 +116,27 @@ def batch_normalised(values_N: Float[Tensor, "..."], *, epsilon: float = 1e-4) -
     if values_N.numel() < 2 or (values_N == values_N.flatten()[0]).all():
         return torch.zeros_like(values_N)
     return (values_N - values_N.mean()) / (values_N.std() + epsilon)
+
+
+def moving_baselines(
+    returns_R: Float[Tensor, "R"], keys: Sequence[str], before: Mapping[str, float], *, decay: float
+) -> tuple[Float[Tensor, "R"], dict[str, float]]:
+    """Follow the return of each key by an exponential moving average, row by row, from 0.
+
+        b_k <- decay b_k + (1 - decay) R_i,   k the key of row i
+
+    Role-conditioned advantage estimation, SPIRAL, Liu et al. 2025, eq. 2 (https://arxiv.org/abs/2506.24119), where a
+    key is a game and a role. Returns the average of each row's key after the update by that row, as algorithm 1 there
+    subtracts it, and the averages after all rows. In the units of the reward. Raises `ValueError` for other than a key
+    of each row.
+
+    Example:
+        >>> moving_baselines(torch.tensor([1.0, -1.0, 1.0]), ["first", "second", "first"], {}, decay=0.5)
+        (tensor([ 0.5000, -0.5000,  0.7500]), {'first': 0.75, 'second': -0.5})
+    """
+    plain: Any = returns_R
+    after, baselines = dict(before), list[float]()
+    for key, earned in zip(keys, plain.tolist(), strict=True):
+        after[key] = decay * after.get(key, 0.0) + (1 - decay) * earned
+        baselines.append(after[key])
+    return returns_R.new_tensor(baselines), after

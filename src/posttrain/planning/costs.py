@@ -53,6 +53,7 @@ class Training:
     checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
     adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
     judges: int = 0  # parameters of all reward models
+    teacher: Shape | None = None  # a model that is distilled; one of `reads` is its own
 
     @property
     def trainable(self) -> int:
@@ -76,6 +77,11 @@ class Training:
         """Whether float32 masters stand beside the weights: for all weights in a narrower format."""
         return not self.lora_rank and self.itemsize < 4
 
+    @property
+    def passes(self) -> float:
+        """`reads` in passes of the policy: the teacher's one takes as many times longer as it has more weights."""
+        return self.reads + (_multiplied(self.teacher) / _multiplied(self.shape) - 1 if self.teacher else 0.0)
+
     def held(self) -> dict[str, int]:
         """What stays from the first update to the last."""
         trained = self.networks * self.trainable
@@ -90,6 +96,8 @@ class Training:
             kept |= {"float32 masters": 4 * trained, "float32 gradients": 4 * trained}
         if self.references and not self.lora_rank:  # an adapter's reference is its base
             kept["reference"] = self.references * self.shape.parameters * self.itemsize
+        if self.teacher:
+            kept["teacher"] = self.teacher.parameters * self.itemsize
         if self.judges:
             kept["reward models"] = self.judges * self.itemsize
         name = "Adam state" if self.moment_bits == 32 else f"Adam state in {self.moment_bits} bits"
@@ -181,7 +189,7 @@ class Speed:
 
 def update_seconds(training: Training, load: Load, speed: Speed, *, updates: int = 1) -> float:
     """All updates of a step, after every token was read as often as it is."""
-    read = training.reads * load.tokens * speed.read_token
+    read = training.passes * load.tokens * speed.read_token
     each = load.tokens * speed.trained_token + training.trainable * speed.parameter
     return read + updates * training.networks * each
 
@@ -223,13 +231,18 @@ def speed_from_products(training: Training, slots: int, flops_per_second: float)
     weights, as if 16 tokens were computed. The optimiser moves about 30 bytes per parameter, at 10 GB/s in memory and
     1 TB/s on a GPU; quantising 8-bit moments takes a CPU five times as long.
     """
-    numbers = training.shape.active + training.shape.vocabulary * training.shape.hidden
+    numbers = _multiplied(training.shape)
     forward = 2 * numbers / (0.5 * flops_per_second)
     backward = forward if training.lora_rank else 2 * forward
     again = forward if training.checkpointing else 0.0
     quantising = 5 if training.moment_bits == 8 and not training.on_gpu else 1
     parameter = quantising * 30 / (1e12 if training.on_gpu else 1e10)
     return Speed(forward + again + backward, forward, max(slots, 16) * forward, parameter)
+
+
+def _multiplied(shape: Shape) -> int:
+    """Numbers that one token is multiplied with, the head among them."""
+    return shape.active + shape.vocabulary * shape.hidden
 
 
 def what_to_change(

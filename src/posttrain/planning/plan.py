@@ -101,6 +101,7 @@ def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> T
         config.gradient_checkpointing,
         adapter=_adapter(shape.name, lora),
         judges=work.judges,
+        teacher=work.teacher,
     )
     if training.moment_bits == 8 and not shape.quantized(training.lora_rank):
         raise UserError(nothing_to_quantize(config.optim))

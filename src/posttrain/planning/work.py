@@ -37,6 +37,7 @@ class Work:
     head: bool = True  # whether words are predicted
     judges: int = 0  # parameters of reward models
     notes: tuple[str, ...] = ()  # what the run would tell its user
+    teacher: Shape | None = None  # the model that is distilled, where there is one
 
 
 class Sampled(Protocol):

@@ -25,12 +25,11 @@ from posttrain.algorithms.inputs import (
     PretrainingNLL,
     ReferenceLogprobs,
     StateValues,
+    TeacherLogprobs,
     declared,
 )
-from posttrain.data import load_texts
 from posttrain.data.digests import digests
-from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example
+from posttrain.data.order import seed_for
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.scored import need_group
 from posttrain.errors import UserError, unknown
@@ -46,7 +45,7 @@ from posttrain.evaluation.heldout import (
     past_best,
     past_budget,
 )
-from posttrain.models.critic import CRITICS, Critic
+from posttrain.models.critic import CRITICS
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.monitoring.samples import samples_of
@@ -56,23 +55,23 @@ from posttrain.planning.work import sampled_work, text_load, with_algorithm
 from posttrain.rollouts.judges import MAY_DIFFER
 from posttrain.rollouts.measures import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
-from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.sampler import Rolled
 from posttrain.rollouts.setup import Setup, names_in, read_prompts, set_up
 from posttrain.runs.result import RunResult
 from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.training import checkpoint
-from posttrain.training.critic import CriticLoss
+from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Context, columns_of
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Learner, Loss
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
 from posttrain.training.local_learner import Frozen, learner_for
-from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
+from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
 from posttrain.training.saved import began_from, saved_model
 from posttrain.training.schedule import LearningRate, unreached
-from posttrain.training.settings import OPTIMIZERS, check_settings
+from posttrain.training.settings import check_settings
 from posttrain.training.supervised import NLL, supervised_batch
+from posttrain.training.teacher import find_teacher
 from posttrain.types import Group
 
 
@@ -110,13 +109,16 @@ class RL(OnlineOptions):
     """Pretraining corpus of ppo-ptx: a file, folder, glob or hub id with a column `text`."""
     pretraining_per_step: int = 16
     """Pretraining texts per update; each is truncated at --max-prompt-tokens."""
+    teacher: str = ""
+    """Teacher of on-policy distillation (opd): hub id, folder, run or packaged model with the policy's tokenizer."""
 
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
 START = "start"  # the policy before training, where the distance from it is told
+TEACHER_KL = "teacher_kl"  # held-out KL(policy || teacher), nats per completion
 
-# what a run begins with: draws of prompts, knobs that moved, rewards that gave a score outside 0 to 1
-_FRESH: dict[str, Any] = {"draws": 0, "adapted": {}, "unbounded": {}}
+# what a run begins with: draws of prompts, knobs that moved, rewards that gave a score outside 0 to 1, inputs' state
+_FRESH: dict[str, Any] = {"draws": 0, "adapted": {}, "unbounded": {}, "inputs": {}}
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
             with session.rollout():
                 rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
                 values = partial(sampler.state_values, draw=draws + rolled.draws)
-                context = Context(sampler.greedy_rewards, values, learner, config.temperature)
+                context = Context(sampler.greedy_rewards, values, learner, config.temperature, dict(state["inputs"]))
                 sampled = columns_of(algorithm.inputs, rolled.groups, context, samples=True)
             batch, metrics = policy_batch(
                 rolled.groups, algorithm, longest=longest, sampled=sampled, context=context, seed=seed, key=str(step)
@@ -172,7 +174,8 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
             draws += rolled.draws
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | _thrown_away(rolled)
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
-            state = {"draws": draws, "adapted": adapted, "unbounded": setup.environment.reward.unbounded}
+            unbounded = setup.environment.reward.unbounded
+            state = {"draws": draws, "adapted": adapted, "unbounded": unbounded, "inputs": context.state}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)
         _say_if_none_is_best(config, session)
@@ -184,7 +187,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
 class _Parts:
     setup: Setup
     learner: Learner
-    measured: bool  # whether evaluations say how far the policy is from where it began
+    distances: dict[str, str]  # metric of evaluations: the model whose KL from the policy it is
     pretraining: list[str]
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # what to tell the user
@@ -195,24 +198,28 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
+    teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
     setup = set_up(config, saved.where, where=lambda name: saved_model(name).where)
     if declared(algorithm, GreedyReward):
         need_group(setup.environment, 1, f"the most likely one, which {config.algorithm} compares with,")
     if states := declared(algorithm, StateValues):
         need_group(setup.environment, states.samples, "--continuations")
     model = setup.policy.model
-    renewed, measured = config.ref_sync_every > 0, setup.gold or config.kl_budget > 0
+    renewed, distances = config.ref_sync_every > 0, dict[str, str]()
     references: dict[str, Frozen] = {}
     if declared(algorithm, ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
-    if measured:
+    if teacher:
+        references[TEACHER], distances[TEACHER_KL] = teacher.load(model), TEACHER
+        setup = replace(setup, judges=setup.judges | {config.teacher: teacher.where})
+    if setup.gold or config.kl_budget:
         stays = references.get(REFERENCE) if not renewed else None
-        references[START] = stays or reference_for(model)
-    critic = _critic(config, setup.policy) if declared(algorithm, CriticValues) else None
+        references[START], distances[KL] = stays or reference_for(model), START
+    critic = critic_for(config, model) if declared(algorithm, CriticValues) else None
     learner = learner_for(config, model, setup.policy.save, critic=critic, references=references, renewed=renewed)
-    pretraining = _pretraining(config) if algorithm.extra_losses else []
+    pretraining = pretraining_texts(config) if algorithm.extra_losses else []
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
-    return _Parts(setup, learner, bool(measured), pretraining, saved.where, notes)
+    return _Parts(setup, learner, distances, pretraining, saved.where, notes)
 
 
 def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, *, measure: bool = True) -> Plan:
@@ -220,12 +227,14 @@ def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, 
     _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
     model = unloaded(config, resume)
+    where = began_from(config.model, resume).where
+    teacher = find_teacher(config.teacher, where, microbatch_tokens=config.microbatch_tokens)
     prompts = read_prompts(config, model.chat, model.shape.context)
     work = sampled_work("rl", model.shape, config, prompts.lengths, steps=config.steps)
     text = None
     if algorithm.extra_losses:
-        most = min(config.max_prompt_tokens, model.shape.context, config.microbatch_tokens)
-        lengths = [min(len(model.chat.text_ids(text)), most) for text in _pretraining(config)[:MOST_TEXTS]]
+        most, texts = longest_text(config, model.shape.context), pretraining_texts(config)[:MOST_TEXTS]
+        lengths = [min(len(model.chat.text_ids(text)), most) for text in texts]
         text = text_load(lengths, config.pretraining_per_step, config.microbatch_tokens)
     names = names_in(config.reward_model)
     compared = declared(algorithm, ReferenceLogprobs) is not None
@@ -236,17 +245,10 @@ def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, 
         critic=config.critic == "own",
         references=compared + apart,
         judges=judge_parameters(names, config.gold_model),
+        teacher=teacher.shape if teacher else None,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.steps)),
     )
     return plan_of(config, work, measure=measure)
-
-
-def _pretraining(config: RL) -> list[str]:
-    """The texts of which something can be learned."""
-    found = [text for text in load_texts(config.pretraining_dataset, seed=config.seed) if len(text.split()) > 1]
-    if not found:
-        raise UserError(f"no text in {config.pretraining_dataset} has two words or more")
-    return found
 
 
 def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -259,12 +261,14 @@ def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> st
 
 
 def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
-    """What the policy is worth on the held-out tasks and, with gold rewards or a budget of KL, how far it has gone."""
+    """What the policy is worth on the held-out tasks, and how far it is from the start or a teacher."""
     groups, found = examined(parts.setup, config, session.progress.tokens)
     session.log_heldout(groups)
-    if parts.measured:
-        found[PREFIX + KL] = distance(groups, partial(parts.learner.logprobs, model=START))
-    return found
+    distances = {
+        PREFIX + name: distance(groups, partial(parts.learner.logprobs, model=model))
+        for name, model in parts.distances.items()
+    }
+    return found | distances
 
 
 def _say_if_none_is_best(config: RL, session: Session) -> None:
@@ -291,8 +295,9 @@ def _updates(
     if session.step < _critic_warmup(algorithm):
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
     loss = PolicyLoss(algorithm, config.temperature, config.tis_cap)
-    examples = _texts(config, parts, session.step) if algorithm.extra_losses else []
-    texts = [(extra, supervised_batch(examples, seed=seed)) for extra in algorithm.extra_losses]
+    policy = parts.setup.policy
+    words = (config, parts.pretraining, policy.chat, policy.model.context, session.step)
+    texts = [(extra, supervised_batch(pretraining_examples(*words), seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
     return [_Update(loss, texts, rates)] * config.updates_per_step
 
@@ -313,28 +318,6 @@ def _thrown_away(rolled: Rolled) -> dict[str, float]:
     """What is logged of groups and episodes that are not learned from."""
     lost = {"groups/lost": rolled.lost} if rolled.lost else {}
     return {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
-
-
-def _critic(config: RL, policy: Policy) -> tuple[Critic, MasterAdamW]:
-    made = CRITICS[config.critic](policy.model)
-    optimizer = MasterAdamW(
-        made.parameters(),
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        moment_bits=OPTIMIZERS[config.optim],
-        embedding=made.embedding,
-    )
-    return made, optimizer
-
-
-def _texts(config: RL, parts: _Parts, step: int) -> list[Example]:
-    """The pretraining texts of a step, each cut at what a prompt may have; all of it but the first token is learned."""
-    model, chat = parts.setup.policy.model, parts.setup.policy.chat
-    most = min(config.max_prompt_tokens, model.context, config.microbatch_tokens)
-    seed = seed_for(config.seed, "pretraining")
-    chosen = batch_indices(len(parts.pretraining), config.pretraining_per_step, step, seed)
-    texts = [chat.text_ids(parts.pretraining[i])[:most] for i in chosen]
-    return [Example.whole(ids, (False, *[True] * (len(ids) - 1))) for ids in texts]
 
 
 def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
@@ -359,6 +342,12 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
             )
     elif (config.critic, config.critic_lr) != (RL.critic, RL.critic_lr):
         raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
+    if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
+        raise UserError(
+            f"{config.algorithm} has no teacher; leave out --teacher, or use --algorithm opd"
+            if config.teacher
+            else f"{config.algorithm} needs a teacher; pass --teacher, a model with the policy's tokenizer"
+        )
     if config.ref_sync_every and not declared(algorithm, ReferenceLogprobs):
         raise UserError(
             f"{config.algorithm} has no reference model with these hyperparameters; leave out --ref-sync-every"

@@ -24,7 +24,7 @@ _MARK = "sha256:"
 _SHORT = 12  # characters of a digest that name the folder of a copy
 CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template")
 """Options that name code or prompts: files that are copied into the run."""
-MODELS = ("model", "reward_model", "gold_model", "judge")
+MODELS = ("model", "reward_model", "gold_model", "judge", "teacher")
 """Options that name models, of which a checkpoint or a digest is all that a run keeps."""
 NAMING = (*SOURCES, *CODE, *MODELS)
 SPLIT = ("reward", "gold", "reward_model", "judge", "judge_prompt")
@@ -109,8 +109,9 @@ def _digests(text: str | None) -> list[str]:
 
 
 def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> dict[str, list[str]]:
-    """The folders of reward models, which are known by their names, by the options that name them."""
-    named = {"reward_model": _words(options.get("reward_model") or ""), "gold_model": [options.get("gold_model")]}
+    """The folders of reward models and of a teacher, known by their names, by the options that name them."""
+    named = {"reward_model": _words(options.get("reward_model") or "")}
+    named |= {option: [options.get(option) or ""] for option in ("gold_model", "teacher")}
     found = {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
     asked = [judges.get(word[_lead("judge", word) :], "") for word in _words(options.get("judge") or "")]
     return found | ({"judge": asked} if asked else {})

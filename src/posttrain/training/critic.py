@@ -1,16 +1,20 @@
-"""Critic-only loss, for warmup.
+"""Critic and its optimiser, and the critic-only loss for warmup.
 
 Shape letters: N sampled tokens of a micro-batch.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 
 from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm
 from posttrain.data.packing import PackedRow
+from posttrain.models.critic import CRITICS, Critic
+from posttrain.models.language_model import LanguageModel
 from posttrain.training.learner import CRITIC, Batch, Parts, Share
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.settings import OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,29 @@ class CriticLoss:
         length_N = batch.column("length", row, like=torch.tensor(row.rows, dtype=torch.long, device=loss_N.device))
         assert length_N is not None, "the batch has no length"
         return Share(self.algorithm.reduce(loss_N, length_N, batch.counts), per_token)
+
+
+class _Criticised(Protocol):
+    """The options that a critic needs."""
+
+    @property
+    def critic(self) -> str: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float: ...
+    @property
+    def optim(self) -> str: ...
+
+
+def critic_for(options: _Criticised, model: LanguageModel) -> tuple[Critic, MasterAdamW]:
+    """The critic of a policy that the options name, and the optimiser of its own parameters."""
+    made = CRITICS[options.critic](model)
+    optimizer = MasterAdamW(
+        made.parameters(),
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+        moment_bits=OPTIMIZERS[options.optim],
+        embedding=made.embedding,
+    )
+    return made, optimizer

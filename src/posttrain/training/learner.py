@@ -19,7 +19,7 @@ from posttrain.data.packing import Example, PackedRow
 from posttrain.models.critic import Critic
 from posttrain.models.reference import Predictions
 
-POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
+POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 """The parts of a learner. `policy` is whatever is trained first, a reward model too."""
 
 Column = Sequence[Sequence[float]]

@@ -15,7 +15,7 @@ from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
 from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy
+from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, FrozenModel
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Parts
 from posttrain.training.means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
@@ -23,7 +23,7 @@ from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
 from posttrain.training.state import Trained
 
 M = TypeVar("M")
-Frozen = FrozenCopy | AdapterOff | FrozenAdapter
+Frozen = FrozenCopy | AdapterOff | FrozenAdapter | FrozenModel
 
 
 class LocalLearner(Generic[M]):

@@ -14,16 +14,20 @@ from posttrain.algorithms.inputs import (
     Input,
     PromptKinds,
     ReferenceLogprobs,
+    SeatBaselines,
     StateValues,
     StepRewards,
+    TeacherLogprobs,
 )
 from posttrain.training.inputs import (
     critic_values,
     greedy_reward,
     prompt_kinds,
     reference_logprobs,
+    seat_baselines,
     state_values,
     step_rewards,
+    teacher_logprobs,
 )
 from posttrain.training.inputs.context import Columns, Context
 from posttrain.training.load import Load
@@ -38,6 +42,8 @@ PROVIDERS: Mapping[type[Any], ModuleType] = {
     CriticValues: critic_values,
     ReferenceLogprobs: reference_logprobs,
     StepRewards: step_rewards,
+    TeacherLogprobs: teacher_logprobs,
+    SeatBaselines: seat_baselines,
 }
 """By what is declared: a module with `SAMPLES`, whether it samples; `columns(need, groups, context)`; and
 `sampled(need, load)`, the completions that it samples besides a batch of that load."""

@@ -1,7 +1,7 @@
 """What providers may ask for. A recipe fills in what its algorithm's inputs need."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -27,12 +27,15 @@ class Context:
         state_values: continues completions from their states; what those are worth, row by row.
         learner: what the reference and the critic say.
         temperature: of the sampling.
+        state: what inputs keep from step to step, by their names, as JSON. A provider puts a new entry in the place of
+            its old one; a checkpoint has what the last finished step left.
     """
 
     greedy_rewards: Callable[[Sequence[Group]], Sequence[Mapping[str, float]]] | None = None
     state_values: Callable[[Sequence[Group], States], Sequence[StateValues]] | None = None
     learner: Learner | None = None
     temperature: float = 1.0
+    state: MutableMapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def given(part: T | None, what: str) -> T:

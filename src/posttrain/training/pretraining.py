@@ -1,0 +1,62 @@
+"""Pretraining text for an auxiliary loss: which texts, and which of them are in a step."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from posttrain.data import load_texts
+from posttrain.data.chat import ChatFormat
+from posttrain.data.order import batch_indices, seed_for
+from posttrain.data.packing import Example
+from posttrain.errors import UserError
+
+
+class PretrainingOptions(Protocol):
+    """The options that say which texts."""
+
+    @property
+    def pretraining_dataset(self) -> str:
+        """Where they are."""
+        ...
+
+    @property
+    def pretraining_per_step(self) -> int:
+        """Texts in each update."""
+        ...
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Where each text is cut."""
+        ...
+
+    @property
+    def microbatch_tokens(self) -> int:
+        """Tokens of one forward and backward pass, at most."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        ...
+
+
+def pretraining_texts(options: PretrainingOptions) -> list[str]:
+    """The texts of at least two words; raises `UserError` where there are none."""
+    found = [text for text in load_texts(options.pretraining_dataset, seed=options.seed) if len(text.split()) > 1]
+    if not found:
+        raise UserError(f"no text in {options.pretraining_dataset} has two words or more")
+    return found
+
+
+def longest_text(options: PretrainingOptions, context: int) -> int:
+    """Tokens at which texts are cut, for a model with this context."""
+    return min(options.max_prompt_tokens, context, options.microbatch_tokens)
+
+
+def pretraining_examples(
+    options: PretrainingOptions, texts: Sequence[str], chat: ChatFormat, context: int, step: int
+) -> list[Example]:
+    """The texts of a step, cut at `longest_text`; all of a text but its first token is learned."""
+    seed = seed_for(options.seed, "pretraining")
+    chosen = batch_indices(len(texts), options.pretraining_per_step, step, seed)
+    tokens = [chat.text_ids(texts[i])[: longest_text(options, context)] for i in chosen]
+    return [Example.whole(ids, (False, *[True] * (len(ids) - 1))) for ids in tokens]

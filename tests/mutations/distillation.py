@@ -1,0 +1,136 @@
+"""Faults of distillation and of self-play: a wrong sign, an average that forgets, a teacher that is not compared."""
+
+from tests.mutations import Mutation
+
+DISTILLED = "recipes/test_distillation.py"
+PLAYED = "recipes/test_self_play.py"
+
+MUTATIONS = [
+    *(
+        Mutation("algorithms/opd.py", old, new, "algorithms/test_opd.py algorithms/test_online.py")
+        for old, new in [
+            ("kl.k1(rollout.sampler_N, rollout.teacher_N)", "kl.k1(rollout.teacher_N, rollout.sampler_N)"),
+            ("kl.k1(rollout.sampler_N, rollout.teacher_N)", "kl.k3(rollout.sampler_N, rollout.teacher_N)"),
+            ("kl.k1(rollout.sampler_N, rollout.teacher_N)", "kl.k1(rollout.sampler_N, rollout.reference_N)"),
+            ("advantages_N, metrics = -kl_N", "advantages_N, metrics = kl_N.mean() - kl_N"),
+            ("kl_N.mean().item()", "kl_N.sum().item()"),
+            ("advantages_N + self.reward_coefficient *", "advantages_N - self.reward_coefficient *"),
+            ("advantages_N + self.reward_coefficient * rollout", "advantages_N + rollout"),
+            ("rollout.compare(rollout.rewards_R, leave_one_out)", "rollout.rewards_R - rollout.rewards_R.mean()"),
+            ("clip_high=self.clip", "clip_high=9.0"),
+            ("clip_low=self.clip", "clip_low=1.0"),
+            ("token_mean(values_N, counts.tokens)", "token_mean(values_N, counts.sequences)"),
+            ("return 2 if self.reward_coefficient else 1", "return 1"),
+            ("return 2 if self.reward_coefficient else 1", "return 2"),
+            ("            enough_rows(self, rollout)\n", ""),
+            ("positive(self, knob, or_zero=True)", "pass"),
+            ("if rollout.teacher_N is None or", "if"),
+            ("reward_coefficient: float = 0.0", "reward_coefficient: float = 1.0"),
+        ]
+    ),
+    *(
+        Mutation("algorithms/rae.py", old, new, "algorithms/test_rae.py algorithms/test_online.py")
+        for old, new in [
+            ("return rollout.baselines_R", "return rollout.baselines_R.mean()"),
+            ("return rollout.baselines_R", "return -rollout.baselines_R"),
+            ("SeatBaselines(self.baseline_decay)", "SeatBaselines(0.95)"),
+            ("(*super().inputs, SeatBaselines(self.baseline_decay))", "(SeatBaselines(self.baseline_decay),)"),
+            ("if not 0 < self.baseline_decay < 1:", "if not 0 <= self.baseline_decay <= 1:"),
+            ("        super().__post_init__()\n", ""),
+            ("kl_coefficient: float = 0.0", "kl_coefficient: float = 0.05"),
+            ("decay: float = 0.95", "decay: float = 0.9"),
+            ('"baseline/min": low, "baseline/max": high', '"baseline/min": high, "baseline/max": low'),
+        ]
+    ),
+    *(
+        Mutation("objectives/advantages.py", old, new, "objectives/test_advantages.py")
+        for old, new in [
+            (
+                "decay * after.get(key, 0.0) + (1 - decay) * earned",
+                "(1 - decay) * after.get(key, 0.0) + decay * earned",
+            ),
+            ("after.get(key, 0.0) + (1", "after.get(key, earned) + (1"),
+            ("after.get(key, 0.0) + (1", "before.get(key, 0.0) + (1"),
+            ("after, baselines = dict(before), ", "after, baselines = before, "),
+            ("after, baselines = dict(before), ", "after, baselines = {}, "),
+            (
+                "        after[key] = decay * after.get(key, 0.0) + (1 - decay) * earned\n"
+                "        baselines.append(after[key])\n",
+                "        baselines.append(after.get(key, 0.0))\n"
+                "        after[key] = decay * after.get(key, 0.0) + (1 - decay) * earned\n",
+            ),
+        ]
+    ),
+    *(
+        Mutation(f"training/inputs/{name}.py", old, new, "training/test_inputs.py")
+        for name, old, new in [
+            ("teacher_logprobs", "TEACHER, temperature=context.temperature", "TEACHER"),
+            ("seat_baselines", ' {seat}" for group', '" for group'),
+            ("seat_baselines", "{group.task.metadata.get('kind', '')} ", " "),
+            ("seat_baselines", "found_R, context.state[STATE] =", "found_R, _ ="),
+            ("seat_baselines", "context.state.get(STATE, {})", "{}"),
+            ("seat_baselines", "decay=need.decay", "decay=0.95"),
+        ]
+    ),
+    Mutation(
+        "training/inputs/teacher_logprobs.py",
+        "(examples_in(groups), TEACHER",
+        '(examples_in(groups), "reference"',
+        "training/test_inputs.py",
+    ),
+    *(
+        Mutation("training/teacher.py", old, new, "training/test_teacher.py")
+        for old, new in [
+            ("mine.get(token) != its.get(token)", "token not in its"),
+            ("{*mine, *its}", "mine"),
+            ("teacher.vocabulary < student.vocabulary", "teacher.vocabulary < 1"),
+            ("teacher.vocabulary < student.vocabulary", "teacher.vocabulary != student.vocabulary"),
+            ("if teacher.context < longest:", "if teacher.context < student.context:"),
+            ("if teacher.context < longest:", "if False:"),
+            ("dtype=policy.dtype", "dtype=torch.float32"),
+        ]
+    ),
+    Mutation(
+        "models/reference.py",
+        "model.network.requires_grad_(False)\n\n\ndef",
+        "pass\n\n\ndef",
+        "training/test_teacher.py",
+    ),
+    *(
+        Mutation("planning/costs.py", old, new, "planning/test_costs.py")
+        for old, new in [
+            ("self.teacher.parameters * self.itemsize", "self.shape.parameters * self.itemsize"),
+            (
+                "_multiplied(self.teacher) / _multiplied(self.shape) - 1 if",
+                "_multiplied(self.teacher) / _multiplied(self.shape) if",
+            ),
+            ("training.passes * load.tokens", "training.reads * load.tokens"),
+        ]
+    ),
+    *(
+        Mutation("recipes/rl.py", old, new, test)
+        for old, new, test in [
+            ('dict(state["inputs"])', "{}", PLAYED),
+            ('dict(state["inputs"])', 'state["inputs"]', PLAYED + "::test_a_step_that_fails_after_its_batch_was_made"),
+            (', "inputs": context.state}', "}", PLAYED),
+            (
+                "distances[TEACHER_KL] = teacher.load(model), TEACHER",
+                "distances[TEACHER_KL] = teacher.load(model), START",
+                DISTILLED,
+            ),
+            ("judges=setup.judges | {config.teacher: teacher.where}", "judges=setup.judges", DISTILLED),
+            ("teacher=teacher.shape if teacher else None", "teacher=None", DISTILLED),
+            (
+                "bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None)",
+                "False",
+                "recipes/test_rl.py::test_an_option_that_cannot_be_is_refused",
+            ),
+        ]
+    ),
+    Mutation(
+        "algorithms/catalogue.py",
+        "    models += declared(algorithm, TeacherLogprobs) is not None\n",
+        "",
+        "algorithms/test_catalogue.py",
+    ),
+]

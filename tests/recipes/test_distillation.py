@@ -1,0 +1,115 @@
+"""On-policy distillation through `posttrain rl`: a student comes near its teacher; some are refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.algorithms.opd import OPD
+from posttrain.errors import UserError
+from posttrain.monitoring import read_run
+from posttrain.recipes import rl
+from posttrain.recipes.rl import RL
+from posttrain.rollouts.sampler import Sampler
+from posttrain.runs.inputs import InputsChanged
+from tests.recipes.folders import model_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("distillation")
+    model_folder(where / "student")
+    model_folder(where / "teacher", seed=1)
+    for name, first in (("tasks", 0), ("heldout", 8)):
+        rows = [{"prompt": f"{i}?", "answer": ""} for i in range(first, first + 8)]
+        (where / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return where
+
+
+def config(folder: Path, **changes: Any) -> RL:
+    common = {"prompts_per_step": 4, "completions_per_prompt": 4, "steps": 2, "max_new_tokens": 8, "reward": "length"}
+    common |= {"lr": 1e-2, "warmup_steps": 0, "precision": "float32", "teacher": str(folder / "teacher")}
+    common |= {"eval_every": 10, "eval_dataset": str(folder / "heldout.jsonl")}
+    dataset, model = str(folder / "tasks.jsonl"), str(folder / "student")
+    return RL(dataset=dataset, model=model, algorithm="opd", **(common | changes))
+
+
+MANY = {"prompts_per_step": 8, "completions_per_prompt": 8, "eval_every": 20}  # a sampled token's KL is a noisy one
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return read_run(run).metrics
+
+
+def test_a_student_comes_near_its_teacher_on_prompts_that_it_did_not_train_on(folder, tmp_path):
+    found = rows(rl.run(config(folder, steps=60, **MANY), OPD(), output=tmp_path / "run", quiet=True).run)
+    heldout = [row["evaluation/teacher_kl"] for row in found if "evaluation/teacher_kl" in row]
+    assert len(heldout) == 4 and heldout[-1] < 0.6 * heldout[0]
+    trained = [row["groups/teacher_kl"] for row in found if "groups/teacher_kl" in row]
+    assert trained[0] > 0.5 and sum(trained[-3:]) / 3 < 0.5 * trained[0]
+
+
+def test_a_teacher_that_is_the_policy_teaches_nothing_at_first(folder, tmp_path):
+    options = config(folder, teacher=str(folder / "student"), steps=1, eval_every=1, temperature=0.7)
+    first = rows(rl.run(options, OPD(), output=tmp_path / "run", quiet=True).run)
+    assert first[0]["evaluation/teacher_kl"] == pytest.approx(0.0, abs=1e-4)
+    assert first[1]["groups/teacher_kl"] == pytest.approx(0.0, abs=1e-5)  # at the temperature of the sampling
+    assert first[1]["grad_norm"] < 1e-4
+
+
+def test_a_run_may_teach_and_an_adapter_may_learn(folder, tmp_path):
+    pytest.importorskip("peft")
+    taught = rl.run(config(folder), OPD(), output=tmp_path / "teacher", quiet=True).run
+    options = config(folder, teacher=str(taught), lora_rank=2)
+    done = rl.run(options, OPD(), output=tmp_path / "student", quiet=True)
+    assert done.steps == 2 and rows(done.run)[-1]["groups/teacher_kl"] != 0
+
+
+def test_a_resumed_run_refuses_another_teacher(folder, tmp_path):
+    teacher = model_folder(tmp_path / "teacher", seed=1)
+    options = config(folder, teacher=str(teacher), eval_every=0, eval_dataset="")
+    run = rl.run(options, OPD(), output=tmp_path / "run", quiet=True).run
+    assert "teacher" in read_run(run).environment["inputs"]
+    model_folder(teacher, seed=2)
+    with pytest.raises(InputsChanged, match="what --teacher reads has changed"):
+        rl.run(replace(options, steps=3), OPD(), resume=run, quiet=True)
+
+
+def other_words(folder: Path) -> None:
+    """Two tokens change places."""
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    file.write_text(json.dumps(tokenizer))
+
+
+def test_a_teacher_that_cannot_be_compared_is_refused_before_anything_is_sampled(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Sampler, "roll_out", lambda *a, **k: pytest.fail("sampled"))
+    other = model_folder(tmp_path / "other", seed=1)
+    other_words(other)
+    shorter = model_folder(tmp_path / "shorter", seed=1, context=64)
+    for teacher, what in (
+        (
+            other,
+            r"another tokenizer than the policy: 2 of \d+ tokens differ, such as 'a' \(\d+ in the policy's, \d+ in",
+        ),
+        (shorter, r"reads 64 tokens at most, and a prompt with its completion may have 256"),
+    ):
+        options = config(folder, teacher=str(teacher))
+        with pytest.raises(UserError, match=what):
+            rl.run(options, OPD(), output=tmp_path / "refused", quiet=True)
+        with pytest.raises(UserError, match=what):
+            rl.dry_run(options, OPD(), measure=False)
+    assert not (tmp_path / "refused").exists()
+    with pytest.raises(UserError, match=r"no model"):
+        rl.run(config(folder, teacher=str(tmp_path / "nowhere")), OPD(), output=tmp_path / "refused", quiet=True)
+
+
+def test_a_plan_counts_the_teacher(folder):
+    plan = rl.dry_run(config(folder), OPD(), measure=False)
+    held = plan.training.held()
+    assert held["teacher"] == plan.training.shape.parameters * 4 and plan.training.reads == 1
+    assert plan.training.passes == 1.0
