@@ -10,7 +10,7 @@ import contextvars
 import math
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -58,6 +58,21 @@ async def without_exit(answer: Awaitable[T]) -> T:
         return await answer
     except (SystemExit, KeyboardInterrupt) as error:
         raise RuntimeError(repr(error)) from error
+
+
+async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of coroutines that run at the same time, in order; the first failure cancels the others.
+
+    Not a `TaskGroup`, which would wrap the one cause in a group of exceptions.
+    """
+    running = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*running)
+    except BaseException:
+        for other in running:
+            other.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        raise
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -5,6 +5,14 @@ from tests.mutations import Mutation
 REWARD, GROUPS = "rewards/test_reward.py", "rewards/test_groups.py"
 
 _FAULTS = {
+    ("background.py", "rewards/test_background.py"): [("            other.cancel()\n", "            pass\n")],
+    ("rewards/custom.py", "examples/test_court.py"): [
+        ("if not isinstance(value, Mapping):", "if True:"),
+        ("if one is None else self._score(episode, one)", "if one is None else Score(1.0)"),
+    ],
+    ("rewards/reward.py", "examples/test_court.py"): [
+        ("if other := [seat for seat in by_seat if episode.views and seat not in episode.views]:", "if other := []:"),
+    ],
     ("rewards/reward.py", REWARD): [
         (
             "return [[next(returned) for _ in group.episodes] for group in groups]",
@@ -39,7 +47,7 @@ _FAULTS = {
         ("else not isinstance(reward, EpisodeReward)", "else False"),
     ],
     ("rewards/custom.py", GROUPS): [
-        ("return list(await gather(*(self._compared(group) for group in groups)))", "pass"),
+        ("return await all_of(self._compared(group) for group in groups)", "pass"),
         ("with scoring(self.name, group.episodes[0]):", "if True:"),
         ("    async def unreadable(self", "    async def unread(self"),
         ('if self.mode == "group":', "if False:"),

@@ -66,7 +66,6 @@ MUTATIONS = [
             ("weight * score.total", "weight + score.total"),
             ("weight * score.total", "score.total"),
             ("score.total for", "abs(score.value) for"),
-            ("other.cancel()", "pass"),
             ("if names.count(name) > 1", "if names.count(name) > 2"),
             ('("mean", "std", "length_correlation")', '("mean",)'),
             ("partial(NumberVerifier, last_number=True,", "partial(NumberVerifier, last_number=False,"),
@@ -110,7 +109,7 @@ MUTATIONS = [
             ("ours |= {plural", "{plural"),
             ("if p.default is p.empty)", "if True)"),
             (
-                "list(await gather(*(self._score_one(episode) for episode in episodes)))",
+                "await all_of(self._score_one(episode) for episode in episodes)",
                 "[await self._score_one(e) for e in episodes]",
             ),
             ('hasattr(value, "__float__")', "isinstance(value, float)"),

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from posttrain.background import DidNotFinish, in_thread, run_apart
+from posttrain.background import DidNotFinish, all_of, in_thread, run_apart
 
 
 def test_a_coroutine_that_blocks_is_given_up_and_the_next_call_is_served():
@@ -40,6 +40,28 @@ def test_a_coroutine_that_only_waits_is_cancelled_at_its_time_limit():
     with pytest.raises(DidNotFinish):
         asyncio.run(run_apart("waiting", waits(), 0.05))
     assert cancelled.wait(5)
+
+
+def test_the_first_failure_cancels_the_others_and_is_raised_as_it_is():
+    ended = []
+
+    async def waits(number):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(number)
+
+    async def fails():
+        await asyncio.sleep(0.01)
+        raise ValueError("mine")
+
+    async def quick(number):
+        return number
+
+    with pytest.raises(ValueError, match="mine"):
+        asyncio.run(all_of([waits(0), fails(), waits(1)]))
+    assert ended == [0, 1]
+    assert asyncio.run(all_of(quick(number) for number in range(3))) == [0, 1, 2]
 
 
 def test_cancelling_the_caller_cancels_the_coroutine():

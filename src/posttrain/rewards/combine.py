@@ -1,6 +1,5 @@
 """Weighted combinations of named rewards."""
 
-import asyncio
 import math
 import re
 import shlex
@@ -9,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
+from posttrain.background import all_of
 from posttrain.errors import UserError, unknown
 from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.context import RewardContext
@@ -156,19 +156,10 @@ class Weighted:
         Raises:
             RewardError: any of them failed; see `score_all`.
         """
-        asked = [
-            asyncio.ensure_future(
-                score_all(reward, groups, timeout_s=math.inf if getattr(reward, "patient", False) else self.timeout_s)
-            )
+        columns = await all_of(
+            score_all(reward, groups, timeout_s=math.inf if getattr(reward, "patient", False) else self.timeout_s)
             for reward, _ in self.parts
-        ]
-        try:
-            columns = await asyncio.gather(*asked)
-        except BaseException:
-            for other in asked:
-                other.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-            raise
+        )
         names = list(self.weights)
         return [
             [dict(zip(names, row, strict=True)) for row in zip(*of_group, strict=True)]

@@ -27,7 +27,8 @@ the last thing that the assistant said. A function that needs the conversation t
 
 Parameters may be left out, in any order. One that is none of these words is a column of the data; `**columns` gets
 those that every task of the batch has. The function returns a number, a bool or a Score, or a list of them for a batch
-or a group, in which None says that the reward does not apply to a completion. It may be `async`. A function that is not
+or a group, in which None says that the reward does not apply to a completion. In place of each there may be a mapping
+from seats to scores, where an environment has several. It may be `async`. A function that is not
 runs in a thread, so that a hang hits the time limit.
 
 What else is known of a function is declared above it:
@@ -41,18 +42,17 @@ TRL's `log_extra` and `log_metric` may be called and log nothing. Its `trainer_s
 import inspect
 import json
 import math
-from asyncio import gather
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, cast
 
 from posttrain import user_code
-from posttrain.background import in_thread, without_exit
+from posttrain.background import all_of, in_thread, without_exit
 from posttrain.errors import RewardError, UserError, unknown
 from posttrain.rewards.context import RewardContext
 from posttrain.rewards.reward import ROLES, scoring
-from posttrain.types import Episode, EpisodeGroup, Message, Score, Task
+from posttrain.types import Episode, EpisodeGroup, Message, Score, SeatScores, Task
 
 _PLURALS = {
     "completion": "completions",
@@ -166,8 +166,8 @@ class CustomReward:
         """Nothing: which answers a function can read is not known before it is asked about a completion."""
         return [""] * len(tasks)
 
-    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[Score]]:
-        """For each group one score per episode.
+    async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
+        """For each group one score per episode, or one for each seat that the function names.
 
         Raises:
             RewardError: the function raised, or returned something that is not a finite number within its bounds; or it
@@ -175,18 +175,18 @@ class CustomReward:
         """
         if self.mode == "group":
             if inspect.iscoroutinefunction(self.function):
-                return list(await gather(*(self._compared(group) for group in groups)))
+                return await all_of(self._compared(group) for group in groups)
             return [await self._compared(group) for group in groups]
         episodes = [episode for group in groups for episode in group.episodes]
         scores = iter(await self._score_episodes(episodes) if episodes else [])
         return [[next(scores) for _ in group.episodes] for group in groups]
 
-    async def _compared(self, group: EpisodeGroup) -> list[Score]:
+    async def _compared(self, group: EpisodeGroup) -> list[SeatScores]:
         with scoring(self.name, group.episodes[0]):
             columns = self._columns(group.episodes)
             return self._scores(group.episodes, await self._call({**columns, "group": group}))
 
-    async def _score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+    async def _score_episodes(self, episodes: Sequence[Episode]) -> list[SeatScores]:
         if self.mode == "batch":
             try:
                 returned = await self._call(self._columns(episodes))
@@ -196,14 +196,14 @@ class CustomReward:
                 raise
             return self._scores(episodes, returned)
         if inspect.iscoroutinefunction(self.function):
-            return list(await gather(*(self._score_one(episode) for episode in episodes)))
+            return await all_of(self._score_one(episode) for episode in episodes)
         return [await self._score_one(episode) for episode in episodes]
 
-    async def _score_one(self, episode: Episode) -> Score:
+    async def _score_one(self, episode: Episode) -> SeatScores:
         with scoring(self.name, episode):
             columns = self._columns([episode])
             returned = await self._call({key: values[0] for key, values in columns.items()})
-            return self._score(episode, returned)
+            return self._seat_scores(episode, returned)
 
     async def _call(self, arguments: Mapping[str, Any]) -> object:
         arguments = {**arguments, **{name: _log_nothing for name in _LOGS if name in self.parameters}}
@@ -247,7 +247,7 @@ class CustomReward:
         }
         return metadata | given
 
-    def _scores(self, episodes: Sequence[Episode], returned: object) -> list[Score]:
+    def _scores(self, episodes: Sequence[Episode], returned: object) -> list[SeatScores]:
         if not hasattr(returned, "__iter__"):
             raise RewardError(
                 f"reward '{self.name}' takes a batch and must return a list of {len(episodes)} numbers; got "
@@ -260,9 +260,17 @@ class CustomReward:
                 f"(first task {episodes[0].task.id!r})"
             )
         return [
-            Score.not_applicable() if value is None else self._score(episode, value)
+            Score.not_applicable() if value is None else self._seat_scores(episode, value)
             for episode, value in zip(episodes, values, strict=True)
         ]
+
+    def _seat_scores(self, episode: Episode, value: object) -> SeatScores:
+        if not isinstance(value, Mapping):
+            return self._score(episode, value)
+        by_seat = cast(Mapping[str, object], value)
+        return {
+            seat: Score.not_applicable() if one is None else self._score(episode, one) for seat, one in by_seat.items()
+        }
 
     def _score(self, episode: Episode, value: object) -> Score:
         score = value if isinstance(value, Score) else None

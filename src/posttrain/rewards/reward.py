@@ -220,6 +220,11 @@ def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[S
 def _checked_one(name: str, episode: Episode, value: object) -> SeatScores:
     if isinstance(value, Mapping):
         by_seat = cast(Mapping[str, object], value)
+        if other := [seat for seat in by_seat if episode.views and seat not in episode.views]:
+            raise RewardError(
+                f"reward '{name}' scores a seat '{other[0]}' on {_tasks([episode])}; its seats are "
+                f"{', '.join(episode.views)}"
+            )
         return {seat: _checked_score(name, episode, score, seat) for seat, score in by_seat.items()}
     return _checked_score(name, episode, value)
 

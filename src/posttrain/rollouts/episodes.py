@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from posttrain.background import loop_of
+from posttrain.background import all_of, loop_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.environments.env import Environment, Seat, trained_seats
@@ -180,14 +180,7 @@ async def _play_all(
             asks.leave()
 
     asks.enter(len(tasks))
-    running = [asyncio.ensure_future(play_one(number)) for number in range(len(tasks))]
-    try:  # not a TaskGroup: it would wrap the one cause in a group of exceptions
-        return await asyncio.gather(*running)
-    except BaseException:
-        for other in running:
-            other.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        raise
+    return await all_of(play_one(number) for number in range(len(tasks)))
 
 
 def _may_pass(error: BaseException) -> bool:
