@@ -35,6 +35,7 @@ from posttrain.training.inputs import context
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.types import Score
 from tests.data.families import of_family
+from tests.matrix.families import save_family
 from tests.recipes.folders import model_folder
 
 resume_module = sys.modules[compare.__module__]  # the package has an item of the same name
@@ -58,6 +59,13 @@ def test_a_right_trainer_passes(folder, name, precision):
     item = checked(folder, name, precision)
     assert item.passed, item.detail
     assert item.measured <= item.bound and item.name == name
+
+
+@pytest.mark.parametrize("family", ["Qwen3", "Gemma 3", "Mixtral"])
+def test_a_right_trainer_passes_on_other_families(family, tmp_path):
+    model = str(save_family(family, tmp_path / "model"))
+    failed = [item.detail for item in (checked(model, name) for name in QUICK) if not item.passed]
+    assert not failed
 
 
 def without_temperature(monkeypatch):

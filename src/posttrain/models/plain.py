@@ -18,10 +18,11 @@ from posttrain.models.language_model import LanguageModel
 
 
 def float64_copy(model: LanguageModel) -> PreTrainedModel:
-    """A copy of the network in float64, which takes its attention from transformers."""
+    """A copy of the network in float64, with the attention and the experts of transformers, in their plain form."""
     network = copy.deepcopy(model.network)
     use_lean_forms(network, on=False)
     network.set_attn_implementation("eager")
+    network.set_experts_implementation("eager")  # grouped products of experts know no float64
     return network.double().eval()
 
 
