@@ -72,4 +72,7 @@ def need_group(environment: ScoredEnvironment, size: int, what: str) -> None:
         UserError: they are smaller than the rewards need; `what` says where the number is from.
     """
     if size < environment.min_group:
-        raise UserError(f"a reward compares {environment.min_group} or more completions of a task; {what} gives {size}")
+        raise UserError(
+            f"reward '{environment.reward.most_compared}' compares {environment.min_group} or more completions of a task; "
+            f"{what} gives {size}"
+        )

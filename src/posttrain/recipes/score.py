@@ -165,7 +165,8 @@ def run(config: ScoreCompletions, *, quiet: bool = False) -> ScoreResult:
             scores = finish(environment.score([group for group, _ in some]))
             for (group, places), of_group in zip(some, scores, strict=True):
                 shown = [of_seat(scores, "") for scores in of_group]
-                scored = [Scored(group.task.id, environment.total(s), s) for s in shown]
+                ids = [episode.task.id for episode in group.episodes]
+                scored = [Scored(name, environment.total(s), s) for name, s in zip(ids, shown, strict=True)]
                 found |= zip(places, scored, strict=True)
             mean = _mean(row.total for row in found.values() if not math.isnan(row.total))
             progress.step(len(found), **({} if mean is None else {"reward": mean}))
@@ -189,8 +190,8 @@ def _groups(episodes: Sequence[Episode], reward: Weighted) -> list[tuple[Episode
     for rows in places.values():
         if len(rows) < reward.min_group:
             raise UserError(
-                f"a reward compares {reward.min_group} or more completions of a task; row {rows[0] + 1} has "
-                f"{len(rows)} with its prompt and answer"
+                f"reward '{reward.most_compared}' compares {reward.min_group} or more completions of a task; row "
+                f"{rows[0] + 1} has {len(rows)} with its prompt and answer"
             )
     return [
         (EpisodeGroup(episodes[rows[0]].task, tuple(episodes[row] for row in rows)), rows) for rows in places.values()

@@ -111,6 +111,11 @@ class Weighted:
         return max(min_group_of(reward) for reward, _ in self.parts)
 
     @property
+    def most_compared(self) -> str:
+        """The reward that needs the largest group."""
+        return max((reward for reward, _ in self.parts), key=min_group_of).name
+
+    @property
     def compares(self) -> bool:
         """Whether what an episode earns may depend on the others of its group."""
         return any(compares(reward) for reward, _ in self.parts)
