@@ -2,9 +2,9 @@
 
     python -m tests.recipes.kills [--kills 20] [--seed 0] [NAME ...]
 
-Each run is killed again and again until it has been killed so often, and then left to end: metrics, samples and the last
-checkpoint must be equal. It takes about ten minutes for each recipe on one core, and is no part of the test suite, which
-kills some runs once (`tests/contract/test_kill.py`).
+Each run is killed and resumed until it has been killed so often, and then left to end: metrics, samples and the last
+checkpoint must be equal. This takes about five minutes for each recipe on one core, and is no part of the test suite,
+which kills some runs once (`tests/contract/test_kill.py`).
 """
 
 import argparse
@@ -52,7 +52,8 @@ RECIPES = {
     "sft": "sft --dataset rows.jsonl --steps 8 --examples-per-step 2",
     "preference": "preference --dataset pairs.jsonl --steps 8 --pairs-per-step 2",
     "reward-model": "reward-model --dataset pairs.jsonl --steps 8 --pairs-per-step 2",
-    "reward-model-attributes": "reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --steps 8 --pairs-per-step 4",
+    "reward-model-attributes": "reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --steps 8 "
+    "--pairs-per-step 4",
     "rl": f"rl {SAMPLED} --steps 8 --max-new-tokens 6",
     "rl-turns": "rl --environment letters.py:Letters --steps 8 --max-new-tokens 6 --prompts-per-step 2",
     "online-preference": f"online-preference {SAMPLED} --rounds 8 --pairs-per-step 2 --max-new-tokens 6",

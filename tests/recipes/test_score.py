@@ -93,7 +93,7 @@ def test_rows_of_one_prompt_and_answer_are_compared_wherever_they_stand(tmp_path
     assert [row.id for row in found.rows] == [f"r{i}" for i in range(6)]
     assert [row.scores["vote"].value for row in found.rows] == pytest.approx([2 / 3, 1 / 3, 1 / 3, 2 / 3, 2 / 3, 2 / 3])
     alone = write(tmp_path / "alone.jsonl", [*rows, {"prompt": "!", "completion": "a", "answer": "1"}])
-    with pytest.raises(UserError, match="reward 'vote' compares 2 or more .*; row 7 has 1 with its prompt and answer"):
+    with pytest.raises(UserError, match=r"reward 'vote' compares 2 or more .*; row 7 has 1 with its prompt and answer"):
         run(ScoreCompletions(alone, f"{tmp_path / 'vote.py'}:vote"), quiet=True)
 
 

@@ -73,6 +73,6 @@ def need_group(environment: ScoredEnvironment, size: int, what: str) -> None:
     """
     if size < environment.min_group:
         raise UserError(
-            f"reward '{environment.reward.most_compared}' compares {environment.min_group} or more completions of a task; "
-            f"{what} gives {size}"
+            f"reward '{environment.reward.most_compared}' compares {environment.min_group} or more completions of a "
+            f"task; {what} gives {size}"
         )
