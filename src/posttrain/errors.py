@@ -1,5 +1,6 @@
 """Errors that a person can act on. Each says in one line what was given, what was expected, and what to type."""
 
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -60,6 +61,12 @@ def described(error: BaseException) -> str:
         ("KeyError: 'a'", 'AssertionError')
     """
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """` (file.py:12)`: the line that raised an error; "" where it was never raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def unknown(kind: str, given: str, known: Iterable[str], *, see: str = "") -> UserError:

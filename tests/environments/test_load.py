@@ -35,6 +35,11 @@ class Plain(Environment):
             raise UserError("give a count above 0")
 
 
+class Seated(Environment):
+    seats = ("one", "two")
+    trained = ("one", "tow")
+
+
 def function():
     return Game()
 """
@@ -66,6 +71,7 @@ def test_arguments_are_read_as_the_types_of_the_parameters():
         ("game.py:Gme", "", "did you mean 'Game'"),
         ("game.py:function", "", "is no subclass of posttrain.environments.Environment; write class function("),
         ("nowhere.py:Game", "", "nowhere.py"),
+        ("game.py:Seated", "", "unknown trained seat of the environment 'game.py:Seated': 'tow'; did you mean 'two'?"),
         ("game.py:Game", "cuont=3", "'cuont'; did you mean 'count'? There are: count, fast, given, name, share"),
         ("game.py:Game", "hidden=3", "unknown argument of the environment 'game.py:Game': 'hidden'"),
         (

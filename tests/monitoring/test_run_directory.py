@@ -41,6 +41,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         "answer": "4",
         "stop_reason": "",
         "model": "",
+        "seat": "",
     }
     assert found.samples[3]["completion"] == "\ud800" and found.samples[3]["step"] == 2
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from posttrain.monitoring.samples import samples_of
 from posttrain.types import Group, Message, Score, StopReason, Task, Trajectory, Turn
 
@@ -20,3 +22,12 @@ def test_each_completion_is_a_sample_with_its_own_rewards() -> None:
 def test_only_the_first_of_each_group_are_taken() -> None:
     groups = [group("a", 1, ["x", "y", "z"]), group("b", 2, ["u", "v", "w"])]
     assert [sample.completion for sample in samples_of(groups, per_group=2)] == ["x", "y", "u", "v"]
+
+
+def test_of_several_seats_all_rows_of_an_episode_are_taken_and_named() -> None:
+    both = replace(group("a", 1, ["x", "y", "z", "u"]), seats=("one", "two") * 2, episodes=(0, 0, 1, 1))
+    found = [(sample.completion, sample.seat) for sample in samples_of([both], per_group=1)]
+    assert found == [("x", "one"), ("y", "two")]
+    assert len(list(samples_of([both]))) == 4
+    alone = replace(both, seats=("one",) * 4, episodes=(0, 1, 2, 3))
+    assert [(sample.completion, sample.seat) for sample in samples_of([alone], per_group=1)] == [("x", "")]

@@ -3,6 +3,7 @@
 from tests.mutations import Mutation
 
 MUTATIONS = [
+    Mutation("errors.py", "frames[-1].filename", "frames[0].filename", "rewards/test_reward.py"),
     *(
         Mutation("rewards/reward.py", old, new, "rewards/test_reward.py")
         for old, new in [
@@ -23,7 +24,6 @@ MUTATIONS = [
             ),
             ("names[:3]", "names[:2]"),
             ("len(names) - 3} more", "len(names)} more"),
-            ("frames[-1].filename", "frames[0].filename"),
             ("_tasks([episode])}; expected a finite number", "_tasks(episodes)}; expected a finite number"),
         ]
     ),

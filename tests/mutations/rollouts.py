@@ -165,7 +165,8 @@ MUTATIONS = [
             ("[group for group in found if not group.lost]", "found"),
             ("if found and not whole and draw + drawn == 0:", "if False:"),
             ("if found and not whole and draw + drawn == 0:", "if found and not whole:"),
-            ("len(sampled) - len(groups) - lost", "len(sampled) - len(groups)"),
+            ("len(sampled) - len(kept) - lost", "len(sampled) - len(kept)"),
+            ("len(sampled) - len(kept) - lost", "len(sampled) - len(groups) - lost"),
             ("lost += len(found) - len(whole)", "pass"),
             ("if lost := [group for group in found if group.lost]:", "if lost := []:"),
         ]

@@ -242,6 +242,31 @@ def test_demonstrations_of_an_environment_are_learned(posttrain, model):
     assert any("assistant: ab\nuser: More 0.\nassistant: cd" in sample["completion"] for sample in samples("played"))
 
 
+def test_an_evaluation_says_what_it_lost_and_stops_above_a_share(posttrain, model, capsys):
+    play = ["evaluate", "--environment", "game.py:Letters", "--environment-args", "fails=heldout-1", "--model", model]
+    play += ["--samples", "2", "--max-new-tokens", "6", "--quiet"]
+    code, err = posttrain(*play)
+    assert code == 1 and "2 of 12 episodes failed (2 KeyError), more than a share of 0.1" in err and "game.py:" in err
+    assert main([*play, "--max-lost", "0.5", "--output", "run"]) == 0
+    said = capsys.readouterr().out
+    assert "on game.py:Letters" in said
+    assert "note: 2 of 12 episodes failed (2 KeyError) and are in no denominator" in said
+    (row,) = read_run(Path("run")).metrics
+    assert (row["episodes/lost"], row["episodes/lost/KeyError"]) == (2, 2)
+    code, err = posttrain(*play, "--environment-args", "after=-1", "--max-lost", "1")
+    assert code == 1 and "episodes failed" in err and "no task has enough of them left" in err
+    assert "--max-lost must be a fraction" in posttrain(*play, "--max-lost", "2")[1]
+
+
+def test_demonstrations_that_are_no_messages_are_refused(posttrain, model):
+    Path("wrong.py").write_text(
+        "from game import Letters\n\nclass Wrong(Letters):\n    def demonstrations(self, seed):\n"
+        "        return [[{'role': 'user', 'content': 'a'}]]\n"
+    )
+    code, err = posttrain("sft", "--environment", "wrong.py:Wrong", "--model", model, "--quiet")
+    assert code == 2 and "wrong.py:Wrong.demonstrations returned conversations with a dict; expected" in err
+
+
 @pytest.mark.parametrize("command", ["rl", "online-preference", "evaluate", "best-of-n", "sft"])
 @pytest.mark.parametrize(
     ("words", "said"),

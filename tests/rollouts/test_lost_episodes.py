@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from posttrain.environments import Environment
 from posttrain.errors import EpisodeError, PosttrainError, UserError
 from posttrain.rollouts.episodes import Lost, opened, play, sample_groups
 from posttrain.rollouts.measures import lost_metrics
 from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.types import Outcome
 from tests.rollouts.conversations import CHAT, Quiz, players, question, scored
 
 (STOP,) = CHAT.tokenizer.encode("<|im_end|>", add_special_tokens=False)
@@ -140,3 +142,28 @@ def test_an_environment_that_cannot_open_is_not_closed():
     with pytest.raises(OSError, match="no such server"), opened(environment):
         pass
     assert not environment.closed
+
+
+def test_groups_beyond_what_a_step_wants_count_as_thrown_away():
+    tasks = [question(name) for name in "abcd"]
+    draws = iter([False, True, True, True, True, True, True, True])
+    rolled = Sampler(scored(Quiz()), tasks, players(engine()), 4, 2, seed=0).roll_out(
+        0, lambda rewards: next(draws), max_refills=3
+    )
+    assert (len(rolled.sampled), len(rolled.groups), rolled.thrown_away, rolled.draws) == (8, 4, 4, 2)
+
+
+class Duel(Environment):
+    """Says what the first seat earned alone."""
+
+    seats = trained = ("first", "second")
+
+    async def play(self, task, seats, seed):
+        for seat in seats.values():
+            await seat.turn(task.prompt)
+        return Outcome({"first": 1.0})
+
+
+def test_an_outcome_that_leaves_out_a_trained_seat_is_said_to_with_its_line():
+    with pytest.raises(EpisodeError, match=r"and not what second did, which is trained \(.*\.py:\d+\)"):
+        sample_groups(scored(Duel()), [question()], players(engine()), completions_per_prompt=2, seed=0)

@@ -75,3 +75,16 @@ def test_what_is_lost_or_does_not_apply_is_in_no_mean():
     assert found["accuracy"] == 0.5 and found["tokens"] == 6 and "reward/length_correlation" not in found
     nothing = rollout_metrics([group([math.nan], [{"right": none}], Trajectory((turn([1, 2]),)))], "right")
     assert nothing["lost"] == 1 and not {"reward/mean", "reward/right", "accuracy", "unparsed"} & nothing.keys()
+
+
+def test_rewards_of_several_seats_are_told_apart():
+    one = Trajectory((turn([1]),))
+    rewards, seats = (1.0, -1.0, 1.0, -1.0, math.nan, 3.0), ("a", "b") * 3
+    groups = [Group(Task(()), (one,) * 6, rewards, ({},) * 6, seats, (0, 0, 1, 1, 2, 2))]
+    found = rollout_metrics(groups, "")
+    assert {k: v for k, v in found.items() if k.startswith("seats/")} == {
+        "seats/a/reward": 1.0,
+        "seats/b/reward": 1 / 3,
+    }
+    alone = rollout_metrics([Group(Task(()), (one,) * 2, (1.0, 0.0), ({},) * 2, ("a", "a"), (0, 1))], "")
+    assert not [name for name in alone if name.startswith("seats/")]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from posttrain.environments.env import Environment
+from posttrain.environments.env import Environment, trained_seats
 from posttrain.errors import UserError, described, unknown
 from posttrain.user_code import load
 
@@ -35,11 +35,14 @@ def load_environment(name: str, arguments: str = "") -> Environment:
         )
     given = _read(name, found, arguments)
     try:
-        return found(**given)
+        made = found(**given)
     except UserError:
         raise
     except Exception as error:
         raise UserError(f"the environment '{name}' cannot be made: {described(error)}") from error
+    if other := [seat for seat in trained_seats(made) if seat not in made.seats]:
+        raise unknown(f"trained seat of the environment '{name}':", other[0], made.seats)
+    return made
 
 
 def _installed(name: str) -> Any:

@@ -25,6 +25,7 @@ class Sample:
         answer: what would have been right, where that is known.
         stop_reason: why the completion ended.
         model: who said it, in runs that ask several.
+        seat: whose words they are, where several seats are trained.
     """
 
     prompt: str
@@ -34,6 +35,7 @@ class Sample:
     answer: str = ""
     stop_reason: str = ""
     model: str = ""
+    seat: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,14 @@ from posttrain.types import Group
 
 
 def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: str = "") -> Iterator[Sample]:
-    """One sample per completion, or the first `per_group` of each group."""
+    """One sample per row: of each group all, or those of its first `per_group` episodes."""
     for group in groups:
         prompt = "\n".join(f"{m.role}: {m.text}" for m in group.task.prompt)
-        scored = zip(group.trajectories, group.rewards, group.scores, strict=True)
-        for row, (trajectory, reward, scores) in enumerate(list(scored)[:per_group]):
+        numbers = group.episodes or tuple(range(len(group.trajectories)))
+        shown = list(dict.fromkeys(numbers))[:per_group]
+        seats = group.seat_names if len(set(group.seat_names)) > 1 else ("",) * len(numbers)
+        for row in (row for row, number in enumerate(numbers) if number in shown):
+            trajectory, reward, scores = group.trajectories[row], group.rewards[row], group.scores[row]
             yield Sample(
                 prompt=prompt,
                 completion=_said(group, row),
@@ -21,6 +24,7 @@ def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: 
                 answer="" if group.task.answer is None else str(group.task.answer),
                 stop_reason=str(trajectory.stop_reason),
                 model=model,
+                seat=seats[row],
             )
 
 

@@ -10,6 +10,7 @@ out: judging by anything but the outcome; the other rewards are kept with each s
 """
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
-from posttrain.errors import DataError, UserError
+from posttrain.errors import DataError, EpisodeError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination, numbers, percent
 from posttrain.evaluation.intervals import pass_at_interval
@@ -40,10 +41,10 @@ from posttrain.monitoring import (
     write_report,
 )
 from posttrain.monitoring.samples import samples_of
-from posttrain.rollouts.episodes import Players, opened, sample_groups
+from posttrain.rollouts.episodes import Players, none_left, opened, sample_groups
 from posttrain.rollouts.fitting import fitting
 from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
-from posttrain.rollouts.measures import SOLVED
+from posttrain.rollouts.measures import SOLVED, lost_metrics
 from posttrain.rollouts.options import JudgeOptions
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.rollouts.setup import refuse_unreadable
@@ -80,7 +81,9 @@ class Evaluate(JudgeOptions):
     """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without --dataset, its own
     held-out tasks; without --reward, its own reward."""
     environment_args: str = ""
-    """Arguments of the environment, such as "highest=100 max_turns=6"."""
+    """Arguments of the environment, such as "size=100 max_turns=6"."""
+    max_lost: float = 0.1
+    """Maximum fraction of failed episodes; above it the evaluation stops. Failed episodes are in no denominator."""
     greedy: bool = False
     """Greedy decoding, one completion per task. No sampling unless --samples is given."""
     samples: int | None = None
@@ -159,7 +162,7 @@ class EvaluateResult:
 
     def lines(self) -> list[str]:
         """The same in words."""
-        found = [f"{self.model.model} on {self.config.dataset}", *self.model.lines()]
+        found = [f"{self.model.model} on {self.config.dataset or self.config.environment}", *self.model.lines()]
         if self.baseline is not None:
             found += [f"{self.baseline.model} on the same tasks", *self.baseline.lines()]
             found += [f"  {finding.title}: {finding.evidence}" for finding in _differences(self)]
@@ -177,6 +180,7 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
     directory = RunDirectory.create(output, "evaluate", asdict(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
     found: list[Examination] = []
+    failed: Counter[str] = Counter()
     with (
         directory,
         verdicts_kept_in(directory.path, parts.judging),
@@ -187,13 +191,15 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
             if found:
                 del policy  # its memory is needed for the next one
                 policy = _load(config, saved)
-            found.append(_examine(config, parts, saved.title, policy, directory, progress, len(found) * answers))
+            found.append(
+                _examine(config, parts, saved.title, policy, directory, progress, len(found) * answers, failed)
+            )
         # a function may have shown with its last answer only that 1 does not mean solved
         found = [examination.judged_by(parts.environment.outcome) for examination in found]
         metrics = found[0].metrics()
         for baseline in found[1:]:
             metrics |= {f"baseline/{name}": value for name, value in baseline.metrics().items()}
-        directory.log_metrics(0, metrics)
+        directory.log_metrics(0, metrics | lost_metrics(failed))
     result = EvaluateResult(
         run=directory.path,
         report=directory.report,
@@ -201,7 +207,7 @@ def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) ->
         config=config,
         model=found[0],
         baseline=found[1] if parts.baseline else None,
-        notes=parts.notes,
+        notes=(*parts.notes, *_lost(failed, answers * len(models))),
     )
     _report(result)
     return result
@@ -215,6 +221,7 @@ def _examine(
     directory: RunDirectory,
     progress: Progress,
     done: int,
+    failed: "Counter[str]",
 ) -> Examination:
     """Ask one model every task in every way; what it says is kept as it comes."""
     found: dict[str, Accuracy] = {}
@@ -225,7 +232,9 @@ def _examine(
             policy.chat,
             Sampling(config.max_new_tokens, temperature),
             max_tokens=policy.model.context,
+            max_lost=config.max_lost,
             on_tokens=progress.tokens,
+            on_lost=lambda episode: failed.update([episode.cause]),
         )
         at_once = max(1, AT_A_TIME // count)
         for first in range(0, len(parts.tasks), at_once):
@@ -240,9 +249,17 @@ def _examine(
             groups += some
             directory.log_samples(0, _answers(some, title, decoding, parts.environment.outcome))
             done += min(at_once, len(parts.tasks) - first) * count
+            if not groups:
+                raise EpisodeError(none_left(failed))
             found[decoding] = summarize(groups, parts.environment.outcome, greedy=temperature == 0)
             progress.step(done, **{found[decoding].measure: found[decoding].accuracy})
     return Examination(title, **found)
+
+
+def _lost(failed: Mapping[str, int], asked: int) -> list[str]:
+    """What to say of episodes that failed."""
+    causes = ", ".join(f"{count} {cause}" for cause, count in failed.items())
+    return [f"{sum(failed.values())} of {asked} episodes failed ({causes}) and are in no denominator"] if failed else []
 
 
 @dataclass(frozen=True)
@@ -270,6 +287,8 @@ def _prepare(config: Evaluate) -> _Parts:
     answers, temperature = config.decodings().get("sampled", (1, 1.0))
     if answers < 1 or config.max_new_tokens < 1:
         raise UserError("--samples and --max-new-tokens must be 1 or more; for greedy decoding only, type --greedy")
+    if not 0 <= config.max_lost <= 1:
+        raise UserError(f"--max-lost must be a fraction from 0 to 1; got {config.max_lost}")
     if temperature <= 0:
         raise UserError(f"--temperature must be above 0, or all samples are the same; got {temperature}; type --greedy")
     judging = judges_in(config, lambda name: saved_model(name).where)

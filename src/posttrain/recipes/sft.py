@@ -59,7 +59,7 @@ class SFT:
     environment: str = ""
     """Environment with demonstrations: FILE.py:CLASS or installed name."""
     environment_args: str = ""
-    """Arguments of the environment, such as "highest=100 max_turns=6"."""
+    """Arguments of the environment, such as "size=100 max_turns=6"."""
     epochs: float = 1.0
     """Number of epochs; may be a fraction."""
     steps: int = 0
@@ -320,6 +320,11 @@ def _shown(config: SFT) -> list[Conversation]:
     found = [tuple(conversation) for conversation in environment.demonstrations(config.seed)]
     if not found:
         raise UserError(f"{config.environment} has no demonstrations of its own; pass --dataset")
+    if wrong := [message for conversation in found for message in conversation if not isinstance(message, Message)]:
+        raise UserError(
+            f"{config.environment}.demonstrations returned conversations with a {type(wrong[0]).__name__}; expected "
+            "posttrain.types.Message"
+        )
     return found
 
 

@@ -7,7 +7,6 @@ failure that is scored 0 would be learned as if the policy had been wrong.
 """
 
 import math
-import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 from posttrain.background import DidNotFinish, run_apart
-from posttrain.errors import RewardError, UserError, described
+from posttrain.errors import RewardError, UserError, described, place_of
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Span
 
 
@@ -282,9 +281,7 @@ def _beginning(episode: Episode) -> str:
 
 def _raised(error: Exception) -> str:
     """`raised KeyError: 'answer' (rewards.py:12)`, in one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"raised {' '.join(described(error).split())}{where}"
+    return f"raised {' '.join(described(error).split())}{place_of(error)}"
 
 
 def _kind(value: object) -> str:

@@ -16,7 +16,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
-from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described
+from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described, place_of
 from posttrain.rollouts.async_engine import LOOP, AsyncEngine, Schedule
 from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.policy_seat import PolicySeat
@@ -150,7 +150,7 @@ def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:
     causes = ", ".join(f"{n} {cause}" for cause, n in Counter(each.cause for each in lost).most_common())
     return (
         f"{len(lost)} of {episodes} episodes failed ({causes}), more than a share of {share:g}; the first: "
-        f"{described(lost[0].error)}"
+        f"{described(lost[0].error)}{place_of(lost[0].error)}"
     )
 
 
@@ -248,6 +248,12 @@ class _Table:
         kind = type(self.environment).__name__
         if not isinstance(outcome, Outcome):
             raise TypeError(f"{kind}.play returned a {type(outcome).__name__}; expected a posttrain.types.Outcome")
+        heard = [name for name in trained_seats(self.environment) if self.seats[name].sampled]
+        if outcome.rewards and (missing := [name for name in heard if name not in outcome.rewards]):
+            raise ValueError(
+                f"{kind}.play says what {', '.join(outcome.rewards)} earned, and not what {missing[0]} did, which is "
+                "trained"
+            )
         for seat, value in outcome.rewards.items():
             if seat not in self.seats or not math.isfinite(value):
                 raise ValueError(

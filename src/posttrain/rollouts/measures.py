@@ -27,6 +27,7 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     lengths = [len(t.logprobs) for t in trajectories]
     return {
         **({"reward/mean": fmean(rewards), "reward/std": pstdev(rewards)} if rewards else {}),
+        **_by_seat(groups),
         **({"lost": 1 - len(rewards) / len(scores)} if len(rewards) < len(scores) else {}),
         **{f"reward/{name}": fmean(values) for name in scores[0] if (values := _values(scores, name))},
         **(_solved(scores, outcome) if outcome else {}),
@@ -38,6 +39,20 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
         **signals(groups),
         **episode_metrics(groups),
     }
+
+
+def _by_seat(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean reward of each seat, where several are trained: in a zero-sum game their common mean says nothing."""
+    seats = dict.fromkeys(seat for group in groups for seat in group.seat_names)
+    earned = {
+        seat: [
+            r for g in groups for s, r in zip(g.seat_names, g.rewards, strict=True) if s == seat and not math.isnan(r)
+        ]
+        for seat in seats
+    }
+    return (
+        {f"seats/{seat}/reward": fmean(values) for seat, values in earned.items() if values} if len(seats) > 1 else {}
+    )
 
 
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:

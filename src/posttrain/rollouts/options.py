@@ -71,7 +71,7 @@ class SampledOptions(JudgeOptions):
     """Multi-turn environment: FILE.py:CLASS or installed name. Default: single-turn. Without --reward, the reward is
     the environment's own."""
     environment_args: str = ""
-    """Arguments of the environment, such as "highest=100 max_turns=6"."""
+    """Arguments of the environment, such as "size=100 max_turns=6"."""
     max_episode_tokens: int = 0
     """Token budget per seat and episode, 0: the model's context. Prompts count; past the budget replies are empty."""
     max_lost: float = 0.1

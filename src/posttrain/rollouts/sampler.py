@@ -19,7 +19,7 @@ class Rolled:
     Attributes:
         groups: those to learn from; none, where none was accepted.
         sampled: all of them, thrown away or not.
-        thrown_away: how many were not accepted.
+        thrown_away: how many are not learned from: not accepted, or more than the step wants.
         lost: how many have an episode to which no optimised reward applies.
         draws: how often a batch of prompts was drawn.
         failed: how many episodes failed, by the type of the error; they are in no group.
@@ -90,7 +90,8 @@ class Sampler:
             drawn += 1
         if not sampled:
             raise EpisodeError(none_left(failed))
-        return Rolled(groups[: self.prompts], sampled, len(sampled) - len(groups) - lost, lost, drawn, failed)
+        kept = groups[: self.prompts]
+        return Rolled(kept, sampled, len(sampled) - len(kept) - lost, lost, drawn, failed)
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """What each seat earns in the greedy episode of each group's task, by the seat's name."""
