@@ -9,6 +9,7 @@ import torch
 
 from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
+from posttrain.algorithms.inputs import TeacherLogprobs, declared
 from posttrain.errors import UserError
 from posttrain.monitoring import read_run
 from posttrain.recipes import online_preference, rl
@@ -42,7 +43,7 @@ def small(folder: Path, name: str, **changes: Any) -> RL:
     """Options for that algorithm on a task that takes no time."""
     text = {"pretraining_dataset": str(folder / "texts.jsonl")} if name == "ppo-ptx" else {}
     critic = {"critic_lr": 1e-2} if isinstance(algorithms.online(name)(), ActorCritic) else {}
-    teacher = {"teacher": str(folder / "model")} if name == "opd" else {}
+    teacher = {"teacher": str(folder / "model")} if declared(algorithms.online(name)(), TeacherLogprobs) else {}
     return config(folder, algorithm=name, **critic, **text, **teacher, **changes)
 
 
@@ -318,7 +319,7 @@ def test_a_token_is_weighed_by_policy_over_sampler(folder, tmp_path):
         ({"algorithm": "remax", "length_penalty": 0.1}, "the baseline of remax has no length penalty"),
         ({"algorithm": "vineppo", "length_penalty": 0.1}, "the baseline of vineppo has no length penalty"),
         ({"algorithm": "opd"}, "opd needs a teacher; pass --teacher"),
-        ({"teacher": "OWNER/NAME"}, "grpo has no teacher; leave out --teacher, or use --algorithm opd"),
+        ({"teacher": "OWNER/NAME"}, "grpo has no teacher with these hyperparameters; leave out --teacher, or use"),
         (
             {"algorithm": "vapo", "steps": 50},
             "critic warmup covers all 50 steps, so the policy is never updated; type --steps above 50",

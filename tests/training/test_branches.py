@@ -19,7 +19,7 @@ from posttrain.models.reference import FrozenCopy
 from posttrain.training.critic import CriticLoss
 from posttrain.training.inputs import columns_of
 from posttrain.training.inputs.context import Context, example_of
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
@@ -98,7 +98,11 @@ def updated(algorithm, groups, *, tokens=1000, updates=2):
     optimizer, critics = Kept(model.trainable()), Kept(critic.parameters())
     reference = FrozenCopy(tiny_llama(seed=1, dtype=torch.float64))
     learner = LocalLearner(
-        model, optimizer, microbatch_tokens=tokens, critic=(critic, critics), references={REFERENCE: reference}
+        model,
+        optimizer,
+        microbatch_tokens=tokens,
+        critic=(critic, critics),
+        references={REFERENCE: reference, TEACHER: reference},
     )
     context, found = Context(greedy, states, learner), []
     with Float64():

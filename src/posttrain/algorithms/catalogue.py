@@ -109,7 +109,7 @@ def page() -> str:
     head = ("algorithm", "run by", "paper", "needs", "models in memory", "passes a step")
     lines = ["# The algorithms", "", *INTRODUCTION, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows():
-        arxiv = row.paper[0].isdigit()
+        arxiv = row.paper[:1].isdigit()
         paper = f"[{row.paper}](https://arxiv.org/abs/{row.paper})" if arxiv else row.paper
         cells = (f"[{row.name}](#{anchor(row.name)})", f"`posttrain {COMMANDS[row.family]}`", paper)
         lines.append("| " + " | ".join([*cells, ", ".join(row.needs), str(row.models), str(row.forwards)]) + " |")

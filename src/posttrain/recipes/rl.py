@@ -110,7 +110,7 @@ class RL(OnlineOptions):
     pretraining_per_step: int = 16
     """Pretraining texts per update; each is truncated at --max-prompt-tokens."""
     teacher: str = ""
-    """Teacher of on-policy distillation (opd): hub id, folder, run or packaged model with the policy's tokenizer."""
+    """Teacher model of algorithms that need one (opd): hub id, folder, run or packaged; tokenizer as the policy's."""
 
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
@@ -344,7 +344,7 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         raise UserError(f"{config.algorithm} has no critic; leave out --critic and --critic-lr")
     if bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None):
         raise UserError(
-            f"{config.algorithm} has no teacher; leave out --teacher, or use --algorithm opd"
+            f"{config.algorithm} has no teacher with these hyperparameters; leave out --teacher, or use --algorithm opd"
             if config.teacher
             else f"{config.algorithm} needs a teacher; pass --teacher, a model with the policy's tokenizer"
         )
