@@ -50,7 +50,7 @@ ONLINE: dict[str, Callable[..., OnlineAlgorithm]] = {
     "rae": RAE,
     "opd": OPD,
 }
-"""Those that learn from the policy's own samples. By name: the dataclass of the algorithm's knobs."""
+"""Online algorithms, trained on the policy's own samples. Maps a name to the dataclass of hyperparameters."""
 
 PREFERENCE: dict[str, Callable[..., PreferenceAlgorithm | UnpairedAlgorithm]] = {
     "dpo": DPO,
@@ -64,7 +64,7 @@ PREFERENCE: dict[str, Callable[..., PreferenceAlgorithm | UnpairedAlgorithm]] = 
     "irpo": IRPO,
     "sppo": SPPO,
 }
-"""Those that learn from what people said of responses: which of two is better, or whether one is good."""
+"""Offline preference algorithms: pairwise (chosen, rejected) or unpaired (good or bad) feedback."""
 
 A = TypeVar("A", bound=Algorithm)
 
@@ -85,7 +85,7 @@ def get(name: str) -> Callable[..., Algorithm]:
 
 
 def online(name: str) -> Callable[..., OnlineAlgorithm]:
-    """As `get`, for `posttrain rl`; a name of another family is an error that says which command runs it."""
+    """As `get`, for `posttrain rl`; for a name of another family the error names the command that runs it."""
     return _find(name, ONLINE)
 
 

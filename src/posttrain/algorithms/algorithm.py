@@ -1,22 +1,22 @@
-"""What an algorithm is: its knobs, and the few pure functions in which it differs from its neighbours.
+"""The algorithm interface: hyperparameters, and the pure functions in which algorithms differ.
 
 Shape legend: R rows, one for each episode and trained seat; N sampled tokens, flat and without padding; G rows of one
 group, which are compared with each other; B pairs (of an unpaired algorithm: responses).
 
-An algorithm is a frozen dataclass. It composes `objectives/` and states its defaults; it knows nothing of models,
-rollouts, data, workers or configurations, so five tensors are enough to test it. Of an online algorithm, which learns
-from what the policy itself samples, a recipe calls, for each update,
+An algorithm is a frozen dataclass. It composes `objectives/` and states its defaults; it does not depend on models,
+rollouts, data, workers or configurations, so five tensors are enough to test it. Of an online algorithm, which is
+trained on the policy's own samples, a recipe calls, for each update,
 
-    accepts      once per group and seat: whether to learn from it, or to sample another in its place
-    advantages   once per batch: what was better than expected, token by token
+    accepts      once per group and seat: whether to train on the group, or to sample another in its place
+    advantages   once per batch: one advantage per token
     loss         once per micro-batch: one value per token
-    reduce       once per micro-batch: a scalar, by denominators that were counted over the whole batch
+    reduce       once per micro-batch: a scalar, with denominators counted over the whole batch
 
-and of one with a critic also `critic_loss`; of a preference algorithm, which learns from pairs that are there already,
+and of one with a critic also `critic_loss`; of a preference algorithm, which is trained on a fixed set of pairs,
 
     loss         once per micro-batch: one value per pair, of which the batch's loss is the mean
 
-and of an unpaired one, which learns from responses that were each found good or bad,
+and of an unpaired one, which is trained on single responses labelled good or bad,
 
     loss         once per micro-batch: one value per response, of which the batch's loss is the mean
 
@@ -43,19 +43,21 @@ class Advantages(NamedTuple):
 
     advantages_N: Float[Tensor, "N"]
     metrics: Mapping[str, float]
-    returns_N: Float[Tensor, "N"] | None = None  # what a critic is to expect
-    imitation_N: Float[Tensor, "N"] | None = None  # weights of a likelihood that is raised beside
+    returns_N: Float[Tensor, "N"] | None = None  # the critic's regression targets
+    imitation_N: Float[Tensor, "N"] | None = None  # per-token weights of an auxiliary NLL loss
 
 
 class Tokens(NamedTuple):
-    """What a loss knows of the tokens of a micro-batch. All logprobs are under the sampling temperature, in nats."""
+    """Per-token inputs of a loss, for one micro-batch. All logprobs are at the sampling temperature, in nats."""
 
     logprobs_N: Float[Tensor, "N"]  # the trained policy's, which carry the gradient
     old_N: Float[Tensor, "N"]  # of the policy that the batch is anchored to, before its first update
     advantages_N: Float[Tensor, "N"]
     branch_N: Int[Tensor, "N"]  # which branch of a row a token belongs to, all of whose sampled tokens are here
     reference_N: Float[Tensor, "N"] | None = None  # the reference policy's
-    entropy_N: Float[Tensor, "N"] | None = None  # of the whole distribution, in nats; carries a gradient if asked for
+    entropy_N: Float[Tensor, "N"] | None = (
+        None  # of the whole distribution, in nats; carries a gradient if `needs_entropy`
+    )
     values_N: Float[Tensor, "N"] | None = None  # the critic's, which carry the gradient
     old_values_N: Float[Tensor, "N"] | None = None  # the critic's before the batch's first update
     returns_N: Float[Tensor, "N"] | None = None
@@ -63,7 +65,7 @@ class Tokens(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What a loss may be divided by. It is counted over the whole batch, rows that are left out included."""
+    """Denominators of a loss, counted over the whole batch, including rows that are left out."""
 
     sequences: int  # rows; of a batch of examples without rows, the examples
     tokens: int
@@ -71,11 +73,11 @@ class Counts(NamedTuple):
 
 
 class Responses(NamedTuple):
-    """One response of each pair, as a policy sees it."""
+    """One response of each pair, with its logprob under a policy."""
 
     logprob_B: Float[Tensor, "B"]  # the sum over its tokens, in nats
     length_B: Float[Tensor, "B"]  # tokens
-    divergence_B: Float[Tensor, "B"] | None = None  # the sum over its tokens of KL(reference || policy), if asked for
+    divergence_B: Float[Tensor, "B"] | None = None  # the sum over its tokens of KL(reference || policy), if requested
 
 
 class PairLoss(NamedTuple):
@@ -86,7 +88,7 @@ class PairLoss(NamedTuple):
 
 
 def compared(chosen_B: Float[Tensor, "B"], rejected_B: Float[Tensor, "B"]) -> dict[str, Float[Tensor, "B"]]:
-    """The metrics of pairs by what an algorithm takes for the rewards of the two responses.
+    """Metrics of pairs, from the algorithm's implicit rewards of the two responses.
 
     `reward/chosen` and `reward/rejected`, their `margin`, and `accuracy`: 1 where the chosen one's is larger, 1/2 where
     they are equal. Before training all implicit rewards are 0, so that accuracy begins at 1/2; TRL counts a tie as
@@ -107,14 +109,14 @@ def compared(chosen_B: Float[Tensor, "B"], rejected_B: Float[Tensor, "B"]) -> di
 
 
 def needed(reference: tuple[Responses, Responses] | None) -> tuple[Responses, Responses]:
-    """The reference's logprobs, for an algorithm that cannot do without; raises `ValueError` for None."""
+    """The reference's logprobs, for an algorithm that requires them; raises `ValueError` for None."""
     if reference is None:
         raise ValueError("this algorithm compares with a reference policy, so loss() needs its logprobs; got None")
     return reference
 
 
 def positive(algorithm: object, knob: str, *, or_zero: bool = False) -> None:
-    """Refuse a knob that is not a finite number above 0 (or 0, where it may be); raises `UserError`."""
+    """Check that a hyperparameter is finite and above 0 (with `or_zero`, at least 0); raises `UserError`."""
     value = getattr(algorithm, knob)
     if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
         raise errors.UserError(f"{knob} must be a number {'of at least' if or_zero else 'above'} 0; got {value}")
@@ -128,12 +130,12 @@ class TokenLoss(NamedTuple):
 
 
 class Algorithm(Protocol):
-    """What all algorithms have."""
+    """Attributes common to all algorithms."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # its knobs are the fields of a dataclass
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # hyperparameters are dataclass fields
 
     family: ClassVar[str]
-    """`online`: learns from its own samples, by `posttrain rl`; `preference`: from what people said of responses, by
+    """`online`: trained on the policy's own samples, by `posttrain rl`; `preference`: on human or AI feedback, by
     `posttrain preference`."""
 
     paper: ClassVar[str]
@@ -141,16 +143,16 @@ class Algorithm(Protocol):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """What it needs besides its samples and their rewards, or its pairs."""
+        """Required inputs other than samples and rewards, or pairs."""
         ...
 
 
 @runtime_checkable
 class PreferenceAlgorithm(Algorithm, Protocol):
-    """An algorithm that learns from pairs of a chosen and a rejected response."""
+    """An algorithm trained on pairs of a chosen and a rejected response."""
 
     unit: ClassVar[str]
-    """What it learns from: `pair`."""
+    """The unit of training data: `pair`."""
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
@@ -165,13 +167,13 @@ class PreferenceAlgorithm(Algorithm, Protocol):
 
 @runtime_checkable
 class UnpairedAlgorithm(Algorithm, Protocol):
-    """An algorithm that learns from single responses, each of them found good or bad."""
+    """An algorithm trained on single responses, each labelled good or bad."""
 
     unit: ClassVar[str]
-    """What it learns from: `response`."""
+    """The unit of training data: `response`."""
 
     def rewards(self, responses: Responses, reference: Responses) -> Float[Tensor, "B"]:
-        """What the policy's own logprobs say each response is worth; it carries the gradient."""
+        """The implicit reward of each response, computed from the policy's logprobs; it carries the gradient."""
         ...
 
     def loss_of_each(
@@ -188,45 +190,45 @@ class UnpairedAlgorithm(Algorithm, Protocol):
 
 @runtime_checkable
 class OnlineAlgorithm(Algorithm, Protocol):
-    """An algorithm that learns from what the policy itself has just sampled; what one does not say is as said here."""
+    """An algorithm trained on the policy's own samples. Members that are not overridden have the defaults below."""
 
     family: ClassVar[str] = "online"
 
     least_group: ClassVar[int] = 1
-    """How many completions of a prompt it takes at least: 2 where they are compared with each other."""
+    """Minimum group size, in completions per prompt: 2 for a group-relative baseline."""
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """What `advantages` or `loss` needs besides samples and rewards."""
+        """Inputs of `advantages` or `loss` other than samples and rewards."""
         return ()
 
     @property
     def extra_losses(self) -> tuple[PretrainingNLL, ...]:
-        """Losses on batches of their own, added to the policy's."""
+        """Auxiliary losses on separate batches, added to the policy loss."""
         return ()
 
     sequence_ratio: ClassVar[bool] = False
-    """Whether the importance ratio is that of a whole branch, and not of a token."""
+    """Whether the importance ratio is sequence-level (one per branch) instead of token-level."""
 
     @property
     def needs_entropy(self) -> bool:
-        """Whether `loss` needs the entropy of each distribution with its gradient."""
+        """Whether `loss` needs the per-token entropy with its gradient."""
         return False
 
     @property
     def silent_at_zero(self) -> bool:
-        """Whether a token whose advantage is 0 adds nothing to the loss, so that it need not be computed."""
+        """Whether a token with zero advantage has zero loss, so that its forward pass can be skipped."""
         return False
 
     def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
-        """Whether to learn from a group, by the rewards of one of its seats.
+        """Whether to train on a group, given the rewards of one of its seats (dynamic sampling).
 
-        A group of which no seat is accepted is thrown away, and another prompt's is sampled in its place.
+        A group without an accepted seat is discarded, and a group of another prompt is sampled in its place.
         """
         return True
 
     def adapted(self, kl: float) -> "OnlineAlgorithm":
-        """The algorithm for the next step, after one whose completions were `kl` nats from the reference on average."""
+        """Adaptive KL control: the algorithm for the next step, given the mean KL of this one's completions in nats."""
         return self
 
     def advantages(self, rollout: Rollout) -> Advantages:
@@ -238,7 +240,7 @@ class OnlineAlgorithm(Algorithm, Protocol):
         ...
 
     def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Reduce a micro-batch's losses to its share of the batch's.
+        """Reduce a micro-batch's per-token losses to its contribution to the batch's loss.
 
         `length_N` is the number of sampled tokens of the row that a token belongs to, over all its branches, of which
         some may be in other micro-batches.
@@ -253,12 +255,12 @@ class ActorCritic(OnlineAlgorithm, Protocol):
     def critic_loss(
         self, values_N: Float[Tensor, "N"], old_values_N: Float[Tensor, "N"], returns_N: Float[Tensor, "N"]
     ) -> TokenLoss:
-        """The critic's part of the loss alone, one value per token."""
+        """The value loss without the policy loss, one value per token."""
         ...
 
 
 def enough(algorithm: OnlineAlgorithm, size: int) -> None:
-    """Refuse groups that are too small for an algorithm; raises `UserError`."""
+    """Check the group size against the algorithm's minimum; raises `UserError`."""
     if size < algorithm.least_group:
         raise errors.UserError(
             f"this algorithm compares the completions of one prompt, so it needs {algorithm.least_group} or more of "
@@ -267,11 +269,11 @@ def enough(algorithm: OnlineAlgorithm, size: int) -> None:
 
 
 def enough_rows(algorithm: OnlineAlgorithm, rollout: Rollout) -> None:
-    """Refuse a batch with a group that is too small for an algorithm.
+    """Check the size of every group of a batch against the algorithm's minimum.
 
     Raises:
-        UserError: all groups are.
-        ValueError: some are, after others of their episodes were lost; whoever makes the batch leaves such groups out.
+        UserError: all groups are too small.
+        ValueError: some are, because episodes were lost; the caller must leave such groups out of the batch.
     """
     sizes = [rows_PG.shape[-1] for rows_PG in rollout.groups()]
     enough(algorithm, max(sizes))

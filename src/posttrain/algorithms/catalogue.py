@@ -1,4 +1,4 @@
-"""What there is to know about each algorithm, drawn from its own file, so that it cannot say anything else."""
+"""Reference documentation of each algorithm, generated from its own file."""
 
 import dataclasses
 import inspect
@@ -17,10 +17,10 @@ from posttrain.algorithms.inputs import (
 )
 from posttrain.docstrings import field_docstrings
 
-DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example of what each family learns from
+DATA = {"online": "gym:chain_sum", "preference": "pairs.jsonl"}  # an example dataset for each family
 
 NAMED = ((TeacherLogprobs, "teacher", "OWNER/NAME"), (PretrainingNLL, "pretraining_dataset", "texts.jsonl"))
-"""Needs that an option of the command names, with an example."""
+"""Inputs that a command-line option provides, with an example value."""
 
 
 class Row(NamedTuple):
@@ -29,13 +29,13 @@ class Row(NamedTuple):
     name: str
     family: str
     paper: str  # arXiv identifier, or author and year
-    needs: tuple[str, ...]  # beside the policy, with the default knobs
+    needs: tuple[str, ...]  # other than the policy, with default hyperparameters
     models: int  # networks in memory: all weights trained; with an adapter, reference and trunk are the policy's own
-    forwards: int  # passes over the batch in a step of one update, beside sampling; one of them goes back as well
+    forwards: int  # forward passes over the batch per update, sampling excluded; one has a backward pass
 
 
 class Knob(NamedTuple):
-    """One field of an algorithm's dataclass: its name, its published default, and what it does."""
+    """One hyperparameter: the dataclass field's name, its default as published, and its help text."""
 
     name: str
     default: object
@@ -60,9 +60,9 @@ def describe(name: str) -> Row:
     )
     forwards = 1 + sum(need.passes for need in algorithm.inputs)
     if isinstance(algorithm, UnpairedAlgorithm):
-        forwards *= 2  # responses to other prompts, which say how far the policy has moved
+        forwards *= 2  # responses to other prompts, for the KL estimate
     there = tuple(need for need, here in needs if here)
-    # of pairs nothing but logprobs of a reference may be needed, and those are taken before training
+    # a pairwise algorithm may need only reference logprobs, which are precomputed before training
     remembered = isinstance(algorithm, PreferenceAlgorithm) and declared(algorithm, ReferenceDivergence) is None
     models = 1 + (declared(algorithm, ReferenceLogprobs) is not None and not remembered)
     models += declared(algorithm, TeacherLogprobs) is not None
@@ -84,7 +84,7 @@ def knobs(algorithm: type) -> list[Knob]:
 
 
 def explain(name: str) -> str:
-    """Say everything about one algorithm: its file's docstring, its knobs with their defaults, the command.
+    """Document one algorithm: its module docstring, its hyperparameters with their defaults, the command.
 
     Raises `UserError` for an unknown name.
     """
@@ -105,7 +105,7 @@ def explain(name: str) -> str:
 
 
 def page() -> str:
-    """What docs/algorithms.md says: a table of all, and what `explain` says of each."""
+    """Render docs/algorithms.md: a table of all algorithms, then `explain` of each."""
     head = ("algorithm", "run by", "paper", "needs", "models in memory", "passes a step")
     lines = ["# The algorithms", "", *INTRODUCTION, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows():
@@ -130,24 +130,24 @@ def page() -> str:
 INTRODUCTION = (
     "Written by `python -m tests.examples.test_algorithms_page` from the files in `src/posttrain/algorithms/`: change "
     "those. `posttrain algorithms` prints the table, `posttrain explain NAME` one of the texts, and `posttrain advise` "
-    "says which of them fits what you have.",
+    "recommends one for your data and hardware.",
     "",
-    "*Models in memory* is for all weights trained, with the default knobs. With `--lora-rank` every algorithm holds "
-    "one network: the reference is the policy with its adapter off, and the critic a row on its trunk (`--critic own` "
-    "holds a second); a teacher is a model of its own. What a reference says of pairs is read before training, so that "
-    "it is not held, but by `online-preference` it is. *Passes a step* counts passes over the batch beside sampling: "
-    "those of reference and teacher, the critic's values, and the one that is learned from, which goes back as well, "
-    "once for each update.",
+    "*Models in memory* is for full fine-tuning with default hyperparameters. With `--lora-rank` every algorithm holds "
+    "one network: the reference is the policy with its adapter disabled, and the critic a value head on its trunk "
+    "(`--critic own` holds a second network); a teacher is always a separate model. Reference logprobs of pairs are "
+    "precomputed before training, so the reference is not held, except by `online-preference`. *Passes a step* counts "
+    "forward passes over the batch, sampling excluded: of reference, teacher and critic, and of the policy, which has "
+    "a backward pass too, once for each update.",
 )
 
 
 def anchor(name: str) -> str:
-    """What a link to an algorithm's section says."""
+    """The anchor of an algorithm's section."""
     return name.replace("+", "-plus")
 
 
 def flag(knob: str) -> str:
-    """Name a knob as the command line does.
+    """The command-line option of a hyperparameter.
 
     Example:
         >>> flag("kl_coefficient")

@@ -39,7 +39,7 @@ from posttrain.objectives.shaping import soft_overlong
 
 @dataclass(frozen=True)
 class DAPO(GRPO):
-    """The knobs of DAPO; an `OnlineAlgorithm`."""
+    """Hyperparameters of DAPO; an `OnlineAlgorithm`."""
 
     clip_high: float = 0.28
     """The importance ratio is clipped at 1 + clip_high from above."""

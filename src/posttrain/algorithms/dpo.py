@@ -41,7 +41,7 @@ from posttrain.objectives.pairwise import bradley_terry, implicit_reward
 
 @dataclass(frozen=True)
 class DPO:
-    """The knobs of DPO, with the defaults of the paper; a `PreferenceAlgorithm`."""
+    """Hyperparameters of DPO, with the defaults of the paper; a `PreferenceAlgorithm`."""
 
     beta: float = 0.1
     """How close to the reference: the strength of the KL constraint whose solution is looked for."""

@@ -30,7 +30,7 @@ from posttrain.objectives.pairwise import bradley_terry
 
 @dataclass(frozen=True)
 class DPOP(DPO):
-    """The knobs of DPOP; a `PreferenceAlgorithm`."""
+    """Hyperparameters of DPOP; a `PreferenceAlgorithm`."""
 
     beta: float = 0.3
     """How close to the reference: the strength of the KL constraint."""

@@ -35,7 +35,7 @@ from posttrain.objectives.advantages import mean_centred
 
 @dataclass(frozen=True)
 class DrGRPO(GRPO):
-    """The knobs of Dr. GRPO; an `OnlineAlgorithm`."""
+    """Hyperparameters of Dr. GRPO; an `OnlineAlgorithm`."""
 
     kl_coefficient: float = 0.0
     """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""

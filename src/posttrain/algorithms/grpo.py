@@ -83,7 +83,7 @@ from posttrain.objectives.steps import process_advantages
 
 @dataclass(frozen=True)
 class GRPO(OnlineAlgorithm):
-    """The knobs of GRPO, with the defaults of the paper; an `OnlineAlgorithm`."""
+    """Hyperparameters of GRPO, with the defaults of the paper; an `OnlineAlgorithm`."""
 
     clip_low: float = 0.2
     """The importance ratio is clipped at 1 - clip_low from below (eps of the paper)."""

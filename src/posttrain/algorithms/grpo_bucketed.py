@@ -29,7 +29,7 @@ from posttrain.objectives.advantages import bucket_normalised
 
 @dataclass(frozen=True)
 class BucketedGRPO(GRPO):
-    """The knobs of GRPO with a bucketed baseline; an `OnlineAlgorithm`."""
+    """Hyperparameters of GRPO with a bucketed baseline; an `OnlineAlgorithm`."""
 
     token_advantages: ClassVar[bool] = False
     least_group: ClassVar[int] = 1

@@ -31,7 +31,7 @@ from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
 @dataclass(frozen=True)
 class GSPO(GRPO):
-    """The knobs of GSPO; an `OnlineAlgorithm`."""
+    """Hyperparameters of GSPO; an `OnlineAlgorithm`."""
 
     clip_low: float = 3e-4
     """A completion's ratio is clipped at 1 - clip_low from below."""

@@ -29,7 +29,7 @@ from posttrain.objectives.pairwise import squared_distance
 
 @dataclass(frozen=True)
 class IPO:
-    """The knobs of IPO; a `PreferenceAlgorithm`."""
+    """Hyperparameters of IPO; a `PreferenceAlgorithm`."""
 
     beta: float = 0.1
     """The strength of the KL constraint (tau): log-ratios are to differ by 1 / (2 beta)."""

@@ -30,7 +30,7 @@ from posttrain.objectives.likelihood import negative_log_likelihood
 
 @dataclass(frozen=True)
 class IRPO(DPO):
-    """The knobs of iterative RPO; a `PreferenceAlgorithm`."""
+    """Hyperparameters of iterative RPO; a `PreferenceAlgorithm`."""
 
     alpha: float = 1.0
     """Weight of the likelihood of the chosen response, per token."""

@@ -39,7 +39,7 @@ from posttrain.objectives.pairwise import implicit_reward, prospect, wins
 
 @dataclass(frozen=True)
 class KTO:
-    """The knobs of KTO; an `UnpairedAlgorithm`."""
+    """Hyperparameters of KTO; an `UnpairedAlgorithm`."""
 
     beta: float = 0.1
     """How averse to risk: the higher, the sooner gains and losses are as large as they get."""

@@ -52,7 +52,7 @@ from posttrain.objectives.policy import clipped_surrogate
 
 @dataclass(frozen=True)
 class OPD(OnlineAlgorithm):
-    """The knobs of on-policy distillation; an `OnlineAlgorithm`."""
+    """Hyperparameters of on-policy distillation; an `OnlineAlgorithm`."""
 
     reward_coefficient: float = 0.0
     """Weight of the reward, less its leave-one-out baseline, in the advantage (c); 0: distillation alone."""

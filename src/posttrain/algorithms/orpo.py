@@ -33,7 +33,7 @@ from posttrain.objectives.pairwise import bradley_terry, log_odds
 
 @dataclass(frozen=True)
 class ORPO:
-    """The knobs of ORPO; a `PreferenceAlgorithm`."""
+    """Hyperparameters of ORPO; a `PreferenceAlgorithm`."""
 
     odds_weight: float = 0.1
     """Weight of the preference beside the imitation (lambda)."""

@@ -49,7 +49,7 @@ from posttrain.objectives.values import clipped_value_loss, explained_variance, 
 
 @dataclass(frozen=True)
 class PPO(ActorCritic):
-    """The knobs of PPO; an `ActorCritic`."""
+    """Hyperparameters of PPO; an `ActorCritic`."""
 
     clip_low: float = 0.2
     """A token's ratio is clipped at 1 - clip_low from below (eps)."""
@@ -79,7 +79,7 @@ class PPO(ActorCritic):
     """Added to the standard deviation of the batch's advantages: rounding must not become a signal."""
 
     critic_warmup_steps: int = 0
-    """For so many steps at first the critic learns alone, from what the policy samples as it is."""
+    """Critic warmup: number of initial steps in which only the critic is updated."""
 
     process_rewards: bool = False
     """Pay each span of a score at its last token, and only the rest of the reward at the end."""

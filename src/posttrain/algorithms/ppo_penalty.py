@@ -32,7 +32,7 @@ from posttrain.algorithms.ppo import PPO
 
 @dataclass(frozen=True)
 class PPOPenalty(PPO):
-    """The knobs of PPO-Penalty; an `ActorCritic`."""
+    """Hyperparameters of PPO-Penalty; an `ActorCritic`."""
 
     kl_coefficient: float = 0.05
     """Weight of the KL to the reference policy in the reward (beta) at first; above 0."""

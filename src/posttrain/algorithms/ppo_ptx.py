@@ -28,7 +28,7 @@ from posttrain.algorithms.ppo import PPO
 
 @dataclass(frozen=True)
 class PPOPtx(PPO):
-    """The knobs of PPO-ptx; an `ActorCritic`."""
+    """Hyperparameters of PPO-ptx; an `ActorCritic`."""
 
     kl_coefficient: float = 0.02
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""

@@ -44,7 +44,7 @@ from posttrain.errors import UserError
 
 @dataclass(frozen=True)
 class RAE(Reinforce):
-    """The knobs of RAE; an `OnlineAlgorithm`."""
+    """Hyperparameters of RAE; an `OnlineAlgorithm`."""
 
     kl_coefficient: float = 0.0
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""

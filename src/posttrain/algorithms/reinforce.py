@@ -38,7 +38,7 @@ from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
 @dataclass(frozen=True)
 class Reinforce(OnlineAlgorithm):
-    """The knobs of REINFORCE; an `OnlineAlgorithm`."""
+    """Hyperparameters of REINFORCE; an `OnlineAlgorithm`."""
 
     kl_coefficient: float = 0.05
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""

@@ -38,7 +38,7 @@ from posttrain.objectives.values import returns
 
 @dataclass(frozen=True)
 class ReinforcePlusPlus(Reinforce):
-    """The knobs of REINFORCE++; an `OnlineAlgorithm`."""
+    """Hyperparameters of REINFORCE++; an `OnlineAlgorithm`."""
 
     kl_coefficient: float = 0.01
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""

@@ -32,7 +32,7 @@ from posttrain.algorithms.rollout import Rollout
 
 @dataclass(frozen=True)
 class ReMax(Reinforce):
-    """The knobs of ReMax; an `OnlineAlgorithm`."""
+    """Hyperparameters of ReMax; an `OnlineAlgorithm`."""
 
     kl_coefficient: float = 0.1
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""

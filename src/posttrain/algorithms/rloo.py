@@ -36,7 +36,7 @@ from posttrain.objectives.policy import PolicyLoss, sequence_surrogate
 
 @dataclass(frozen=True)
 class RLOO(Reinforce):
-    """The knobs of RLOO; an `OnlineAlgorithm`."""
+    """Hyperparameters of RLOO; an `OnlineAlgorithm`."""
 
     clip: float = 0.2
     """A completion's ratio is clipped at 1 - clip and 1 + clip, which matters from a batch's second update on."""

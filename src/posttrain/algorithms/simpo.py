@@ -32,7 +32,7 @@ from posttrain.objectives.pairwise import bradley_terry
 
 @dataclass(frozen=True)
 class SimPO:
-    """The knobs of SimPO; a `PreferenceAlgorithm`."""
+    """Hyperparameters of SimPO; a `PreferenceAlgorithm`."""
 
     beta: float = 2.0
     """How much a nat per token is worth."""

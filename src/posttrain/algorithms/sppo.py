@@ -32,7 +32,7 @@ from posttrain.objectives.pairwise import squared_distance
 
 @dataclass(frozen=True)
 class SPPO:
-    """The knobs of SPPO; a `PreferenceAlgorithm`."""
+    """Hyperparameters of SPPO; a `PreferenceAlgorithm`."""
 
     eta: float = 1000.0
     """Nats between a response that always wins and one that always loses."""

@@ -27,7 +27,7 @@ from posttrain.algorithms.dpo import DPO
 
 @dataclass(frozen=True)
 class StepDPO(DPO):
-    """The knobs of Step-DPO; a `PreferenceAlgorithm`."""
+    """Hyperparameters of Step-DPO; a `PreferenceAlgorithm`."""
 
     beta: float = 0.5
     """How close to the reference: the strength of the KL constraint."""

@@ -37,7 +37,7 @@ from posttrain.objectives.pairwise import bradley_terry
 
 @dataclass(frozen=True)
 class TDPO(DPO):
-    """The knobs of TDPO; a `PreferenceAlgorithm`."""
+    """Hyperparameters of TDPO; a `PreferenceAlgorithm`."""
 
     alpha: float = 0.5
     """Weight of the divergence in the comparison."""

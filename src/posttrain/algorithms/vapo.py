@@ -38,7 +38,7 @@ from posttrain.objectives.values import gae, length_adaptive_lambda
 
 @dataclass(frozen=True)
 class VAPO(PPO):
-    """The knobs of VAPO; an `ActorCritic`."""
+    """Hyperparameters of VAPO; an `ActorCritic`."""
 
     clip_high: float = 0.28
     """A token's ratio is clipped at 1 + clip_high from above."""
@@ -56,7 +56,7 @@ class VAPO(PPO):
     """Weight of the likelihood of what earned something (mu)."""
 
     critic_warmup_steps: int = 50
-    """For so many steps at first the critic learns alone, from what the policy samples as it is."""
+    """Critic warmup: number of initial steps in which only the critic is updated."""
 
     paper: ClassVar[str] = "2504.05118"
 

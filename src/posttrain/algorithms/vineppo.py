@@ -45,7 +45,7 @@ from posttrain.objectives.values import first_of_rows, step_gains
 
 @dataclass(frozen=True)
 class VinePPO(GRPO):
-    """The knobs of VinePPO; an `OnlineAlgorithm`."""
+    """Hyperparameters of VinePPO; an `OnlineAlgorithm`."""
 
     kl_coefficient: float = 1e-4
     """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
