@@ -5,7 +5,7 @@ Yu et al. 2025, eq. 8 to 13 (https://arxiv.org/abs/2503.14476).
 Four changes to GRPO for long chains of thought, and no KL:
 
     clip-higher          clip(w, 1 - eps_low, 1 + eps_high) with eps_high > eps_low: an unlikely token may grow
-    dynamic sampling     a group whose completions all earned the same is thrown away, and another sampled in its place
+    dynamic sampling     a group whose rewards are all equal is discarded, and another sampled in its place
     token-level loss     L = -1/(sum_i |o_i|) sum_i sum_t min(w_it A_i, clip(w_it) A_i): every token weighs the same
     overlong punishment  r_i + R(|o_i|), which falls from 0 to -1 over the last tokens that a completion may have
 
@@ -15,10 +15,10 @@ Published settings (section 4.1): eps_low 0.2, eps_high 0.28, G 16, 512 prompts 
 1e-6, at most 20480 tokens of which the last 4096 are punished: a fifth.
 
 What to know about it:
-- Dynamic sampling costs rollouts: `groups/thrown_away` says how many groups of a step. The paper goes by whether an
-  answer is right; here it is the whole reward, so with a small reward for form beside it fewer groups are thrown away.
-  Where `--max-refills` draws bring none that is accepted, the step learns nothing.
-- The punishment is taken before rewards are compared, so it tells apart completions that earned the same.
+- Dynamic sampling costs rollouts: `groups/thrown_away` counts the discarded groups of a step. The paper filters by
+  correctness; here it is by the total reward, so with an additional small format reward fewer groups are discarded.
+  If `--max-refills` draws yield no accepted group, the step has no gradient.
+- The punishment is subtracted before advantages are computed, so completions of equal reward may differ in advantage.
 
 TRL's `loss_type="dapo"` is the same loss; its dynamic sampling is not.
 """
@@ -48,7 +48,7 @@ class DAPO(GRPO):
     """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
 
     overlong_share: float = 0.2
-    """The share of the longest completion over whose last tokens the punishment grows; 0: none."""
+    """Overlong buffer: the share of the maximum length over which the length penalty grows; 0: no penalty."""
 
     paper: ClassVar[str] = "2503.14476"
 
@@ -58,11 +58,11 @@ class DAPO(GRPO):
             raise errors.UserError(f"overlong_share is a share, 0 to 1; got {self.overlong_share}")
 
     def accepts(self, rewards_G: Float[Tensor, "G"]) -> bool:
-        """A group of which not all completions earned the same."""
+        """Accept a group whose rewards are not all equal."""
         return bool((rewards_G != rewards_G[0]).any())
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """As GRPO's, of rewards less the punishment; `overlong` in the metrics is its mean, 0 to -1."""
+        """GRPO's advantages of the rewards with the overlong penalty; the metric `overlong` is its mean, 0 to -1."""
         buffer = round(self.overlong_share * rollout.longest)
         if not buffer:
             return super().advantages(rollout)

@@ -2,26 +2,27 @@
 
 Rafailov et al. 2023, eq. 7 (https://arxiv.org/abs/2305.18290).
 
-Every policy is the best one for some reward, so long as it must stay close to a reference: this implicit reward is
-beta log(pi / pi_ref). Put into the Bradley-Terry model of which response people choose, the reward model vanishes:
+Every policy is optimal for some reward under a KL constraint to a reference: this implicit reward is
+beta log(pi / pi_ref). Substituted into the Bradley-Terry model of preferences, it replaces the reward model:
 
     r_w = beta log( pi(y_w | x) / pi_ref(y_w | x) ),   r_l = beta log( pi(y_l | x) / pi_ref(y_l | x) )
     L   = -(1 - e) log sigmoid(r_w - r_l) - e log sigmoid(r_l - r_w)
 
 averaged over pairs of a chosen response y_w and a rejected one y_l. As published e is 0; above it, this is conservative
-DPO (https://ericmitchell.ai/cdpo.pdf), which takes a share e of the labels to be the wrong way round.
+DPO (https://ericmitchell.ai/cdpo.pdf), which assumes that a fraction e of the labels is flipped.
 
 Published settings (appendix B): beta 0.1 (0.5 for summaries), 64 pairs per batch, RMSprop with a learning rate of 1e-6
 after 150 steps of warmup, one epoch. Here the optimiser is AdamW.
 
 What to know about it:
 - Only the difference counts, so both logprobs may fall, the chosen one's too; watch `logprob/chosen`.
-- The loss of a pair is bounded by nothing but the reference: with beta near 0 the policy may go far to win a pair.
-- Its gradient is weighted by how wrong the implicit reward is: sigmoid(r_l - r_w). A pair that is won weighs little.
+- Only the reference constrains the policy: with beta near 0 it may move far from the reference to win a pair.
+- The gradient is weighted by the error of the implicit reward: sigmoid(r_l - r_w). A pair with a large margin weighs
+  little.
 - Logprobs are sums over tokens, so long responses move more. SimPO (https://arxiv.org/abs/2405.14734) takes means.
 
-Without a reference (`--reference-free`) pi_ref is taken to be the same for every response: only the policy's own
-logprobs are compared, nothing holds it where it was, and longer responses are the less likely ones.
+Without a reference (`--reference-free`) pi_ref is taken to be uniform over responses: only the policy's own logprobs
+are compared, there is no KL constraint, and longer responses have lower logprobs.
 
 TRL's `sigmoid` loss is the same, with the same beta. It has no label smoothing of this kind (its `robust` is another
 one) and no option without a reference.
@@ -44,13 +45,13 @@ class DPO:
     """Hyperparameters of DPO, with the defaults of the paper; a `PreferenceAlgorithm`."""
 
     beta: float = 0.1
-    """How close to the reference: the strength of the KL constraint whose solution is looked for."""
+    """Strength of the KL constraint to the reference; higher keeps the policy closer to it."""
 
     label_smoothing: float = 0.0
-    """How often a label is taken to be the wrong way round (e); below 0.5."""
+    """Assumed fraction of flipped labels (e), as in conservative DPO; below 0.5."""
 
     reference_free: bool = False
-    """Compare the policy's own logprobs, without a reference."""
+    """Compare the policy's own logprobs, without a reference model."""
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2305.18290"
@@ -63,7 +64,7 @@ class DPO:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The reference policy, unless it is left out."""
+        """The reference policy, unless `reference_free`."""
         return () if self.reference_free else (ReferenceLogprobs(),)
 
     def rewards(

@@ -2,8 +2,8 @@
 
 Pal et al. 2024, Smaug, eq. 3 of its second version (https://arxiv.org/abs/2402.13228).
 
-DPO may lower the chosen response so long as it lowers the rejected one more, and where the two differ in a few tokens
-(a digit of a sum) it does. DPOP charges for that:
+DPO may lower the chosen response's likelihood if it lowers the rejected one's more, and does where the two differ in
+few tokens (a digit of a sum). DPOP adds a penalty for that:
 
     r_w, r_l = as in DPO
     L        = -log sigmoid( r_w - r_l - lambda beta max(0, log( pi_ref(y_w | x) / pi(y_w | x) )) )
@@ -13,8 +13,8 @@ averaged over pairs.
 Published settings (section 5): beta 0.3, lambda 50, learning rate 5e-5 with a LoRA of rank 32.
 
 What to know about it:
-- With lambda 50 the penalty rules as soon as the chosen response falls by a tenth of a nat; what is learned then is
-  mostly to keep it, and the margin grows by the rejected one alone.
+- With lambda 50 the penalty dominates as soon as the chosen logprob falls by a tenth of a nat; the gradient then
+  mostly restores it, and the margin grows only through the rejected one.
 
 TRL does not have it.
 """
@@ -33,10 +33,10 @@ class DPOP(DPO):
     """Hyperparameters of DPOP; a `PreferenceAlgorithm`."""
 
     beta: float = 0.3
-    """How close to the reference: the strength of the KL constraint."""
+    """Strength of the KL constraint to the reference; higher keeps the policy closer to it."""
 
     penalty: float = 50.0
-    """What a nat costs by which the chosen response has become less likely than it was (lambda)."""
+    """Weight of the penalty per nat by which the chosen logprob falls below the reference's (lambda)."""
 
     paper: ClassVar[str] = "2402.13228"
 
@@ -49,7 +49,7 @@ class DPOP(DPO):
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
     ) -> PairLoss:
-        """As DPO's, less the penalty; see `PreferenceAlgorithm.loss`. `penalty` in the metrics is without lambda."""
+        """DPO's loss with the penalty; see `PreferenceAlgorithm.loss`. The metric `penalty` is without lambda."""
         chosen_B, rejected_B = self.rewards(chosen, rejected, reference)
         lost_B = (-chosen_B).relu()
         loss_B = bradley_terry(

@@ -2,20 +2,20 @@
 
 Liu et al. 2025, section 3.2 (https://arxiv.org/abs/2503.20783).
 
-Two divisions in GRPO bias its gradient. The one by |o_i| punishes a long wrong completion less per token than a short
-one, and so teaches to ramble when wrong; the one by the group's standard deviation weighs up the prompts that are
-almost always or almost never solved. Both are left out:
+Two divisions in GRPO bias its gradient. The one by |o_i| penalises a long wrong completion less per token than a short
+one, so wrong completions grow longer (length bias); the one by the group's standard deviation overweights prompts that
+are almost always or almost never solved (difficulty bias). Both are left out:
 
     A_i = r_i - mean(r)
     L   = -1/(G M) sum_i sum_t min(w_it A_i, clip(w_it, 1 - eps, 1 + eps) A_i)
 
-averaged over prompts, with w as in GRPO. M is a constant, here the most tokens that a completion may have.
+averaged over prompts, with w as in GRPO. M is a constant, here the maximum completion length.
 
 Published settings (appendix): eps 0.2, no KL, G 8, learning rate 1e-6, 128 prompts a batch, at most 3000 tokens.
 
 What to know about it:
-- Gradients are smaller than GRPO's by about the share of M that completions have: a learning rate does not carry over.
-- Without the standard deviation, advantages are in the units of the reward: so is the size of an update.
+- Gradients are smaller than GRPO's by about the ratio of the mean length to M: a learning rate does not transfer.
+- Without the standard deviation, advantages, and so updates, scale with the reward.
 
 TRL's `loss_type="dr_grpo"` with `scale_rewards="none"` is the same.
 """
@@ -54,5 +54,5 @@ class DrGRPO(GRPO):
         return mean_centred(rewards_PG)
 
     def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Add up all tokens and divide by what as many completions could have at most."""
+        """Sum over all tokens, divided by the number of completions times the maximum length."""
         return reduce.token_mean(values_N, counts.sequences * counts.longest)

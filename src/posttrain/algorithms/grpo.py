@@ -15,29 +15,30 @@ averaged over prompts: the mean over the tokens of a completion, then over compl
 Published settings (section 4.2): beta 0.04, G 64, learning rate 1e-6, 1024 completions per batch, at most 1024 tokens,
 one update per batch. The paper does not give eps; 0.2 is PPO's (https://arxiv.org/abs/1707.06347).
 
-With --process-rewards (process supervision, section 4.1.3) the spans that rewards give are normalised by step:
+With --process-rewards (process supervision, section 4.1.3) the spans' rewards are normalised by step:
 
-    r~_ij = (r_ij - mean(r)) / std(r)                     r_ij: what spans pay at token index(j); over all of the group
+    r~_ij = (r_ij - mean(r)) / std(r)                     r_ij: spans' reward at token index(j); over all of the group
     A_it  = sum_{j : index(j) >= t} r~_ij + (o_i - mean(o)) / std(o)
 
-o_i is the reward less the steps of completion i, of which the paper has none. Without spans it is all of the reward.
+o_i is the reward of completion i minus that of its steps, which the paper does not have. Without spans it is the whole
+reward.
 
-Not reproduced: of iterative GRPO (section 4.1.4), the reward model that is renewed during training;
-`--ref-sync-every` renews the reference. Chosen where the paper is silent: the standard deviation is the sample's
+Not reproduced: the retraining of the reward model in iterative GRPO (section 4.1.4); `--ref-sync-every` updates the
+reference. Chosen where the paper does not specify: the standard deviation is the sample's
 (divisor G - 1, as in TRL and verl), and 1e-4 is added to it (TRL's value; verl's is 1e-6).
 
 What to know about it:
-- A group whose rewards are all equal has no advantage. The published algorithm computes it all the same. Here it is
-  left out exactly where that changes nothing, that is without a KL term, and it still counts in the denominator: the
-  gradient is the published one. With a KL term every group is computed.
+- A group whose rewards are all equal has zero advantages. The published algorithm computes its loss nevertheless. Here
+  it is skipped where that leaves the gradient unchanged, which is without a KL term, and still counts in the
+  denominator. With a KL term every group is computed.
 - In a loss, k3 has the gradient of KL(ref || policy), not of the KL(policy || ref) that it estimates; k2 has that one.
-- Each completion weighs the same, also where groups differ in size, so a token of a long one weighs less, and a long
-  wrong answer is punished less per token; dividing by std weighs up the prompts that are almost always or almost never
+- Each completion has equal weight, also where groups differ in size, so a token of a long one weighs less, and a long
+  wrong answer is penalised less per token; dividing by std overweights prompts that are almost always or almost never
   solved. Dr. GRPO (https://arxiv.org/abs/2503.20783) removes both. DAPO (https://arxiv.org/abs/2503.14476) weighs
   every token the same, clips high at 0.28, and has no KL. RLOO (https://arxiv.org/abs/2402.14740) subtracts the mean
   of the others.
 
-What "GRPO" means by default in seven tools, and the flags here that come nearest:
+The defaults of "GRPO" in seven tools, and the nearest options here:
 
     TRL              mean and std; token mean over the batch; no KL
                      --kl-coefficient 0; the reduction is that of dapo
@@ -51,10 +52,10 @@ What "GRPO" means by default in seven tools, and the flags here that come neares
                      --algorithm dr-grpo, which leaves out the std too
     open-instruct    mean only; clip 0.2 and 0.272; KL 0.05 by the estimator k2
                      --algorithm dr-grpo --clip-high 0.272 --kl-coefficient 0.05 --kl-estimator k2
-    OpenRLHF         must be told
+    OpenRLHF         no default: must be specified
 
-As read from their code and issue threads; defaults change, and only what is named was compared. What no flag
-reproduces is another algorithm with a name and a file of its own, not a mode of this one.
+From their code and issue threads; defaults change, and only the listed settings were compared. A variant that no option
+reproduces is a separate algorithm with its own file, not a mode of this one.
 """
 
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class GRPO(OnlineAlgorithm):
     """The importance ratio is clipped at 1 - clip_low from below (eps of the paper)."""
 
     clip_high: float = 0.2
-    """The importance ratio is clipped at 1 + clip_high from above; above clip_low it leaves room to explore."""
+    """The importance ratio is clipped at 1 + clip_high from above; larger than clip_low encourages exploration."""
 
     kl_coefficient: float = 0.04
     """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
@@ -101,10 +102,10 @@ class GRPO(OnlineAlgorithm):
     """Added to the standard deviation of a group's rewards, in the units of the reward."""
 
     process_rewards: bool = False
-    """Normalise what the spans of scores pay by step, for the tokens up to each step's end (process supervision)."""
+    """Process supervision: normalise the rewards of spans by step, for the tokens up to each step's end."""
 
     token_advantages: ClassVar[bool] = True
-    """Whether the tokens of a completion may differ in their advantage, as process rewards make them."""
+    """Whether the tokens of a completion may differ in advantage, as process rewards require."""
 
     least_group: ClassVar[int] = 2
     paper: ClassVar[str] = "2402.03300"
@@ -122,7 +123,7 @@ class GRPO(OnlineAlgorithm):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The reference policy, if the loss has a KL term, and process rewards, if they are asked for."""
+        """The reference policy, if the loss has a KL term, and step rewards, if `process_rewards`."""
         reference = (ReferenceLogprobs(),) if self.kl_coefficient else ()
         return (*reference, StepRewards()) if self.process_rewards else reference
 
@@ -134,9 +135,9 @@ class GRPO(OnlineAlgorithm):
     def advantages(self, rollout: Rollout) -> Advantages:
         """Compare each row with its group, the rows of the same task and the same seat.
 
-        Metrics: `zero_advantage`, the share of groups without any (a run in which it is near 1 learns nothing), and
+        Metrics: `zero_advantage`, the share of groups with zero advantages (near 1 there is no learning signal), and
         `reward_std`, the mean over groups of the standard deviation within a group, in the units of the reward. With
-        process rewards `steps`, the mean over rows of how many steps are paid.
+        process rewards `steps`, the mean number of rewarded steps per row.
         Raises `UserError` for groups of one, `ValueError` for process rewards without the columns of `StepRewards`.
         """
         enough_rows(self, rollout)
@@ -160,7 +161,7 @@ class GRPO(OnlineAlgorithm):
         """Clip the surrogate and add the KL penalty, one value per token; see `OnlineAlgorithm.loss`.
 
         Metrics per token: `ratio`, `clip_fraction` (1.0 where the clip changed the loss), and with a reference `kl`.
-        Raises `ValueError` if the KL term has no reference to be computed from.
+        Raises `ValueError` if the KL term has no reference logprobs.
         """
         surrogate = self.surrogate(tokens)
         metrics = {"ratio": surrogate.ratio, "clip_fraction": surrogate.clipped}

@@ -1,18 +1,18 @@
-"""GRPO with a bucketed baseline: a completion is compared with all those of the same kind of prompt.
+"""GRPO with a bucketed baseline: rewards are normalised over all completions of the same kind of prompt.
 
     A_i = (r_i - mean(r of the bucket)) / std(r of the bucket)
 
 and the rest as in GRPO (Shao et al. 2024, eq. 3, https://arxiv.org/abs/2402.03300). A bucket is the completions of all
 prompts of one kind in the batch, such as arithmetic or algebra: the field `kind` of a task. Tasks without one are all
-of one kind. Where an episode has several seats, each has buckets of its own.
+of one kind. Where an episode has several seats, each has separate buckets.
 
-Settings: those of GRPO; the build that this comes from clips at 0.2, watches the KL stay below 0.08, and makes three
-updates a batch.
+Settings: those of GRPO; the original implementation clips at 0.2, monitors that the KL stays below 0.08, and makes
+three updates a batch.
 
 What to know about it:
-- A group that is all right or all wrong still has an advantage, by what its kind earns on average, so groups may be
-  small, even of one; but a prompt that is easier than its kind is rewarded for being easy, which is noise that a
-  baseline by prompt does not have.
+- A group that is all right or all wrong still has an advantage, relative to the mean of its kind, so groups may be
+  small, even of one; but prompts easier than their kind's mean get positive advantages, a variance that a per-prompt
+  baseline does not have.
 
 No tool is known to have it by this name.
 """
@@ -36,13 +36,13 @@ class BucketedGRPO(GRPO):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The kinds of prompts besides."""
+        """GRPO's, and the kinds of prompts."""
         return (*super().inputs, PromptKinds())
 
     def advantages(self, rollout: Rollout) -> Advantages:
         """Normalise by kind of prompt and seat.
 
-        Metrics: `kinds`, the number of kinds, and `zero_advantage`, the share of groups without any.
+        Metrics: `kinds`, the number of kinds, and `zero_advantage`, the share of groups with zero advantages.
         """
         kinds = rollout.kinds_R or ("",) * len(rollout.rewards_R)
         buckets = list(zip(kinds, rollout.seats, strict=True))

@@ -2,7 +2,7 @@
 
 Zheng et al. 2025, eq. 5 to 7 (https://arxiv.org/abs/2507.18071).
 
-A reward is given to a whole completion, so the importance ratio is the completion's too, as a mean per token, and whole
+A reward is given to a whole completion, so the importance ratio is sequence-level too, length-normalised, and whole
 completions are clipped:
 
     s_i = ( pi(o_i | q) / pi_old(o_i | q) )^(1/|o_i|)
@@ -15,8 +15,8 @@ Published settings (section 5.1): eps_low 3e-4, eps_high 4e-4, four updates a ba
 What to know about it:
 - s_i is a geometric mean, so it stays near 1: its clip range is several hundred times narrower than GRPO's, and far
   more tokens are clipped (15% against 0.1% in the paper) while it learns faster.
-- Where expert routing or an engine's rounding moves single tokens' ratios, their mean hardly moves.
-- A completion of several branches has a ratio for each, which weighs as much as the branch has of its tokens.
+- Noise in single tokens' ratios, from expert routing or an engine's rounding, averages out.
+- A completion of several branches has one ratio per branch, weighted by the branch's share of its tokens.
 
 TRL's `importance_sampling_level="sequence"` with `loss_type="grpo"` is the same.
 """

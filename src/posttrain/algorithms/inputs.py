@@ -1,6 +1,6 @@
-"""What an algorithm may need besides its samples and their rewards. It declares it; whoever trains provides it.
+"""Inputs that an algorithm may declare in addition to samples and rewards; the trainer provides them.
 
-A new need is one class here, one provider in `training/inputs/`, and one line in that folder's table; the recipes, the
+A new input is one class here, one provider in `training/inputs/`, and one line in that folder's table; the recipes, the
 catalogue, the planner and the documentation read it from there. The columns of a batch are fields of
 `rollout.Rollout`.
 
@@ -14,18 +14,18 @@ from posttrain.types import States
 
 
 class Input(Protocol):
-    """One need."""
+    """One input."""
 
     title: ClassVar[str]
-    """What the table of algorithms calls it."""
+    """Its name in the table of algorithms."""
 
     passes: ClassVar[int]
-    """Forward passes over the batch that it takes in each step."""
+    """Forward passes over the batch that it requires in each step."""
 
 
 @dataclass(frozen=True)
 class GreedyReward:
-    """What each row's seat earned in the greedy episode of its task: `greedy_R`."""
+    """The reward of each row's seat in the greedy episode of its task: `greedy_R`."""
 
     title: ClassVar[str] = "greedy completions"
     passes: ClassVar[int] = 0
@@ -33,7 +33,7 @@ class GreedyReward:
 
 @dataclass(frozen=True, slots=True)
 class StateValues(States):
-    """What intermediate states are worth, by continuing completions from them: `values_N` and `step_N`."""
+    """Monte Carlo values of intermediate states, from continuations of each: `values_N` and `step_N`."""
 
     title: ClassVar[str] = "continuations"
     passes: ClassVar[int] = 0
@@ -41,7 +41,7 @@ class StateValues(States):
 
 @dataclass(frozen=True)
 class PromptKinds:
-    """What kind of prompt each is, from the data's column `kind`: `kinds_R`."""
+    """The kind of each row's prompt, from the data's column `kind`: `kinds_R`."""
 
     title: ClassVar[str] = "kinds of prompts"
     passes: ClassVar[int] = 0
@@ -49,10 +49,10 @@ class PromptKinds:
 
 @dataclass(frozen=True)
 class CriticValues:
-    """What a critic expects before each token: `values_N`. The algorithm is an `ActorCritic`, whose loss trains it.
+    """A critic's values before each token: `values_N`. The algorithm is an `ActorCritic`, whose loss trains it.
 
     Attributes:
-        warmup_steps: first steps in which the critic learns alone, of what the policy samples as it is.
+        warmup_steps: initial steps in which only the critic is updated.
     """
 
     warmup_steps: int = 0
@@ -79,7 +79,7 @@ class ReferenceDivergence:
 
 @dataclass(frozen=True)
 class StepRewards:
-    """What is paid before the end, by the spans of scores: `step_rewards_N`, and where steps end, `step_end_N`."""
+    """Process rewards, from the spans of scores: `step_rewards_N`, and the ends of steps, `step_end_N`."""
 
     title: ClassVar[str] = "process rewards"
     passes: ClassVar[int] = 0
@@ -87,7 +87,7 @@ class StepRewards:
 
 @dataclass(frozen=True)
 class PretrainingNLL:
-    """An extra loss: `weight` times the mean negative log-likelihood of pretraining text, on a batch of its own."""
+    """An auxiliary loss: `weight` times the mean negative log-likelihood of a separate batch of pretraining text."""
 
     weight: float
 
@@ -105,10 +105,10 @@ class TeacherLogprobs:
 
 @dataclass(frozen=True)
 class SeatBaselines:
-    """An exponential moving average of the return of each seat: `baselines_R`. It is kept with checkpoints.
+    """An exponential moving average of the return of each seat: `baselines_R`. It is saved with checkpoints.
 
     Attributes:
-        decay: share of the old average that an update keeps.
+        decay: weight of the old average in an update.
     """
 
     decay: float
@@ -133,11 +133,11 @@ KINDS = (
 
 
 class Declares(Protocol):
-    """An algorithm, as far as its needs go."""
+    """The part of the algorithm interface that declares inputs."""
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """What it needs."""
+        """The declared inputs."""
         ...
 
 
@@ -145,7 +145,7 @@ T = TypeVar("T", bound=Input)
 
 
 def declared(algorithm: Declares, kind: type[T]) -> T | None:
-    """The need of this kind that an algorithm declares, among its inputs and extra losses; None where it has none.
+    """The input of this type that an algorithm declares, among its inputs and extra losses; None if there is none.
 
     Example:
         >>> from posttrain.algorithms.grpo import GRPO

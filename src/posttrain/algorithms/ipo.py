@@ -2,8 +2,8 @@
 
 Azar et al. 2023, eq. 17 (https://arxiv.org/abs/2310.12036).
 
-DPO's loss falls without end as a pair is won by more and more, so where the labels agree it pulls the policy as far
-from the reference as it can go. IPO gives the difference of the log-ratios a target, and pulls back what went past it:
+DPO's loss keeps decreasing as a pair's margin grows, so with deterministic labels the KL constraint vanishes and the
+policy overfits. IPO regresses the difference of the log-ratios to a finite target:
 
     h = log( pi(y_w | x) / pi_ref(y_w | x) ) - log( pi(y_l | x) / pi_ref(y_l | x) )
     L = ( h - 1/(2 tau) )^2
@@ -13,8 +13,8 @@ averaged over pairs. tau is called beta here, as in DPO: the strength of the KL 
 Published settings (sections 5.3 and 5.4 have bandits only): none for language models; 0.1 is TRL's.
 
 What to know about it:
-- The target is a difference of sums over tokens: at beta 0.1 a pair of short answers is to differ by 5 nats, and so is
-  one of essays. With `--length-normalised` each log-ratio is divided by its number of tokens, which the authors
+- The target is a difference of sums over tokens: at beta 0.1 it is 5 nats for a pair of short answers and for one of
+  essays alike. With `--length-normalised` each log-ratio is divided by its number of tokens, which the authors
   are said to have done in their own experiments, and which TRL's `ipo` always does.
 - Losses are squares of nats, so at beta 0.1 they begin at 25 and gradients are large: watch `grad_norm`.
 """
@@ -32,7 +32,7 @@ class IPO:
     """Hyperparameters of IPO; a `PreferenceAlgorithm`."""
 
     beta: float = 0.1
-    """The strength of the KL constraint (tau): log-ratios are to differ by 1 / (2 beta)."""
+    """Strength of the KL constraint (tau); the target difference of the log-ratios is 1 / (2 beta)."""
 
     length_normalised: bool = False
     """Divide each log-ratio by its response's number of tokens."""
@@ -52,7 +52,7 @@ class IPO:
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
     ) -> PairLoss:
-        """Square how far the difference of the log-ratios is from its target; see `PreferenceAlgorithm.loss`.
+        """Squared error of the difference of the log-ratios from its target; see `PreferenceAlgorithm.loss`.
 
         The rewards in its metrics are beta times the log-ratios. Raises `ValueError` without a reference.
         """

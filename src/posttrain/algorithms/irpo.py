@@ -1,9 +1,9 @@
-"""Iterative RPO: DPO with the likelihood of the chosen response beside it.
+"""Iterative RPO: DPO with an auxiliary NLL loss on the chosen response.
 
 Pang et al. 2024, eq. 1 (https://arxiv.org/abs/2404.19733).
 
-For reasoning, where the chosen response is one that a verifier found right, DPO alone lets its likelihood fall. So it
-is also imitated:
+In reasoning, where a verifier selects the chosen response, DPO without a further term lets its likelihood fall. So an
+NLL term is added:
 
     L = L_DPO - alpha log pi(y_w | x) / |y_w|
 
@@ -15,7 +15,7 @@ reference.
 
 What to know about it:
 - The paper found the second term necessary: 73.1% of GSM8K after one iteration with it, 61.8% without.
-- With few and noisy pairs it is fine-tuning on the chosen ones first of all.
+- With few and noisy pairs it is mostly supervised fine-tuning on the chosen responses.
 
 TRL: `loss_type=["sigmoid", "sft"]` with weights 1 and alpha; its second term is a mean over all tokens of a batch.
 """
@@ -33,7 +33,7 @@ class IRPO(DPO):
     """Hyperparameters of iterative RPO; a `PreferenceAlgorithm`."""
 
     alpha: float = 1.0
-    """Weight of the likelihood of the chosen response, per token."""
+    """Weight of the NLL loss of the chosen response, averaged over its tokens (alpha)."""
 
     paper: ClassVar[str] = "2404.19733"
 
@@ -44,7 +44,7 @@ class IRPO(DPO):
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
     ) -> PairLoss:
-        """As DPO's, and the likelihood; see `PreferenceAlgorithm.loss`. `likelihood` is it, in nats per token."""
+        """DPO's loss plus the NLL; see `PreferenceAlgorithm.loss`. `likelihood` is that term, in nats per token."""
         found = super().loss(chosen, rejected, reference=reference)
         imitation_B = negative_log_likelihood(chosen.logprob_B / chosen.length_B)
         return PairLoss(found.loss_B + self.alpha * imitation_B, {**found.metrics, "likelihood": imitation_B.detach()})

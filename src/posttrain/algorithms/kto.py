@@ -2,8 +2,8 @@
 
 Ethayarajh et al. 2024, eq. 8 (7 in its first version; https://arxiv.org/abs/2402.01306).
 
-People say of single responses whether they are good or bad more readily than which of two is better. What a response is
-worth to a person is a gain or a loss from a reference point, and losses weigh more:
+Binary feedback on single responses is easier to collect than preferences between two. By prospect theory, people value
+a response as a gain or a loss relative to a reference point, and are averse to losses:
 
     r(x, y) = beta log( pi(y | x) / pi_ref(y | x) ),   z = beta KL(pi || pi_ref)
     L       = w_g (1 - sigmoid( r - z ))   for a good response
@@ -13,16 +13,17 @@ averaged over responses. z is estimated from the batch: max(0, the mean of beta 
 prompts, those of each prompt moved on to the one before). It carries no gradient.
 
 Published settings (section 4.2, table 1): beta 0.1, w_g = w_b = 1, batches of 32 responses, learning rate 5e-6 with
-AdamW (5e-7 with RMSprop in the first version's code). Where good and bad are not as many, the weights are to satisfy
+AdamW (5e-7 with RMSprop in the first version's code). With imbalanced classes, the weights should satisfy
 1 <= w_g n_g / (w_b n_b) <= 3/2 (eq. 9; 4/3 in the first version).
 
 What to know about it:
 - It takes pairs as well: each is a good response and a bad one.
-- The loss of a response is bounded (by its weight), so a wrong label is given up on instead of being fought for.
-- A batch needs 2 responses or more, to different prompts, for z to mean anything.
+- The loss of a response is bounded (by its weight), and its gradient vanishes for a label that the policy strongly
+  contradicts: robust to label noise.
+- z is meaningful only for batches with 2 responses or more, to different prompts.
 
 TRL's `kto` is the same, with z from the responses of one worker's micro-batch (a mean over workers); here it is the
-whole batch's, so that how a batch is cut changes nothing.
+whole batch's, independent of the micro-batch size.
 """
 
 from dataclasses import dataclass
@@ -42,13 +43,13 @@ class KTO:
     """Hyperparameters of KTO; an `UnpairedAlgorithm`."""
 
     beta: float = 0.1
-    """How averse to risk: the higher, the sooner gains and losses are as large as they get."""
+    """Scale of the implicit reward; higher keeps the policy closer to the reference (gains saturate earlier)."""
 
     good_weight: float = 1.0
-    """What a good response weighs (lambda_D)."""
+    """Weight of the loss of good responses (lambda_D)."""
 
     bad_weight: float = 1.0
-    """What a bad response weighs (lambda_U)."""
+    """Weight of the loss of bad responses (lambda_U)."""
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2402.01306"
@@ -70,7 +71,7 @@ class KTO:
     def loss_of_each(
         self, responses: Responses, good_B: Bool[Tensor, "B"], *, reference: Responses, divergence: float
     ) -> PairLoss:
-        """Gains and losses from the reference point; see `UnpairedAlgorithm.loss_of_each`.
+        """The KTO loss relative to the reference point; see `UnpairedAlgorithm.loss_of_each`.
 
         Metrics: `reward/good` and `reward/bad` (implicit, in nats), and `accuracy`: 1 for a good response above the
         reference point and for a bad one below it, 1/2 at the point itself.

@@ -2,13 +2,13 @@
 
 Lai et al. 2024, eq. 2 (https://arxiv.org/abs/2406.18629).
 
-A long derivation that ends in a wrong answer is mostly right; DPO lowers all of it. Here a pair is two ways to go on
-after steps s_1 ... s_k-1 that are right and that both share:
+A long derivation that ends in a wrong answer is mostly right; DPO lowers all of it. Here a pair is two continuations
+of a shared prefix of correct steps s_1 ... s_k-1:
 
     L = -log sigmoid( beta log( pi(s_win | x, s_1..k-1) / pi_ref(s_win | x, s_1..k-1) )
                     - beta log( pi(s_lose | x, s_1..k-1) / pi_ref(s_lose | x, s_1..k-1) ) )
 
-averaged over pairs: DPO, with the shared steps as part of what is given. They are computed once, and not learned.
+averaged over pairs: DPO, with the shared steps as part of the prompt. They are computed once, without a loss.
 
 Published settings (section 4.1): learning rate 5e-7, 128 pairs a batch, 8 epochs (4 for the 72B model), beta 0.4 (0.5
 for the 72B model); the authors' scripts have it the other way round, 0.5 for 7B and 0.4 for 72B. The default is 0.5.
@@ -30,6 +30,6 @@ class StepDPO(DPO):
     """Hyperparameters of Step-DPO; a `PreferenceAlgorithm`."""
 
     beta: float = 0.5
-    """How close to the reference: the strength of the KL constraint."""
+    """Strength of the KL constraint to the reference; higher keeps the policy closer to it."""
 
     paper: ClassVar[str] = "2406.18629"
