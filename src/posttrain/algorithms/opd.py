@@ -1,6 +1,6 @@
-"""On-policy distillation: a student learns from a teacher's logprobs of the student's own samples.
+"""On-policy distillation: train a student on a teacher's logprobs of the student's own samples.
 
-Agarwal et al. 2024, GKD (https://arxiv.org/abs/2306.13649), with the student's samples alone and the reverse KL; as a
+Agarwal et al. 2024, GKD (https://arxiv.org/abs/2306.13649), with only the student's samples and the reverse KL; as a
 policy gradient with a token's own KL as its reward: Lu and Thinking Machines Lab 2025, "On-Policy Distillation"
 (https://thinkingmachines.ai/blog/on-policy-distillation/). Gu et al. 2024, MiniLLM
 (https://arxiv.org/abs/2306.08543), minimise the reverse KL of whole completions.
@@ -11,7 +11,7 @@ policy gradient with a token's own KL as its reward: Lu and Thinking Machines La
 
 over all tokens of the batch, with the teacher pi_T and the policy that sampled, pi_old, both at the sampling
 temperature. With c = 0 the expected gradient at the states that the student visits is that of KL(pi || pi_T), averaged
-over those states: the discount is 0, so that a token is not charged for the divergence of later ones.
+over those states: the discount is 0, so the divergence of later tokens does not enter a token's advantage.
 
 Published settings (the post, and its code in tinker-cookbook): c 0, discount 0, one update a batch without a clip (w is
 1 then), 4 completions of each prompt, LoRA, learning rate 1e-4. eps 0.2 is PPO's, for later updates on a batch.
@@ -20,12 +20,12 @@ Not reproduced: discounts above 0; of GKD forward KL, the generalised JSD and da
 MiniLLM sampling from a mixture with the teacher, and its length normalisation.
 
 What to know about it:
-- --teacher names the teacher. Its tokenizer is the policy's: tokens are compared one by one.
-- With c = 0 rewards are logged, and choose the best checkpoint; nothing is learned from them. Where answers cannot be
-  checked, --reward length is enough.
-- Reverse KL seeks modes: the student learns what the teacher would say, not all that it might say.
+- --teacher names the teacher. It must share the policy's tokenizer: tokens are compared one by one.
+- With c = 0 rewards are logged and select the best checkpoint, but do not enter the loss. Where answers cannot be
+  verified, use --reward length.
+- Reverse KL is mode-seeking: the student concentrates on the teacher's most likely outputs.
 - The teacher's logprob of one sampled token is a noisy estimate of the KL; it needs no second distribution in memory.
-- The teacher reads the policy's prompts as they are rendered for the policy.
+- The teacher gets the prompts as rendered by the policy's chat template.
 """
 
 from dataclasses import dataclass
@@ -55,10 +55,10 @@ class OPD(OnlineAlgorithm):
     """Hyperparameters of on-policy distillation; an `OnlineAlgorithm`."""
 
     reward_coefficient: float = 0.0
-    """Weight of the reward, less its leave-one-out baseline, in the advantage (c); 0: distillation alone."""
+    """Weight of the reward minus its leave-one-out baseline in the advantage (c); 0: distillation only."""
 
     clip: float = 0.2
-    """A token's ratio is clipped at 1 - clip and 1 + clip, which matters from a batch's second update on."""
+    """A token's ratio is clipped to [1 - clip, 1 + clip]; no effect on a batch's first update."""
 
     paper: ClassVar[str] = "2306.13649"
 
@@ -68,7 +68,7 @@ class OPD(OnlineAlgorithm):
 
     @property
     def least_group(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """2 where rewards are compared."""
+        """2 if the reward coefficient is not 0."""
         return 2 if self.reward_coefficient else 1
 
     @property
@@ -78,11 +78,11 @@ class OPD(OnlineAlgorithm):
 
     @property
     def silent_at_zero(self) -> bool:
-        """Always: the loss has no term but the surrogate."""
+        """Always: the surrogate is the only term."""
         return True
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """The teacher's logprob of each token less the policy's, and what its row earned more than others.
+        """The teacher's logprob of each token minus the policy's, plus the leave-one-out advantage of its row.
 
         Metrics: `teacher_kl`, the mean over tokens of the reverse KL estimate, in nats. Raises `ValueError` without the
         teacher's logprobs, `UserError` for groups of one where rewards are compared.

@@ -2,7 +2,7 @@
 
 Hong et al. 2024, eq. 6 and 7 (https://arxiv.org/abs/2403.07691).
 
-Fine-tuning on the chosen response and preferring it are one loss, without a reference policy:
+Supervised fine-tuning on the chosen response and a preference term in one loss, without a reference policy:
 
     log p(y)  = 1/|y| sum_t log pi(y_t | x, y_<t),   odds(y) = p(y) / (1 - p(y))
     L         = -log p(y_w) - lambda log sigmoid( log odds(y_w) - log odds(y_l) )
@@ -10,13 +10,13 @@ Fine-tuning on the chosen response and preferring it are one loss, without a ref
 averaged over pairs.
 
 Published settings (section 6.1, appendix C): lambda 0.1 for Mistral, 0.2 for Llama-2, 0.25 for Phi-2, learning rate
-8e-6, 10 epochs, of which the best by its evaluation loss is kept (the authors' script for Mistral: 5e-6, 5 epochs). It
+8e-6, 10 epochs, keeping the best by evaluation loss (the authors' script for Mistral: 5e-6, 5 epochs). It
 starts from a base model: the first term is the supervised stage.
 
 What to know about it:
-- It imitates what was chosen, whoever wrote it: use it where the chosen responses are worth imitating.
-- The odds of a mean logprob: 1 - p hardly matters where p is small, so that the second term is then nearly DPO's
-  without a reference on mean logprobs.
+- Its NLL term imitates the chosen responses: use it where they are of high quality, as for supervised fine-tuning.
+- The odds use the mean logprob: where p is small, 1 - p is nearly 1, and the second term is nearly reference-free DPO
+  on mean logprobs.
 
 TRL's `ORPOTrainer` takes the mean logprob of the prompt's tokens and the response's together for the first term, over
 all tokens of a batch; here and in the paper's equation it is the response's, for each pair. Its beta is lambda.
@@ -36,7 +36,7 @@ class ORPO:
     """Hyperparameters of ORPO; a `PreferenceAlgorithm`."""
 
     odds_weight: float = 0.1
-    """Weight of the preference beside the imitation (lambda)."""
+    """Weight of the odds-ratio loss relative to the NLL loss (lambda)."""
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2403.07691"
@@ -53,7 +53,7 @@ class ORPO:
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
     ) -> PairLoss:
-        """Imitate the chosen response, and compare odds; see `PreferenceAlgorithm.loss`. No reference is looked at.
+        """NLL of the chosen response plus the odds-ratio loss; see `PreferenceAlgorithm.loss`. Ignores `reference`.
 
         The rewards in its metrics are log-odds; `likelihood` is the first term, in nats per token.
         """

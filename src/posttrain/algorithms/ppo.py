@@ -4,12 +4,12 @@ Schulman et al. 2017, eq. 7 and 9 (https://arxiv.org/abs/1707.06347), with the a
 eq. 16 (https://arxiv.org/abs/1506.02438), and the rewards of Ziegler et al. 2019, section 2
 (https://arxiv.org/abs/1909.08593).
 
-A critic V says what a completion is expected to earn after each token, so that one token can be found better than
-another. With r(q, o) earned at the end and a KL to the reference paid at every token,
+A critic V estimates the expected return after each token, which gives token-level advantages. With the reward r(q, o)
+at the end and a per-token KL penalty to the reference,
 
     r_t     = [t is the last] r(q, o) - beta log( pi_old(o_t) / pi_ref(o_t) )
     delta_t = r_t + gamma V_{t+1} - V_t
-    A_t     = sum_{l >= 0} (gamma lam)^l delta_{t+l},   made to have mean 0 and standard deviation 1 over the batch
+    A_t     = sum_{l >= 0} (gamma lam)^l delta_{t+l},   whitened over the batch (mean 0, standard deviation 1)
     R_t     = A_t + V_t                                                             before that: the critic's target
     L       = mean_t { -min(w_t A_t, clip(w_t, 1 - eps, 1 + eps) A_t) + c_1 L^V_t - c_2 H_t }
     L^V_t   = 1/2 max( (V_t - R_t)^2, (clip(V_t, V_old - eps_v, V_old + eps_v) - R_t)^2 )
@@ -20,15 +20,16 @@ Settings: eps 0.2 is the paper's, lam 0.95 too; gamma 1, beta 0.05, c_1 0.1, eps
 are TRL's for language models. The paper takes several updates of each batch: --updates-per-step 4.
 
 What to know about it:
-- The critic is a row on the policy's own trunk (--critic trunk: no second model, and its loss moves the trunk by c_1),
-  or a network of its own that begins as the policy's (--critic own); its head begins at 0, --critic-lr is its own.
-- `explained_variance` says whether the critic foresees anything; near 0 it is only a baseline, and noise if below.
-- Advantages of the whole batch share one scale: where hardly anything is earned, noise is scaled up to it.
-- A completion that was cut at its longest is taken to earn nothing more.
-- With --process-rewards each span of a reward is paid at the last token that it overlaps, and r(q, o) in r_t is only
-  the rest. Without, all of it is paid at the end.
+- The critic is a value head on the policy's trunk (--critic trunk: no second model; its loss, weighted by c_1, also
+  updates the trunk), or a separate network initialised from the policy (--critic own), with learning rate --critic-lr.
+  The head is initialised to 0.
+- `explained_variance` measures the critic: near 0 it is no better than a constant baseline, below 0 it is worse.
+- Advantages are whitened over the whole batch: where rewards hardly vary, noise is scaled up.
+- A completion truncated at the maximum length has no bootstrapped value: its return ends there.
+- With --process-rewards each span's reward is given at the last token that it overlaps, and r(q, o) in r_t is only
+  the rest. Without, the whole reward is given at the end.
 
-TRL's `PPOTrainer` is the same with a critic of its own, and rewards whitened if asked.
+TRL's `PPOTrainer` is the same with a separate critic, and optional reward whitening.
 """
 
 from dataclasses import dataclass
@@ -61,28 +62,28 @@ class PPO(ActorCritic):
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
     discount: float = 1.0
-    """What a reward is worth a token earlier (gamma), above 0 and up to 1."""
+    """Discount factor per token (gamma), above 0 and up to 1."""
 
     gae_lambda: float = 0.95
-    """How far ahead an advantage looks (lam): 0 trusts the critic, 1 what was really earned."""
+    """GAE lambda of the advantages (lam): 0 is the one-step TD error, 1 the Monte Carlo return."""
 
     value_clip: float = 0.2
-    """How far a value may move in one step, in the units of the reward (eps_v); inf: as far as it likes."""
+    """Clip range of the value function, in the units of the reward (eps_v); inf: no clipping."""
 
     value_coefficient: float = 0.1
-    """Weight of the critic's loss (c_1)."""
+    """Weight of the value loss (c_1)."""
 
     entropy_coefficient: float = 0.0
-    """Weight of the entropy (c_2), which keeps the policy from settling early."""
+    """Weight of the entropy bonus (c_2), which prevents premature convergence."""
 
     std_epsilon: float = 1e-4
-    """Added to the standard deviation of the batch's advantages: rounding must not become a signal."""
+    """Added to the standard deviation in advantage whitening, so that rounding errors are not amplified."""
 
     critic_warmup_steps: int = 0
     """Critic warmup: number of initial steps in which only the critic is updated."""
 
     process_rewards: bool = False
-    """Pay each span of a score at its last token, and only the rest of the reward at the end."""
+    """Process supervision: give each span's reward at its last token, and only the rest at the end."""
 
     paper: ClassVar[str] = "1707.06347"
 
@@ -101,7 +102,7 @@ class PPO(ActorCritic):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """A critic, the reference policy if the reward has a KL term, and process rewards if they are asked for."""
+        """A critic, the reference policy if the reward has a KL term, and step rewards if `process_rewards`."""
         reference = (ReferenceLogprobs(),) if self.kl_coefficient else ()
         steps = (StepRewards(),) if self.process_rewards else ()
         return (CriticValues(self.critic_warmup_steps), *reference, *steps)
@@ -112,11 +113,11 @@ class PPO(ActorCritic):
         return self.entropy_coefficient > 0
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """Compare what was earned with what the critic expected, token by token.
+        """Whitened GAE advantages, and the critic's targets.
 
-        Metrics: `explained_variance`, 1 for a critic that foresees everything; `value`, the mean of what it expects;
-        with a reference `kl`, the mean over completions in nats, and `kl_coefficient`. Raises `ValueError` without
-        values, or without the columns of `StepRewards` where they are asked for.
+        Metrics: `explained_variance`, 1 for a perfect critic; `value`, the mean of its values; with a reference `kl`,
+        the mean over completions in nats, and `kl_coefficient`. Raises `ValueError` without values, or without the
+        columns of `StepRewards` if `process_rewards`.
         """
         if rollout.values_N is None:
             raise ValueError("PPO compares with what a critic expected, so advantages() needs values_N; got None")
@@ -133,12 +134,12 @@ class PPO(ActorCritic):
         return Advantages(batch_normalised(advantages_N, epsilon=self.std_epsilon), metrics, returns_N)
 
     def estimate(self, rewards_N: Tensor, values_N: Tensor, row_N: Tensor) -> tuple[Tensor, Tensor]:
-        """The advantages, and what the critic is to learn: GAE for both."""
+        """The advantages and the critic's targets, both by GAE."""
         found_N = gae(rewards_N, values_N, row_N, discount=self.discount, lam=self.gae_lambda)
         return found_N, found_N + values_N
 
     def loss(self, tokens: Tokens) -> TokenLoss:
-        """Clip the surrogate, add the critic's loss, and subtract the entropy; see `OnlineAlgorithm.loss`.
+        """Clipped surrogate plus value loss minus entropy bonus; see `OnlineAlgorithm.loss`.
 
         Metrics per token: `ratio`, `clip_fraction`, and the critic's.
         """
@@ -158,7 +159,7 @@ class PPO(ActorCritic):
     def critic_loss(
         self, values_N: Float[Tensor, "N"], old_values_N: Float[Tensor, "N"], returns_N: Float[Tensor, "N"]
     ) -> TokenLoss:
-        """The critic's error, weighted. Metrics per token: `value_loss`, not weighted, and `value_clip_fraction`."""
+        """The weighted value loss. Metrics per token: `value_loss`, not weighted, and `value_clip_fraction`."""
         found = clipped_value_loss(values_N, old_values_N, returns_N, clip=self.value_clip)
         metrics = {"value_loss": found.loss.detach(), "value_clip_fraction": found.clipped}
         return TokenLoss(self.value_coefficient * found.loss, metrics)

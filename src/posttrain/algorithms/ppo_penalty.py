@@ -1,9 +1,9 @@
-"""PPO-Penalty: PPO with a KL coefficient that is steered towards a target.
+"""PPO-Penalty: PPO with an adaptive KL coefficient.
 
 Ziegler et al. 2019, section 2.2 (https://arxiv.org/abs/1909.08593).
 
-How much KL a fixed coefficient buys cannot be known before. Here the KL is named, and the coefficient found: after each
-step, from the mean KL of its completions,
+The KL that results from a fixed coefficient is not known in advance. Here a target KL is set, and the coefficient
+adapted after each step, from the mean KL of its completions,
 
     e_t        = clip( (KL(pi_t, pi_ref) - KL_target) / KL_target, -0.2, 0.2 )
     beta_{t+1} = beta_t (1 + K_beta e_t)
@@ -14,9 +14,9 @@ Published settings: K_beta 0.1. The target differs from task to task; TRL's, and
 value of the coefficient is PPO's here.
 
 What to know about it:
-- The target is of a whole completion: longer completions need a larger one.
-- The coefficient moves by 2% of itself in a step at most, so from a wrong beginning it needs 35 steps to double.
-- It is part of a checkpoint: a resumed run goes on with the coefficient it had.
+- The target is per completion: longer completions need a larger one.
+- The coefficient changes by at most 2% per step, so from a wrong initial value it needs 35 steps to double.
+- The coefficient is saved with checkpoints and restored on resume.
 - Section 4 of the PPO paper has another penalty, on the KL to the last policy, that is hardly used and not this one.
 
 TRL's `AdaptiveKLController` was the same, with a horizon of 10000 completions in the place of K_beta.
@@ -35,13 +35,13 @@ class PPOPenalty(PPO):
     """Hyperparameters of PPO-Penalty; an `ActorCritic`."""
 
     kl_coefficient: float = 0.05
-    """Weight of the KL to the reference policy in the reward (beta) at first; above 0."""
+    """Initial weight of the KL to the reference policy in the reward (beta); above 0."""
 
     kl_target: float = 6.0
-    """The KL of a completion that the coefficient aims at, in nats."""
+    """Target KL per completion of the adaptive controller, in nats."""
 
     kl_gain: float = 0.1
-    """How fast the coefficient is moved (K_beta)."""
+    """Proportional gain of the adaptive controller (K_beta)."""
 
     paper: ClassVar[str] = "1909.08593"
 
@@ -53,6 +53,6 @@ class PPOPenalty(PPO):
             raise errors.UserError(f"kl_gain must be below 5, or the coefficient could fall to 0; got {self.kl_gain}")
 
     def adapted(self, kl: float) -> "PPOPenalty":
-        """With the coefficient raised after more KL than the target, and lowered after less."""
+        """Raise the coefficient if the KL is above the target, lower it if below."""
         error = min(max((kl - self.kl_target) / self.kl_target, -0.2), 0.2)
         return replace(self, kl_coefficient=self.kl_coefficient * (1 + self.kl_gain * error))

@@ -1,21 +1,21 @@
-"""PPO-ptx: PPO that goes on learning pretraining text, so that what the model knew is not lost.
+"""PPO-ptx: PPO with an auxiliary pretraining loss, to reduce forgetting.
 
 Ouyang et al. 2022, InstructGPT, eq. 2 (https://arxiv.org/abs/2203.02155).
 
     objective = E_(x, y) ~ pi [ r(x, y) - beta log( pi(y | x) / pi_ref(y | x) ) ] + gamma E_x ~ D_pretrain [ log pi(x) ]
 
-The first part is PPO's, the second a likelihood of text from --pretraining-dataset: `--pretraining-per-step` texts in
-each update, whose loss is the mean over their tokens, weighted by gamma.
+The first part is PPO's, the second the log-likelihood of text from --pretraining-dataset: `--pretraining-per-step`
+texts in each update, whose NLL is averaged over their tokens and weighted by gamma.
 
 Published settings (appendix C.4): gamma 27.8, beta 0.02, clip 0.2, eight times as many pretraining examples as
 episodes, learning rate 9e-6.
 
 What to know about it:
-- Both gradients are added up before they are clipped: with gamma 27.8 most of a clipped gradient is the text's.
-- The text is drawn anew in each step, and is not what prompts are drawn from.
-- The paper's aim: public benchmarks that fall under PPO alone (the alignment tax) fall less.
+- Gradients are clipped after they are summed: with gamma 27.8 the pretraining loss dominates a clipped gradient.
+- The text is sampled anew in each step, from a dataset separate from the prompts.
+- The paper's aim: to reduce the alignment tax, the regressions of PPO on public benchmarks.
 
-No tool of today has it by this name; TRL's and OpenRLHF's PPO take a pretraining loss if they are given data.
+No tool has it by this name today; TRL's and OpenRLHF's PPO take a pretraining loss if given data.
 """
 
 from dataclasses import dataclass
@@ -44,5 +44,5 @@ class PPOPtx(PPO):
 
     @property
     def extra_losses(self) -> tuple[PretrainingNLL, ...]:
-        """The text's."""
+        """The pretraining loss."""
         return (PretrainingNLL(self.pretraining_coefficient),)

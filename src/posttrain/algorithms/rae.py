@@ -2,8 +2,8 @@
 
 Liu et al. 2025, SPIRAL, eq. 2 and 3, algorithm 1 (https://arxiv.org/abs/2506.24119).
 
-In a zero-sum game the returns of two seats add up to 0, but beginning may be worth something: a seat is compared with
-what that seat usually earns. For each game g and seat p, episode by episode,
+In a zero-sum game the returns of two seats sum to 0, but the first move may be an advantage: the baseline is a moving
+average of each seat's return. For each game g and seat p, episode by episode,
 
     b_gp <- alpha b_gp + (1 - alpha) R_p        from b_gp = 0
     A_p   = R_p - b_gp
@@ -18,15 +18,15 @@ batch, no KL.
 What to know about it:
 - The average is updated before it is subtracted, as in algorithm 1, so that A_p = alpha (R_p - b_gp) with the average
   before the update: no bias, a constant factor. The authors' code subtracts first, and has advantages 1/alpha as large.
-- A game is what the column `kind` of a task says; without that column the environment is one game.
-- Rows are taken in the order of the batch. The averages are saved with checkpoints. A seat that said nothing in an
-  episode has no row, and its average stays.
+- The column `kind` of a task names its game; without that column the environment is one game.
+- Rows are processed in the order of the batch. The averages are saved with checkpoints. A seat without a turn in an
+  episode has no row, and its average is unchanged.
 - With one seat it is REINFORCE with a moving average as the baseline.
 - grpo compares the rows of one task and seat within a batch: several episodes of each task, no state. Here one episode
   of each task is enough, and tasks of one game that differ in difficulty share a baseline.
 - A KL in the reward (--kl-coefficient) is not in the average, which is of returns.
 
-Not reproduced: rewards that are discounted by the turns to the end of the game, and leaving out drawn games.
+Not reproduced: discounting of rewards by the turns to the end of the game, and filtering of drawn games.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class RAE(Reinforce):
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
     baseline_decay: float = 0.95
-    """Share of the old average that an episode leaves (alpha)."""
+    """Decay of the moving average: weight of the old value per episode (alpha)."""
 
     paper: ClassVar[str] = "2506.24119"
 
@@ -61,11 +61,11 @@ class RAE(Reinforce):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The moving averages besides."""
+        """REINFORCE's, and the moving averages."""
         return (*super().inputs, SeatBaselines(self.baseline_decay))
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """As REINFORCE's. Metrics besides: `baseline/min` and `baseline/max` over the rows, in units of the reward."""
+        """As REINFORCE's, with metrics `baseline/min` and `baseline/max` over the rows, in units of the reward."""
         found = super().advantages(rollout)
         low, high = (end.item() for end in self.baseline(rollout.rewards_R, rollout).aminmax())
         return found._replace(metrics={**found.metrics, "baseline/min": low, "baseline/max": high})

@@ -2,7 +2,7 @@
 
 Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning".
 
-A completion is one action: its logprob is pushed up by how much better than usual it did.
+A completion is one action: the gradient of its logprob is weighted by its advantage over a baseline.
 
     R_i = r_i - beta sum_t log( pi_old(o_it) / pi_ref(o_it) )
     A_i = R_i - mean(R over the batch)
@@ -15,11 +15,11 @@ where it is not differentiated; k1 is unbiased there.
 Settings: the paper has none for language models; beta 0.05 is TRL's for RLOO.
 
 What to know about it:
-- The baseline is the whole batch's, so that completions of easy prompts are pushed up and those of hard ones down;
-  RLOO's is the prompt's own, ReMax's what the prompt's most likely completion earns.
+- The baseline is the batch mean, so completions of easy prompts are reinforced and those of hard ones suppressed;
+  RLOO's is per prompt, ReMax's the reward of the prompt's greedy completion.
 - The gradient of a completion is a sum over its tokens: long ones weigh more.
 - The batch's mean contains the completion itself, which shrinks its advantage by 1/B.
-- A completion of several branches has a ratio for each, and its loss is the sum over them.
+- A completion of several branches has one ratio per branch, and its loss is the sum over them.
 """
 
 import math
@@ -60,7 +60,7 @@ class Reinforce(OnlineAlgorithm):
         return True
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """Subtract the baseline from each row's reward less its KL.
+        """Subtract the KL and the baseline from each row's reward.
 
         Metrics: `kl`, the mean over rows of their KL in nats, with a reference.
         """
@@ -72,13 +72,13 @@ class Reinforce(OnlineAlgorithm):
         return Advantages(rollout.per_token(rewards_R - self.baseline(rewards_R, rollout)), metrics)
 
     def baseline(self, rewards_R: Float[Tensor, "R"], rollout: Rollout) -> Tensor:
-        """What a row is compared with: the mean of the batch."""
+        """The baseline of each row: the mean of the batch."""
         return rewards_R.mean()
 
     def loss(self, tokens: Tokens) -> TokenLoss:
-        """Weigh each branch's advantage by its ratio; see `OnlineAlgorithm.loss`. Metrics per token: `ratio`.
+        """Multiply each branch's advantage by its ratio; see `OnlineAlgorithm.loss`. Metrics per token: `ratio`.
 
-        A branch is one action, so the shares of its own tokens add up to its loss, whatever the length of its row.
+        A branch is one action: its loss is spread over its tokens and sums to it, whatever the length of its row.
         """
         found = self.surrogate(tokens)
         size_N = tokens.branch_N.bincount()[tokens.branch_N]
@@ -97,5 +97,5 @@ class Reinforce(OnlineAlgorithm):
         )
 
     def reduce(self, values_N: Float[Tensor, "N"], length_N: Int[Tensor, "N"], counts: Counts) -> Float[Tensor, ""]:
-        """Average over the batch's rows; the shares of a branch's tokens add up to its loss."""
+        """Average over the batch's rows; the values of a branch's tokens sum to its loss."""
         return reduce.token_mean(values_N, counts.sequences)

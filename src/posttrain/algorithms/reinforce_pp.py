@@ -1,23 +1,22 @@
-"""REINFORCE++: REINFORCE with PPO's clip, a KL per token and one normalisation for the whole batch.
+"""REINFORCE++: REINFORCE with PPO's clip, a per-token KL and batch-level advantage normalisation.
 
 Hu et al. 2025, eq. 1, 4 and 5 (https://arxiv.org/abs/2501.03262).
 
-Baselines by prompt differ from prompt to prompt in what their advantages are worth; here all tokens of the batch share
-one scale:
+Advantages normalised per prompt differ in scale between prompts; here they are normalised over all tokens of the batch:
 
     a_t = r(q, o) - beta sum_{u >= t} log( pi_old(o_u) / pi_ref(o_u) )
     A_t = (a_t - mean(a)) / std(a)                                        over all tokens of the batch
     L   = -mean_t min(w_t A_t, clip(w_t, 1 - eps, 1 + eps) A_t)
 
-with w the token's ratio, averaged over all tokens of the batch. The KL is that of what the policy is still to say.
+with w the token's ratio, averaged over all tokens of the batch. The KL is summed over the current and later tokens.
 
 Published settings (table 1 of its first version): eps 0.2, beta 0.01 (0.001 for mathematics), four completions of each
 prompt (later versions: one), learning rate 5e-7.
 
 What to know about it:
-- Where nothing was earned, a KL of rounding alone would be blown up to advantages of 1: `std_epsilon` keeps it small.
+- If all rewards are equal, normalisation would amplify rounding errors of the KL: `std_epsilon` prevents that.
 - One completion of each prompt is enough, so a batch can have more prompts.
-- Prompts that are always solved have a positive advantage: what is easy is reinforced. The paper's variant with a
+- Prompts that are always solved have a positive advantage: easy prompts are reinforced. The paper's variant with a
   group's mean subtracted first is for several completions of a prompt.
 """
 
@@ -44,10 +43,10 @@ class ReinforcePlusPlus(Reinforce):
     """Weight of the KL to the reference policy in the reward (beta); 0: none, and no reference is needed."""
 
     clip: float = 0.2
-    """A token's ratio is clipped at 1 - clip and 1 + clip."""
+    """A token's ratio is clipped to [1 - clip, 1 + clip]."""
 
     std_epsilon: float = 1e-4
-    """Added to the standard deviation of the batch, in the units of the reward: rounding must not become a signal."""
+    """Added to the standard deviation of the batch, in the units of the reward, so that rounding is not amplified."""
 
     sequence_ratio: ClassVar[bool] = False
     paper: ClassVar[str] = "2501.03262"
@@ -58,7 +57,7 @@ class ReinforcePlusPlus(Reinforce):
             positive(self, knob, or_zero=True)
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """Normalise what is still to come at each token; `kl_per_token` in the metrics is in nats."""
+        """Normalise the return-to-go of each token; the metric `kl_per_token` is in nats."""
         returns_N, metrics = rollout.per_token(rollout.rewards_R), dict[str, float]()
         if self.kl_coefficient:
             kl_N = rollout.kl_N()

@@ -2,7 +2,7 @@
 
 Li et al. 2023, eq. 5 and algorithm 1 (https://arxiv.org/abs/2310.10505).
 
-What a policy would answer without chance says how hard the prompt is for it, for one more completion and no critic:
+The reward of the greedy completion is a baseline per prompt, at the cost of one more completion and without a critic:
 
     R_i = r_i - beta sum_t log( pi_old(o_it) / pi_ref(o_it) )
     A_i = R_i - r(greedy completion of the prompt)
@@ -11,12 +11,12 @@ What a policy would answer without chance says how hard the prompt is for it, fo
 averaged over the B completions of the batch, as in REINFORCE.
 
 Published settings (the authors' scripts): one completion of each prompt and one greedy one, learning rate 1e-6, beta
-0.05 (0.1 is their code's default, and the one here). Their code charges each token its own KL; here it is the
-completion's. Here a prompt may have several completions: all are compared with the same greedy one.
+0.05 (0.1 is their code's default, and the one here). Their code penalises each token's own KL; here it is the
+completion's. Here a prompt may have several completions, with the same greedy one as their baseline.
 
 What to know about it:
-- Where the greedy answer is right, only wrong samples teach, and the other way round.
-- The greedy completion is sampled and scored, but not learned from: with G completions it is 1/(G + 1) of the rollout.
+- If the greedy answer is right, only wrong samples have a gradient, and vice versa.
+- The greedy completion is sampled and scored, but has no loss: with G completions it is 1/(G + 1) of the rollout.
 """
 
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ class ReMax(Reinforce):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Greedy completions besides."""
+        """REINFORCE's, and the rewards of greedy completions."""
         return (*super().inputs, GreedyReward())
 
     def baseline(self, rewards_R: Float[Tensor, "R"], rollout: Rollout) -> Tensor:
-        """What the same seat earned in the greedy episode of its task; raises `ValueError` where that is missing."""
+        """The reward of the same seat in the greedy episode of its task; raises `ValueError` if it is missing."""
         if rollout.greedy_R is None:
             raise ValueError("ReMax compares with the greedy completion, so advantages() needs greedy_R; got None")
         return rollout.greedy_R

@@ -2,8 +2,8 @@
 
 Ahmadian et al. 2024, eq. 8 (https://arxiv.org/abs/2402.14740).
 
-A prompt's other completions are the baseline of each, so that it depends on the prompt and not on the completion, and
-the gradient stays unbiased:
+The baseline of a completion is the mean reward of the prompt's other completions, so it is independent of the
+completion, and the gradient is unbiased:
 
     R_i = r_i - beta sum_t log( pi_old(o_it) / pi_ref(o_it) )
     A_i = R_i - 1/(G - 1) sum_{j != i} R_j
@@ -12,13 +12,13 @@ the gradient stays unbiased:
 averaged over prompts. A completion is one action: its ratio and its logprob are the whole sequence's.
 
 Published settings (section 4, appendix C): beta 0.03 to 0.10, G 2 or 4, one update a batch, learning rate 1e-6. The
-paper clips nothing, for with one update a batch w is 1; TRL's 0.2 holds later ones.
+paper does not clip, since with one update a batch w is 1; TRL's 0.2 limits later updates.
 
 What to know about it:
-- It is Dr. GRPO's advantage times G/(G - 1), with a completion's tokens added up instead of averaged.
+- It is Dr. GRPO's advantage times G/(G - 1), with a completion's tokens summed instead of averaged.
 - A completion's ratio is a product over its tokens, so after an update or two long ones are clipped first.
 
-TRL's `RLOOTrainer` is the same, with beta 0.05; its KL is of logprobs computed again, here of those sampled with.
+TRL's `RLOOTrainer` is the same, with beta 0.05; its KL is of recomputed logprobs, here of the sampler's.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class RLOO(Reinforce):
     """Hyperparameters of RLOO; an `OnlineAlgorithm`."""
 
     clip: float = 0.2
-    """A completion's ratio is clipped at 1 - clip and 1 + clip, which matters from a batch's second update on."""
+    """A completion's ratio is clipped to [1 - clip, 1 + clip]; no effect on a batch's first update."""
 
     paper: ClassVar[str] = "2402.14740"
     least_group: ClassVar[int] = 2

@@ -1,4 +1,4 @@
-"""A batch as it was sampled: what the advantages of an online algorithm are computed from.
+"""A batch of rollouts: the input from which an online algorithm computes advantages.
 
 Shape legend: R rows, one for each episode and trained seat; N sampled tokens, flat and without padding, row after row;
 [P, G] P groups of G rows each. Groups may differ in size, and a row may have no tokens.
@@ -22,16 +22,16 @@ class Rollout(NamedTuple):
     rewards_R: Float[Tensor, "R"]
     group_R: Int[Tensor, "R"]  # which task's episodes a row belongs to
     row_N: Int[Tensor, "N"]  # which row each token belongs to, from 0
-    longest: int = 0  # tokens that a row may have; 0 where there is no such limit
+    longest: int = 0  # maximum tokens of a row; 0 for no limit
     sampler_N: Float[Tensor, "N"] | None = None  # logprobs at which the tokens were drawn
     reference_N: Float[Tensor, "N"] | None = None  # the reference policy's of the same
-    greedy_R: Float[Tensor, "R"] | None = None  # what the row's seat earned in the greedy episode of its task
-    kinds_R: tuple[str, ...] = ()  # what kind of prompt each row answers
-    values_N: Float[Tensor, "N"] | None = None  # what was expected before the token (or before its step) was drawn
-    step_N: Int[Tensor, "N"] | None = None  # which step of its row a token belongs to, where values are of steps
+    greedy_R: Float[Tensor, "R"] | None = None  # reward of the row's seat in the greedy episode of its task
+    kinds_R: tuple[str, ...] = ()  # the kind of each row's prompt
+    values_N: Float[Tensor, "N"] | None = None  # the value of the state before the token (or before its step)
+    step_N: Int[Tensor, "N"] | None = None  # which step of its row a token belongs to, for values of steps
     seat_R: Int[Tensor, "R"] | None = None  # which seat each row is of; None where there is one
-    step_rewards_N: Float[Tensor, "N"] | None = None  # the part of its row's reward that is paid at a token
-    step_end_N: Bool[Tensor, "N"] | None = None  # where steps end that are paid, be it with 0
+    step_rewards_N: Float[Tensor, "N"] | None = None  # the part of its row's reward given at a token
+    step_end_N: Bool[Tensor, "N"] | None = None  # the ends of rewarded steps, including those of reward 0
     teacher_N: Float[Tensor, "N"] | None = None  # a teacher's logprobs of the same tokens
     baselines_R: Float[Tensor, "R"] | None = None  # the moving average of the return of the row's seat
 
@@ -41,11 +41,11 @@ class Rollout(NamedTuple):
         return torch.bincount(self.row_N, minlength=len(self.rewards_R))
 
     def per_token(self, values_R: Num[Tensor, "R"]) -> Num[Tensor, "N"]:
-        """One number of each row, for all its tokens."""
+        """Broadcast one number of each row to all its tokens."""
         return values_R[self.row_N]
 
     def at_end(self, values_R: Float[Tensor, "R"]) -> Float[Tensor, "N"]:
-        """One number of each row, for its last token, which is in its last branch; 0 for the others."""
+        """Place one number of each row at its last token, which is in its last branch; 0 elsewhere."""
         return torch.where(last_of_rows(self.row_N), self.per_token(values_R), 0.0)
 
     @property
@@ -94,23 +94,23 @@ class Rollout(NamedTuple):
 
     @property
     def outcome_R(self) -> Float[Tensor, "R"]:
-        """What each row earns besides its steps."""
+        """Outcome reward of each row: its reward minus that of its steps."""
         return outcome_rewards(self.rewards_R, self._steps()[0], self.row_N)
 
     @property
     def steps(self) -> int:
-        """How many steps are paid, in all rows."""
+        """Number of rewarded steps, over all rows."""
         return int(self._steps()[1].sum())
 
     @property
     def paid_N(self) -> Float[Tensor, "N"]:
-        """Each row's reward where it is earned: that of a step at the step's last token, the rest at the row's."""
+        """Per-token rewards: a step's reward at the step's last token, the rest at the row's."""
         return self._steps()[0] + self.at_end(self.outcome_R)
 
     def compare_steps(self, of_groups: Callable[[Tensor], Tensor]) -> Float[Tensor, "N"]:
         """As `compare`, of the rewards of all steps of a group and seat, at the tokens that they end at; 0 elsewhere.
 
-        A step that has no other to be compared with gets 0.
+        A step without another in its group gets 0.
 
         Example:
             >>> from posttrain.objectives.advantages import mean_centred

@@ -2,7 +2,7 @@
 
 Meng et al. 2024, eq. 6 (https://arxiv.org/abs/2405.14734).
 
-The reward of a response is what decoding goes by, its mean logprob, and a pair must be won by a margin:
+The implicit reward is the mean logprob of a response, the quantity that decoding maximises, with a target margin:
 
     r(x, y) = beta/|y| log pi(y | x)
     L       = -log sigmoid( r(x, y_w) - r(x, y_l) - gamma )
@@ -14,10 +14,11 @@ Published settings (table 8): beta 2.0 to 2.5, gamma 0.3 to 1.6 (gamma/beta 0.1 
 authors' README). The defaults here are beta 2.0 and gamma 1.0.
 
 What to know about it:
-- Nothing holds the policy to where it was but the learning rate and few steps; the paper says how sensitive it is.
-- Length is taken out of the comparison: a long response is not the less likely one.
+- There is no KL constraint: only the learning rate and the number of steps limit the drift; results are sensitive to
+  the learning rate (see the paper).
+- Logprobs are length-normalised: a longer response is not less likely for its length.
 
-TRL has it as `CPOTrainer(loss_type="simpo", cpo_alpha=0.0)`, with beta 0.1 and gamma 0.5 unless told.
+TRL has it as `CPOTrainer(loss_type="simpo", cpo_alpha=0.0)`, with beta 0.1 and gamma 0.5 by default.
 """
 
 from dataclasses import dataclass
@@ -35,10 +36,10 @@ class SimPO:
     """Hyperparameters of SimPO; a `PreferenceAlgorithm`."""
 
     beta: float = 2.0
-    """How much a nat per token is worth."""
+    """Scale of the implicit reward, the mean logprob per token (beta)."""
 
     gamma: float = 1.0
-    """The margin by which the chosen response must win, in units of the reward."""
+    """Target reward margin between the chosen and the rejected response, in units of the reward (gamma)."""
 
     family: ClassVar[str] = "preference"
     paper: ClassVar[str] = "2405.14734"
@@ -56,7 +57,7 @@ class SimPO:
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None
     ) -> PairLoss:
-        """Compare mean logprobs, with a margin; see `PreferenceAlgorithm.loss`. A reference is not looked at."""
+        """Compare mean logprobs, with a margin; see `PreferenceAlgorithm.loss`. Ignores `reference`."""
         chosen_B, rejected_B = (self.beta * r.logprob_B / r.length_B for r in (chosen, rejected))
         margin_B = torch.full_like(chosen_B, self.gamma)
         return PairLoss(bradley_terry(chosen_B, rejected_B, margin_B=margin_B), compared(chosen_B, rejected_B))

@@ -2,22 +2,22 @@
 
 Zeng et al. 2024 (https://arxiv.org/abs/2404.11999); the equations as in the authors' code.
 
-Derived token by token, the implicit reward has a second part: how far the policy is from the reference along the way,
-over the whole vocabulary and not at the sampled token alone.
+Derived at the token level, the implicit reward has a second term: the sequential KL to the reference, over the whole
+vocabulary and not only at the sampled tokens.
 
     D(x, y) = sum_t KL( pi_ref(. | x, y_<t) || pi(. | x, y_<t) )
     u       = r_w - r_l as in DPO
     TDPO1:  L = -log sigmoid( u - beta ( D(x, y_l) - D(x, y_w) ) )
     TDPO2:  L = -log sigmoid( u - alpha beta ( D(x, y_l) - sg[ D(x, y_w) ] ) )
 
-averaged over pairs; sg[.] carries no gradient. So the policy is kept near the reference on the rejected response, and
-in TDPO2 is not led away from it on the chosen one. TDPO1 is `--no-stop-gradient --alpha 1`.
+averaged over pairs; sg[.] is the stop-gradient. The policy is kept near the reference on the rejected response, and
+in TDPO2 has no gradient away from it on the chosen one. TDPO1 is `--no-stop-gradient --alpha 1`.
 
 Published settings (the authors' code): beta 0.1, alpha 0.5, learning rate 5e-6.
 
 What to know about it:
-- D needs both models' distributions at every token, so logprobs of the reference that were computed before do not do:
-  each update computes both models.
+- D needs both models' distributions at every token, so precomputed reference logprobs are not sufficient: each update
+  runs both models.
 
 TRL does not have it.
 """
@@ -40,16 +40,16 @@ class TDPO(DPO):
     """Hyperparameters of TDPO; a `PreferenceAlgorithm`."""
 
     alpha: float = 0.5
-    """Weight of the divergence in the comparison."""
+    """Weight of the sequential KL difference in the margin (alpha)."""
 
     stop_gradient: bool = True
-    """Whether the divergence on the chosen response carries no gradient: TDPO2; without it and with alpha 1, TDPO1."""
+    """Stop the gradient of the KL on the chosen response: TDPO2; without it and with alpha 1, TDPO1."""
 
     paper: ClassVar[str] = "2404.11999"
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The reference policy, and how far the policy is from it over the whole vocabulary."""
+        """The reference policy, and the KL to it over the whole vocabulary."""
         return (*super().inputs, ReferenceDivergence())
 
     def __post_init__(self) -> None:
@@ -63,8 +63,8 @@ class TDPO(DPO):
     ) -> PairLoss:
         """As DPO's, with the divergences as a margin; see `PreferenceAlgorithm.loss`.
 
-        Metrics beside those of `compared`: `divergence/chosen` and `divergence/rejected`, in nats per response. Raises
-        `ValueError` where they, or a reference, are missing.
+        Metrics: those of `compared`, and `divergence/chosen` and `divergence/rejected`, in nats per response. Raises
+        `ValueError` if the divergences or the reference are missing.
         """
         chosen_B, rejected_B = self.rewards(chosen, rejected, reference)
         of_chosen_B, of_rejected_B = (_divergence(responses) for responses in (chosen, rejected))

@@ -1,14 +1,14 @@
-"""VinePPO: PPO whose values are found by continuing, not by a critic.
+"""VinePPO: PPO with Monte Carlo value estimates instead of a critic.
 
 Kazemnejad et al. 2024, section 4 (https://arxiv.org/abs/2410.01679).
 
-A language model can be put back into any state: from the beginning of each reasoning step s_k of a completion, K others
-are sampled to their end, and what they earn on average is what the state is worth,
+A language model can be reset to any state: from the beginning of each reasoning step s_k of a completion, K
+continuations are sampled, and their mean reward is the value of the state,
 
     V(s_k) = 1/K sum_j r(continuation j of s_k)
     A_t    = V(s_{k+1}) - V(s_k)   for all tokens t of step k,   r(q, o) in the place of V after the last step
 
-made to have mean 0 and standard deviation 1 over the batch, and
+whitened over the batch (mean 0, standard deviation 1), and
 
     L = -mean_t { min(w_t A_t, clip(w_t, 1 - eps, 1 + eps) A_t) - beta D_t }
 
@@ -18,11 +18,11 @@ Published settings (the authors' code): K 9, beta 1e-4, eps 0.2, at most 25 step
 512 completions in updates of 64, learning rate 1e-6.
 
 What to know about it:
-- Unbiased, without a second model; paid for in rollouts: K continuations of each state. They are not learned from.
-- A step is a line, or `--step-tokens` tokens. Of more than `--max-states` lines the rest is one step.
+- Unbiased, without a second model, at the cost of K continuations of each state, which have no loss.
+- A step is a line, or `--step-tokens` tokens. Lines beyond the first `--max-states` are one step.
 - The authors' beta multiplies the sum of D over a completion's tokens, at most 10 each; here it is their mean, as in
-  GRPO, so that 1e-4 holds the policy less. They normalise each micro-batch, here it is the whole batch.
-- The state that all completions of a prompt begin in, and others that are alike, are continued once.
+  GRPO, so 1e-4 is a weaker constraint here. They normalise over each micro-batch, here over the whole batch.
+- Identical states, such as the initial state of a prompt's completions, are continued only once.
 
 No other tool is known to have it.
 """
@@ -51,13 +51,13 @@ class VinePPO(GRPO):
     """Weight of the KL to the reference policy in the loss (beta); 0: no KL term, and no reference is needed."""
 
     continuations: int = 9
-    """How often a completion is continued from each of its states (K)."""
+    """Number of continuations sampled from each state (K)."""
 
     step_tokens: int = 0
     """Tokens of a step; 0: a step is a line."""
 
     max_states: int = 25
-    """States of a completion from which it is continued, at most; its beginning is one of them."""
+    """Maximum number of states per completion to sample continuations from, the initial state included."""
 
     token_advantages: ClassVar[bool] = False
     least_group: ClassVar[int] = 1
@@ -71,14 +71,14 @@ class VinePPO(GRPO):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The values of states besides."""
+        """GRPO's, and the values of states."""
         return (*super().inputs, StateValues(self.continuations, self.step_tokens, self.max_states))
 
     def advantages(self, rollout: Rollout) -> Advantages:
-        """What each step changed in what the completion was worth.
+        """The whitened change of value over each step.
 
-        Metrics: `value`, what a completion was worth at its beginning on average, and `unchanged`, the share of tokens
-        whose step changed nothing. Raises `ValueError` without values and steps.
+        Metrics: `value`, the mean value of the initial states, and `unchanged`, the share of tokens whose step did
+        not change the value. Raises `ValueError` without values and steps.
         """
         if rollout.values_N is None or rollout.step_N is None:
             raise ValueError("VinePPO compares states, so advantages() needs values_N and step_N; one of them is None")
