@@ -22,7 +22,7 @@ from posttrain.training.learner import POLICY, Batch, Parts, Share
 class RatingLoss:
     """The mean over responses of `rating_error`, in units of each attribute's spread.
 
-    An error of 1 is that of somebody who always says the mean.
+    An error of 1 is that of a constant prediction of the mean.
     """
 
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
@@ -47,7 +47,7 @@ def rated_batch(graded: Sequence[Graded], *, seed: int | None = None) -> Batch:
 
 
 def standard(units: Units, graded: Sequence[Graded], *, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Ratings in units of mean 0 and spread 1, and which there are, [E, K] each."""
+    """Standardised ratings and their mask, [E, K] each."""
     rows = [
         [
             (one.ratings[name] - mean) / spread if name in one.ratings else math.nan
@@ -61,7 +61,7 @@ def standard(units: Units, graded: Sequence[Graded], *, like: Tensor) -> tuple[T
 
 @torch.no_grad()
 def read_all(model: AttributeModel, examples: Sequence[Example], *, microbatch_tokens: int) -> Reading:
-    """What the trunk makes of each, in order, in float32 or wider."""
+    """The trunk's hidden state of each, in order, in float32 or wider."""
     found: dict[int, tuple[Tensor, Tensor]] = {}
     for row in pack(examples, microbatch_tokens):
         prompts_ED, attributes_EK = model.read(row)

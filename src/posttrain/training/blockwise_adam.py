@@ -69,7 +69,7 @@ class BlockwiseAdamW(torch.optim.Optimizer):
 
 
 def _quantized_adamw(group: dict[str, Any], p: nn.Parameter, state: dict[str, Tensor]) -> None:
-    """One parameter, a piece of whole blocks at a time: no more than that is ever there in float32."""
+    """Update one parameter in chunks of whole blocks, so that only one chunk is held in float32."""
     assert p.grad is not None
     rows = block_rows(BLOCK, p.device)
     pieces = zip(

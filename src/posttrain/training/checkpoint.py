@@ -39,7 +39,7 @@ _NAME = re.compile(r"step-(\d+)(\.old)?")  # .old: was being replaced by a save 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose sums hold.
+    """A checkpoint whose checksums were verified.
 
     Attributes:
         state: what `save` was given, as JSON brings it back.
@@ -54,7 +54,7 @@ class Checkpoint:
 
 
 class _Damaged(Exception):
-    """Why a checkpoint cannot be trusted."""
+    """The reason why a checkpoint is invalid."""
 
 
 def save(
@@ -115,7 +115,7 @@ def save(
 
 
 def latest(root: Path) -> Checkpoint | None:
-    """The newest checkpoint whose sums hold; damaged ones are named in `skipped`. None where there are none at all.
+    """The newest checkpoint with valid checksums; damaged ones are listed in `skipped`. None if there are none.
 
     Raises:
         CheckpointError: every one is damaged.
@@ -124,7 +124,7 @@ def latest(root: Path) -> Checkpoint | None:
 
 
 def best(root: Path) -> Checkpoint | None:
-    """The checkpoint with the highest score whose sums hold; None where none has a score.
+    """The checkpoint with the highest score and valid checksums; None if none has a score.
 
     Raises:
         CheckpointError: every one that has a score is damaged.
@@ -164,7 +164,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _seal(folder: Path, about: dict[str, Any]) -> None:
-    """Add state and sums to what the caller wrote, and bring all of it to the disk."""
+    """Add state and checksums to the caller's files, and fsync all of them."""
     for reserved in (_STATE, _SUMS):
         if (folder / reserved).exists():
             raise ValueError(f"{reserved} is written by save itself; give the file another name")
@@ -221,7 +221,7 @@ def _step(path: Path) -> int:
 
 
 def _score(path: Path) -> float | None:
-    """The score that a checkpoint says it has; None as well where it cannot be read."""
+    """The score recorded in a checkpoint; None if there is none or it cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         score = json.loads((path / _STATE).read_text(encoding="utf-8"))["score"]
         return None if score is None else float(score)
@@ -249,7 +249,7 @@ def _first_whole(root: Path, candidates: list[Path]) -> Checkpoint | None:
 
 
 def _checked(folder: Path) -> Checkpoint:
-    """Read every byte and compare it with what was saved."""
+    """Verify size and checksum of every file."""
     try:
         sums = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
         expected = {str(name): (int(kept["size"]), str(kept["sha256"])) for name, kept in sums.items()}
@@ -292,7 +292,7 @@ def _size(folder: Path) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Make the system write a file, or a folder's list of names, to the disk now."""
+    """Call fsync on a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

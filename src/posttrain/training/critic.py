@@ -19,7 +19,7 @@ from posttrain.training.settings import OPTIMIZERS
 
 @dataclass(frozen=True)
 class CriticLoss:
-    """The critic's part of the loss of an actor-critic algorithm; the policy gets no gradient."""
+    """The value loss of an actor-critic algorithm; the policy gets no gradient."""
 
     algorithm: OnlineAlgorithm
 

@@ -1,7 +1,7 @@
 """Human-feedback data, from options to tokens.
 
-Feedback comes in kinds: pairs, of which one response was chosen, and judgements and ratings of single responses. A unit
-is what a batch counts: a pair, or the judgements of one row of the data, or one rated response.
+Kinds of feedback: preference pairs, and judgements and ratings of single responses. A batch size is a number of units:
+a pair, or the judgements of one row of the data, or one rated response.
 """
 
 import math
@@ -27,7 +27,7 @@ from posttrain.training.pair_options import PairOptions
 from posttrain.training.schedule import unreached
 from posttrain.types import Judgement, Message, Preference, Rated, Task
 
-T = TypeVar("T")  # what one row of the data says
+T = TypeVar("T")  # the content of one row of the data
 U = TypeVar("U")  # the same as tokens
 
 
@@ -35,13 +35,15 @@ U = TypeVar("U")  # the same as tokens
 class Feedback(Generic[T, U]):
     """A kind of feedback."""
 
-    noun: str  # what people call its units
+    noun: str  # the name of its units in messages
     load: Callable[..., Loaded[T]]
     prompt: Callable[[T], tuple[Message, ...]]
     tokens: Callable[[ChatFormat, T], U]
     sequences: Callable[[U], Sequence[Example]]
     row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
-    shortened: Callable[[U, int], U | None] = lambda unit, longest: None  # what is left of a unit that is too long
+    shortened: Callable[[U, int], U | None] = lambda unit, longest: (
+        None
+    )  # truncates a unit that is too long; None drops it
 
 
 PAIRS: Feedback[Preference, Pair] = Feedback(
@@ -91,7 +93,7 @@ RATINGS: Feedback[Rated, Graded] = Feedback(
 
 @dataclass(frozen=True)
 class Sides(Generic[T]):
-    """Feedback to learn from and to hold out, and what to tell the user of it."""
+    """Training and held-out feedback, with notes to the user."""
 
     learned: list[T]
     heldout: list[T]
@@ -100,13 +102,13 @@ class Sides(Generic[T]):
 
 @dataclass(frozen=True)
 class Units(Generic[U]):
-    """What is learned, what is held out, and how many updates that makes."""
+    """Training units, held-out units, and the number of updates."""
 
     learned: list[U]
     heldout: list[U]
     dropped: int  # units that were too long
     steps: int
-    notes: tuple[str, ...]  # what to tell the user
+    notes: tuple[str, ...]  # messages to the user
 
 
 def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
@@ -139,14 +141,14 @@ def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
 
 
 def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:
-    """The units of which no sequence has more than `longest` tokens, and what is left of others."""
+    """The units whose sequences all have at most `longest` tokens; longer units are shortened or dropped."""
     fits = [max(map(size_of, kind.sequences(unit))) <= longest for unit in units]
     kept = (unit if fit else kind.shortened(unit, longest) for unit, fit in zip(units, fits, strict=True))
     return [unit for unit in kept if unit is not None]
 
 
 def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:
-    """Feedback as tokens, without what is too long.
+    """Tokenise feedback, dropping units that are too long.
 
     Raises:
         UserError: nothing is left on one of the two sides, a unit does not fit a micro-batch, or a batch is larger than

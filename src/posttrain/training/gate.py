@@ -21,15 +21,15 @@ DECAY = 0.1  # of weights, not of biases
 
 
 class Choices(NamedTuple):
-    """What people chose, as the heads see it."""
+    """Preference pairs in terms of the attribute heads."""
 
     prompts_BD: Tensor
-    ahead_BK: Tensor  # by how much the chosen response counts for more, by each attribute
-    weight_B: Tensor  # one over the pairs of its prompt
-    prompt_B: Tensor  # which prompt it is
+    ahead_BK: Tensor  # weighted difference of each attribute, chosen minus rejected
+    weight_B: Tensor  # 1 / number of pairs of its prompt
+    prompt_B: Tensor  # index of its prompt
 
     def some(self, which_B: Tensor) -> "Choices":
-        """Those pairs alone."""
+        """The subset with these pairs."""
         return Choices(*(part[which_B] for part in self))
 
 
@@ -51,19 +51,19 @@ def choices_of(mixture: Mixture, read: Reading, rankings: Sequence[Ranked]) -> C
 
 
 def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
-    """The same mixture with a gate and a scale that make people's choices likely.
+    """Fit gate and scale of a mixture to preference pairs by maximum likelihood.
 
         L = sum_b v_b BT( s sum_k g_k(x_b) w_k (chosen_bk - rejected_bk) ) / sum_b v_b
 
-    Every prompt weighs the same: v is one over its pairs. First what is the same for all prompts is learned, b_2 and s;
-    then all of the gate, for as many updates as made every fifth prompt likeliest when it was not learned from. So
-    where the prompt says nothing of what counts, the weights are the same for all. n prompts count as if one in n + 2
-    had chosen otherwise, as where scores are calibrated: few of them that agree do not make a scale infinite.
+    Every prompt has equal weight: v is 1 / number of its pairs. First the prompt-independent parameters are fitted, b_2
+    and s; then the whole gate, with early stopping: for the number of updates that maximised the likelihood of a
+    held-out fifth of the prompts. So if prompts carry no information, the weights are constant. n prompts count as if
+    one in n + 2 had chosen otherwise (as in score calibration), which keeps the scale finite if few prompts all agree.
 
     Args:
-        mixture: with a gate that has not learned.
-        choices: what people chose; `ahead_BK` has w in it.
-        seed: decides which prompts are every fifth.
+        mixture: with an untrained gate.
+        choices: preference pairs; `ahead_BK` includes the factor w.
+        seed: selects the held-out fifth of the prompts.
     """
     mean_D, spread_D = choices.prompts_BD.mean(0), choices.prompts_BD.std(0, correction=0)
     spread_D = spread_D.where(spread_D > 0, 1.0)
@@ -85,17 +85,17 @@ def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
 
 @torch.no_grad()
 def _of_states_as_they_are(gate: Gate, mean_D: Tensor, spread_D: Tensor) -> Gate:
-    """The same gate for states that were not brought to mean 0 and spread 1 before."""
+    """Fold the standardisation into the gate, for states that are not standardised."""
     gate.inner.weight.div_(spread_D)
     gate.inner.bias.sub_(gate.inner.weight @ mean_D)
     return gate
 
 
 class _Learner:
-    """A gate that learns from choices."""
+    """A gate in training on preference pairs."""
 
     def __init__(self, mixture: Mixture, choices: Choices) -> None:
-        """It has learned what is the same for all prompts."""
+        """Fit the prompt-independent parameters."""
         self._choices = choices
         self.gate = copy.deepcopy(mixture.gate)
         self.log_scale = choices.prompts_BD.new_tensor(mixture.scale).log().requires_grad_()
@@ -104,12 +104,12 @@ class _Learner:
             pass
 
     def updates(self, most: int) -> Iterator[None]:
-        """Learn with all of the gate; comes back after each update."""
+        """Train the whole gate; yields after each update."""
         yield from self._descend(self._choices, [*self.gate.parameters(), self.log_scale], most, GATE_LR)
 
     @torch.no_grad()
     def judge(self, choices: Choices) -> float:
-        """L of other choices."""
+        """L on other pairs."""
         return self._cost(choices).item()
 
     def _cost(self, choices: Choices) -> Tensor:

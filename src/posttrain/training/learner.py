@@ -1,7 +1,7 @@
 """The learner interface: computes gradients, in-process or distributed.
 
-A recipe hands over a batch, which is data, and a loss, which is a frozen dataclass, and gets numbers back. A verb
-returns when it is done. What samples meanwhile does so elsewhere, so that a recipe is read from top to bottom.
+A recipe passes a batch, which is data, and a loss, which is a frozen dataclass, and receives metrics. All methods are
+synchronous. Concurrent sampling is implemented elsewhere, so that a recipe is sequential code.
 
 Shape letters: N learned tokens of a packed row.
 """
@@ -20,29 +20,29 @@ from posttrain.models.critic import Critic
 from posttrain.models.reference import Predictions
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
-"""The parts of a learner. `policy` is whatever is trained first, a reward model too."""
+"""The parts of a learner. `policy` is the main trained model, which may be a reward model."""
 
 Column = Sequence[Sequence[float]]
-"""Of each example one number for each of its learned tokens."""
+"""For each example, one number per learned token."""
 
 M = TypeVar("M")  # what is trained: a LanguageModel, a RewardModel, an AttributeModel
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences to learn from, and what is known of them.
+    """A batch of training sequences with per-token, per-unit and batch-level columns.
 
     Attributes:
         examples: the sequences.
-        counts: of the whole batch, for denominators; what was left out of `examples` may count.
-        together: how many examples that follow each other are a unit, whose examples are computed together, or of each
-            unit how many.
+        counts: denominators of the whole batch; may include sequences left out of `examples`.
+        together: number of consecutive examples per unit, or that of each unit; a unit is never split over
+            micro-batches.
         tokens: columns of numbers of learned tokens, by name.
         units: columns with one entry for each unit, by name.
         scalars: numbers of the whole batch, by name.
-        seed: decides what an adapter's dropout drops; None: nothing is dropped.
-        key: batches with the same one are the same batch, to be learned from several times: what the policy said before
-            the first time is kept. Empty: it is learned from once.
+        seed: of an adapter's dropout; None: no dropout.
+        key: identifies a batch that is used in several updates: the policy's logprobs before its first update are
+            cached under the key. Empty: the batch is used once.
     """
 
     examples: Sequence[Example]
@@ -60,7 +60,7 @@ class Batch:
         return None if numbers is None else of_row(numbers, row, like)
 
     def chosen(self, examples: Sequence[int]) -> "Batch":
-        """The batch with these examples alone, each a unit of its own, in this order; `counts` stays."""
+        """A batch of only these examples, in this order, each its own unit; `counts` is unchanged."""
         tokens = {name: [numbers[i] for i in examples] for name, numbers in self.tokens.items()}
         units = {name: [entries[i] for i in examples] for name, entries in self.units.items()}
         return replace(self, examples=[self.examples[i] for i in examples], tokens=tokens, units=units)
@@ -73,26 +73,26 @@ def of_row(numbers: Column, row: PackedRow, like: Tensor) -> Tensor:
 
 
 class Whole(Protocol):
-    """A model that stays as it is."""
+    """A frozen model."""
 
     def logprobs(self, row: PackedRow, temperature: float) -> Tensor:
         """Logprobs of a row's learned tokens, [N], without gradient."""
         ...
 
     def predictions(self, row: PackedRow) -> Predictions:
-        """What it predicts there over the whole vocabulary, without gradient."""
+        """Its distributions over the vocabulary at those tokens, without gradient."""
         ...
 
 
 @dataclass(frozen=True)
 class Parts(Generic[M]):
-    """What a loss may ask of a learner, wherever that runs.
+    """The models that a loss may use.
 
     Attributes:
-        model: what is trained.
-        critic: the critic, where there is one.
-        reference: the reference, where there is one.
-        keep: `keep(name, row, compute)` is what `compute()` was when the batch was learned from for the first time.
+        model: the trained model.
+        critic: the critic, if there is one.
+        reference: the reference, if there is one.
+        keep: `keep(name, row, compute)` returns the cached value of `compute()` from the batch's first update.
     """
 
     model: M
@@ -102,20 +102,20 @@ class Parts(Generic[M]):
 
 
 class Share(NamedTuple):
-    """A row's share of the loss of a batch, with the numbers worth logging (detached), whose means are metrics."""
+    """A row's share of the loss of a batch, with detached numbers whose means are logged as metrics."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor]
 
 
 class Loss(Protocol[M]):
-    """What a batch costs: a frozen dataclass, so that it can be handed to another process."""
+    """The loss of a batch: a frozen dataclass, so that it can be sent to another process."""
 
     reaches: ClassVar[tuple[str, ...]]
-    """The parts that its gradient reaches, as far as a learner has them."""
+    """The parts that receive a gradient, if the learner has them."""
 
     extremes: ClassVar[tuple[str, ...]]
-    """The metrics of which the largest number is logged, too."""
+    """The metrics whose maximum is also logged."""
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Parts[M]) -> Share:
         """A row's share."""
@@ -123,7 +123,7 @@ class Loss(Protocol[M]):
 
 
 class Learner(Protocol):
-    """The verbs. Whoever implements them passes the tests of `tests/training/learner_kit.py`."""
+    """The learner's methods. Implementations must pass the tests of `tests/training/learner_kit.py`."""
 
     def forward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
         """The loss and its metrics, without gradients."""
@@ -132,22 +132,22 @@ class Learner(Protocol):
     def logprobs(
         self, examples: Sequence[Example], model: str = POLICY, *, temperature: float = 1.0, together: int = 1
     ) -> list[tuple[float, ...]]:
-        """Logprobs of each example's learned tokens, in nats, by a part that predicts tokens; nothing is dropped."""
+        """Logprobs of each example's learned tokens, in nats, by a language-model part, without dropout."""
         ...
 
     def values(self, examples: Sequence[Example]) -> list[tuple[float, ...]]:
-        """What the critic expects before each learned token."""
+        """The critic's value before each learned token."""
         ...
 
     def scores(self, examples: Sequence[Example], *, seed: int | None = None) -> list[tuple[float, ...]]:
-        """The numbers that each head of a reward model gives each example; `seed` as in `Batch`."""
+        """The scores of each example by each head of a reward model; `seed` as in `Batch`."""
         ...
 
     def forward_backward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
-        """Add the gradient of a batch's loss to what was collected since the last step; the loss and its metrics.
+        """Accumulate the gradient of a batch's loss; returns the loss and its metrics.
 
         Raises:
-            TrainingError: the loss is not finite. What was collected is discarded, and no weight has changed.
+            TrainingError: the loss is not finite. The accumulated gradient is discarded, and no weight has changed.
         """
         ...
 
@@ -162,7 +162,7 @@ class Learner(Protocol):
         ...
 
     def copy(self, source: str, target: str) -> None:
-        """Make the weights of one part those of another: `copy("policy", "reference")` renews the reference."""
+        """Copy the weights of one part to another: `copy("policy", "reference")` updates the reference."""
         ...
 
     def save(self, folder: Path) -> None:

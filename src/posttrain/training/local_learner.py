@@ -41,16 +41,16 @@ class LocalLearner(Generic[M]):
         renewed: bool = False,
         save_model: Callable[[Path], None] = lambda folder: None,
     ) -> None:
-        """Bring parts together.
+        """Create a learner from its parts.
 
         Args:
-            model: what is trained.
+            model: the trained model.
             optimizer: of its parameters.
             microbatch_tokens: of one forward and backward pass, at most.
-            body: the language model that it reads with, where it is none itself.
+            body: its language-model trunk, if it is not itself a language model.
             critic: the critic, and the optimiser of its own parameters.
-            references: models that stay, by the name that `logprobs` knows them by; losses see `reference`.
-            renewed: whether the reference is renewed, so that a checkpoint keeps it.
+            references: frozen models, by part name for `logprobs`; losses use `reference`.
+            renewed: whether the reference is updated during training, and so saved with checkpoints.
             save_model: writes the model folder of a checkpoint.
         """
         self._body: Any = model if body is None else body
@@ -163,12 +163,12 @@ class LocalLearner(Generic[M]):
         self._key, self._kept = "", {}
 
     def _discard(self) -> None:
-        """Forget all gradients, those of other calls and parts too: half of them would be a step of their own."""
+        """Discard all gradients, of all calls and parts, so that no step uses a partial gradient."""
         for optimizer in self._optimizers.values():
             optimizer.discard()
 
     def _keep(self, name: str, row: PackedRow, compute: Callable[[], Tensor]) -> Tensor:
-        """A row is known by its tokens as well: a key that was given to two batches by mistake mixes up nothing."""
+        """Cache by key and tokens, so that a key used for two batches by mistake causes no collision."""
         key = (name, row.examples[0], tuple(row.token_ids))
         if key not in self._kept:
             self._kept[key] = compute()

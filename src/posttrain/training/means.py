@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Means:
-    """Per-token or per-pair numbers by name, whose means count every one of them alike, however the batch was cut."""
+    """Means of per-token or per-pair numbers by name, equally weighted, independent of the micro-batch split."""
 
     def __init__(self, extremes: Sequence[str] = ()) -> None:
         self._extremes = extremes

@@ -12,7 +12,7 @@ from posttrain.errors import TrainingError
 from posttrain.training.optimizer import MasterAdamW
 
 LossOf = Callable[[PackedRow], Tensor]
-"""A packed row to its share of the batch's loss: this is where the model is asked."""
+"""From a packed row to its share of the batch's loss; runs the model's forward pass."""
 
 
 def accumulate_gradients(
@@ -27,15 +27,15 @@ def accumulate_gradients(
     """Add the gradient of the whole batch to the optimiser's and return the batch's loss.
 
     Args:
-        optimizer: of the model that is asked.
+        optimizer: of the trained model.
         examples: the batch.
         loss_of: a packed row's share of its loss.
         microbatch_tokens: of one row, at most.
-        together: how many examples that follow each other must be in one row, or of each unit how many (`pack`).
-        beside: other optimisers whose parameters the loss reaches.
+        together: number of consecutive examples that must be in one row, or that of each unit (`pack`).
+        beside: optimisers of other parameters that receive a gradient.
 
     Raises:
-        TrainingError: a loss is not finite; names the examples in question. The collected gradient is discarded.
+        TrainingError: a loss is not finite; names the examples in question. The accumulated gradient is discarded.
     """
     total = 0.0
     with contextlib.ExitStack() as stack:

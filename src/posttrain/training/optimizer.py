@@ -84,8 +84,8 @@ class MasterAdamW:
     def collecting(self) -> Iterator[None]:
         """While the block runs, every gradient is added to its master's in float32 as soon as there is one.
 
-        A weight's own gradient is let go at once: those of one layer at a time exist, in memory that the next layer
-        takes over, not those of the whole model.
+        A weight's own gradient is freed at once, so only one layer's gradients exist at a time, in memory that the
+        next layer reuses.
         """
         handles = [
             weight.register_post_accumulate_grad_hook(partial(self._take, number))
@@ -126,7 +126,7 @@ class MasterAdamW:
         """Length of the whole collected gradient.
 
         Raises:
-            TrainingError: it is not finite. The gradient is forgotten then.
+            TrainingError: it is not finite. The gradient is then discarded.
         """
         norm = self.grad_norm()
         if not math.isfinite(norm):
@@ -138,7 +138,7 @@ class MasterAdamW:
         """Clip, update the masters, write them to the model; returns the gradient's length before clipping.
 
         Raises:
-            TrainingError: the gradient is not finite. Nothing has been changed then, and the gradient is forgotten.
+            TrainingError: the gradient is not finite. The gradient is then discarded, and no weight has changed.
         """
         norm = self.finite_norm()
         if norm > self._max_grad_norm:
@@ -154,7 +154,7 @@ class MasterAdamW:
         return norm
 
     def discard(self) -> None:
-        """Forget the collected gradients."""
+        """Discard the accumulated gradients."""
         for master, weight in zip(self.masters, self._weights, strict=True):
             master.grad = weight.grad = None
 

@@ -66,7 +66,7 @@ def restore_optimizer(
 
 
 def _check(optimizer: Optimizer, full_name: str, key: str, tensor: Tensor, parameter: Tensor) -> None:
-    """Refuse a tensor that is not this optimiser's state of this parameter; raises `CheckpointError`."""
+    """Check a tensor against this optimiser's state of this parameter; raises `CheckpointError`."""
     quantized = isinstance(optimizer, BlockwiseAdamW) and optimizer.quantizes(parameter)
     if key.removesuffix(SCALES) in MOMENTS and quantized != (tensor.dtype == torch.uint8 or key.endswith(SCALES)):
         bits = (32, 8) if quantized else (8, 32)

@@ -11,7 +11,7 @@ from posttrain.training.settings import check_heldout, check_settings
 
 @dataclass(frozen=True)
 class PairOptions:
-    """What to learn from, how, and what to hold out."""
+    """Options of training data, optimisation and held-out data."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset columns limit max_tokens",
@@ -109,7 +109,7 @@ class ScoreOptions(PairOptions):
 
 
 def check(options: PairOptions, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:
-    """Refuse what cannot be trained with, as `check_settings`; raises `UserError`, which names the option."""
+    """Validate options, as `check_settings`; raises `UserError`, which names the option."""
     check_settings(
         options,
         counts=("pairs_per_step", "max_tokens", "eval_limit", *counts),

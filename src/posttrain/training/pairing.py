@@ -10,13 +10,13 @@ from posttrain.types import Group
 
 
 def best_worst(rewards: Sequence[float]) -> list[tuple[int, int]]:
-    """The one that earned most and the one that earned least; of equal ones the first."""
+    """The completions of highest and of lowest reward; ties go to the first."""
     places = range(len(rewards))
     return [(max(places, key=lambda i: rewards[i]), min(places, key=lambda i: rewards[i]))]
 
 
 def every_pair(rewards: Sequence[float]) -> list[tuple[int, int]]:
-    """All two of which one earned more."""
+    """All pairs with unequal rewards."""
     return [(i, j) if rewards[i] > rewards[j] else (j, i) for i, j in combinations(range(len(rewards)), 2)]
 
 
@@ -32,7 +32,7 @@ def pairs_of(groups: Sequence[Group], pairing: str, *, margin: float = 0.0) -> l
     Args:
         groups: scored completions of one prompt each.
         pairing: a name in `PAIRINGS`.
-        margin: a pair whose rewards differ by less is left out, and so is one of equal rewards.
+        margin: minimum reward difference of a pair; pairs of equal rewards are always left out.
     """
     found: list[Pair] = []
     for group in groups:

@@ -54,7 +54,7 @@ class PairwiseLoss:
 
 
 def pairwise_batch(pairs: Sequence[Pair], *, reference: Column | None = None, seed: int | None = None) -> Batch:
-    """Pairs, with the reference's logprobs of all responses where the algorithm needs them; `seed` as in `Batch`."""
+    """A batch of pairs, with reference logprobs if the algorithm needs them; `seed` as in `Batch`."""
     examples = examples_of(pairs)
     counts = Counts(len(examples), sum(sum(example.learned) for example in examples))
     tokens = {} if reference is None else {"reference_logprobs": reference}
@@ -62,7 +62,7 @@ def pairwise_batch(pairs: Sequence[Pair], *, reference: Column | None = None, se
 
 
 def needs_column(algorithm: Algorithm) -> bool:
-    """Whether nothing is needed of a reference but logprobs of the responses."""
+    """Whether response logprobs are the only input needed from a reference."""
     return bool(declared(algorithm, ReferenceLogprobs)) and not declared(algorithm, ReferenceDivergence)
 
 
@@ -72,14 +72,14 @@ def examples_of(pairs: Sequence[Pair]) -> list[Example]:
 
 
 def _both(responses: Responses) -> Both:
-    """Chosen and rejected ones, which follow each other in a row."""
+    """Split a row's alternating responses into chosen and rejected ones."""
     columns = [(None, None) if x_E is None else x_E.view(-1, 2).unbind(1) for x_E in responses]
     chosen, rejected = (Responses(*side) for side in zip(*columns, strict=True))
     return chosen, rejected
 
 
 def _with_divergence(model: LanguageModel, reference: Whole, row: PackedRow) -> tuple[Both, Both]:
-    """Both responses by the policy, with how far it is from the reference along the way, and by the reference."""
+    """Both responses under the policy, with their sequential KL, and under the reference."""
     states, targets = model.learned_states(row), model.ids(row.targets)
     given = reference.predictions(row)
 

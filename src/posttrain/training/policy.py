@@ -21,22 +21,22 @@ class PolicyLoss:
     """The loss of an online algorithm on a batch of `policy_batch`.
 
     The ratio's denominator is the policy before the batch's first update, as the learner computes it: on the first
-    update it equals the numerator, so the ratio is exactly 1. How far the sampler's own logprobs are from it is
-    measured (`logprob_gap`), for that is where silent wrongness would show.
+    update it equals the numerator, so the ratio is exactly 1. Its difference from the sampler's logprobs is logged as
+    `logprob_gap`, which detects a mismatch between engine and learner.
 
-    With an adapter's dropout on (`Batch.seed`), all updates on the batch drop the same inputs, and the denominator is
-    the policy under that dropout: the ratio is still 1 on the first update, and later measures how far the weights have
-    moved, not what was dropped. Nothing was dropped in sampling, so `logprob_gap` and the importance weights compare
-    the sampler with the policy without dropout, which takes one more forward pass.
+    With an adapter's dropout on (`Batch.seed`), all updates on the batch use the same dropout mask, and the denominator
+    is the policy under that mask: the ratio is still 1 on the first update, and later reflects only weight changes.
+    Sampling has no dropout, so `logprob_gap` and the importance weights compare the sampler with the policy without
+    dropout, which takes one more forward pass.
 
     Attributes:
         algorithm: whose loss it is.
-        temperature: of the sampling.
+        temperature: of sampling.
         tis_cap: above 0, each token's advantage is weighted by the policy before the first update over the
-            sampler, min(pi_old / pi_sampler, cap): truncated importance sampling, which takes out the bias of an engine
-            that is not quite the policy (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy
-            RL training"). Where an algorithm's ratio is of a whole branch, so is the weight. A KL or a likelihood in
-            the loss is not weighted.
+            sampler, min(pi_old / pi_sampler, cap): truncated importance sampling, which corrects the mismatch between
+            engine and policy (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
+            training"). For algorithms with a sequence-level ratio the weight is sequence-level too. KL and NLL terms
+            of the loss are not weighted.
     """
 
     algorithm: OnlineAlgorithm
@@ -89,7 +89,7 @@ class PolicyLoss:
 
     @torch.no_grad()
     def _undropped(self, model: LanguageModel, row: PackedRow) -> Tensor:
-        """What the policy says of the row when nothing is dropped, as in sampling."""
+        """The policy's logprobs of the row without dropout, as in sampling."""
         with model.dropping(None):
             return model.logprobs(row, self.temperature).logprobs
 

@@ -25,7 +25,7 @@ NOTHING = Context()
 
 
 def shortened(group: Group, weight: float, longest: int) -> Group:
-    """A group whose rewards have `weight` times `adaptive_length_penalty` taken off; `longest` as in `policy_batch`."""
+    """Subtract `weight` times `adaptive_length_penalty` from a group's rewards; `longest` as in `policy_batch`."""
     if not weight:
         return group
     rewards_R = torch.tensor(group.rewards, dtype=torch.float64)
@@ -36,7 +36,7 @@ def shortened(group: Group, weight: float, longest: int) -> Group:
 
 
 def rows_of(groups: Sequence[Group]) -> dict[str, Any]:
-    """What `Rollout` says of the rows themselves: what they earned, of which group and seat they are, whose tokens."""
+    """The row columns of `Rollout`: rewards, groups, seats and the row of each token."""
     seats = {name: number for number, name in enumerate(dict.fromkeys(s for g in groups for s in g.seat_names))}
     sizes, rows = torch.tensor([len(g.trajectories) for g in groups]), [t for g in groups for t in g.trajectories]
     lengths_R = torch.tensor([len(row.logprobs) for row in rows])
@@ -59,19 +59,19 @@ def policy_batch(
     seed: int | None = None,
     key: str = "",
 ) -> tuple[Batch, dict[str, float]]:
-    """Give every token its advantage, and leave out groups that carry no gradient.
+    """Compute the advantage of every token, and leave out groups without gradient.
 
-    Each branch of a row is an example of its own. The batch has the columns `advantages`, `sampler_logprobs` and
+    Each branch of a row is a separate example. The batch has the columns `advantages`, `sampler_logprobs` and
     `length` (sampled tokens of the row, over all its branches), and those of `reference_logprobs`, `values`, `returns`
     and `imitation` that the algorithm has; its scalar `kl` is the mean KL of the rows from the reference in nats, where
     there is one.
 
     Args:
-        groups: of any size that the algorithm takes. Of none, nothing is learned.
-        algorithm: says what an advantage is.
-        longest: tokens that a row may have.
-        sampled: the columns of the algorithm's inputs that sample.
-        context: asked for those of the others.
+        groups: of any size that the algorithm accepts. May be empty.
+        algorithm: computes the advantages.
+        longest: maximum tokens of a row.
+        sampled: columns of the algorithm's inputs that require sampling.
+        context: provides the columns of the other inputs.
         seed: as in `Batch`.
         key: as in `Batch`.
     """
@@ -108,12 +108,12 @@ def policy_batch(
 
 
 def distance(groups: Sequence[Group], logprobs_of: Callable[[Sequence[Example]], Column]) -> float:
-    """The KL of the policy that sampled from another model, in nats per row, as its samples show it.
+    """Monte Carlo estimate of the KL of the sampling policy to another model, in nats per row.
 
         KL = E_{y ~ pi} sum_t [ log pi(y_t | y_<t) - log ref(y_t | y_<t) ]
 
-    `logprobs_of` gives that model's logprobs of the learned tokens. The samples are drawn at temperature 1. By chance
-    it may be below 0.
+    `logprobs_of` gives that model's logprobs of the learned tokens. The samples are drawn at temperature 1. The
+    estimate may be negative.
     """
     behind = zip(branches_in(groups), logprobs_of(examples_in(groups)), strict=True)
     gone = sum(sum(branch.logprobs) - sum(before) for branch, before in behind)

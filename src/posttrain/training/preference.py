@@ -20,7 +20,7 @@ ReferenceOf = Callable[[Sequence[Example]], Column]
 
 
 class Objective(Protocol):
-    """From units of feedback to batches, and to what is logged of those that are held out."""
+    """Turns units of feedback into batches, and computes held-out metrics."""
 
     @property
     def loss(self) -> Loss[Any]:
@@ -28,7 +28,7 @@ class Objective(Protocol):
         ...
 
     def batch(self, units: Sequence[Any], *, seed: int | None = None) -> Batch:
-        """What one update learns from; `seed` as in `Batch`."""
+        """The batch of one update; `seed` as in `Batch`."""
         ...
 
     def judge(self, units: Sequence[Any]) -> dict[str, float]:
@@ -64,7 +64,7 @@ class OfPairs:
 
 @dataclass(frozen=True)
 class OfResponses:
-    """Single responses, each found good or bad; a unit is all of one row of the data."""
+    """Single responses, each labelled good or bad; a unit is all of one row of the data."""
 
     algorithm: UnpairedAlgorithm
     learner: Learner
@@ -96,17 +96,17 @@ _OBJECTIVES: Mapping[str, Callable[..., Objective]] = MappingProxyType({"pair": 
 
 
 def feedback_for(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> Feedback[Any, Any]:
-    """What an algorithm learns from."""
+    """The kind of feedback that an algorithm is trained on."""
     return _FEEDBACK[algorithm.unit]
 
 
 def objective_for(
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm, learner: Learner, remembered: ReferenceOf | None = None
 ) -> Objective:
-    """How it learns; what is `remembered` of a reference takes the place of the learner's."""
+    """The objective of an algorithm; `remembered` reference logprobs replace the learner's reference."""
     return _OBJECTIVES[algorithm.unit](algorithm, learner, remembered)
 
 
 def may_be_remembered(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> bool:
-    """Whether of a reference nothing is needed but logprobs of the responses, which can be taken before training."""
+    """Whether response logprobs, which can be precomputed, are the only input needed from a reference."""
     return algorithm.unit == "pair" and (needs_column(algorithm) or not declared(algorithm, ReferenceLogprobs))

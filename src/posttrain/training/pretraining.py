@@ -1,4 +1,4 @@
-"""Pretraining text for an auxiliary loss: which texts, and which of them are in a step."""
+"""Pretraining text for an auxiliary loss: loading, and selection per step."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,11 +11,11 @@ from posttrain.errors import UserError
 
 
 class PretrainingOptions(Protocol):
-    """The options that say which texts."""
+    """Options of the pretraining dataset."""
 
     @property
     def pretraining_dataset(self) -> str:
-        """Where they are."""
+        """The dataset."""
         ...
 
     @property
@@ -25,7 +25,7 @@ class PretrainingOptions(Protocol):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Where each text is cut."""
+        """Maximum tokens of a text; longer ones are truncated."""
         ...
 
     @property
@@ -48,14 +48,14 @@ def pretraining_texts(options: PretrainingOptions) -> list[str]:
 
 
 def longest_text(options: PretrainingOptions, context: int) -> int:
-    """Tokens at which texts are cut, for a model with this context."""
+    """Maximum tokens of a text, for a model with this context length."""
     return min(options.max_prompt_tokens, context, options.microbatch_tokens)
 
 
 def pretraining_examples(
     options: PretrainingOptions, texts: Sequence[str], chat: ChatFormat, context: int, step: int
 ) -> list[Example]:
-    """The texts of a step, cut at `longest_text`; all of a text but its first token is learned."""
+    """The texts of a step, truncated at `longest_text`; the loss is on all tokens of a text but its first."""
     seed = seed_for(options.seed, "pretraining")
     chosen = batch_indices(len(texts), options.pretraining_per_step, step, seed)
     tokens = [chat.text_ids(texts[i])[: longest_text(options, context)] for i in chosen]

@@ -10,13 +10,13 @@ Key = tuple[tuple[int, ...], int]  # the tokens of a sequence, and how many of t
 
 
 class Remembered:
-    """The logprobs of sequences that were asked for in time."""
+    """Precomputed logprobs of sequences."""
 
     def __init__(self, kept: Mapping[Key, Sequence[float]]) -> None:
         self._kept = kept
 
     def __call__(self, examples: Sequence[Example]) -> Column:
-        """Of each example's learned tokens, at temperature 1; raises `KeyError` for one not asked for."""
+        """Of each example's learned tokens, at temperature 1; raises `KeyError` for one not precomputed."""
         return [self._kept[_key(example)] for example in examples]
 
 
@@ -28,17 +28,17 @@ def remember(
     together: int,
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> Remembered:
-    """Ask a learner's policy, as it is now, for the logprobs of everything that it will be compared with.
+    """Precompute the reference logprobs of all training sequences with a learner's current policy.
 
-    The batches are those of training, in order, so that rows are cut alike and a number does not depend on where a run
-    is resumed. A sequence that comes again is computed once; a row of which all is known is not computed.
+    The batches are those of training, in order, so that rows are packed identically and the results do not depend on
+    where a run is resumed. A repeated sequence is computed once; a row of only cached sequences is skipped.
 
     Args:
-        learner: whose policy has had no update yet.
+        learner: its policy must not have been updated yet.
         batches: sequences of each.
         microbatch_tokens: of one row, at most.
-        together: how many sequences that follow each other must be in one row (`pack`).
-        on_batch: told how many batches are done.
+        together: number of consecutive sequences that must be in one row (`pack`).
+        on_batch: called with the number of finished batches.
     """
     kept: dict[Key, Sequence[float]] = {}
     for done, batch in enumerate(batches, 1):
