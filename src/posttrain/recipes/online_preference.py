@@ -6,7 +6,7 @@
 Online DPO is the limit of one update a round (Guo et al. 2024, https://arxiv.org/abs/2402.04792), iterated DPO has many
 (Xiong et al. 2023, https://arxiv.org/abs/2312.11456; Dong et al. 2024, https://arxiv.org/abs/2405.07863). The pairs are
 the tokens that were sampled, never encoded again. A round is a step of the run: its checkpoints lie between rounds.
-Left out: algorithms that learn from single responses.
+Not supported: algorithms for single responses (KTO).
 """
 
 from collections.abc import Mapping
@@ -72,16 +72,16 @@ class OnlinePreference(OnlineOptions):
 
 @dataclass(frozen=True)
 class OnlinePreferenceResult(RunResult):
-    """What a run found; its steps are rounds."""
+    """The results of a run; its steps are rounds."""
 
-    before: HeldOut | HeldOutReward | None  # where there are held-out tasks
+    before: HeldOut | HeldOutReward | None  # if there are held-out tasks
     after: HeldOut | HeldOutReward | None
 
 
 def run(
     config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
 ) -> OnlinePreferenceResult:
-    """Train a policy in a new run directory, or go on with the run in `resume`."""
+    """Train a policy in a new run directory, or resume the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
     setup, learner, objective = parts.setup, parts.learner, objective_for(algorithm, parts.learner)
 
@@ -128,7 +128,7 @@ def run(
 
 
 def _batches(config: OnlinePreference, pairs: list[Pair], step: int) -> list[list[Pair]]:
-    """What each update of a round learns from; nothing where there are no pairs."""
+    """The batch of each update of a round; empty if there are no pairs."""
     if not pairs:
         return []
     size, seed = min(config.pairs_per_step, len(pairs)), seed_for(config.seed, "round", step)
@@ -141,13 +141,13 @@ class _Parts:
     setup: Setup
     learner: Learner
     model: str  # where the policy was loaded from
-    notes: tuple[str, ...]  # what to tell the user
+    notes: tuple[str, ...]  # messages to the user
 
 
 def _prepare(
     config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None
 ) -> _Parts:
-    """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
     saved = began_from(config.model, resume)
     setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
@@ -167,7 +167,7 @@ def dry_run(
     *,
     measure: bool = True,
 ) -> Plan:
-    """What a run with these options will take; no weights are read, and nothing is written."""
+    """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config, algorithm)
     model = unloaded(config, resume)
     prompts = read_prompts(config, model.chat, model.shape.context, together=2)

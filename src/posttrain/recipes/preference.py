@@ -4,8 +4,8 @@
     posttrain preference --dataset train.jsonl --eval-share 0.1 --algorithm dpo --beta 0.1 --lora-rank 16 --lr 1e-5
     posttrain preference --dataset thumbs.jsonl --algorithm kto
 
-Most algorithms learn from pairs, of which one response was chosen; kto learns from single responses, each good or bad,
-and takes pairs as well. The prompt of a pair is computed once for both. What differs between algorithms is in
+Most algorithms are trained on pairs of a chosen and a rejected response; kto on single responses labelled good or bad,
+or on pairs. The prompt of a pair is computed once for both responses. The differences between algorithms are in
 `algorithms/`, one file each. Pairs of the policy's own completions: online_preference.py.
 """
 
@@ -59,7 +59,7 @@ class PreferencesResult(FeedbackResult):
 def run(
     config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
 ) -> PreferencesResult:
-    """Train a policy in a new run directory, or go on with the run in `resume`."""
+    """Train a policy in a new run directory, or resume the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
     learner, units = parts.learner, parts.units
 
@@ -87,12 +87,12 @@ class _Parts:
     policy: Policy
     learner: Learner
     model: str  # where the policy was loaded from
-    notes: tuple[str, ...]  # what to tell the user
+    notes: tuple[str, ...]  # messages to the user
     objective: Objective = field(init=False)  # from when the run's directory is open
 
 
 def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
-    """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    """Load all parts and validate all options, before anything is written."""
     pair_options.check(config)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
@@ -114,7 +114,7 @@ def dry_run(
     *,
     measure: bool = True,
 ) -> Plan:
-    """What a run with these options will take; no weights are read, and nothing is written."""
+    """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     pair_options.check(config)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
@@ -146,15 +146,15 @@ def _sequences(kind: Feedback[Any, Any], units: Sequence[Any]) -> list[Example]:
 
 
 def _remembers(algorithm: PreferenceAlgorithm | UnpairedAlgorithm, policy: Policy) -> bool:
-    """Whether the reference's logprobs are computed before training, so that no second model is held.
+    """Whether the reference's logprobs are precomputed, so that no second model is held.
 
-    Where an adapter is trained, its base is at hand.
+    With an adapter, the base model is the reference, and precomputing is not needed.
     """
     return policy.model.adapter is None and needs_column(algorithm) and may_be_remembered(algorithm)
 
 
 def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> Remembered:
-    """The logprobs of every response by the policy as it is now, before any update."""
+    """Precompute the logprobs of every response under the initial policy."""
     units = parts.units
     heldout = [units.heldout] if units.heldout else []
     batches = chain((_batch(config, units, step) for step in range(units.steps)), heldout)

@@ -114,24 +114,24 @@ class RL(OnlineOptions):
 
 
 MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
-START = "start"  # the policy before training, where the distance from it is told
+START = "start"  # the policy before training, in the names of KL metrics
 TEACHER_KL = "teacher_kl"  # held-out KL(policy || teacher), nats per completion
 
-# what a run begins with: draws of prompts, knobs that moved, rewards that gave a score outside 0 to 1, inputs' state
+# initial state of a run: prompt draws, adapted hyperparameters, rewards with a score outside 0 to 1, inputs' state
 _FRESH: dict[str, Any] = {"draws": 0, "adapted": {}, "unbounded": {}, "inputs": {}}
 
 
 @dataclass(frozen=True)
 class RLResult(RunResult):
-    """What a run found."""
+    """The results of a run."""
 
-    finished: bool  # whether held-out tasks said that it was done (--stop-after, --kl-budget)
-    before: HeldOut | HeldOutReward | None  # where there are held-out tasks
-    after: HeldOut | HeldOutReward | None  # of the last evaluation within the budget of KL, where there is one
+    finished: bool  # whether training stopped early (--stop-after, --kl-budget)
+    before: HeldOut | HeldOutReward | None  # if there are held-out tasks
+    after: HeldOut | HeldOutReward | None  # of the last evaluation within the KL budget, if there is one
 
 
 def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> RLResult:
-    """Train a policy in a new run directory, or go on with the run in `resume`."""
+    """Train a policy in a new run directory, or resume the run in `resume`."""
     parts = _prepare(config, algorithm, where.get("resume"))
     setup, learner = parts.setup, parts.learner
     knobs, longest = asdict(algorithm), setup.longest
@@ -187,14 +187,14 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
 class _Parts:
     setup: Setup
     learner: Learner
-    distances: dict[str, str]  # metric of evaluations: the model whose KL from the policy it is
+    distances: dict[str, str]  # evaluation metric: the model to which it measures the policy's KL
     pretraining: list[str]
     model: str  # where the policy was loaded from
-    notes: tuple[str, ...]  # what to tell the user
+    notes: tuple[str, ...]  # messages to the user
 
 
 def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Parts:
-    """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
@@ -223,7 +223,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
 
 
 def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, *, measure: bool = True) -> Plan:
-    """What a run with these options will take; no weights are read, and nothing is written."""
+    """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
     model = unloaded(config, resume)
@@ -252,7 +252,7 @@ def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, 
 
 
 def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Why training on would only game the reward, by what the last evaluations found; "" where it would not."""
+    """Reason for early stopping, by the last evaluations (reward overoptimisation); "" to continue."""
     if rows and past_budget(rows[-1], config.kl_budget):
         return f"KL to the initial policy is {rows[-1][PREFIX + KL]:.1f} nats (--kl-budget {config.kl_budget:g})"
     if past_best(rows, config.stop_after, chosen_by(setup)):
@@ -261,7 +261,7 @@ def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> st
 
 
 def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
-    """What the policy is worth on the held-out tasks, and how far it is from the start or a teacher."""
+    """Evaluate the policy on the held-out tasks, with its KL to the initial policy or a teacher."""
     groups, found = examined(parts.setup, config, session.progress.tokens)
     session.log_heldout(groups)
     distances = {
@@ -284,14 +284,14 @@ class _Update(NamedTuple):
     """One update on the batch of a step."""
 
     loss: Loss[Any]
-    texts: list[tuple[PretrainingNLL, Batch]]  # what is learned beside, by which loss
+    texts: list[tuple[PretrainingNLL, Batch]]  # batches of auxiliary losses
     rates: dict[str, float]
 
 
 def _updates(
     config: RL, algorithm: OnlineAlgorithm, parts: _Parts, session: Session, seed: int | None
 ) -> list[_Update]:
-    """The updates of a step: in the first ones of some algorithms the critic learns alone."""
+    """The updates of a step; during critic warmup only the critic is updated."""
     if session.step < _critic_warmup(algorithm):
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
     loss = PolicyLoss(algorithm, config.temperature, config.tis_cap)
@@ -303,19 +303,19 @@ def _updates(
 
 
 def _beside(learner: Learner, texts: Sequence[tuple[PretrainingNLL, Batch]]) -> dict[str, float]:
-    """Add the gradients of what is learned beside; its loss before it is weighed."""
+    """Accumulate the gradients of auxiliary losses; returns the unweighted losses."""
     losses = [learner.forward_backward(text, NLL(extra.weight))["loss"] / extra.weight for extra, text in texts]
     return {"pretraining_loss": sum(losses)} if losses else {}
 
 
 def _adapted(algorithm: OnlineAlgorithm, batch: Batch, step: int) -> OnlineAlgorithm:
-    """The algorithm for the next step, by how far the batch's completions are from the reference, once that is told."""
+    """The algorithm for the next step, adapted to the batch's mean KL to the reference (adaptive KL control)."""
     known = "kl" in batch.scalars and step >= _critic_warmup(algorithm)
     return algorithm.adapted(batch.scalars["kl"]) if known else algorithm
 
 
 def _thrown_away(rolled: Rolled) -> dict[str, float]:
-    """What is logged of groups and episodes that are not learned from."""
+    """Metrics of discarded groups and episodes."""
     lost = {"groups/lost": rolled.lost} if rolled.lost else {}
     return {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
 
@@ -385,6 +385,6 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
 
 
 def _critic_warmup(algorithm: OnlineAlgorithm) -> int:
-    """Steps in which the policy stays, and the critic learns alone."""
+    """Critic warmup: initial steps in which only the critic is updated."""
     critic = declared(algorithm, CriticValues)
     return critic.warmup_steps if critic else 0

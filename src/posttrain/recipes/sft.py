@@ -4,8 +4,8 @@
     posttrain sft --dataset train.jsonl --eval-share 0.05 --model OWNER/NAME --lora-rank 16 --lr 2e-4
 
 The loss of a step is the mean negative log-likelihood of all tokens in the batch that the assistant must produce, stop
-tokens included; prompts, system messages and results of tools are read and not learned. Many examples share one row
-without padding, and none sees another. Left out: learning the prompts too, and a loss that weighs examples alike.
+tokens included; prompts, system messages and tool results have no loss. Examples are packed into rows without padding,
+with attention within an example only. Not supported: a loss on prompts, and a loss averaged per example.
 """
 
 import math
@@ -136,16 +136,16 @@ class SFT:
 
 @dataclass(frozen=True)
 class SFTResult(RunResult):
-    """What a run found."""
+    """The results of a run."""
 
     examples: int
     dropped: int  # examples that were too long
-    before: float | None  # held-out loss in nats per token, where there is something held out
+    before: float | None  # held-out loss in nats per token, if there are held-out data
     after: float | None
 
 
 def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
-    """Fine-tune a model in a new run directory, or go on with the run in `resume`."""
+    """Fine-tune a model in a new run directory, or resume the run in `resume`."""
     parts = _prepare(config, where.get("resume"))
     learner = parts.learner
 
@@ -196,12 +196,12 @@ class _Parts:
     data: "_Data"
     policy: Policy
     learner: Learner
-    model: str  # where what is trained was loaded from
-    notes: tuple[str, ...]  # what to tell the user
+    model: str  # where the model was loaded from
+    notes: tuple[str, ...]  # messages to the user
 
 
 def _prepare(config: SFT, resume: Path | None) -> _Parts:
-    """Load everything; whatever is wrong with the options shows here, before anything is written."""
+    """Load all parts and validate all options, before anything is written."""
     _check(config)
     conversations, heldout, notes = _conversations(config)
     saved = began_from(config.model, resume)
@@ -214,7 +214,7 @@ def _prepare(config: SFT, resume: Path | None) -> _Parts:
 
 
 def dry_run(config: SFT, resume: Path | None = None, *, measure: bool = True) -> Plan:
-    """What a run with these options will take; no weights are read, and nothing is written."""
+    """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config)
     conversations, heldout, notes = _conversations(config)
     model = unloaded(config, resume)
@@ -230,7 +230,7 @@ class _Data:
     heldout: list[Example]
     dropped: int
     steps: int
-    notes: tuple[str, ...]  # what to tell the user
+    notes: tuple[str, ...]  # messages to the user
 
 
 def _tokenized(
@@ -286,7 +286,7 @@ def _check(config: SFT) -> None:
 
 
 def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation], tuple[str, ...]]:
-    """What to learn, what to hold out, and what to tell the user of the rest."""
+    """Training and held-out demonstrations, with messages to the user about dropped ones."""
     if bool(config.dataset) == bool(config.environment):
         raise UserError("--dataset or --environment is required; --dataset is a file, folder, glob or hub id")
     columns = parse_columns(config.columns) if config.columns else None
@@ -315,7 +315,7 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation],
 
 
 def _shown(config: SFT) -> list[Conversation]:
-    """What the environment demonstrates; raises `UserError` where that is nothing."""
+    """The environment's demonstrations; raises `UserError` if there are none."""
     environment = load_environment(config.environment, config.environment_args)
     found = [tuple(conversation) for conversation in environment.demonstrations(config.seed)]
     if not found:
@@ -337,7 +337,7 @@ def _task(conversation: Conversation) -> Task:
 def _examples(
     chat: ChatFormat, conversations: Sequence[Conversation], train_on: str, longest: int
 ) -> tuple[list[Example], int]:
-    """Conversations as tokens, and how many examples were left out for being longer than `longest`."""
+    """Tokenised conversations, and the number of examples dropped because they are longer than `longest`."""
     found = [
         Example.whole(*ids)
         for conversation in conversations

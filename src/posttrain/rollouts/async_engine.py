@@ -65,7 +65,7 @@ class AsyncEngine:
 
     Attributes:
         engine: what samples.
-        on_tokens: is told how many tokens were just sampled.
+        on_tokens: called with the number of newly sampled tokens.
         schedule: `lockstep` or `continuous`.
         turns: see `types.Engine.open`.
     """

@@ -58,7 +58,7 @@ class Players:
         max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
         schedule: as in `AsyncEngine`; None: what the environment asks for.
         max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
-        on_tokens: is told how many tokens were just sampled.
+        on_tokens: called with the number of newly sampled tokens.
         on_lost: is told of each episode that failed for good.
         policy_chat: the policy as a chat model, where rewards ask it.
     """

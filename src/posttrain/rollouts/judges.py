@@ -171,7 +171,7 @@ def check_judges(options: JudgeOptions) -> None:
     """Refuse options of judges that mean nothing.
 
     Raises:
-        UserError: names the option, and what it must be.
+        UserError: names the option and its valid range.
     """
     for name, default in _DEFAULTS.items():
         if not options.judge and getattr(options, name) != default:

@@ -72,7 +72,7 @@ def kl_from(
         prompts: the tokens of x, one prompt for each response.
         said: the tokens of y, one at least.
         microbatch_tokens: how much is computed at once; a longer sequence is computed alone.
-        on_tokens: is told how many tokens were just computed.
+        on_tokens: called with the number of newly computed tokens.
     """
     examples = [Example(tuple(x), tuple(y), (True,) * len(y)) for x, y in zip(prompts, said, strict=True)]
     longest = max(map(size_of, examples), default=0)

@@ -187,7 +187,7 @@ def check_sampling(config: SampledOptions) -> None:
     """Refuse what cannot be sampled with, or judged by.
 
     Raises:
-        UserError: names the option, and what it must be.
+        UserError: names the option and its valid range.
     """
     if not 0 < config.temperature < math.inf:
         raise UserError(
@@ -210,7 +210,7 @@ def check_reward_models(models: str, use: str, penalty: float) -> None:
     """Refuse options of reward models that mean nothing without another one.
 
     Raises:
-        UserError: names the option, and what it must be.
+        UserError: names the option and its valid range.
     """
     if use != "uncertain" and penalty != SampledOptions.uncertainty_penalty:
         raise UserError("--uncertainty-penalty needs --ensemble-aggregation uncertain")
@@ -224,7 +224,7 @@ def check_evaluations(config: OnlineOptions) -> None:
     """Refuse what is read in evaluations where there are none.
 
     Raises:
-        UserError: names the option, and what it must be.
+        UserError: names the option and its valid range.
     """
     if config.stop_after < 0 or (config.stop_after and not config.eval_every):
         raise UserError("--stop-after must be 0 or more, and needs evaluations: pass --eval-every too")

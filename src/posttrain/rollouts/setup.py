@@ -40,7 +40,7 @@ class Setup:
     environment: ScoredEnvironment
     policy: Policy
     players: Players  # the policy in all seats
-    notes: tuple[str, ...]  # what to tell the user
+    notes: tuple[str, ...]  # messages to the user
     judge: ScoredEnvironment  # the environment of held-out tasks: gold rewards are read there, too
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
     # reward models and local judges as they are named, and their folders

@@ -22,7 +22,7 @@ from posttrain.training.means import Means
 
 @dataclass(frozen=True)
 class RewardLoss:
-    """What a reward model learns by. Every prompt weighs the same, however many of its pairs were judged.
+    """The loss of a reward model. Every prompt has equal weight, independent of its number of pairs.
 
         L = 1/P sum_p 1/|pairs of p| sum_b 1/H sum_h v_ph ( BT(r_h(chosen_b), r_h(rejected_b); m s_b) + c C_b )
 
@@ -37,7 +37,7 @@ class RewardLoss:
     """
 
     label_smoothing: float = 0.0
-    margin: float = 0.0  # m: times how much better the chosen one was found
+    margin: float = 0.0  # m: multiplied by the preference strength
     center_rewards: float = 0.0  # c
     length: float = 0.0
 
@@ -62,7 +62,7 @@ class _Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreGradient:
-    """A loss that is linear in the scores: the gradient by each of them is known, and is carried on into the weights.
+    """A loss that is linear in the scores, to backpropagate precomputed gradients of the scores into the weights.
 
         L = sum_e g_e . (r_e, l_e) + overlap_weight O(w_r, w_l)
 
@@ -92,9 +92,9 @@ def reward_gradient(
 ) -> dict[str, float]:
     """Add the gradient of a batch of rankings; the loss and metrics. `seed` as in `Batch`.
 
-    The correlation of `loss.length` is of the whole batch, and a row has a part of it: all are scored first, and
-    learned from then. The gradient of the loss by each score is known after the first pass; the second carries it on
-    into the weights. So it does not depend on how the batch is cut. Both passes drop the same inputs of an adapter.
+    The correlation of `loss.length` is over the whole batch, of which a row is a part, so there are two passes: the
+    first scores all rows and computes the gradient of the loss by each score, the second backpropagates it into the
+    weights. So the result is independent of the micro-batch split. Both passes use the same dropout masks.
     """
     batch = ranked_batch(units, seed=seed)
     if not loss.length:
@@ -121,7 +121,7 @@ def ranked_batch(units: Sequence[Ranked], *, seed: int | None = None) -> Batch:
 
 
 def _compared(scores_EH: Tensor, pairs: _Pairs, loss: RewardLoss) -> Tensor:
-    """What each pair costs, weighed, [B]."""
+    """The weighted loss of each pair, [B]."""
     chosen_BH, rejected_BH = scores_EH[pairs.chosen_B], scores_EH[pairs.rejected_B]
     margin_BH = (loss.margin * pairs.strength_B)[:, None].expand_as(chosen_BH)
     cost_BH = bradley_terry(chosen_BH, rejected_BH, margin_B=margin_BH, label_smoothing=loss.label_smoothing)
@@ -152,7 +152,7 @@ def _pairs(units: Sequence[Ranked], examples: Sequence[int], scores_EH: Tensor) 
 
 
 def _measures(scores_EH: Tensor, pairs: _Pairs) -> dict[str, Tensor]:
-    """Worth logging of each pair, [B]: of the mean over the heads."""
+    """Metrics of each pair, [B], from the mean over the heads."""
     chosen_B, rejected_B = scores_EH.mean(1)[pairs.chosen_B], scores_EH.mean(1)[pairs.rejected_B]
     return {
         "score/chosen": chosen_B,

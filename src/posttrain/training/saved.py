@@ -22,9 +22,9 @@ class SavedModel:
 
     Attributes:
         where: a folder, a hub id, or the name of a packaged model.
-        title: the same for people; of a run, with the checkpoint that was taken.
-        run: the run that trained it, where it is a checkpoint of one.
-        skipped: one line for each damaged checkpoint that was passed over.
+        title: the name in messages; of a run, with the selected checkpoint.
+        run: the run that trained it, if it is a checkpoint of one.
+        skipped: one line for each damaged checkpoint that was skipped.
     """
 
     where: str
@@ -33,12 +33,12 @@ class SavedModel:
     skipped: tuple[str, ...] = ()
 
     def notes(self) -> tuple[str, ...]:
-        """What to tell the user."""
+        """Messages to the user."""
         return tuple(f"a damaged checkpoint was passed over: {line}" for line in self.skipped)
 
 
 def saved_model(name: str) -> SavedModel:
-    """Find the model that `name` means: a run folder, a checkpoint folder, or whatever `models.load` takes.
+    """Resolve a model name: a run folder, a checkpoint folder, or any name that `models.load` accepts.
 
     Every byte of a checkpoint is checked before it is used.
 
@@ -62,14 +62,14 @@ def saved_model(name: str) -> SavedModel:
 
 
 def began_from(name: str, run: Path | None) -> SavedModel:
-    """The model that `name` means, or of a run that is resumed, the one that it meant when that run began.
+    """Resolve a model name, for a resumed run to the model that it resolved to when that run began.
 
-    The name of a run stands for its best checkpoint, which is another one once that run has been trained on.
-    environment.json keeps the folder, as `model`; runs that were started before it did take what the name means now.
-    A name that means another model altogether is taken at its word: whoever compares digests refuses it.
+    A run's name resolves to its best checkpoint, which changes if that run is trained further. environment.json
+    records the folder, as `model`; for older runs without the record the name is resolved anew. A name of a different
+    model is accepted here, and rejected by the comparison of digests.
 
     Raises:
-        ModelError: the folder is gone, and the name means another one now.
+        ModelError: the folder no longer exists, and the name resolves to another one.
     """
     began = _kept(run)
     if began and Path(began).is_dir():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from posttrain.errors import unknown
 
 Schedule = Callable[[float], float]
-"""Progress after warmup, 0 to 1, to a factor of the peak learning rate."""
+"""Decay functions: from progress after warmup, 0 to 1, to a factor of the peak learning rate."""
 
 
 def _constant(progress: float) -> float:
@@ -26,7 +26,7 @@ SCHEDULES: Mapping[str, Schedule] = {"constant": _constant, "linear": _linear, "
 
 
 def unreached(warmup: int, steps: int) -> list[str]:
-    """What to tell the user of a warmup that the run does not outlast."""
+    """Warn of a warmup that is not shorter than the run."""
     if warmup < steps or warmup <= 1:
         return []
     return [f"--warmup-steps {warmup} of {steps} steps: the learning rate is never past its warmup"]
@@ -80,7 +80,7 @@ class LearningRate:
         warmup: steps until the peak.
         decay: a name in `SCHEDULES`.
         steps: of the whole run.
-        delay: first steps in which nothing is updated at this rate, such as a critic's warmup.
+        delay: initial steps without updates at this rate, such as the critic warmup.
     """
 
     peak: float

@@ -16,7 +16,7 @@ OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})
 
 
 class Settings(LoraOptions, Protocol):
-    """The options that recipes have in common, by the same names."""
+    """The options common to all recipes."""
 
     @property
     def lr(self) -> float:
@@ -30,7 +30,7 @@ class Settings(LoraOptions, Protocol):
 
     @property
     def decay(self) -> str:
-        """What comes after: a name in `SCHEDULES`."""
+        """Schedule after warmup: a name in `SCHEDULES`."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class Settings(LoraOptions, Protocol):
 
 
 def nothing_to_quantize(optim: str) -> str:
-    """What to tell a user where no trained matrix is large enough for 8 bits."""
+    """The error message if no trained matrix is large enough for 8 bits."""
     return (
         f"--optim {optim} would change nothing: it keeps moments of trained matrices with {LEAST:,} numbers or more "
         "in 8 bits, the input embedding's left out, and there are none; leave it out"
@@ -76,7 +76,7 @@ def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int, stop
     """Raise if the held-out split is missing or specified twice.
 
     Raises:
-        UserError: names the option, and what it must be.
+        UserError: names the option and its valid range.
     """
     if not 0 <= eval_share < 1:
         raise UserError(f"--eval-share must be a fraction, 0 to below 1; got {eval_share}")
@@ -89,7 +89,7 @@ def check_heldout(*, eval_share: float, eval_dataset: str, eval_every: int, stop
 
 
 def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_more: tuple[str, ...] = ()) -> None:
-    """Refuse what cannot be trained with.
+    """Validate training options.
 
     Args:
         settings: a recipe's configuration.
@@ -97,7 +97,7 @@ def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_
         zero_or_more: further ones that must be 0 or more.
 
     Raises:
-        UserError: names the option, and what it must be.
+        UserError: names the option and its valid range.
     """
     for name in ("microbatch_tokens", "save_every", "keep_last", *counts):
         at_least(name, getattr(settings, name), 1)
@@ -113,6 +113,6 @@ def check_settings(settings: Settings, *, counts: tuple[str, ...] = (), zero_or_
 
 
 def at_least(name: str, value: float, least: int) -> None:
-    """Refuse an option that is less than it must be; raises `UserError`."""
+    """Check an option's minimum; raises `UserError`."""
     if not least <= value < math.inf:
         raise UserError(f"--{name.replace('_', '-')} must be {least} or more; got {value}")

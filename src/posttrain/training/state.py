@@ -33,17 +33,17 @@ class Renewable(Protocol):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run trains, as a checkpoint keeps it.
+    """The trained state of a run, as saved in a checkpoint.
 
-    The folder is a model folder as the sampler saw it, so it can be loaded, evaluated and served as it is. The float32
-    masters of what is trained stand next to it for resuming; so do the critic's, where there is one, and the weights of
-    a reference that is renewed.
+    The folder is a model folder with the weights that the sampler used, so it can be loaded, evaluated and served
+    directly. For resuming it also has the float32 master weights, those of the critic, if there is one, and the weights
+    of a reference that is updated during training.
 
     Attributes:
         save_model: writes the model folder.
         optimizer: of what is trained.
         critic: the critic's optimiser.
-        reference: a reference that is renewed; None for one that stays.
+        reference: a reference that is updated during training; None for a frozen one.
     """
 
     save_model: Callable[[Path], None]
@@ -64,7 +64,7 @@ class Trained:
             (folder / (name + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
-        """Put weights and optimisers back as they were when the checkpoint was written.
+        """Restore weights and optimisers from a checkpoint.
 
         Raises:
             CheckpointError: the checkpoint belongs to another model or optimiser.

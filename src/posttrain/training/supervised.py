@@ -27,5 +27,5 @@ class NLL:
 
 
 def supervised_batch(examples: Sequence[Example], *, seed: int | None = None) -> Batch:
-    """Demonstrations, or any text of which some tokens are learned; `seed` as in `Batch`."""
+    """A batch of demonstrations, or of any text with a loss mask; `seed` as in `Batch`."""
     return Batch(examples, Counts(len(examples), sum(sum(example.learned) for example in examples)), seed=seed)

@@ -1,4 +1,4 @@
-"""A teacher: a frozen model whose logprobs of the policy's samples an algorithm reads."""
+"""Teacher model for on-policy distillation: frozen, provides logprobs of the policy's samples."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ def find_teacher(name: str, policy: str, *, microbatch_tokens: int) -> Teacher |
     No weights are read. `policy` is where the policy is.
 
     Raises:
-        UserError: it has other tokens than the policy, predicts fewer, or its context is too short.
+        UserError: its vocabulary differs from the policy's, its head is smaller, or its context is too short.
         ModelError: there is no such model.
     """
     if not name:
@@ -57,7 +57,7 @@ def find_teacher(name: str, policy: str, *, microbatch_tokens: int) -> Teacher |
 
 
 def differing(mine: dict[str, int], its: dict[str, int]) -> str:
-    """What tells the teacher's vocabulary from the policy's, in words; "" where they are equal.
+    """Describe the difference of the teacher's vocabulary from the policy's; "" if they are equal.
 
     Example:
         >>> differing({"a": 0, "b": 1}, {"a": 0, "b": 2, "c": 1})

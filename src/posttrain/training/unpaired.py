@@ -66,8 +66,8 @@ def unpaired_measures(
 ) -> dict[str, float]:
     """The mean loss and metrics over responses, without training.
 
-    Where a unit is a good response and a bad one to the same prompt, `pair_accuracy` is how often the good one's reward
-    is the higher; equal ones count half.
+    If units are a good and a bad response to the same prompt, `pair_accuracy` is the fraction in which the good one has
+    the higher reward; ties count half.
     """
     batch = list(chain.from_iterable(units))
     examples, seen = [one.example for one in batch], Means()
@@ -85,13 +85,13 @@ def unpaired_measures(
 
 
 def divergence_of(learner: Learner, reference: Callable[[Sequence[Example]], Column], batch: Sequence[Judged]) -> float:
-    """How far the policy is from the reference, in nats per response, and at least 0.
+    """KTO's estimate of the KL of the policy to the reference, in nats per response, at least 0.
 
         z = max(0, 1/m sum_i log( pi(y_j | x_i) / pi_ref(y_j | x_i) ))
 
     y_j are the responses to the next prompt of the batch: of pairs, its chosen and its rejected one. Ethayarajh et al.
-    2024, section 4.1 (https://arxiv.org/abs/2402.01306): a crude estimate, whose point is that it costs no sampling. 0
-    for a batch of one prompt. What would be longer than the batch's longest sequence is cut there.
+    2024, section 4.1 (https://arxiv.org/abs/2402.01306): a biased estimate that requires no sampling. 0 for a batch of
+    one prompt. Sequences are truncated at the length of the batch's longest.
     """
     moved = _moved_on([one.example for one in batch])
     if not moved:
