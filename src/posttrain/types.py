@@ -1,8 +1,8 @@
-"""The nouns of posttrain. Standard library only; every room may import them.
+"""Core data types. Standard library only; every package may import them.
 
 A policy answers a `Task` in one or several `Turn`s, which make a `Trajectory`. The trajectories of one task are a
-`Group`. A reward sees an `EpisodeGroup` (words, no tokens) and answers each `Episode` with a `Score`. Token ids are
-kept exactly as they were sampled: nothing in posttrain decodes them and encodes them again.
+`Group`. A reward takes an `EpisodeGroup` (text, no tokens) and returns a `Score` for each `Episode`. Token ids are
+kept exactly as sampled: posttrain never decodes and re-encodes them.
 """
 
 import math
@@ -25,7 +25,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the assistant asks to have called."""
+    """A function call requested by the assistant."""
 
     id: str  # empty where the data has none
     name: str
@@ -36,8 +36,8 @@ class ToolCall:
 class Message:
     """One message of a conversation.
 
-    `tools` are the JSON schemas of the functions that may be called, each as JSON text. They stand on one message of a
-    conversation, its first from the system or a user, so that whatever hands a prompt on hands them on, too.
+    `tools` are the JSON schemas of the functions that may be called, each as JSON text. They are a field of one message
+    of a conversation, the first of the system or a user, so that they are passed on with the prompt.
     """
 
     role: Role
@@ -50,17 +50,17 @@ class Message:
 
     @property
     def text(self) -> str:
-        """What it says, for people: reasoning, content, and calls as `name(arguments)`."""
+        """Human-readable text: reasoning, content, and calls as `name(arguments)`."""
         calls = [f"{call.name}({call.arguments})" for call in self.tool_calls]
         return "\n".join(part for part in (self.reasoning, self.content, *calls) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to answer: the conversation so far, and what a verifier needs to judge the answer.
+    """A prompt, with the reference answer that a verifier needs.
 
-    `gold`, where there is one, is a full completion that every correct verifier must score 1; `answer` is the bare
-    answer. `id` names the task within its dataset and does not change from run to run.
+    `gold`, if given, is a full completion that every correct verifier must score 1; `answer` is only the final
+    answer. `id` identifies the task within its dataset and is stable across runs.
     """
 
     prompt: tuple[Message, ...]
@@ -68,22 +68,22 @@ class Task:
     gold: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     id: str = ""
-    conversational: bool = False  # whether the data's prompt is a list of messages: what TRL's functions go by
+    conversational: bool = False  # whether the data's prompt is a list of messages, as TRL's reward functions expect it
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn of the policy: the tokens it was shown since its last turn, and the tokens it sampled.
 
-    Where it `restarts`, the chat template has rewritten what came before: `context_ids` is the whole new context, and a
-    new branch of the trajectory begins with this turn.
+    If it `restarts`, the chat template has changed the tokens of earlier turns: `context_ids` is the whole new context,
+    and a new branch of the trajectory begins with this turn.
     """
 
     context_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]  # of `token_ids`, in nats, under the sampling temperature
     stop_reason: StopReason
-    text: str  # what the turn says, without its stop token; for people and rewards, never encoded again
+    text: str  # decoded text without the stop token; for display and rewards, never re-encoded
     restarts: bool = False
 
     def __post_init__(self) -> None:
@@ -97,8 +97,8 @@ class Turn:
 class Trajectory:
     """All turns of one seat in one episode: one branch, or several where turns restart.
 
-    Every sampled token is trained exactly once, in the branch it was sampled in. What a later branch repeats of earlier
-    replies is untrained context there.
+    Every sampled token is trained exactly once, in the branch it was sampled in. Earlier replies repeated in a later
+    branch are context without a loss.
     """
 
     turns: tuple[Turn, ...]
@@ -130,7 +130,7 @@ class Trajectory:
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Logprobs of the sampled tokens alone, in order, of all branches."""
+        """Logprobs of the sampled tokens, in order, of all branches."""
         return tuple(value for turn in self.turns for value in turn.logprobs)
 
     @property
@@ -140,7 +140,7 @@ class Trajectory:
 
     @property
     def text(self) -> str:
-        """What the last turn says."""
+        """The text of the last turn."""
         return self.turns[-1].text
 
     def _one_branch(self) -> tuple[Turn, ...]:
@@ -153,37 +153,37 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an environment says of an episode that has ended."""
+    """The outcome of a finished episode, as reported by the environment."""
 
-    rewards: Mapping[str, float] = field(default_factory=dict[str, float])  # by seat: what each earned
-    solved: bool | None = None  # whether the task was solved; None where that cannot be said
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])  # reward by seat
+    solved: bool | None = None  # whether the task was solved; None if undefined
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # logged, never optimised
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What a reward sees: the task and what was said, in words."""
+    """The input of a reward: the task and the conversation, as text."""
 
     task: Task
-    messages: tuple[Message, ...]  # what the first trained seat was told and said, the task's prompt first
+    messages: tuple[Message, ...]  # conversation of the first trained seat, from the task's prompt on
     stop_reason: StopReason = StopReason.STOP
     # All tokens after the prompt, stop token included; None where the completion was not sampled here.
     completion_ids: tuple[int, ...] | None = None
     outcome: Outcome = field(default_factory=Outcome)
     views: Mapping[str, tuple[Message, ...]] = field(default_factory=dict[str, tuple[Message, ...]])  # of each seat
-    transcript: tuple[tuple[str, Message], ...] = ()  # what each seat said, by its name, in order
+    transcript: tuple[tuple[str, Message], ...] = ()  # (seat name, message), in order
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # see `turn_texts`
 
     @property
     def completion(self) -> str:
-        """The last thing that the assistant said; empty if it said nothing."""
+        """The last assistant message; empty if there is none."""
         return next((m.content for m in reversed(self.messages) if m.role == "assistant"), "")
 
     def turn_texts(self, seat: str = "") -> tuple[str, ...]:
-        """The raw text of each turn that a trained seat sampled: what the characters of a `Span` are counted in.
+        """The raw text of each turn that a trained seat sampled; character offsets of a `Span` refer to it.
 
-        Raw: calls of tools are in it, as they were written. "" is the first trained seat. Of an episode that was not
-        sampled here, what the assistant said after the prompt.
+        It includes tool calls as they were written. "" is the first trained seat. For an episode that was not sampled
+        here: the assistant messages after the prompt.
         """
         if self.texts:
             return self.texts[seat] if seat else next(iter(self.texts.values()))
@@ -193,7 +193,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeGroup:
-    """The episodes of one task: what rewards see."""
+    """The episodes of one task: the input of rewards."""
 
     task: Task
     episodes: tuple[Episode, ...]
@@ -203,7 +203,7 @@ class EpisodeGroup:
 class Span:
     """A process reward: `value` for part of a turn, such as one step of reasoning.
 
-    It is paid at the last token that it overlaps.
+    It is given at the last token that it overlaps.
     """
 
     turn: int  # of the turns that the seat sampled, from 0
@@ -214,10 +214,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A reward's answer. `unparsed` says that no answer was found, which is not the same as a wrong answer.
+    """A reward's score. `unparsed`: no answer was found in the completion, as distinct from a wrong answer.
 
-    What it amounts to is its `total`: the value and the values of all spans. A score that is not `applicable` says
-    nothing of the episode and leaves the weighted sum; its value is NaN.
+    Its `total` is the value plus the values of all spans. A score that is not `applicable` is excluded from the
+    weighted sum; its value is NaN.
     """
 
     value: float
@@ -244,23 +244,23 @@ class Score:
 
 
 SeatScores = Score | Mapping[str, Score]
-"""A score that is meant for every trained seat of an episode, or one for each seat, by its name."""
+"""One score for every trained seat of an episode, or one per seat, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Two responses to one prompt, of which somebody chose one."""
+    """A preference pair: a chosen and a rejected response to one prompt."""
 
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str
-    strength: float = 1.0  # how much better the chosen one was found, in the annotators' own unit
+    strength: float = 1.0  # preference strength, in the annotators' own unit
     annotator: str = ""
     source: str = ""  # where it was read: file and line
     time: str = ""  # when it was said, ISO 8601
-    opening: str = ""  # how both responses begin, which is given and not learned: steps that are right
-    partial: bool = False  # the responses are steps, after which more follows: that they stop is not learned
-    category: str = ""  # which part of a benchmark it belongs to
+    opening: str = ""  # shared prefix of both responses (correct steps), without a loss
+    partial: bool = False  # the responses are incomplete (steps): no loss on a stop token
+    category: str = ""  # the benchmark's category that it belongs to
     chosen_calls: tuple[ToolCall, ...] = ()
     rejected_calls: tuple[ToolCall, ...] = ()
 
@@ -275,7 +275,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One response to a prompt, and whether somebody found it good."""
+    """One response to a prompt, labelled good or bad."""
 
     prompt: tuple[Message, ...]
     response: str
@@ -283,43 +283,43 @@ class Judgement:
     annotator: str = ""
     source: str = ""  # where it was read: file and line
     time: str = ""  # when it was said, ISO 8601
-    opening: str = ""  # how it begins, which is given and not learned
-    partial: bool = False  # it is a step, after which more follows: that it stops is not learned
+    opening: str = ""  # prefix of the response, without a loss
+    partial: bool = False  # the response is incomplete (a step): no loss on a stop token
     calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """One response to a prompt, and what somebody found of several qualities of it, each in its own unit."""
+    """One response to a prompt, with ratings of several attributes, each on its own scale."""
 
     prompt: tuple[Message, ...]
     response: str
-    ratings: Mapping[str, float]  # by the attribute's name; those that nobody rated are not there
+    ratings: Mapping[str, float]  # by attribute name; unrated attributes are absent
     source: str = ""  # where it was read: file and line
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How somebody ranked completions of an item, which are known by their number."""
+    """An annotator's ranking of the completions of an item, given by their numbers."""
 
     item: str | int
     annotator: str | int
-    groups: tuple[tuple[int, ...], ...]  # completions that were found equally good, best group first
-    failed: tuple[int, ...] = ()  # those that are no answer at all, and below all others
+    groups: tuple[tuple[int, ...], ...]  # groups of ties, best group first
+    failed: tuple[int, ...] = ()  # completions that are no answer at all, ranked below all others
     source: str = ""  # where it was read: file and line
     time: str = ""  # when it was said, ISO 8601
 
     @property
     def tiers(self) -> tuple[tuple[int, ...], ...]:
-        """All completions, best first: the groups, and below them the failed ones, which nobody compares."""
+        """All completions, best first: the groups, then the failed ones, which are not compared with each other."""
         return (*self.groups, self.failed) if self.failed else self.groups
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rows of one task, one for each episode and trained seat: what was said, and what it earned.
+    """The rows of one task, one for each episode and trained seat, with their rewards.
 
-    `rewards[i]` is the total of `scores[i]`. It is NaN where no optimised reward applies to the episode: that one is
+    `rewards[i]` is the total of `scores[i]`. It is NaN if no optimised reward applies to the episode, which is then
     lost.
     """
 
@@ -329,8 +329,8 @@ class Group:
     scores: tuple[Mapping[str, Score], ...]  # by the reward's name
     seats: tuple[str, ...] = ()  # of each row the seat's name; none: there is one seat
     episodes: tuple[int, ...] = ()  # of each row the number of its episode; none: row i is episode i
-    metrics: tuple[Mapping[str, float], ...] = ()  # of each row what the environment measured
-    conversations: tuple[tuple[Message, ...], ...] = ()  # of each row what its seat was told and said
+    metrics: tuple[Mapping[str, float], ...] = ()  # the environment's metrics of each row
+    conversations: tuple[tuple[Message, ...], ...] = ()  # the conversation of each row's seat
     # Of each row what the spans of its scores pay, by weight, at which of its sampled tokens; none: there are no spans.
     step_rewards: tuple[Mapping[int, float], ...] = ()
 
@@ -341,14 +341,14 @@ class Group:
                 raise ValueError(f"a group of {len(self.trajectories)} rows needs as many {name}; got {len(column)}")
 
     def conversation(self, row: int) -> tuple[Message, ...]:
-        """What the seat of a row was told and said; where that was not kept, the prompt and the last reply."""
+        """The conversation of a row's seat; if it was not kept, the prompt and the last reply."""
         if self.conversations:
             return self.conversations[row]
         return (*self.task.prompt, Message("assistant", self.trajectories[row].text))
 
     @property
     def lost(self) -> bool:
-        """Whether one of its episodes is lost, so that the others have nothing to be compared with."""
+        """Whether one of its episodes is lost, so that the group has no baseline."""
         return any(map(math.isnan, self.rewards))
 
     @property
@@ -365,16 +365,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Where the steps of a completion begin, and how often it is continued from there."""
+    """Monte Carlo value estimation: how completions are split into steps, and the number of continuations."""
 
     samples: int  # continuations of each state
     step_tokens: int  # tokens of a step; 0: a step is a line
-    most: int  # steps of a completion; the last one is as long as it has to be
+    most: int  # maximum number of steps of a completion; the last one has the remaining tokens
 
 
 @dataclass(frozen=True, slots=True)
 class StateValues:
-    """What the states of one completion are worth; for each of its tokens, in order."""
+    """The values of the states of one completion; for each of its tokens, in order."""
 
     values: tuple[float, ...]  # of the state that the token's step began in
     steps: tuple[int, ...]  # which step the token belongs to, from 0
@@ -382,7 +382,7 @@ class StateValues:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. Temperature 0 is greedy; its logprobs are those of temperature 1."""
+    """Sampling parameters. Temperature 0 is greedy; its logprobs are those of temperature 1."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -392,7 +392,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion asked of an engine. The draws depend on `seed` alone, not on what else is in the batch."""
+    """A request to an engine for one completion. Sampling depends only on `seed`, not on the rest of the batch."""
 
     token_ids: tuple[int, ...]
     sampling: Sampling
@@ -409,10 +409,10 @@ class Completion:
 
 
 class Decoding(Protocol):
-    """Requests under way on an engine: they join when they are added and leave when they are done."""
+    """Continuous batching: requests join when they are added and leave when they are finished."""
 
     def add(self, number: int, request: Request) -> None:
-        """Sample for a request, from the next step on.
+        """Add a request; it is sampled from the next step on.
 
         Raises:
             UserError: its prompt is empty, or leaves no room in the model's context.
@@ -420,26 +420,26 @@ class Decoding(Protocol):
         ...
 
     def cancel(self, number: int) -> None:
-        """Stop sampling for a request; one that is done, or unknown, is ignored."""
+        """Cancel a request; a finished or unknown one is ignored."""
         ...
 
     def step(self) -> dict[int, Completion]:
-        """Sample on, by one token of each request or more; the completions that are done by now."""
+        """Sample one or more tokens of each request; returns the completions that are finished."""
         ...
 
 
 class Engine(Protocol):
-    """Something that samples from the policy. `rollouts/engine.py` has the kit that every engine must pass."""
+    """An inference engine. Implementations must pass the checks of `rollouts/engine.py`."""
 
     def open(
         self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False
     ) -> AbstractContextManager[Decoding]:
-        """Begin to sample from the weights as they are now; they must not change before the block ends.
+        """Start sampling from the current weights, which must not change before the block ends.
 
         Args:
-            on_tokens: is told how many tokens were just sampled.
-            turns: whether prompts will begin with earlier prompts and their completions, as in a conversation, so that
-                it pays to keep the keys and values of what is done.
+            on_tokens: called with the number of newly sampled tokens.
+            turns: whether prompts will extend earlier prompts and their completions, as in a conversation, so that the
+                keys and values of finished requests should be cached (prefix caching).
         """
         ...
 
@@ -450,7 +450,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that one reply took."""
+    """Token usage of one reply."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -458,7 +458,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a seat or a chat model said when it was asked."""
+    """A reply of a seat or a chat model."""
 
     message: Message
     stop_reason: StopReason
@@ -471,14 +471,14 @@ class Reply:
 
 
 class ChatModel(Protocol):
-    """A model that is asked in messages: a judge, a critic, a simulated user, a frozen opponent."""
+    """A model with a chat interface: a judge, a critic, a simulated user, a frozen opponent."""
 
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
     ) -> Reply:
-        """The next message of the assistant. `tools` are JSON schemas as text; the draws depend on `seed` alone."""
+        """The next assistant message. `tools` are JSON schemas as text; sampling depends only on `seed`."""
         ...
 
 
 ScoreFn = Callable[[Sequence[Sequence[Message]]], Sequence[Sequence[float]]]
-"""Conversations in, for each one number of every member of an ensemble out: what a learned reward is handed."""
+"""A reward-model scorer: maps conversations to one score per ensemble member for each."""

@@ -33,9 +33,9 @@ def unreached(warmup: int, steps: int) -> list[str]:
 
 
 def rescheduled(before: int | None, steps: int, done: int, *, peak: float, warmup: int, decay: str) -> list[str]:
-    """What to tell the user of a run of `before` steps that goes on after `done` of them and is to have `steps` now.
+    """Warn if a resumed run of `before` steps, of which `done` are finished, now has `steps`.
 
-    Nothing where the number is the same, or where nothing is left to do.
+    Empty if the number is unchanged, or if the run is finished.
     """
     if before in (None, steps) or not 0 < done < steps:
         return []
@@ -95,7 +95,7 @@ class LearningRate:
         return learning_rate(past, steps=self.steps - self.delay, peak=self.peak, warmup=self.warmup, decay=self.decay)
 
     def changed(self, before: int | None, done: int) -> list[str]:
-        """What to tell the user of a run of `before` steps that goes on with this schedule after `done` of them."""
+        """Warn if a run of `before` steps is resumed after `done` of them with this schedule."""
         return rescheduled(
             None if before is None else before - self.delay,
             self.steps - self.delay,
