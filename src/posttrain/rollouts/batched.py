@@ -1,4 +1,4 @@
-"""Single requests on an engine that takes batches."""
+"""Adapter: single requests on a batch engine."""
 
 import asyncio
 import threading

@@ -1,7 +1,7 @@
 """Concurrent episodes: a coroutine each, with turns sampled by one engine.
 
-An environment awaits its seats in words; `PolicySeat` makes them tokens. An episode that fails ends alone: it is
-retried with the same seed where the cause may pass, and is lost otherwise.
+An environment exchanges text with its seats; `PolicySeat` converts it to tokens. A failed episode does not affect
+others: it is retried with the same seed if the error may be transient, and is lost otherwise.
 """
 
 import asyncio
@@ -48,19 +48,19 @@ _UNBOUNDED = 2**31
 
 @dataclass(frozen=True)
 class Players:
-    """Who answers in the seats of an environment, and how.
+    """The players of an environment's seats, and their sampling settings.
 
     Attributes:
         engine: samples for the seats that the policy takes.
         chat: its messages as tokens.
         sampling: of each turn.
-        others: by name, who takes a seat instead of the policy: called for each episode with its seed.
+        others: by seat name, factories of other players, called for each episode with its seed.
         max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
         schedule: as in `AsyncEngine`; None: what the environment asks for.
         max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
         on_tokens: called with the number of newly sampled tokens.
-        on_lost: is told of each episode that failed for good.
-        policy_chat: the policy as a chat model, where rewards ask it.
+        on_lost: called with each episode that failed permanently.
+        policy_chat: the policy as a chat model, for rewards that use it as a judge.
     """
 
     engine: Engine
@@ -141,7 +141,7 @@ def _asks(environment: ScoredEnvironment, players: Players) -> AsyncEngine:
 
 
 def none_left(lost: Mapping[str, int]) -> str:
-    """Why there is nothing to learn from, or to measure: so many episodes failed, by the type of the error."""
+    """The error message if no episode is left: the number of failed episodes, by error type."""
     causes = ", ".join(f"{n} {cause}" for cause, n in sorted(lost.items()))
     return f"{sum(lost.values())} episodes failed ({causes}), so that no task has enough of them left to be compared"
 
@@ -191,7 +191,7 @@ def _may_pass(error: BaseException) -> bool:
 
 @dataclass
 class _Table:
-    """One try at one episode: its seats, and what was said at them in order."""
+    """One attempt at an episode: its seats, and their messages in order."""
 
     environment: Environment
     players: Players
@@ -263,7 +263,7 @@ class _Table:
 
 @dataclass
 class _Heard:
-    """A seat, and what it was told and said."""
+    """A seat, with its conversation."""
 
     name: str
     seat: Seat
@@ -344,7 +344,7 @@ def sample_groups(
 ) -> list[Group]:
     """G scored episodes of each task, or fewer where some failed; without those of which fewer than `min_group` remain.
 
-    Every draw depends on `seed`, the task's place and the episode's alone.
+    Sampling depends only on `seed`, the task's index and the episode's.
 
     Raises:
         UserError: the rewards compare more than G episodes of a task.

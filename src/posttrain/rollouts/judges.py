@@ -49,7 +49,7 @@ class JudgeOptions(Protocol):
 
 @dataclass(frozen=True)
 class JudgeModels:
-    """Chat models by the name of the judge, what they may cost, and their replies."""
+    """Chat models by judge name, with their budget and reply cache."""
 
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
     folders: dict[str, str] = field(default_factory=dict[str, str])  # local models as typed, and where they are
@@ -168,7 +168,7 @@ _DEFAULTS = {
 
 
 def check_judges(options: JudgeOptions) -> None:
-    """Refuse options of judges that mean nothing.
+    """Validate the options of judges.
 
     Raises:
         UserError: names the option and its valid range.

@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 from posttrain.rollouts.signals import signals
 from posttrain.types import Group, Score, StopReason
 
-HEADLINE = {"reward": "reward/mean", "accuracy": "accuracy"}  # what the terminal calls what is logged
+HEADLINE = {"reward": "reward/mean", "accuracy": "accuracy"}  # metric names: terminal to log
 SOLVED = 1.0  # an outcome's score when the task is solved
 
 
@@ -15,7 +15,7 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
     """Rewards in all and by name, outcome, lengths and repetition of scored groups.
 
     `accuracy` is the share of completions whose `outcome` is 1, `unparsed` the share in which no answer was found;
-    neither is there without an outcome, such as beside a function that gave a score outside 0 to 1.
+    neither exists without an outcome reward, such as with a function that gave a score outside 0 to 1.
     `length/truncated` is the share of completions cut off before a stop token, `reward/length_correlation` Pearson's
     correlation of reward and length within groups. Lengths are in tokens.
     Each reward is measured over the completions that it applies to; `lost` is the share of those that no optimised one
@@ -42,7 +42,7 @@ def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
 
 
 def _by_seat(groups: Sequence[Group]) -> dict[str, float]:
-    """The mean reward of each seat, where several are trained: in a zero-sum game their common mean says nothing."""
+    """The mean reward of each seat, if several are trained: in a zero-sum game their common mean is constant."""
     seats = dict.fromkeys(seat for group in groups for seat in group.seat_names)
     earned = {
         seat: [
@@ -56,7 +56,7 @@ def _by_seat(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """What is known of episodes of several turns: how many the policy took, and means of what the environment measured.
+    """Metrics of multi-turn episodes: the number of policy turns, and means of the environment's metrics.
 
     A measure is averaged over the episodes that have it. Nothing, where all episodes have one turn and no measures.
     """

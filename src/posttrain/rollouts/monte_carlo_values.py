@@ -21,7 +21,7 @@ def state_values(
     *,
     seed: int,
 ) -> list[StateValues]:
-    """For each trajectory, group by group: the steps of its first turn, and what the states they begin in are worth.
+    """For each trajectory, group by group: the steps of its first turn, and the values of their initial states.
 
         V(s) = 1/K sum_j r(continuation j of s)
 
@@ -72,7 +72,7 @@ def state_values(
 
 
 def step_starts(trajectory: Trajectory, states: States, chat: ChatFormat) -> list[int]:
-    """The tokens of the first turn that a step begins with: the first, and those after a line (or so many tokens)."""
+    """Indices of the first token of each step in the first turn: 0, and after each line (or N tokens)."""
     tokens = trajectory.turns[0].token_ids
     if states.step_tokens:
         starts = list(range(0, len(tokens), states.step_tokens))

@@ -16,16 +16,16 @@ from posttrain.types import Task
 
 
 def refuse_incomparable(earlier: str, policy: str, tasks: Sequence[Task], max_new_tokens: int) -> None:
-    """Find out from tokenizers and configurations, before any weights are read, whether `kl_from` can compare them.
+    """Check by tokenizers and configurations, before any weights are read, that `kl_from` can compare two models.
 
     Args:
         earlier: a folder, hub id, or packaged model.
-        policy: the same, of what samples the responses.
-        tasks: what it is asked.
+        policy: the same, of the sampling policy.
+        tasks: the prompts.
         max_new_tokens: of a response.
 
     Raises:
-        ModelError: their tokens are others.
+        ModelError: their vocabularies differ.
         UserError: a response could end where the earlier model's context does not reach.
     """
     before, now = read_shape(earlier), read_shape(policy)
@@ -57,7 +57,7 @@ def kl_from(
     microbatch_tokens: int = 4096,
     on_tokens: Callable[[int], None] | None = None,
 ) -> list[float]:
-    """How far the policy is from the earlier one along each response, in nats.
+    """The sequential KL of the policy to the earlier one along each response, in nats.
 
         D(y) = sum_t KL(pi(. | x, y_<t) || pi_0(. | x, y_<t))
              = sum_t sum_v pi(v | x, y_<t) log( pi(v | x, y_<t) / pi_0(v | x, y_<t) )
@@ -70,8 +70,8 @@ def kl_from(
         earlier: pi_0.
         policy: pi.
         prompts: the tokens of x, one prompt for each response.
-        said: the tokens of y, one at least.
-        microbatch_tokens: how much is computed at once; a longer sequence is computed alone.
+        said: the tokens of y, at least one.
+        microbatch_tokens: maximum tokens per forward pass; a longer sequence has its own.
         on_tokens: called with the number of newly computed tokens.
     """
     examples = [Example(tuple(x), tuple(y), (True,) * len(y)) for x, y in zip(prompts, said, strict=True)]

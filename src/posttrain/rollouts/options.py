@@ -38,7 +38,7 @@ class JudgeOptions:
 
 @dataclass(frozen=True)
 class SampledOptions(JudgeOptions):
-    """What to ask a policy, how to sample its answers, and by what to judge them."""
+    """Options of prompts, sampling and rewards."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "dataset environment",
@@ -112,7 +112,7 @@ class SampledOptions(JudgeOptions):
 
 @dataclass(frozen=True)
 class OnlineOptions(SampledOptions):
-    """How to learn from what is sampled, and what to hold out."""
+    """Options of optimisation and held-out tasks."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "model": "model lora_rank",
@@ -184,7 +184,7 @@ COUNTS = (
 
 
 def check_sampling(config: SampledOptions) -> None:
-    """Refuse what cannot be sampled with, or judged by.
+    """Validate the options of sampling and rewards.
 
     Raises:
         UserError: names the option and its valid range.
@@ -207,7 +207,7 @@ def check_sampling(config: SampledOptions) -> None:
 
 
 def check_reward_models(models: str, use: str, penalty: float) -> None:
-    """Refuse options of reward models that mean nothing without another one.
+    """Validate reward-model options that require another option.
 
     Raises:
         UserError: names the option and its valid range.
@@ -221,7 +221,7 @@ def check_reward_models(models: str, use: str, penalty: float) -> None:
 
 
 def check_evaluations(config: OnlineOptions) -> None:
-    """Refuse what is read in evaluations where there are none.
+    """Reject evaluation options if there are no evaluations.
 
     Raises:
         UserError: names the option and its valid range.

@@ -14,15 +14,15 @@ from posttrain.types import Group, States, StateValues, Task
 
 @dataclass(frozen=True)
 class Rolled:
-    """What was sampled for one step.
+    """The rollouts of one step.
 
     Attributes:
-        groups: those to learn from; none, where none was accepted.
-        sampled: all of them, thrown away or not.
-        thrown_away: how many are not learned from: not accepted, or more than the step wants.
-        lost: how many have an episode to which no optimised reward applies.
-        draws: how often a batch of prompts was drawn.
-        failed: how many episodes failed, by the type of the error; they are in no group.
+        groups: the groups to train on; empty if none was accepted.
+        sampled: all groups, discarded ones included.
+        thrown_away: number of discarded groups: not accepted, or in excess of the batch size.
+        lost: number of groups with an episode to which no optimised reward applies.
+        draws: number of batches of prompts drawn.
+        failed: number of failed episodes by error type; they are in no group.
     """
 
     groups: list[Group]
@@ -35,15 +35,15 @@ class Rolled:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws prompts and samples their completions; every draw depends on the seed and its number alone."""
+    """Draws prompts and samples their completions; every draw depends only on the seed and its number."""
 
     environment: ScoredEnvironment
     tasks: Sequence[Task]
     players: Players
-    prompts: int  # of one draw, and what a step wants to learn from
+    prompts: int  # per draw, and the number of groups to train on per step
     completions: int  # of each prompt
     seed: int
-    min_group: int = 1  # the fewest episodes of a task that are learned from, where others failed
+    min_group: int = 1  # minimum number of episodes of a task to train on, if others failed
 
     def roll_out(
         self,
@@ -53,13 +53,13 @@ class Sampler:
         *,
         max_refills: int = 0,
     ) -> Rolled:
-        """Sample until `prompts` groups have rewards that are accepted, but draw `max_refills` times more at most.
+        """Sample until `prompts` groups are accepted, with at most `max_refills` further draws.
 
         Args:
             draw: the number of the first draw.
-            accepts: whether to learn from a group in which the rows of one seat have these rewards; one seat is enough.
-            shaped: a group with the rewards that are learned from; the groups `sampled` keep what they earned.
-            max_refills: how often to draw again.
+            accepts: whether to train on a group, given the rewards of one seat's rows; one accepted seat is enough.
+            shaped: applies reward shaping to a group; the groups in `sampled` keep the unshaped rewards.
+            max_refills: maximum number of further draws.
 
         Raises:
             RewardError: in the first draw of a run no optimised reward applies to any group.
@@ -94,7 +94,7 @@ class Sampler:
         return Rolled(kept, sampled, len(sampled) - len(kept) - lost, lost, drawn, failed)
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
-        """What each seat earns in the greedy episode of each group's task, by the seat's name."""
+        """The reward of each seat in the greedy episode of each group's task, by seat name."""
         greedy = replace(self.players, sampling=replace(self.players.sampling, temperature=0.0))
         found = self._sample([group.task for group in groups], greedy, 1, 0)
         if len(found) < len(groups):
@@ -110,7 +110,7 @@ class Sampler:
         return [dict(zip(group.seat_names, group.rewards, strict=True)) for group in found]
 
     def state_values(self, groups: Sequence[Group], states: States, draw: int) -> list[StateValues]:
-        """What the states of each completion are worth, by continuing it from them; `draw` decides by what chance."""
+        """Monte Carlo values of the states of each completion, from continuations; `draw` seeds the sampling."""
         return state_values(
             groups,
             states,

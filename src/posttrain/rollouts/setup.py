@@ -33,7 +33,7 @@ class _Judge(Protocol):
 
 @dataclass(frozen=True)
 class Setup:
-    """All that sampling needs."""
+    """The parts needed for sampling."""
 
     tasks: list[Task]
     heldout: list[Task]
@@ -45,7 +45,7 @@ class Setup:
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
     # reward models and local judges as they are named, and their folders
     judges: dict[str, str] = field(default_factory=dict[str, str])
-    judging: JudgeModels = field(default_factory=JudgeModels)  # models that are asked
+    judging: JudgeModels = field(default_factory=JudgeModels)  # judge models
 
     @property
     def longest(self) -> int:
@@ -73,9 +73,9 @@ class Setup:
 def set_up(
     options: OnlineOptions, model: str, *, together: int = 1, where: Callable[[str], str] = lambda name: name
 ) -> Setup:
-    """Load what the options name, and the model; so many completions of a prompt must fit a micro-batch `together`.
+    """Load the model and all other parts that the options name.
 
-    `where` says of a reward model's name in which folder it is.
+    `together` completions of a prompt must fit in one micro-batch. `where` maps a reward model's name to its folder.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
@@ -132,7 +132,7 @@ def _room(options: OnlineOptions, environment: Environment, context: int, togeth
 
 @dataclass(frozen=True)
 class Prompts:
-    """The tasks whose prompts fit, their lengths in tokens, and what to tell the user of the others."""
+    """The tasks whose prompts fit, their lengths in tokens, and messages about the others."""
 
     tasks: list[Task]
     lengths: list[int]
@@ -145,7 +145,7 @@ def fitting_prompts(
     """The tasks whose prompts fit the model.
 
     Raises:
-        UserError: none does, or one and so many of its completions `together` do not fit a micro-batch.
+        UserError: none does, or a prompt and `together` of its completions do not fit in one micro-batch.
     """
     most = min(options.max_prompt_tokens, context - 1)
     every = [len(chat.prompt_ids(task.prompt)) for task in tasks]
@@ -189,7 +189,7 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
 
 
 def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
-    """The worst of several scores says something only where a score of 0 means the same to all of them."""
+    """Check that ensemble members are centred: the minimum is meaningful only if their scores are comparable."""
     unknown = [scorer.model.body.name for scorer in models if not scorer.model.comparable]
     if use != "mean" and unknown:
         raise UserError(
@@ -241,7 +241,7 @@ def rewards_of(config: OnlineOptions) -> str:
 def read_tasks(
     config: OnlineOptions, rewards: _Judge | None, gold: _Judge | None, environment: Environment | None = None
 ) -> tuple[list[Task], list[Task], list[str]]:
-    """What to train on, what to examine with, and what to tell the user of the rest.
+    """Training tasks, held-out tasks, and messages to the user.
 
     Raises:
         UserError: options that contradict each other.
