@@ -45,7 +45,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()  # of the assistant
     tool_call_id: str = ""  # of a tool's result: which call it answers
     name: str = ""  # of the tool, or the speaker
-    reasoning: str = ""  # of the assistant, where it is kept apart from the content
+    reasoning: str = ""  # of the assistant, if separate from the content
     tools: tuple[str, ...] = ()
 
     @property

@@ -43,7 +43,7 @@ class _Ask:
 
     @property
     def order(self) -> tuple[tuple[int, ...], int, tuple[int, ...], int]:
-        """The order of `lockstep`; requests of rewards have no place, and are ordered by what they ask."""
+        """The order of `lockstep`; requests of rewards have no place, and are ordered by content."""
         return self.place, self.request.seed, self.request.token_ids, self.number
 
     def answer(self, found: Completion | Exception) -> None:
@@ -64,7 +64,7 @@ class AsyncEngine:
     """See the module.
 
     Attributes:
-        engine: what samples.
+        engine: the inference engine.
         on_tokens: called with the number of newly sampled tokens.
         schedule: `lockstep` or `continuous`.
         turns: see `types.Engine.open`.
@@ -88,8 +88,8 @@ class AsyncEngine:
         """The completion of a request; in a coroutine that `run` runs, or one that it waits for.
 
         Args:
-            request: what to sample.
-            place: whose request it is, such as (episode, seat, turn): what `lockstep` orders by.
+            request: the request.
+            place: origin of the request, such as (episode, seat, turn): the sort key of `lockstep`.
 
         Raises:
             UserError: the prompt is empty, or leaves no room in the model's context.
@@ -104,7 +104,7 @@ class AsyncEngine:
             raise
 
     def enter(self, episodes: int) -> None:
-        """So many episodes begin: `lockstep` waits until each of them asks, or leaves."""
+        """Register starting episodes: `lockstep` waits until each of them has submitted a request, or left."""
         self._inbox.put(lambda: self._count(episodes))
 
     def leave(self) -> None:
@@ -161,7 +161,7 @@ class AsyncEngine:
                 wait = False
 
     def _sample(self, decoding: Decoding, loop: asyncio.AbstractEventLoop) -> None:
-        """Start what may start, sample one step, and hand out what is done."""
+        """Start pending requests, sample one step, and deliver finished completions."""
         if not self._ready():
             if self._waiting and self._all_ask():
                 self._settle(loop)
@@ -185,7 +185,7 @@ class AsyncEngine:
             self._done = {}
 
     def _ready(self) -> bool:
-        """Whether what waits may start."""
+        """Whether pending requests may start."""
         if not self._waiting:
             return False
         if self.schedule == "continuous":

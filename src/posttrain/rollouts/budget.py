@@ -33,7 +33,7 @@ class Budget:
             raise UserError("a budget of money needs the prices of a million prompt and completion tokens")
 
     def begin(self, replies: Iterable[Reply]) -> None:
-        """Count from here, and what these replies were paid for before: those in the cache."""
+        """Reset the count to the usage of these cached replies."""
         self.sent, self.spent = 0, 0.0
         for reply in replies:
             self.sent += 1
@@ -55,6 +55,6 @@ class Budget:
         self.sent += 1
 
     def pay(self, usage: Usage) -> None:
-        """Count what a reply cost."""
+        """Add the usage of a reply."""
         tokens = (usage.prompt_tokens, usage.completion_tokens)
         self.spent += sum(price * n for price, n in zip(self.prices, tokens, strict=True)) / 1e6

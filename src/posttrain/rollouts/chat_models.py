@@ -12,7 +12,7 @@ from posttrain.types import ChatModel, Completion, Message, Reply, Request, Samp
 
 
 class Submits(Protocol):
-    """An engine that is asked one request at a time; `BatchedEngine` makes one of an engine that answers batches."""
+    """An engine for single requests; `BatchedEngine` adapts a batch engine."""
 
     async def submit(self, request: Request) -> Completion:
         """The completion of one request."""
@@ -58,7 +58,7 @@ class EngineChat:
 
 
 class LateChat:
-    """A chat model that is loaded when `load` is called, or when it is asked first."""
+    """A chat model that is loaded by `load`, or lazily at the first request."""
 
     def __init__(self, make: Callable[[], ChatModel], at_once: int = 256) -> None:
         self._make, self.at_once = make, at_once
@@ -79,7 +79,7 @@ class LateChat:
 class PolicyChat:
     """The policy itself as a chat model: self-rewarding (Yuan et al. 2024, https://arxiv.org/abs/2401.10020).
 
-    It has the weights that sampled the episodes, and can only be asked while these are scored.
+    It has the weights that sampled the episodes, and is available only while these are scored.
     """
 
     at_once = 256

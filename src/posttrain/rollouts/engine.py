@@ -81,7 +81,7 @@ OwnLogprobs = Callable[[Request, Sequence[int]], Sequence[float]]
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine and what is known of the model behind it."""
+    """An engine, with properties of its model."""
 
     engine: Engine
     own_logprobs: OwnLogprobs
@@ -166,7 +166,7 @@ def _logprobs(subject: Subject) -> list[str]:
 
 
 def _seeds(subject: Subject) -> list[str]:
-    """A request's noise comes from its seed alone."""
+    """A request's random numbers depend only on its seed."""
     failures: list[str] = []
     requests = _requests(subject, Sampling(8), seeds=6)
     together = subject.engine.generate(requests)
@@ -247,7 +247,7 @@ def _arrivals(subject: Subject) -> list[str]:
 
 
 def _turns(subject: Subject) -> list[str]:
-    """A prompt that begins with an earlier one and its completion is answered as if it were alone."""
+    """Prefix caching does not change the completion of a prompt that extends an earlier one."""
     failures: list[str] = []
     done: dict[int, Completion] = {}
     with subject.engine.open(turns=True) as decoding:

@@ -44,7 +44,7 @@ class Stored:
 class Continued:
     """Attention of several sequences whose beginnings are known; `parts` has those, and how many tokens follow each.
 
-    A flat row holds the new tokens alone. What is kept are the keys and values of the sequences as a whole.
+    A flat row holds only the new tokens. The cache has the keys and values of the whole sequences.
 
     Shape letters: R sequences, L the most new tokens of one, T the most tokens of one.
     """
@@ -83,7 +83,7 @@ class Continued:
 
 
 def bytes_per_token(config: "PreTrainedConfig", dtype: torch.dtype) -> int:
-    """What one token of one sequence takes in the cache, over all layers."""
+    """Cache memory per token of one sequence, over all layers."""
     heads, width = _shape(config)
     return 2 * config.num_hidden_layers * heads * width * dtype.itemsize
 

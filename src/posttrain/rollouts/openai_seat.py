@@ -53,7 +53,7 @@ def openai_client(seat: Seat) -> "AsyncOpenAI":
 
 
 class _Conversation:
-    """What the seat was told and said, as requests repeat it."""
+    """The seat's conversation, in the format of requests."""
 
     def __init__(self) -> None:
         self._known: list[_Essence] = []

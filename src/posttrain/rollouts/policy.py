@@ -55,7 +55,7 @@ def trained_policy(options: Trained, where: str, **sampling: Any) -> Policy:
 
 
 def check_engine(engine: str) -> None:
-    """Refuse what is neither a name in `ENGINES` nor an address; raises `UserError`."""
+    """Check that an engine is a name in `ENGINES` or a URL; raises `UserError`."""
     if engine not in ENGINES and "://" not in engine:
         raise unknown("engine", engine, [*ENGINES, "http://HOST:PORT"])
 

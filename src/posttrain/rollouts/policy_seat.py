@@ -25,8 +25,8 @@ class PolicySeat:
         sampling: of each turn.
         seed: decides the draws of all turns.
         room: tokens that a branch may have, shown and sampled.
-        max_turns: how often the seat may be asked.
-        opening: how the first turn begins: tokens that are given.
+        max_turns: maximum turns of the seat.
+        opening: prefix of the first turn: given tokens.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PolicySeat:
         self._ask, self._chat, self._sampling, self._seed, self._opening = ask, chat, sampling, seed, opening
         self._room, self._max_turns, self._asked, self._full = room, max_turns, 0, False
         self._branch: list[Turn] = []  # the turns whose tokens a further one appends to
-        self._view: list[Message] = []  # what the seat was told and said
+        self._view: list[Message] = []  # the seat's conversation
         self.turns: list[Turn] = []
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:

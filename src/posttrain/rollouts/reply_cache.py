@@ -17,7 +17,7 @@ CACHE = "judge-cache.jsonl"  # in a run
 
 
 class ReplyCache:
-    """Replies by a digest of what was asked: in memory and, while `kept_in`, in a file."""
+    """Replies by a digest of the request: in memory and, while `kept_in`, in a file."""
 
     def __init__(self) -> None:
         self._found: dict[str, Reply] = {}
@@ -30,7 +30,7 @@ class ReplyCache:
 
     @contextmanager
     def kept_in(self, path: Path) -> Iterator[None]:
-        """Know what the file has, and add to it; after that know nothing."""
+        """Load the file and append to it while the block runs; clear the cache afterwards."""
         self._found, self._path = dict(_read(path)), path
         try:
             yield
@@ -38,7 +38,7 @@ class ReplyCache:
             self._found, self._path = {}, None
 
     def get(self, key: str) -> Reply | None:
-        """The reply to what has this digest."""
+        """The reply to the request with this digest."""
         return self._found.get(key)
 
     def put(self, key: str, reply: Reply) -> None:
@@ -53,7 +53,7 @@ class ReplyCache:
 
 
 def digest_of(*parts: object) -> str:
-    """A digest of what is asked, and of whom."""
+    """A digest of a request and its model."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

@@ -151,7 +151,7 @@ class _Decoding:
         return done
 
     def _begin(self) -> None:
-        """Make ready for what waits, where nothing runs."""
+        """Pack weights, order pending requests and choose the number of slots, if none is running."""
         # packing costs about as much as it saves in eight steps
         worth = any(each.request.sampling.max_new_tokens > PACK_FROM for each in self._waiting)
         if worth and not self._packed and fast_paths.on("packed weights"):
@@ -177,7 +177,7 @@ class _Decoding:
             self._slots = wanted
 
     def _places(self, wanted: int) -> int:
-        """How many of so many sequences are decoded together."""
+        """Number of sequences that are decoded together."""
         longest = max(self._longest(each.request) for each in chain(self._waiting, self._running))
         fits = self._cache_bytes // (longest * self._token_bytes)
         return max(1, min(self._max_sequences, wanted, fits))
@@ -286,7 +286,7 @@ class _Decoding:
         return StopReason.CONTEXT if sequence.length >= self._model.context else None
 
     def _finish(self, slot: int, reason: StopReason) -> None:
-        """Record a completion, and keep its keys and values where they may be asked for again."""
+        """Record a completion, and cache its keys and values if they may be reused."""
         sequence = self._running[slot]
         self._done[sequence.number] = Completion(tuple(sequence.token_ids), tuple(sequence.logprobs), reason)
         if self._prefixes is not None:
