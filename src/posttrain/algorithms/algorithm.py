@@ -55,9 +55,7 @@ class Tokens(NamedTuple):
     advantages_N: Float[Tensor, "N"]
     branch_N: Int[Tensor, "N"]  # which branch of a row a token belongs to, all of whose sampled tokens are here
     reference_N: Float[Tensor, "N"] | None = None  # the reference policy's
-    entropy_N: Float[Tensor, "N"] | None = (
-        None  # of the whole distribution, in nats; carries a gradient if `needs_entropy`
-    )
+    entropy_N: Float[Tensor, "N"] | None = None  # of the whole distribution, in nats; with gradient if `needs_entropy`
     values_N: Float[Tensor, "N"] | None = None  # the critic's, which carry the gradient
     old_values_N: Float[Tensor, "N"] | None = None  # the critic's before the batch's first update
     returns_N: Float[Tensor, "N"] | None = None

@@ -41,9 +41,7 @@ class Feedback(Generic[T, U]):
     tokens: Callable[[ChatFormat, T], U]
     sequences: Callable[[U], Sequence[Example]]
     row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
-    shortened: Callable[[U, int], U | None] = lambda unit, longest: (
-        None
-    )  # truncates a unit that is too long; None drops it
+    shortened: Callable[[U, int], U | None] = lambda unit, longest: None  # shortens a unit that is too long
 
 
 PAIRS: Feedback[Preference, Pair] = Feedback(
