@@ -3,7 +3,7 @@
     python -m tests.recipes.kills [--kills 20] [--seed 0] [NAME ...]
 
 Each run is killed and resumed until it has been killed so often, and then left to end: metrics, samples and the last
-checkpoint must be equal. This takes about five minutes for each recipe on one core, and is no part of the test suite,
+checkpoint must be equal. This takes about three minutes for each recipe on one core, and is no part of the test suite,
 which kills some runs once (`tests/contract/test_kill.py`).
 """
 
@@ -49,14 +49,14 @@ class Letters(Environment):
 REWARD = "def varied(completion):\n    return float(len(completion) % 3)\n"
 SAMPLED = "--dataset tasks.jsonl --reward reward.py:varied --completions-per-prompt 3 --prompts-per-step 2"
 RECIPES = {
-    "sft": "sft --dataset rows.jsonl --steps 8 --examples-per-step 2",
-    "preference": "preference --dataset pairs.jsonl --steps 8 --pairs-per-step 2",
-    "reward-model": "reward-model --dataset pairs.jsonl --steps 8 --pairs-per-step 2",
-    "reward-model-attributes": "reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --steps 8 "
+    "sft": "sft --dataset rows.jsonl --steps 120 --examples-per-step 2",
+    "preference": "preference --dataset pairs.jsonl --steps 120 --pairs-per-step 2",
+    "reward-model": "reward-model --dataset pairs.jsonl --steps 120 --pairs-per-step 2",
+    "reward-model-attributes": "reward-model-attributes --ratings ratings.jsonl --dataset pairs.jsonl --steps 60 "
     "--pairs-per-step 4",
-    "rl": f"rl {SAMPLED} --steps 8 --max-new-tokens 6",
-    "rl-turns": "rl --environment letters.py:Letters --steps 8 --max-new-tokens 6 --prompts-per-step 2",
-    "online-preference": f"online-preference {SAMPLED} --rounds 8 --pairs-per-step 2 --max-new-tokens 6",
+    "rl": f"rl {SAMPLED} --steps 60 --max-new-tokens 6",
+    "rl-turns": "rl --environment letters.py:Letters --steps 60 --max-new-tokens 6 --prompts-per-step 2",
+    "online-preference": f"online-preference {SAMPLED} --rounds 60 --pairs-per-step 2 --max-new-tokens 6",
 }
 
 
@@ -105,16 +105,20 @@ def found_in(run: Path) -> dict[str, Any]:
 
 def killed(folder: Path, words: list[str], kills: int, draw: random.Random) -> str:
     """What differs between a run that is killed so often and one that is not; "" where nothing does."""
-    began = time.monotonic()
-    finish(start(folder, *words, "--output", "whole"))
-    whole = time.monotonic() - began
+    began, metrics = time.monotonic(), folder / "whole" / "metrics.jsonl"
+    process = start(folder, *words, "--output", "whole")
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.01)
+    first = time.monotonic() - began
+    finish(process)
+    later = time.monotonic() - began - first
     run, instants = folder / "killed", list[int]()
     for _ in range(kills):
         fresh = not (run / "config.json").exists() and not (run / "config.toml").exists()
         if fresh:
             shutil.rmtree(run, ignore_errors=True)
         process = start(folder, *(words if fresh else [words[0]]), "--output" if fresh else "--resume", "killed")
-        time.sleep(draw.uniform(0.3, 1.0) * whole)
+        time.sleep(draw.uniform(0.8 * first, first + later / 3))
         if process.poll() is not None:  # it has ended before: begin another one
             said, _ = process.communicate()
             if process.returncode:
