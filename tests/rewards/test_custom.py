@@ -138,8 +138,8 @@ def test_a_single_value_that_is_not_a_finite_number_names_the_task(returned):
 @pytest.mark.parametrize(
     "returned, said",
     [
-        ([1.0], "1 values for 2"),
-        ([1.0] * 3, "3 values for 2"),
+        ([1.0], "a list of 1 for 2 completions"),
+        ([1.0] * 3, "a list of 3 for 2 completions"),
         (1.0, "got float"),
         (None, "got NoneType"),
         ([1.0, "1"], "'1' on task '1'"),

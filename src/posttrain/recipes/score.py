@@ -139,6 +139,8 @@ class ScoreResult:
         note += f"mean of the weighted sum {fmean(totals):.3f}" if totals else "no reward with a weight applies to any"
         if totals and len(totals) < len(self.rows):
             note += f", without {len(self.rows) - len(totals):,} that no reward with a weight applies to"
+        for name, count in self.not_applicable.items():
+            note += f"; {name} is not applicable to {count:,}" if count else ""
         more = len(self.rows) - SHOWN
         rest = (
             f"and {more:,} more{'' if self.output else '; --output FILE.jsonl writes all of them'}" if more > 0 else ""

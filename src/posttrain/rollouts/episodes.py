@@ -149,7 +149,7 @@ def none_left(lost: Mapping[str, int]) -> str:
 def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:
     causes = ", ".join(f"{n} {cause}" for cause, n in Counter(each.cause for each in lost).most_common())
     return (
-        f"{len(lost)} of {episodes} episodes failed ({causes}), more than a share of {share:g}; the first: "
+        f"{len(lost)} of {episodes} episodes failed ({causes}), more than max_lost {share:g}; the first: "
         f"{described(lost[0].error)}{place_of(lost[0].error)}"
     )
 
@@ -248,17 +248,17 @@ class _Table:
         kind = type(self.environment).__name__
         if not isinstance(outcome, Outcome):
             raise TypeError(f"{kind}.play returned a {type(outcome).__name__}; expected a posttrain.types.Outcome")
+        for seat, value in outcome.rewards.items():
+            if seat not in self.seats or not math.isfinite(value):
+                raise ValueError(
+                    f"{kind}.play says that seat '{seat}' earned {value}; its seats are {list(self.seats)}"
+                )
         heard = [name for name in trained_seats(self.environment) if self.seats[name].sampled]
         if outcome.rewards and (missing := [name for name in heard if name not in outcome.rewards]):
             raise ValueError(
                 f"{kind}.play says what {', '.join(outcome.rewards)} earned, and not what {missing[0]} did, which is "
                 "trained"
             )
-        for seat, value in outcome.rewards.items():
-            if seat not in self.seats or not math.isfinite(value):
-                raise ValueError(
-                    f"{kind}.play says that seat '{seat}' earned {value}; its seats are {list(self.seats)}"
-                )
 
 
 @dataclass
