@@ -256,7 +256,7 @@ class CustomReward:
         values = list(cast("Iterable[object]", returned))
         if len(values) != len(episodes):
             raise RewardError(
-                f"reward '{self.name}' returned a list of {len(values)} for {len(episodes)} completions; expected one each "
+                f"reward '{self.name}' returned a list of {len(values)} for {len(episodes)} completions, not one each "
                 f"(first task {episodes[0].task.id!r})"
             )
         return [
