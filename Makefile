@@ -26,7 +26,7 @@ test-vllm: $(VENV)-vllm/.installed  ## the tests of vLLM as the engine, in an en
 	$(VENV)-vllm/bin/posttrain models pull
 	$(VENV)-vllm/bin/python -m pytest tests/rollouts/test_vllm.py
 
-test-fast: venv  ## the tests that need no model, no GPU and no patience
+test-fast: venv  ## the tests that need no model, no GPU and no patience: three minutes
 	$(BIN)/python -m pytest tests -m "not model and not gpu and not slow and not nightly"
 
 check: $(VENV)/.dev  ## format, lint, types, walls, doctests
