@@ -59,7 +59,7 @@ def _continued(requests: Sequence[Request], done: Sequence[Completion]) -> list[
 
 
 def _one_by_one(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
-    """Each comes a step after the one before, beside others that come and go."""
+    """Requests arrive one step apart, while other requests join and leave the batch."""
     found: dict[int, Completion] = {}
     with engine.open() as decoding:
         for number, request in enumerate(requests):
