@@ -43,9 +43,9 @@ from overoptimization import (
     world,
 )
 
-from posttrain.monitoring import jsonl, read_run
 from posttrain.recipes import best_of_n
 from posttrain.recipes.best_of_n import BestOfN
+from posttrain.runs import jsonl, read_run
 from posttrain.types import Message
 
 FIRST = 200  # pairs before the first round

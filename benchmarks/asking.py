@@ -30,11 +30,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from overoptimization import ENSEMBLE, OTHERS, PROMPTS, interval, sample, scorer, world
 
-from posttrain.annotation.asking import WORTH, choose, worth
+from posttrain.annotation.acquisition import WORTH, choose, worth
 from posttrain.recipes import reward_model
-from posttrain.recipes.annotate.choosing import RANDOM
+from posttrain.recipes.annotate.active_selection import RANDOM
 from posttrain.recipes.reward_model import Scoring
-from posttrain.training.saved import saved_model
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message
 
 WAYS = (RANDOM, *WORTH)

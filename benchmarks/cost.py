@@ -27,8 +27,8 @@ from posttrain.algorithms.grpo import GRPO
 from posttrain.data import Example
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.precision import dtype_of
-from posttrain.monitoring.memory import peak_gb
 from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.runs.memory import peak_gb
 from posttrain.training.learner import POLICY, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

@@ -44,15 +44,15 @@ from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.data import ChatFormat, Example, load_tokenizer, pack, pair_of
 from posttrain.models.load import locate
-from posttrain.monitoring import read_run
 from posttrain.recipes import generate, preference, rl
 from posttrain.rollouts.policy import load_policy
+from posttrain.runs import read_run
+from posttrain.setup import feedback
+from posttrain.setup.feedback import PAIRS
 from posttrain.statistics import wilson_interval
-from posttrain.training import feedback
-from posttrain.training.feedback import PAIRS
 from posttrain.training.pairwise import examples_of
-from posttrain.training.responses import responses_of
-from posttrain.training.saved import saved_model
+from posttrain.training.resolve_model import saved_model
+from posttrain.training.sequence_logprobs import responses_of
 from posttrain.types import Preference, StopReason
 
 HERE = Path(__file__).parent

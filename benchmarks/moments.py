@@ -21,8 +21,8 @@ from learn import online_jobs, train
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from posttrain.monitoring import read_run
 from posttrain.recipes import sft
+from posttrain.runs import read_run
 
 OPTIMIZERS = ("adamw", "adamw-8bit")
 SPECIAL = ["<|im_start|>", "<|im_end|>"]

@@ -31,7 +31,7 @@ from sqlalchemy import select
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Item
 from posttrain.recipes.annotate import importing
-from posttrain.recipes.annotate.choosing import MOVED, RANDOM
+from posttrain.recipes.annotate.active_selection import MOVED, RANDOM
 from posttrain.recipes.annotate.importing import Import
 from posttrain.training import checkpoint
 from posttrain.types import Message

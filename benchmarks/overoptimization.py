@@ -45,8 +45,10 @@ from posttrain.data import load_tokenizer
 from posttrain.environments.gold_rewards import overseen
 from posttrain.models.heads import Calibration, RewardModel
 from posttrain.models.language_model import LanguageModel, ready
-from posttrain.monitoring import read_run
-from posttrain.monitoring.overoptimization import (
+from posttrain.recipes import reward_model, rl
+from posttrain.recipes.reward_model import Scoring
+from posttrain.recipes.rl import RL
+from posttrain.report.overoptimization import (
     Point,
     best_of_n,
     best_of_n_kl,
@@ -56,14 +58,12 @@ from posttrain.monitoring.overoptimization import (
     tenths,
     together,
 )
-from posttrain.recipes import reward_model, rl
-from posttrain.recipes.reward_model import Scoring
-from posttrain.recipes.rl import RL
 from posttrain.rewards import COMBINATIONS
 from posttrain.rollouts.episodes import Players, sample_groups
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scorer import Scorer, load_scorer
-from posttrain.training.saved import saved_model
+from posttrain.runs import read_run
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Sampling, Task
 
 TOKENS = 24

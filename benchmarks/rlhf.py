@@ -29,20 +29,20 @@ from posttrain import algorithms
 from posttrain.data import ChatFormat, load_preferences, load_tokenizer, pair_of
 from posttrain.data.packing import Example, size_of
 from posttrain.environments.gold_rewards import GOLD
-from posttrain.evaluation.heldout import heldout_groups
 from posttrain.models.load import locate
 from posttrain.models.reference import FrozenCopy
-from posttrain.monitoring import read_run
 from posttrain.recipes import reward_model, rl
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.setup import set_up
+from posttrain.runs import read_run
+from posttrain.setup.heldout import heldout_groups
+from posttrain.setup.sampling import set_up
 from posttrain.training import checkpoint
 from posttrain.training.learner import Column
 from posttrain.training.microbatch import by_example
 from posttrain.training.policy_batch import distance
-from posttrain.training.saved import saved_model
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message
 
 BASE = "smollm2-135m-instruct"

@@ -26,7 +26,7 @@ from posttrain.algorithms.grpo import GRPO
 from posttrain.data import Example, load_tasks, pack
 from posttrain.models.footprint import shape_of
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.probe import products_per_second
+from posttrain.models.throughput_probe import products_per_second
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.training.learner import POLICY, Batch

@@ -22,7 +22,7 @@ from torch import Tensor
 from posttrain.data import ChatFormat, Example, load_preferences, load_tokenizer, pack, pair_of
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, locate
-from posttrain.models.wide import narrow_
+from posttrain.models.rounding import narrow_
 from posttrain.training.optimizer import MasterAdamW
 
 BASE = "smollm2-135m-instruct"

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from posttrain.cli import main
-from posttrain.monitoring import RunDirectory, events
 from posttrain.rewards.combine import parse_rewards
-from posttrain.rollouts.options import OnlineOptions
-from posttrain.rollouts.setup import read_tasks
+from posttrain.runs import RunDirectory, events
+from posttrain.setup.sampling import read_tasks
+from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder
 
@@ -115,7 +115,7 @@ def unreadable(here, monkeypatch):
     """Tasks of which the second has an answer that is no number; loading a model fails the test."""
     rows = [{"prompt": "1?", "answer": "3/4"}, {"prompt": "2?", "answer": "three quarters"}, {"prompt": "3?"}]
     (here / "gold.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for name in ("rollouts.setup.trained_policy", "recipes.evaluate.load_policy"):
+    for name in ("setup.sampling.trained_policy", "recipes.evaluate.load_policy"):
         monkeypatch.setattr(f"posttrain.{name}", lambda *_, **__: pytest.fail("weights were loaded"))
     return "gold.jsonl row 2 (gold.jsonl:2) has the answer 'three quarters': reward 'numbers' needs a number"
 

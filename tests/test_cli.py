@@ -24,8 +24,9 @@ from posttrain.cli import SHARED, SPINCOUNT, find, main, read
 from posttrain.commands import COMMANDS, EXAMPLES
 from posttrain.errors import RewardError, UserError
 from posttrain.models import packaged
-from posttrain.monitoring import Estimate, RunDirectory, Table, config_file
 from posttrain.options import flag, kinds_of
+from posttrain.report import Estimate, Table
+from posttrain.runs import RunDirectory, config_file
 from tests.recipes.folders import model_folder
 
 ROOT = Path(__file__).parents[1]

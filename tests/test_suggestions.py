@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.algorithms import advise as rules
+from posttrain import advise as rules
 from posttrain.cli import find, main, read
 from posttrain.commands import COMMANDS
 
@@ -20,7 +20,7 @@ SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text(e
 
 OF_OTHERS = {
     "models/packaged.py": {"--no-deps", "--only-binary", "--no-input", "--quiet", "--disable-pip-version-check"},  # pip
-    "monitoring/environment.py": {"--no-optional-locks", "--porcelain", "--untracked-files"},  # git
+    "runs/environment.py": {"--no-optional-locks", "--porcelain", "--untracked-files"},  # git
     "rollouts/vllm_server.py": {"--port", "--logprobs-mode", "--tokens-only", "--worker-extension-cls", "--dtype"},
 }
 """Options of other programs, by the file that names them."""
@@ -132,7 +132,7 @@ def test_who_has_a_reward_model_is_told_to_type_its_name(compute: str, capsys: p
 
 @pytest.mark.parametrize("name", ["rl", "best-of-n"])
 def test_the_help_of_gold_says_what_goes_by_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`evaluation/test_heldout.py` shows that it does."""
+    """`setup/test_heldout.py` shows that it does."""
     assert main([name, "--help-all"]) == 0
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "never optimised" in said and "The best checkpoint and --stop-after go by gold" in said

@@ -24,13 +24,13 @@ from posttrain import usage
 from posttrain.commands import COMMANDS, EXAMPLES, Command
 from posttrain.errors import PosttrainError, UserError, described, unknown
 from posttrain.lookup import fetch
-from posttrain.monitoring import config_file
-from posttrain.monitoring.run import CONFIG, Run, read_run
-from posttrain.monitoring.run_directory import refuse_used
 from posttrain.options import HELP, HELP_ALL, Section, flag, from_file, given, parse
-from posttrain.runs.callback import load_callback
-from posttrain.runs.inputs import InputsChanged, relocated
-from posttrain.runs.trackers import Tracking
+from posttrain.runs import config_file
+from posttrain.runs.run import CONFIG, Run, read_run
+from posttrain.runs.run_directory import refuse_used
+from posttrain.session.callback import load_callback
+from posttrain.session.inputs import InputsChanged, relocated
+from posttrain.session.trackers import Tracking
 
 
 class Shared(NamedTuple):

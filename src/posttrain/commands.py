@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain import lookup
-from posttrain.monitoring import Estimate, Table
+from posttrain.report import Estimate, Table
 
 EXAMPLES = (
     "posttrain quickstart",

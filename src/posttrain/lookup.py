@@ -9,8 +9,9 @@ from typing import Any
 import tyro
 
 from posttrain.errors import UserError
-from posttrain.monitoring import compare_report, read_run, write_report
-from posttrain.monitoring.run import CONFIG, REPORT
+from posttrain.report import compare_report, write_report
+from posttrain.runs import read_run
+from posttrain.runs.run import CONFIG, REPORT
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Algorithms:
 
 def algorithms(config: Algorithms) -> list[dict[str, Any]]:
     """One row for each."""
-    from posttrain.algorithms import catalogue
+    from posttrain import catalogue
 
     return [row._asdict() for row in catalogue.rows()]
 
@@ -159,7 +160,8 @@ class Explain:
 
 def explain(config: Explain) -> str:
     """The text."""
-    from posttrain.algorithms import ALGORITHMS, catalogue
+    from posttrain import catalogue
+    from posttrain.algorithms import ALGORITHMS
 
     if not config.name:
         raise UserError(f"an algorithm is required: posttrain explain NAME, one of {', '.join(sorted(ALGORITHMS))}")
@@ -180,7 +182,7 @@ class Advise:
 
 def advise(config: Advise) -> list[Any]:
     """The advice, the first thing first."""
-    from posttrain.algorithms import advise as rules
+    from posttrain import advise as rules
 
     have, compute, long = tuple(config.have.replace(",", " ").split()), config.compute, config.long
     if not have or not compute:

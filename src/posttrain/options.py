@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import tyro
 
 from posttrain.errors import UserError, unknown
-from posttrain.monitoring.config_file import RENAMED
+from posttrain.runs.config_file import RENAMED
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from posttrain.annotation.app.plain import READ
-from posttrain.annotation.kinds import KINDS, NoAnswer, Question
+from posttrain.annotation.app.forms import READ
+from posttrain.annotation.task_kinds import KINDS, NoAnswer, Question
 
 FIRST = {"better": 1, "strength": 2, "of": [0, 1], "broken": {}}
 TALK = Question({0: "a", 1: "b", 2: "c", 3: "d"}, before=[FIRST])

@@ -10,11 +10,11 @@ from posttrain.environments import ScoredEnvironment
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import need_group, of_seat
 from posttrain.errors import RewardError, UserError
-from posttrain.monitoring.samples import samples_of
 from posttrain.rewards import Weighted, check_reward, parse_rewards
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.rewards.reward import EpisodeReward, apart, bounds_of, role_of, score_all
-from posttrain.rollouts.measures import episode_metrics
+from posttrain.rollouts.metrics import episode_metrics
+from posttrain.session.samples import samples_of
 from posttrain.types import Episode, Group, Message, Outcome, Score, StopReason, Task, Trajectory, Turn
 
 TASK = Task((Message("user", "Go."),), id="one", answer=7)

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from posttrain.algorithms import ALGORITHMS, catalogue
+from posttrain import catalogue
+from posttrain.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
 

@@ -15,7 +15,7 @@ from posttrain.algorithms import ONLINE, online
 from posttrain.cli import SHARED
 from posttrain.commands import COMMANDS
 from posttrain.rewards import REWARDS, Tags, parse_rewards
-from posttrain.rollouts.judges import named_judges
+from posttrain.setup.judges import named_judges
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("rewards.md", "data.md")]

@@ -10,7 +10,7 @@ from posttrain.models.adapter_footprint import adapter_bytes, dora_bytes, size_o
 from posttrain.models.footprint import saved_bytes, shape_of
 from posttrain.models.language_model import wrap
 from posttrain.models.lora import add_adapter
-from posttrain.models.lora_options import Lora
+from posttrain.models.lora_config import Lora
 
 pytest.importorskip("peft")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from posttrain.data.packing import Example, pack
 from posttrain.models.dropout import Dropout
 from posttrain.models.lora import add_adapter, load_adapter
-from posttrain.models.lora_options import Lora
+from posttrain.models.lora_config import Lora
 from posttrain.models.reference import reference_for
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling

@@ -24,7 +24,7 @@ from posttrain.models.footprint import (
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.logprobs import CHUNK_BYTES
-from posttrain.models.wide import BLOCK
+from posttrain.models.rounding import BLOCK
 from posttrain.rollouts.kv_cache import bytes_per_token
 
 SMOLLM2 = LlamaConfig(

@@ -13,7 +13,7 @@ from posttrain.models import gradient_checkpointing
 from posttrain.models.critic import OwnCritic, TrunkCritic
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.lora import add_adapter, add_lora
-from posttrain.models.lora_options import Lora
+from posttrain.models.lora_config import Lora
 from tests.tiny import tiny_llama
 
 LEARNED = (True, True, True, False)

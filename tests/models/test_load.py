@@ -11,13 +11,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCa
 from posttrain.errors import ModelError
 from posttrain.models import load as loading
 from posttrain.models import packaged
+from posttrain.models.float64_reference import exact_logprobs, float64_copy
 from posttrain.models.footprint import read_shape
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import wrap
 from posttrain.models.load import base_of, load_model, locate, tokenizer_of
 from posttrain.models.lora import add_lora
-from posttrain.models.plain import exact_logprobs, float64_copy
-from posttrain.models.probe import probe
+from posttrain.models.throughput_probe import probe
 from tests.recipes.folders import model_folder
 from tests.tiny import tiny_llama
 

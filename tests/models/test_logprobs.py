@@ -5,7 +5,7 @@ import torch
 
 from posttrain import fast_paths
 from posttrain.models import logprobs as module
-from posttrain.models import wide
+from posttrain.models import rounding
 from posttrain.models.logprobs import Readout, token_divergence, token_logprobs
 
 
@@ -31,7 +31,7 @@ def example(n=7, d=5, v=11, dtype=torch.float64, seed=0):
 def chunk_rows(request, monkeypatch):
     """Rows of a chunk in float64, and of a block of it."""
     monkeypatch.setattr(module, "CHUNK_BYTES", request.param[0] * 8 * 11)
-    monkeypatch.setattr(wide, "BLOCK", request.param[1] * 11)
+    monkeypatch.setattr(rounding, "BLOCK", request.param[1] * 11)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])

@@ -12,7 +12,7 @@ from posttrain.models.footprint import read_shape
 from posttrain.models.heads import load_reward_model
 from posttrain.models.language_model import wrap
 from posttrain.models.load import load_model
-from posttrain.models.probe import probe
+from posttrain.models.throughput_probe import probe
 from tests.data.families import of_family
 
 REFUSED = {

@@ -4,13 +4,19 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
-        Mutation("models/lora_options.py", old, new, "models/test_adapters.py")
+        Mutation("setup/lora_options.py", old, new, "setup/test_lora_options.py")
         for old, new in [
-            ("math.sqrt(self.rank) if self.rslora else self.rank", "self.rank"),
-            ("return SCALE * root if", "return root if"),
             ('"--lora-dora": options.lora_dora,', ""),
             ("if not 0 <= dropout < 1:", "if not 0 <= dropout <= 1:"),
             ("if alpha is not None and not 0 < alpha < math.inf:", "if alpha is not None and alpha < 0:"),
+            ("    need_peft()\n", ""),
+        ]
+    ),
+    *(
+        Mutation("models/lora_config.py", old, new, "models/test_adapters.py")
+        for old, new in [
+            ("math.sqrt(self.rank) if self.rslora else self.rank", "self.rank"),
+            ("return SCALE * root if", "return root if"),
             ('path.endswith(f".{typed}")', "path.endswith(typed)"),
             ("if is_linear(module) and module is not head}", "if is_linear(module)}"),
             ("if set(found) <= set(inside(network, trained)):", "if set(found) <= set(trained):"),
@@ -28,7 +34,6 @@ MUTATIONS = [
             ("ensure_weight_tying=bool(trained) and tied", "ensure_weight_tying=False and tied"),
             ("        _refuse_other_kinds(folder)\n", ""),
             ("    _refuse_ends(folder, model.network)\n", ""),
-            ("    if found is not None:\n        _peft()\n", ""),
             ("told[:300]", "told[:30]"),
         ]
     ),

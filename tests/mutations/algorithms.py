@@ -169,7 +169,7 @@ MUTATIONS = [
         for old, new in faults
     ),
     *(
-        Mutation("algorithms/catalogue.py", old, new, "algorithms/test_catalogue.py")
+        Mutation("catalogue.py", old, new, "test_catalogue.py")
         for old, new in [
             ("declared(algorithm, kind) is not None) for", "declared(algorithm, kind) is None) for"),
             ("is not None and not remembered)", "is not None)"),
@@ -293,7 +293,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("algorithms/advise.py", old, new, "algorithms/test_advise.py")
+        Mutation("advise.py", old, new, "test_advise.py")
         for old, new in [
             ('    elif "reward-model" in have:', '    if "reward-model" in have:'),
             ('if long and compute == "cluster":', 'if long or compute == "cluster":'),

@@ -9,7 +9,7 @@ METHODS = "annotation/aggregation"
 
 MUTATIONS = [
     *(
-        Mutation("annotation/asking.py", old, new, "annotation/test_asking.py")
+        Mutation("annotation/acquisition.py", old, new, "annotation/test_acquisition.py")
         for old, new in [
             ("return pvariance([_sigmoid(margin) for", "return pvariance([margin for"),
             ("return pvariance([_sigmoid(margin) for margin in margins])", "return 0.0"),
@@ -52,7 +52,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/annotate/choosing.py", old, new, "recipes/test_annotate.py")
+        Mutation("recipes/annotate/active_selection.py", old, new, "recipes/test_annotate.py")
         for old, new in [
             ("if scorer.model.members < 2:", "if False:"),
             ("if not scorer.model.comparable:", "if False:"),
@@ -70,7 +70,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/moved.py", old, new, "rollouts/test_moved.py")
+        Mutation("evaluation/policy_kl.py", old, new, "evaluation/test_policy_kl.py")
         for old, new in [
             ("(theirs, earlier.head, mine, policy.head,", "(mine, policy.head, theirs, earlier.head,"),
             ("found[number] += nats", "found[number] = nats"),

@@ -2,16 +2,16 @@
 
 from tests.mutations import Mutation
 
-MANAGING = "annotation/app/test_managing.py"
+MANAGING = "annotation/app/test_admin.py"
 WORK = "annotation/store/test_work.py"
 PEOPLE = "annotation/store/test_people.py"
 PROJECTS = "annotation/store/test_projects.py"
-KINDS = "annotation/test_kinds.py"
-LESSONS = "annotation/test_lessons.py"
-ENTRANCE = "annotation/app/test_security.py annotation/app/test_managing.py"
+KINDS = "annotation/test_task_kinds.py"
+LESSONS = "annotation/test_training_rows.py"
+ENTRANCE = "annotation/app/test_security.py annotation/app/test_admin.py"
 TALKING = "annotation/store/test_conversations.py"
-PAGES = "annotation/app/test_talking.py"
-SECURITY = "annotation/app/test_security.py annotation/app/test_judging.py"
+PAGES = "annotation/app/test_conversations.py"
+SECURITY = "annotation/app/test_security.py annotation/app/test_tasks.py"
 
 MUTATIONS = [
     *(
@@ -22,7 +22,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/kinds.py", old, new, WORK)
+        Mutation("annotation/task_kinds.py", old, new, WORK)
         for old, new in [
             ('return one["better"] == other["better"]', "return True"),
             ('other["scores"][number][attribute]) <= 1', 'other["scores"][number][attribute]) <= 0'),
@@ -38,7 +38,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/entrance.py", old, new, "annotation/app/test_security.py")
+        Mutation("annotation/app/auth.py", old, new, "annotation/app/test_security.py")
         for old, new in [
             ("            desk.failures.count(_address(request))\n            raise", "            raise"),
             ("    desk.failures.check(_address(request))\n    _invited(", "    _invited("),
@@ -129,7 +129,7 @@ MUTATIONS = [
     Mutation("annotation/store/projects.py", "Item.expected.is_not(None))", "Item.id > 0)", WORK),
     Mutation("annotation/rankings.py", 'if row.fields.get("check") is True:', "if False:", "recipes/test_annotate.py"),
     *(
-        Mutation("annotation/kinds.py", old, new, KINDS)
+        Mutation("annotation/task_kinds.py", old, new, KINDS)
         for old, new in [
             ("if not all(map(_number, named)) or sorted(named)", "if sorted(named)"),
             ("isinstance(value, int) and not isinstance(value, bool)", "isinstance(value, int)"),
@@ -150,7 +150,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/lessons.py", old, new, LESSONS)
+        Mutation("annotation/training_rows.py", old, new, LESSONS)
         for old, new in [
             ("(1 if vote.first == chosen else -1)", "1"),
             ("/ STRONGEST for item", "for item"),
@@ -172,7 +172,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/guard.py", old, new, "annotation/app/test_security.py")
+        Mutation("annotation/app/security.py", old, new, "annotation/app/test_security.py")
         for old, new in [
             ("if read > LARGEST:", "if False:"),
             ("if not length.isdigit() or len(length) > 18 or int(length) > LARGEST:", "if False:"),
@@ -195,7 +195,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/visitor.py", old, new, SECURITY)
+        Mutation("annotation/app/session.py", old, new, SECURITY)
         for old, new in [
             ('if visitor.user.role != "manager":', "if False:"),
             ("    from_here(request, desk_of(request).url)\n", ""),
@@ -205,7 +205,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/entrance.py", old, new, ENTRANCE)
+        Mutation("annotation/app/auth.py", old, new, ENTRANCE)
         for old, new in [
             ("httponly=True", "httponly=False"),
             ('samesite="lax"', 'samesite="none"'),
@@ -269,7 +269,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/lessons.py", old, new, TALKING)
+        Mutation("annotation/training_rows.py", old, new, TALKING)
         for old, new in [
             ('one.choice["strength"] / STRONGEST', 'one.choice["strength"]'),
             ("        if better is not None:\n", "        if True:\n"),
@@ -292,7 +292,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/kinds.py", old, new, "annotation/test_choices.py")
+        Mutation("annotation/task_kinds.py", old, new, "annotation/test_choices.py")
         for old, new in [
             ("len(question.texts) != 2 * turn + 2 or", ""),
             ('or sent.get("turn") != turn:', "or False:"),
@@ -309,14 +309,14 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/plain.py", old, new, "annotation/test_choices.py")
+        Mutation("annotation/app/forms.py", old, new, "annotation/test_choices.py")
         for old, new in [
             ("range(len(question.rules)) if fields.get", "range(1) if fields.get"),
             ('_int(fields.get("turn"))', "0"),
         ]
     ),
     *(
-        Mutation("annotation/app/partner.py", old, new, PAGES)
+        Mutation("annotation/app/chat_worker.py", old, new, PAGES)
         for old, new in [
             ("self._troubles.pop(turn, None) is not None:", "self._troubles.get(turn) is not None:"),
             ("            self._tries[turn] += 1\n", "            pass\n"),
@@ -333,7 +333,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/talking.py", old, new, PAGES)
+        Mutation("annotation/app/conversations.py", old, new, PAGES)
         for old, new in [
             ("    partner.wake(turn.id)\n", ""),
             ("    _partner(desk).wake(turn.id)\n", ""),
@@ -354,7 +354,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/visitor.py", old, new, PAGES + " annotation/app/test_security.py")
+        Mutation("annotation/app/session.py", old, new, PAGES + " annotation/app/test_security.py")
         for old, new in [
             ("if not isinstance(answer, dict) or not 8 <=", "if not 8 <="),
             ("or not 8 <= len(sending) <= 64:", "or False:"),
@@ -392,7 +392,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/store/rulings.py", old, new, "annotation/app/test_managing.py")
+        Mutation("annotation/store/rulings.py", old, new, "annotation/app/test_admin.py")
         for old, new in [
             ("done(connection, project, item) if not", "done(connection, project) if not"),
             ("in item.rulings[-1:])]", "in [])]"),
@@ -400,7 +400,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/managing.py", old, new, "annotation/app/test_managing.py")
+        Mutation("annotation/app/admin.py", old, new, "annotation/app/test_admin.py")
         for old, new in [
             ("or item.project_id != project.id or", "or"),
             ("or not rulings.decidable(project):", "or False:"),
@@ -426,7 +426,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/lessons.py", old, new, "annotation/store/test_rulings.py")
+        Mutation("annotation/training_rows.py", old, new, "annotation/store/test_rulings.py")
         for old, new in [
             ('signed = [ruling.get("strength", STRONGEST) / STRONGEST]', "pass"),
             ('ruling.get("strength", STRONGEST) / STRONGEST', 'ruling.get("strength", STRONGEST)'),
@@ -444,7 +444,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/kinds.py", old, new, "annotation/store/test_rulings.py")
+        Mutation("annotation/task_kinds.py", old, new, "annotation/store/test_rulings.py")
         for old, new in [
             ("len(answers) - marks[number])", "0)"),
             ("max(given) - min(given)", "max(given)"),
@@ -465,7 +465,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/annotate/given.py", old, new, "recipes/test_annotate.py")
+        Mutation("recipes/annotate/item_rows.py", old, new, "recipes/test_annotate.py")
         for old, new in [
             ('() if talk and "prompt" not in row', '() if "prompt" not in row'),
             ('if talk and said and said[-1].role == "user":', "if False:"),

@@ -9,7 +9,7 @@ BACKUP = "annotation/store/test_backup.py"
 
 MUTATIONS = [
     *(
-        Mutation("annotation/app/guard.py", old, new, SECURITY)
+        Mutation("annotation/app/security.py", old, new, SECURITY)
         for old, new in [
             ("or len(length) > 18", ""),
             ('if name in ("localhost", *names):', "if True:"),
@@ -18,12 +18,12 @@ MUTATIONS = [
             ("if len(found) == 1 else", "if found else"),
         ]
     ),
-    Mutation("annotation/app/managing.py", "and len(text) < 10)", ")", "annotation/app/test_managing.py"),
-    Mutation("annotation/app/managing.py", "{desk.url}/invite", "{request.base_url}/invite",
-             "annotation/app/test_managing.py"),
-    Mutation("annotation/app/main.py", "        redirect_slashes=False,\n", "", "annotation/app/test_managing.py"),
+    Mutation("annotation/app/admin.py", "and len(text) < 10)", ")", "annotation/app/test_admin.py"),
+    Mutation("annotation/app/admin.py", "{desk.url}/invite", "{request.base_url}/invite",
+             "annotation/app/test_admin.py"),
+    Mutation("annotation/app/main.py", "        redirect_slashes=False,\n", "", "annotation/app/test_admin.py"),
     *(
-        Mutation("annotation/app/entrance.py", old, new, SECURITY)
+        Mutation("annotation/app/auth.py", old, new, SECURITY)
         for old, new in [
             ("        _leave(connection, request)\n        entry = people.enter", "        entry = people.enter"),
             ("            _leave(connection, request)\n            entry", "            entry"),
@@ -61,7 +61,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/app/guard.py", old, new, TIMEOUTS)
+        Mutation("annotation/app/security.py", old, new, TIMEOUTS)
         for old, new in [
             ("max(0.0, until - time.monotonic())", "BODY_SECONDS"),
             ("except ClientDisconnect:", "except ZeroDivisionError:"),

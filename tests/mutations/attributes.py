@@ -27,7 +27,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/lessons.py", old, new, "annotation/test_lessons.py")
+        Mutation("annotation/training_rows.py", old, new, "annotation/test_training_rows.py")
         for old, new in [
             ("[told.rulings[item]] if item in told.rulings else answers", "answers"),
             ("fmean(one[attribute] for one in scores)", "scores[0][attribute]"),
@@ -153,7 +153,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/reward_attributes/asked.py", old, new, "recipes/test_reward_attributes.py")
+        Mutation("recipes/reward_attributes/data.py", old, new, "recipes/test_reward_attributes.py")
         for old, new in [
             ("if not any(weights.values()):", "if False:"),
             ("        weights[config.decorrelate] = 0.0\n", ""),
@@ -171,7 +171,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("recipes/reward_attributes/mixing.py", old, new, "recipes/test_reward_attributes.py")
+        Mutation("recipes/reward_attributes/gating.py", old, new, "recipes/test_reward_attributes.py")
         for old, new in [
             (
                 "read_all(model, sequences_of(parts.pairs.learned)",
@@ -197,7 +197,7 @@ MUTATIONS = [
         "recipes/test_reward_attributes.py",
     ),
     Mutation(
-        "runs/result.py",
+        "session/result.py",
         'if rows and rows[0].get("step") == 0 else None',
         "if rows else None",
         "recipes/test_reward_attributes.py",

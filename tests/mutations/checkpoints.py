@@ -61,7 +61,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("runs/interrupt.py", old, new, "runs/test_interrupt.py")
+        Mutation("session/interrupt.py", old, new, "session/test_interrupt.py")
         for old, new in [
             ("(signal.SIGINT, signal.SIGTERM)", "(signal.SIGINT,)"),
             ("(signal.SIGINT, signal.SIGTERM)", "(signal.SIGTERM,)"),

@@ -4,7 +4,7 @@ from tests.mutations import Mutation
 
 MUTATIONS = [
     *(
-        Mutation("runs/feedback.py", old, new, "recipes/test_pairs.py recipes/test_reward_model.py")
+        Mutation("setup/feedback_session.py", old, new, "recipes/test_pairs.py recipes/test_reward_model.py")
         for old, new in [
             ("held, held, score, patience", "False, held, score, patience"),
             ("held, held, score, patience", "held, False, score, patience"),
@@ -49,9 +49,9 @@ MUTATIONS = [
             ("    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)\n", ""),
         ]
     ),
-    Mutation("training/settings.py", "    lora_of(settings)\n", "", "training/test_settings.py"),
-    Mutation("training/pair_options.py", ", *counts)", ")", "recipes/test_reward_model.py"),
-    Mutation("training/pair_options.py", ", *zero_or_more)", ",)", "recipes/test_reward_model.py"),
+    Mutation("setup/training_options.py", "    lora_of(settings)\n", "", "setup/test_training_options.py"),
+    Mutation("setup/pair_options.py", ", *counts)", ")", "recipes/test_reward_model.py"),
+    Mutation("setup/pair_options.py", ", *zero_or_more)", ",)", "recipes/test_reward_model.py"),
     *(
         Mutation("recipes/reward_model.py", old, new, "recipes/test_pairs.py")
         for old, new in [
@@ -61,16 +61,16 @@ MUTATIONS = [
         ]
     ),
     Mutation(
-        "runs/result.py", "found[0] if rows and rows[0]", "found[-1] if rows and rows[0]", "recipes/test_pairs.py"
+        "session/result.py", "found[0] if rows and rows[0]", "found[-1] if rows and rows[0]", "recipes/test_pairs.py"
     ),
     *(
-        Mutation("training/pair_options.py", old, new, "recipes/test_pairs.py")
+        Mutation("setup/pair_options.py", old, new, "recipes/test_pairs.py")
         for old, new in [
             ("options.steps < 0 or not 0 < options.epochs", "options.steps < 0 or not 0 <= options.epochs"),
         ]
     ),
     *(
-        Mutation("training/feedback.py", old, new, "recipes/test_pairs.py")
+        Mutation("setup/feedback.py", old, new, "recipes/test_pairs.py")
         for old, new in [
             ("min(options.max_tokens, context)", "context"),
             ("min(options.max_tokens, context)", "options.max_tokens"),
@@ -89,7 +89,7 @@ MUTATIONS = [
     ),
     *(Mutation("training/learner.py", old, new, "recipes/test_pairs.py") for old, new in []),
     *(
-        Mutation("training/settings.py", old, new, "training/test_settings.py")
+        Mutation("setup/training_options.py", old, new, "setup/test_training_options.py")
         for old, new in [
             ("if not least <= value", "if not least < value"),
             ("value < math.inf:", "value <= math.inf:"),
@@ -100,7 +100,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("runs/failure.py", old, new, "runs/test_failure.py")
+        Mutation("session/failure.py", old, new, "session/test_failure.py")
         for old, new in [
             ("[*example.prefix, *example.continuation]", "[*example.continuation]"),
             ("    except OSError as error:  # such as a full disk\n", "    except ValueError as error:\n"),
@@ -199,7 +199,7 @@ MUTATIONS = [
             ("cli.py", "was.command == run.command and was.option in run.config", "False"),
             ("cli.py", " or former.option in file):", "):"),
             ("cli.py", "return {former.now: value, **found} if former.now else found", "return found"),
-            ("monitoring/run_directory.py", "command = command or run.command", "command = run.command"),
+            ("runs/run_directory.py", "command = command or run.command", "command = run.command"),
             ("recipes/online_preference.py", '("rounds", "iterate", "stop_after",', '("rounds", "stop_after",'),
         ]
     ),

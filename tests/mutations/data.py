@@ -399,7 +399,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("monitoring/jsonl.py", old, new, "recipes/test_convert.py recipes/test_best_of_n.py")
+        Mutation("runs/jsonl.py", old, new, "recipes/test_convert.py recipes/test_best_of_n.py")
         for old, new in [
             ("    if path.exists():\n", "    if False:\n"),
             ("    if not path.parent.is_dir():\n", "    if False:\n"),
@@ -421,7 +421,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("monitoring/jsonl.py", old, new, "recipes/test_convert.py")
+        Mutation("runs/jsonl.py", old, new, "recipes/test_convert.py")
         for old, new in [
             ("new.unlink(missing_ok=True)", "pass"),
             ("except OSError as problem:", "except ZeroDivisionError as problem:"),

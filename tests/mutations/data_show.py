@@ -42,7 +42,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("monitoring/masked_text.py", old, new, "recipes/test_data_show.py")
+        Mutation("report/masked_text.py", old, new, "recipes/test_data_show.py")
         for old, new in [
             ("printable(text).split", "text.split"),
             ("(LEARNED, _LEARNED) if learned", "(LEARNED, _LEARNED) if not learned"),

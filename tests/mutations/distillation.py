@@ -128,9 +128,9 @@ MUTATIONS = [
         ]
     ),
     Mutation(
-        "algorithms/catalogue.py",
+        "catalogue.py",
         "    models += declared(algorithm, TeacherLogprobs) is not None\n",
         "",
-        "algorithms/test_catalogue.py",
+        "test_catalogue.py",
     ),
 ]

@@ -57,7 +57,7 @@ _FAULTS = {
         ("if self._chat_format is None or self._engine is None:", "if self._chat_format is None:"),
         ("            self._engine = None\n", "            pass\n"),
     ],
-    ("rollouts/judges.py", OWN): [
+    ("setup/judges.py", OWN): [
         ("        policy=judging.policy,\n", ""),
         ("budget, cache, options.judge_cache, policy)", "budget, cache, options.judge_cache)"),
         ("if self.policy in self.models.values():", "if False:"),
@@ -217,18 +217,18 @@ _FAULTS = {
         ("        if len(found) < len(groups):\n", "        if False:\n"),
         ("lost, drawn, failed)", "lost, drawn)"),
     ],
-    ("rollouts/measures.py", f"{LOST} {SCORED}"): [
+    ("rollouts/metrics.py", f"{LOST} {SCORED}"): [
         ('"episodes/lost": sum(lost.values())', '"episodes/lost": len(lost)'),
         ("if by_cause else {}", "if True else {}"),
         ("if any(len(t.turns) > 1 for t, _ in rows) else {}", "if True else {}"),
         ("for _, m in rows if name in m)", "for _, m in rows[:1] if name in m)"),
     ],
-    ("evaluation/heldout.py", RUNS): [
+    ("setup/heldout.py", RUNS): [
         ("        failed[lost.cause] += 1\n", "        pass\n"),
     ],
     ("recipes/rl.py", RUNS): [("**lost, **lost_metrics(rolled.failed)}", "**lost}")],
     ("recipes/online_preference.py", RUNS): [("            metrics |= lost_metrics(rolled.failed)\n", "")],
-    ("monitoring/samples.py", SCORED): [
+    ("session/samples.py", SCORED): [
         ("    if len(said) <= 1:\n", "    if True:\n"),
         ("[len(group.task.prompt) :]", ""),
     ],
@@ -266,7 +266,7 @@ _FAULTS = {
         ("    if isinstance(value, Mapping):\n", "    if False:\n"),
         ("{seat: _checked_score(name, episode, score, seat) for", "{seat: cast(Score, score) for"),
     ],
-    ("runs/inputs.py", "runs/test_inputs.py"): [
+    ("session/inputs.py", "session/test_inputs.py"): [
         ('"judge_prompt", "environment", "chat_template")', '"judge_prompt", "chat_template")'),
         ('if name in ("reward", "gold", "environment"):', 'if name in ("reward", "gold"):'),
     ],

@@ -68,7 +68,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/saved.py", old, new, "training/test_saved.py")
+        Mutation("training/resolve_model.py", old, new, "training/test_resolve_model.py")
         for old, new in [
             ("!= began != now.where and not _is_the_same(now.where, run):", "!= began and False:"),
             ("if began and Path(began).is_dir():", "if False:"),
@@ -91,7 +91,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/fitting.py", old, new, "rollouts/test_fitting.py")
+        Mutation("rollouts/prompt_filter.py", old, new, "rollouts/test_prompt_filter.py")
         for old, new in [
             ("context - 1 if max_prompt_tokens is None", "context if max_prompt_tokens is None"),
             ("min(context - 1, max_prompt_tokens)", "max_prompt_tokens"),
@@ -126,7 +126,7 @@ MUTATIONS = [
         ]
     ),
     Mutation(
-        "monitoring/markup.py",
+        "report/markup.py",
         "c.isprintable() or c in",
         "c.isprintable() or c in '\\r' or c in",
         "recipes/test_generate.py",

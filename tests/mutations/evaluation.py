@@ -28,7 +28,7 @@ MUTATIONS = [
         ("    if not tasks:\n", "    if False:\n"),
     ]
 ] + [
-    Mutation("evaluation/heldout.py", old, new, "evaluation/test_heldout.py")
+    Mutation("setup/heldout.py", old, new, "setup/test_heldout.py")
     for old, new in [
         ("if not any(map(math.isnan, each))", "if True"),
         ("if not by_task:", "if False:"),

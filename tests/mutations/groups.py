@@ -87,7 +87,7 @@ _FAULTS = {
     ("rollouts/monte_carlo_values.py", GROUPS): [
         ('    need_group(environment, states.samples, "the number of continuations of a state")\n', "")
     ],
-    ("rollouts/setup.py", "recipes/test_rl.py"): [
+    ("setup/sampling.py", "recipes/test_rl.py"): [
         ('    need_group(environment, options.completions_per_prompt, "--completions-per-prompt")\n', ""),
         ("    if options.eval_every:\n        need_group", "    if False:\n        need_group"),
     ],

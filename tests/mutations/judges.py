@@ -4,8 +4,8 @@ from tests.mutations import Mutation
 
 JUDGES, CONTEXT = "rewards/judges", "rewards/test_context.py"
 JUDGED, CHAT, CACHE = "environments/test_judged.py", "rollouts/test_openai_chat.py", "rollouts/test_reply_cache.py"
-NAMED, BATCHED, ENGINE = "rollouts/test_judges.py", "rollouts/test_batched.py", "rollouts/test_chat_models.py"
-RUNS, INPUTS = "recipes/test_judges.py", "runs/test_inputs.py"
+NAMED, BATCHED, ENGINE = "setup/test_judges.py", "rollouts/test_batched.py", "rollouts/test_chat_models.py"
+RUNS, INPUTS = "recipes/test_judges.py", "session/test_inputs.py"
 
 _FAULTS = {
     ("rewards/judges/verdict.py", JUDGES): [
@@ -189,7 +189,7 @@ _FAULTS = {
         ("Request(tuple(prompt), fitting, seed)", "Request(tuple(prompt), fitting)"),
         ("self._made or self._make()", "self._make()"),
     ],
-    ("rollouts/judges.py", NAMED): [
+    ("setup/judges.py", NAMED): [
         ("        if name in found:\n", "        if False:\n"),
         ("loaded.setdefault(what,", "loaded.setdefault(name,"),
         ("folders[what] = where(what)", "folders[what] = what"),
@@ -205,7 +205,7 @@ _FAULTS = {
         ("sampling=Sampling(options.judge_max_new_tokens, options.judge_temperature)", "sampling=Sampling(1024, 0.0)"),
         ("elif not hash_ or not model:", "elif not hash_:"),
     ],
-    ("rollouts/setup.py", RUNS): [
+    ("setup/sampling.py", RUNS): [
         ("(judging, options, rewards_of(options), options.gold)", "(judging, options, rewards_of(options))"),
         ("judges | judging.folders", "judges"),
         ("(*met, *judge_notes, *prompts.notes)", "(*met, *prompts.notes)"),
@@ -220,7 +220,7 @@ _FAULTS = {
     ],
     ("recipes/evaluate.py", RUNS): [("        verdicts_kept_in(directory.path, parts.judging),\n", "")],
     ("recipes/score.py", RUNS): [("with judging.kept_beside(path), Progress", "with Progress")],
-    ("runs/inputs.py", INPUTS): [
+    ("session/inputs.py", INPUTS): [
         ('digest_of({"model": word[lead:].rpartition("#")[2]})', 'digest_of({"model": word[lead:]})'),
         ('digest_of({"model": word[lead:].rpartition("#")[2]})', 'digest_of({"model": ""})'),
         ("    if Path(folder).is_dir() and folder:\n", "    if False:\n"),
@@ -230,7 +230,7 @@ _FAULTS = {
         ("lead + found[0][1] + rest", "found[0][1] + rest"),
         ("words[place] = lead + by(", "words[place] = by("),
     ],
-    ("runs/inputs.py", RUNS): [('CODE = ("reward", "gold", "judge_prompt",', 'CODE = ("reward", "gold",')],
+    ("session/inputs.py", RUNS): [('CODE = ("reward", "gold", "judge_prompt",', 'CODE = ("reward", "gold",')],
 }
 
 MUTATIONS = [Mutation(file, old, new, tests) for (file, tests), faults in _FAULTS.items() for old, new in faults]

@@ -101,7 +101,7 @@ _FAULTS = {
         ('sides = {"good": good_E, "bad": ~good_E}', 'sides = {"good": good_E, "bad": good_E}'),
         ("for of in (sum, len)", "for of in (sum, sum)"),
     ],
-    ("training/remembered.py", "training/test_remembered.py"): [
+    ("training/cached_reference.py", "training/test_cached_reference.py"): [
         ("if any(_key(example) not in kept for example in examples):", "if True:"),
         ('kept.setdefault(_key(example), array("d", found))', 'kept[_key(example)] = array("d", found)'),
         ("sum(example.learned)", "0"),
@@ -128,8 +128,10 @@ _FAULTS = {
             'one for one in batch.units["graded"][: len(row.examples)]',
         ),
     ],
-    ("training/preference.py", "recipes/test_pairs.py"): [
+    ("setup/feedback.py", "recipes/test_pairs.py"): [
         ('{"pair": PAIRS, "response": JUDGEMENTS}', '{"pair": PAIRS, "response": PAIRS}'),
+    ],
+    ("training/preference.py", "recipes/test_pairs.py"): [
         ("if not needs_column(self.algorithm):", "if True:"),
         ('algorithm.unit == "pair" and (', "("),
     ],

@@ -83,8 +83,13 @@ MUTATIONS = [
             "recipes/reward_attributes/__init__.py",
         )
     ),
-    Mutation("rollouts/setup.py", "    if options.gradient_checkpointing:\n", "    if False:\n", COMMANDS),
+    Mutation("setup/sampling.py", "    if options.gradient_checkpointing:\n", "    if False:\n", COMMANDS),
     Mutation("training/critic.py", "        moment_bits=OPTIMIZERS[options.optim],\n", "", COMMANDS),
     Mutation("training/critic.py", "        embedding=made.embedding,\n", "", COMMANDS),
-    Mutation("training/settings.py", "if settings.optim not in OPTIMIZERS:", "if False:", "training/test_settings.py"),
+    Mutation(
+        "setup/training_options.py",
+        "if settings.optim not in OPTIMIZERS:",
+        "if False:",
+        "setup/test_training_options.py",
+    ),
 ]

@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation("models/attention.py", "and sum(self._sizes) <= LONGEST", "", "models/test_attention.py"),
     Mutation("models/attention.py", "<= LONGEST", "< LONGEST", "models/test_attention.py"),
     *(
-        Mutation("models/whole_rows.py", old, new, "models/test_attention.py")
+        Mutation("models/masked_attention.py", old, new, "models/test_attention.py")
         for old, new in [
             ("(family[:, None] == family) & (", "("),
             ("(branch[:, None] == branch) | (branch == 0)", "branch[:, None] == branch"),
@@ -263,7 +263,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("models/wide.py", old, new, "models/test_wide.py")
+        Mutation("models/rounding.py", old, new, "models/test_rounding.py")
         for old, new in [
             ("if dtype == torch.float64 else", "if dtype != torch.bfloat16 else"),
             ("torch.float64 if dtype", "torch.float32 if dtype"),
@@ -288,7 +288,7 @@ MUTATIONS = [
     Mutation("models/language_model.py", "if name not in parameters and ", "if ", "models/test_lora.py"),
     Mutation("training/optimizer.py", "narrow_(weight, master)", "weight.copy_(master)", "training/test_optimizer.py"),
     *(
-        Mutation("models/plain.py", old, new, "models/test_plain.py")
+        Mutation("models/float64_reference.py", old, new, "models/test_float64_reference.py")
         for old, new in [
             ("    use_lean_forms(network, on=False)\n", ""),
             ("chosen = logprobs.gather(1, ids[1:, None])", "chosen = logprobs.gather(1, ids[:-1, None])"),

@@ -221,7 +221,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("models/probe.py", old, new, "models/test_probe.py")
+        Mutation("models/throughput_probe.py", old, new, "models/test_throughput_probe.py")
         for old, new in [
             ("text.num_hidden_layers = layers", "pass"),
             ("min(times[1:])", "min(times)"),
@@ -231,7 +231,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("monitoring/memory.py", old, new, "monitoring/test_memory.py")
+        Mutation("runs/memory.py", old, new, "runs/test_memory.py")
         for old, new in [
             ('["MemAvailable"].split()[0]) * 1024', '["MemAvailable"].split()[0])'),
             ('fields["MemAvailable"]', 'fields["MemFree"]'),

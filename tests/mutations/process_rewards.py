@@ -65,9 +65,9 @@ _FAULTS = {
         ('**({"spans": spans} if spans else {}),', ""),
         ('**({"spans": spans} if spans else {}),', '"spans": spans,'),
     ],
-    ("evaluation/heldout.py", SPANS): [("scores[name].total for", "scores[name].value for")],
-    ("monitoring/samples.py", SPANS): [("score.total for", "score.value for")],
-    ("rollouts/measures.py", SPANS): [
+    ("setup/heldout.py", SPANS): [("scores[name].total for", "scores[name].value for")],
+    ("session/samples.py", SPANS): [("score.total for", "score.value for")],
+    ("rollouts/metrics.py", SPANS): [
         ("score.total >= SOLVED", "score.value >= SOLVED"),
         ("part[name].total for", "part[name].value for"),
     ],

@@ -149,7 +149,7 @@ MUTATIONS = [
         ]
     ),
     Mutation(
-        "recipes/evaluate_reward/found.py",
+        "recipes/evaluate_reward/result.py",
         "fmean(after) - fmean(before)",
         "fmean(before) - fmean(after)",
         "recipes/test_reward_model.py",
@@ -183,7 +183,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/signals.py", old, new, "rollouts/test_signals.py")
+        Mutation("rollouts/hacking_signals.py", old, new, "rollouts/test_hacking_signals.py")
         for old, new in [
             ("text[:BEGINNING]", "text"),
             ('.replace("\\u2019", "\'")', ""),
@@ -199,11 +199,11 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/measures.py", old, new, "rollouts/test_measures.py")
+        Mutation("rollouts/metrics.py", old, new, "rollouts/test_metrics.py")
         for old, new in [("(_solved(scores, outcome) if outcome else {})", "_solved(scores, outcome or 'learned')")]
     ),
     *(
-        Mutation("monitoring/overoptimization.py", old, new, "monitoring/test_overoptimization.py")
+        Mutation("report/overoptimization.py", old, new, "report/test_overoptimization.py")
         for old, new in [
             ("even = tenths(points)", "even = points"),
             ("min(PARTS - 1, int(PARTS * point.distance / far)) if far else 0", "min(PARTS - 1, int(point.distance))"),
@@ -263,8 +263,8 @@ MUTATIONS = [
             ("rollouts/scorer.py", "        if self.tail:\n", "        if False:\n"),
             ("rollouts/scorer.py", "        except TemplateError:\n", "        except ZeroDivisionError:\n"),
             ("rollouts/scorer.py", "takewhile(lambda token: token not in self.chat.stop_ids, ids)", "ids"),
-            ("rollouts/setup.py", "    if longest > scorer.most:\n", "    if False:\n"),
-            ("rollouts/setup.py", 'if use != "mean" and unknown:', "if False:"),
+            ("setup/sampling.py", "    if longest > scorer.most:\n", "    if False:\n"),
+            ("setup/sampling.py", 'if use != "mean" and unknown:', "if False:"),
             ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
             ("recipes/rl.py", "goodness(row, config.kl_budget, chosen_by", "goodness(row, 0.0, chosen_by"),
             ("recipes/rl.py", "if not past_budget(row, config.kl_budget))", ")"),
@@ -280,7 +280,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("monitoring/checks.py", old, new, "monitoring/test_checks.py")
+        Mutation("report/checks.py", old, new, "report/test_checks.py")
         for old, new in [
             ("if len(gold) < 3 or", "if"),
             ("proxy[-1] <= proxy[best] or lost", "lost"),
@@ -290,7 +290,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("monitoring/risen.py", old, new, "monitoring/test_risen.py")
+        Mutation("report/reward_gains.py", old, new, "report/test_reward_gains.py")
         for old, new in [
             ('self.after["reward"] - self.before["reward"]', 'self.after["reward"]'),
             ("for end in (0, -1))", "for end in (-1, -1))"),
@@ -304,19 +304,19 @@ MUTATIONS = [
         ]
     ),
     Mutation(
-        "monitoring/run_directory.py",
+        "runs/run_directory.py",
         "        jsonl.truncate(self.path / HELDOUT, step)\n",
         "",
-        "monitoring/test_risen.py",
+        "report/test_reward_gains.py",
     ),
     Mutation(
-        "monitoring/report.py",
+        "report/run_report.py",
         "        *_rise(run),\n",
         "",
-        "monitoring/test_risen.py",
+        "report/test_reward_gains.py",
     ),
     Mutation(
-        "runs/session.py",
+        "session/session.py",
         "        self.directory.log_heldout(self.step, samples_of(groups, per_group=1))\n",
         "        pass\n",
         "recipes/test_rl_reward_model.py",
@@ -373,7 +373,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("annotation/lessons.py", old, new, "annotation/test_lessons.py")
+        Mutation("annotation/training_rows.py", old, new, "annotation/test_training_rows.py")
         for old, new in [
             ("if odds.neither > max(odds.first, odds.second)}", "}"),
             ("if odds.neither > max(odds.first, odds.second)}", "if odds.verdict == 0}"),
@@ -383,7 +383,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("data/preferences.py", old, new, "annotation/test_lessons.py")
+        Mutation("data/preferences.py", old, new, "annotation/test_training_rows.py")
         for old, new in [
             ("if tied != ties:", "if ties and not tied:"),
             ("if tied != ties:", "if tied and not ties:"),
@@ -427,7 +427,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("monitoring/parts.py", old, new, "monitoring/test_parts.py")
+        Mutation("runs/resumable_output.py", old, new, "runs/test_resumable_output.py")
         for old, new in [
             ("            jsonl.truncate(self.path, 2**63)  #", "            pass  #"),
             ("            if old != about:\n", "            if False:\n"),
@@ -440,13 +440,13 @@ MUTATIONS = [
         ]
     ),
     Mutation(
-        "evaluation/heldout.py",
+        "setup/heldout.py",
         "[weight * scores[name].total for",
         "[scores[name].total for",
         "recipes/test_rl_reward_model.py",
     ),
     *(
-        Mutation("evaluation/heldout.py", old, new, "evaluation/test_heldout.py")
+        Mutation("setup/heldout.py", old, new, "setup/test_heldout.py")
         for old, new in [
             ("patience > 0 and ", ""),
             ("0 < kl_budget < metrics", "kl_budget < metrics"),

@@ -72,7 +72,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/measures.py", old, new, "rollouts/test_measures.py")
+        Mutation("rollouts/metrics.py", old, new, "rollouts/test_metrics.py")
         for old, new in [
             ("pstdev(rewards)", "stdev(rewards)"),
             ("import fmean, pstdev", "import fmean, stdev as pstdev"),
@@ -180,7 +180,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("rollouts/measures.py", old, new, "rollouts/test_measures.py")
+        Mutation("rollouts/metrics.py", old, new, "rollouts/test_metrics.py")
         for old, new in [
             ("for reward in group.rewards if not math.isnan(reward)]", "for reward in group.rewards]"),
             ("1 - len(rewards) / len(scores)", "len(rewards) / len(scores)"),
@@ -188,7 +188,7 @@ MUTATIONS = [
             ("if part[name].applicable]", "]"),
         ]
     ),
-    Mutation("rollouts/signals.py", "if not group.lost]", "]", "rollouts/test_signals.py"),
+    Mutation("rollouts/hacking_signals.py", "if not group.lost]", "]", "rollouts/test_hacking_signals.py"),
     Mutation(
         "types.py",
         "any(map(math.isnan, self.rewards))",

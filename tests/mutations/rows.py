@@ -82,7 +82,7 @@ _FAULTS = {
             "zip(group.seat_names, group.rewards[::-1], strict=True)",
         ),
     ],
-    ("rollouts/signals.py", "rollouts/test_signals.py"): [
+    ("rollouts/hacking_signals.py", "rollouts/test_hacking_signals.py"): [
         ("for rows in each.rows_by_seat]", "for rows in [range(len(each.rewards))]]"),
     ],
     ("evaluation/accuracy.py", "evaluation/test_accuracy.py"): [

@@ -154,7 +154,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/responses.py", old, new, "training/test_pairwise.py training/test_unpaired.py")
+        Mutation("training/sequence_logprobs.py", old, new, "training/test_pairwise.py training/test_unpaired.py")
         for old, new in [
             ("torch.ones_like(logprobs_N)", "logprobs_N"),
             ("sequence_sum(divergence_N, row_N, len(place))", "sequence_sum(logprobs_N, row_N, len(place))"),
@@ -172,7 +172,10 @@ MUTATIONS = [
         ]
     ),
     Mutation(
-        "training/means.py", "            if numbers.numel():\n", "            if True:\n", "training/test_unpaired.py"
+        "training/metric_means.py",
+        "            if numbers.numel():\n",
+        "            if True:\n",
+        "training/test_unpaired.py",
     ),
     *(
         Mutation("training/policy_batch.py", old, new, "training/test_policy.py training/test_actor_critic.py")
@@ -237,7 +240,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/means.py", old, new, "training/test_policy.py training/test_pairwise.py")
+        Mutation("training/metric_means.py", old, new, "training/test_policy.py training/test_pairwise.py")
         for old, new in [
             ('f"{name}/max": values.max().item()', 'f"{name}/max": values.min().item()'),
             ('f"{name}/mean": values.mean().item()', 'f"{name}/mean": values.median().item()'),
@@ -254,7 +257,7 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("training/remembered.py", old, new, "training/test_remembered.py")
+        Mutation("training/cached_reference.py", old, new, "training/test_cached_reference.py")
         for old, new in [
             ("enumerate(batches, 1)", "enumerate(batches)"),
         ]
@@ -269,11 +272,11 @@ MUTATIONS = [
             ("Pair(examples[chosen], examples[rejected])", "Pair(examples[rejected], examples[chosen])"),
         ]
     ),
-    Mutation("data/packing.py", "                at += length\n", "", "training/test_remembered.py"),
+    Mutation("data/packing.py", "                at += length\n", "", "training/test_cached_reference.py"),
     Mutation(
         "data/packing.py",
         "(*shared, *self.token_ids[at",
         "(*shared[:0], *self.token_ids[at",
-        "training/test_remembered.py",
+        "training/test_cached_reference.py",
     ),
 ]

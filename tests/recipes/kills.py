@@ -1,5 +1,8 @@
 """Kills every training recipe with SIGKILL at random instants, resumes it, and compares with a run that was left alone.
 
+Three of four instants lie in training: so many rows of metrics after the start, and a part of a step. The others lie
+between the start of a process and its first row.
+
     python -m tests.recipes.kills [--kills 20] [--seed 0] [NAME ...]
 
 Each run is killed and resumed until it has been killed so often, and then left to end: metrics, samples and the last
@@ -103,40 +106,59 @@ def found_in(run: Path) -> dict[str, Any]:
     return {"metrics": metrics, "samples": samples, **{path.name: path.read_bytes() for path in last.iterdir()}}
 
 
+def rows_in(run: Path) -> int:
+    """How many rows of metrics are written."""
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def begin(folder: Path, words: list[str]) -> subprocess.Popen[str]:
+    """The run that is killed, begun or gone on with."""
+    run = folder / "killed"
+    if (run / "config.toml").exists():
+        return start(folder, words[0], "--resume", "killed")
+    shutil.rmtree(run, ignore_errors=True)
+    return start(folder, *words, "--output", "killed")
+
+
 def killed(folder: Path, words: list[str], kills: int, draw: random.Random) -> str:
     """What differs between a run that is killed so often and one that is not; "" where nothing does."""
-    began, metrics = time.monotonic(), folder / "whole" / "metrics.jsonl"
+    began, whole, run = time.monotonic(), folder / "whole", folder / "killed"
     process = start(folder, *words, "--output", "whole")
-    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+    while process.poll() is None and not rows_in(whole):
         time.sleep(0.01)
     first = time.monotonic() - began
     finish(process)
-    later = time.monotonic() - began - first
-    run, instants = folder / "killed", list[int]()
-    for _ in range(kills):
-        fresh = not (run / "config.json").exists() and not (run / "config.toml").exists()
-        if fresh:
-            shutil.rmtree(run, ignore_errors=True)
-        process = start(folder, *(words if fresh else [words[0]]), "--output" if fresh else "--resume", "killed")
-        time.sleep(draw.uniform(0.8 * first, first + later / 3))
-        if process.poll() is not None:  # it has ended before: begin another one
-            said, _ = process.communicate()
-            if process.returncode:
-                return f"could not be resumed: {said}"
-            if (wrong := different(found_in(folder / "whole"), found_in(run))) != "":
+    rows = rows_in(whole)
+    step, instants, starting = (time.monotonic() - began - first) / rows, list[int](), 0
+    while len(instants) < kills:
+        process, before = begin(folder, words), rows_in(run)
+        in_training = draw.random() < 0.75
+        if in_training:  # a fair share of the rows that are left
+            least = before + 1 + draw.randrange(max(1, 2 * (rows - before) // (kills - len(instants) + 1)))
+            while process.poll() is None and rows_in(run) < least:
+                time.sleep(0.001)
+            time.sleep(draw.uniform(0, step))
+        else:
+            time.sleep(draw.uniform(0, first))
+        process.send_signal(signal.SIGKILL)
+        said, _ = process.communicate()
+        if process.returncode == 0:  # it has ended before: begin another one
+            if (wrong := different(found_in(whole), found_in(run))) != "":
                 return wrong
             shutil.rmtree(run)
-            continue
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        lines = (run / "metrics.jsonl").read_bytes().count(b"\n") if (run / "metrics.jsonl").exists() else 0
-        instants.append(lines)
-    fresh = not (run / "config.toml").exists()
-    if fresh:
-        shutil.rmtree(run, ignore_errors=True)
-    finish(start(folder, *(words if fresh else [words[0]]), "--output" if fresh else "--resume", "killed"))
-    print(f"  killed {len(instants)} times, with {instants} rows of metrics written", flush=True)
-    return different(found_in(folder / "whole"), found_in(run))
+        elif process.returncode != -signal.SIGKILL:
+            return f"could not be resumed: {said}"
+        else:
+            instants.append(rows_in(run))
+            starting += not in_training
+    finish(begin(folder, words))
+    print(
+        f"  killed {len(instants)} times, {starting} of them before its first row, with {instants} of {rows} rows of "
+        "metrics written",
+        flush=True,
+    )
+    return different(found_in(whole), found_in(run))
 
 
 def different(ours: dict[str, Any], theirs: dict[str, Any]) -> str:

@@ -11,13 +11,13 @@ import torch
 
 from posttrain import algorithms, cli
 from posttrain.models import lora
-from posttrain.monitoring import read_run
 from posttrain.recipes import online_preference, preference, reward_model, rl, sft
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
+from posttrain.runs import read_run
 from posttrain.training import checkpoint
 
 pytest.importorskip("peft")

@@ -7,17 +7,17 @@ import pytest
 import torch
 from sqlalchemy import select
 
+from posttrain.annotation.acquisition import WORTH
 from posttrain.annotation.aggregation import METHODS
-from posttrain.annotation.asking import WORTH
 from posttrain.annotation.store import exports, projects, work
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Completion, Item
 from posttrain.cli import main
 from posttrain.data import ChatFormat, load_tasks, load_tokenizer, seed_for
+from posttrain.evaluation.policy_kl import kl_from
 from posttrain.models.heads import Calibration, load_reward_model
 from posttrain.models.load import load_model
 from posttrain.recipes.annotate import importing
-from posttrain.rollouts.moved import kl_from
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scorer import load_scorer
 from posttrain.types import Message, Request, Sampling

@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason="needs the extra annotate")
 
 import uvicorn
 
-from posttrain.annotation.app import create_app, guard
+from posttrain.annotation.app import create_app, security
 from posttrain.annotation.store.database import open_store
 from posttrain.recipes.annotate.serve import Serve, server_settings
 
@@ -27,7 +27,7 @@ def serving(app, monkeypatch):
     settings = server_settings(app, Serve(port=1))
     for name in ("HEAD_SECONDS", "WRITE_SECONDS"):
         monkeypatch.setattr(f"posttrain.recipes.annotate.http_timeouts.{name}", SHORT, raising=False)
-    monkeypatch.setattr(guard, "BODY_SECONDS", SHORT, raising=False)
+    monkeypatch.setattr(security, "BODY_SECONDS", SHORT, raising=False)
     server = uvicorn.Server(settings)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

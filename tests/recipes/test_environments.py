@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.cli import main
-from posttrain.monitoring import read_run
+from posttrain.runs import read_run
 from tests.recipes.folders import model_folder
 
 GAME = '''

@@ -11,11 +11,11 @@ import pytest
 from posttrain.data import ChatFormat
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import DataError, UserError
-from posttrain.monitoring import read_run
 from posttrain.recipes import evaluate as recipe
 from posttrain.recipes.evaluate import Evaluate, run
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scripted import ScriptedEngine
+from posttrain.runs import read_run
 from posttrain.statistics import mean_interval, paired_difference_interval, wilson_interval
 from posttrain.training import checkpoint
 from tests.data.families import of_family

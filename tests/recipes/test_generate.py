@@ -8,9 +8,9 @@ import pytest
 
 from posttrain.data import ChatFormat
 from posttrain.errors import UserError
-from posttrain.monitoring.markup import printable
 from posttrain.recipes import generate as recipe
 from posttrain.recipes.generate import Generate, run
+from posttrain.report.markup import printable
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.training import checkpoint

@@ -12,9 +12,9 @@ import pytest
 
 from posttrain.cli import main
 from posttrain.data.digests import model_digest
-from posttrain.monitoring import read_run
 from posttrain.rollouts import openai_chat
 from posttrain.rollouts.transformers import _Decoding
+from posttrain.runs import read_run
 from tests.fake_openai import Fault, error, fake_openai
 
 pytest.importorskip("openai")

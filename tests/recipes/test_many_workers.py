@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from posttrain import algorithms
 from posttrain.data.packing import pack
 from posttrain.recipes import rl
-from posttrain.rollouts import setup
 from posttrain.rollouts.engine import finish_all
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.setup import sampling
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import learner_for
 from tests.recipes.test_rl import config, rows
@@ -124,8 +124,8 @@ def workers(monkeypatch):
         made["learner"] = TwoTrainers(ranks, models, [0, 0])
         return made["learner"]
 
-    made["load"] = setup.trained_policy
-    monkeypatch.setattr(setup, "trained_policy", policy_with_two_samplers)
+    made["load"] = sampling.trained_policy
+    monkeypatch.setattr(sampling, "trained_policy", policy_with_two_samplers)
     monkeypatch.setattr(rl, "learner_for", two_trainers)
     return made
 

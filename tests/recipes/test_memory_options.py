@@ -11,7 +11,6 @@ import torch
 from posttrain import algorithms
 from posttrain.errors import UserError
 from posttrain.models import blockwise
-from posttrain.monitoring import read_run
 from posttrain.recipes import online_preference, preference, reward_attributes, reward_model, rl, sft
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
@@ -19,6 +18,7 @@ from posttrain.recipes.reward_attributes import Attributes
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
+from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder
 

@@ -13,9 +13,9 @@ import torch
 from posttrain import algorithms
 from posttrain.cli import main
 from posttrain.errors import UserError
-from posttrain.monitoring import read_run
 from posttrain.recipes import online_preference
 from posttrain.recipes.online_preference import OnlinePreference
+from posttrain.runs import read_run
 from posttrain.training import checkpoint
 
 

@@ -13,11 +13,11 @@ from posttrain import algorithms
 from posttrain.data import Example, pack
 from posttrain.errors import UserError
 from posttrain.models.heads import load_reward_model
-from posttrain.monitoring import read_run
 from posttrain.recipes import preference, reward_model
 from posttrain.recipes.preference import Preferences
 from posttrain.recipes.reward_model import Scoring
-from posttrain.runs.result import heldout_of
+from posttrain.runs import read_run
+from posttrain.session.result import heldout_of
 from posttrain.training import checkpoint
 from tests.recipes.folders import model_folder
 

@@ -14,13 +14,14 @@ from posttrain.data import graded_of, load_preferences, load_ratings
 from posttrain.data.preferences import ranked_of
 from posttrain.errors import ModelError, UserError
 from posttrain.models.attributes import even
-from posttrain.monitoring import read_run
 from posttrain.objectives.attributes import shares
 from posttrain.recipes import evaluate_reward, reward_attributes
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_attributes import Attributes, run
 from posttrain.rollouts.scorer import load_scorer
-from posttrain.training import checkpoint, feedback
+from posttrain.runs import read_run
+from posttrain.setup import feedback
+from posttrain.training import checkpoint
 from posttrain.training.attributes import read_all
 from posttrain.training.gate import choices_of, fit_gate
 from posttrain.training.reward import sequences_of

@@ -12,11 +12,11 @@ from posttrain.data import load_preferences
 from posttrain.data.packing import Ranked
 from posttrain.errors import ModelError, UserError
 from posttrain.evaluation.pairs import fit_temperature
-from posttrain.monitoring import read_run
 from posttrain.recipes import evaluate_reward, reward_model
 from posttrain.recipes.evaluate_reward import EvaluateReward
 from posttrain.recipes.reward_model import Scoring, run
 from posttrain.rollouts.scorer import load_scorer
+from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.types import Message
 from tests.recipes.folders import holds_a_merged_adapter, model_folder

@@ -11,12 +11,12 @@ from posttrain import algorithms
 from posttrain.algorithms.algorithm import ActorCritic
 from posttrain.algorithms.inputs import TeacherLogprobs, declared
 from posttrain.errors import UserError
-from posttrain.monitoring import read_run
 from posttrain.recipes import online_preference, rl
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.sampler import Sampler
+from posttrain.runs import read_run
 from posttrain.training import checkpoint
 
 

@@ -9,9 +9,9 @@ import torch
 
 from posttrain.algorithms.rae import RAE
 from posttrain.errors import RewardError
-from posttrain.monitoring import read_run
 from posttrain.recipes import rl
 from posttrain.recipes.rl import RL
+from posttrain.runs import read_run
 from posttrain.training import checkpoint
 from posttrain.training.inputs import seat_baselines
 from tests.recipes.folders import model_folder

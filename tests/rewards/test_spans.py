@@ -8,11 +8,11 @@ import pytest
 
 from posttrain.errors import RewardError
 from posttrain.evaluation.accuracy import summarize
-from posttrain.evaluation.heldout import weighed
-from posttrain.monitoring.samples import samples_of
 from posttrain.recipes.score import Scored, ScoreResult
 from posttrain.rewards import Weighted, check_gold, check_reward, from_function, reward_function
-from posttrain.rollouts.measures import rollout_metrics
+from posttrain.rollouts.metrics import rollout_metrics
+from posttrain.session.samples import samples_of
+from posttrain.setup.heldout import weighed
 from posttrain.types import Episode, Group, Message, Score, Span, StopReason, Task, Trajectory, Turn
 from tests.rewards.episodes import episode, parts, scores
 

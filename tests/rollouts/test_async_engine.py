@@ -9,7 +9,7 @@ import time
 import pytest
 
 from posttrain.rollouts.async_engine import AsyncEngine
-from posttrain.runs.interrupt import Stopped
+from posttrain.session.interrupt import Stopped
 from posttrain.types import Request, Sampling
 from tests.rollouts.stepwise import Stepwise
 

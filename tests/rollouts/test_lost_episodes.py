@@ -9,7 +9,7 @@ import pytest
 from posttrain.environments import Environment
 from posttrain.errors import EpisodeError, PosttrainError, UserError
 from posttrain.rollouts.episodes import Lost, opened, play, sample_groups
-from posttrain.rollouts.measures import lost_metrics
+from posttrain.rollouts.metrics import lost_metrics
 from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scripted import ScriptedEngine
 from posttrain.types import Outcome

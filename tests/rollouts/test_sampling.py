@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.errors import TrainingError
-from posttrain.models import wide
+from posttrain.models import rounding
 from posttrain.rollouts.sampling import draw, uniforms
 
 PROBS = [0.05, 0.4, 0.0, 0.3, 0.25]
@@ -68,7 +68,7 @@ def test_drawing_in_blocks_is_drawing(monkeypatch, rows, settings):
     settings = {"temperature": 0.8, **settings}
     whole = draw(logits, torch.linspace(0, 0.99, 7), **settings)
     assert len(set(whole.tokens.tolist())) > 3
-    monkeypatch.setattr(wide, "BLOCK", 11 * rows)
+    monkeypatch.setattr(rounding, "BLOCK", 11 * rows)
     blocks = draw(logits, torch.linspace(0, 0.99, 7), **settings)
     torch.testing.assert_close(tuple(blocks), tuple(whole), rtol=0, atol=0)
 

@@ -11,7 +11,7 @@ from posttrain.algorithms.vapo import VAPO
 from posttrain.data.packing import Example, pack
 from posttrain.errors import TrainingError
 from posttrain.models.critic import OwnCritic, TrunkCritic
-from posttrain.models.plain import Float64
+from posttrain.models.float64_reference import Float64
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy_batch import policy_batch
 from tests.tiny import tiny_llama

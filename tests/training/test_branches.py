@@ -14,7 +14,7 @@ from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
 from posttrain.models.critic import TrunkCritic
-from posttrain.models.plain import Float64
+from posttrain.models.float64_reference import Float64
 from posttrain.models.reference import FrozenCopy
 from posttrain.training.critic import CriticLoss
 from posttrain.training.inputs import columns_of

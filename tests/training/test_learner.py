@@ -8,7 +8,7 @@ import torch
 
 from posttrain.models.critic import CRITICS
 from posttrain.models.lora import add_adapter
-from posttrain.models.lora_options import Lora
+from posttrain.models.lora_config import Lora
 from posttrain.models.reference import FrozenAdapter, FrozenCopy, FrozenModel
 from posttrain.training.learner import REFERENCE, TEACHER
 from posttrain.training.local_learner import LocalLearner

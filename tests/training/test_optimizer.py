@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from posttrain.errors import TrainingError
-from posttrain.models.wide import narrow_
+from posttrain.models.rounding import narrow_
 from posttrain.rollouts.vllm import weight_versions
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama

@@ -8,7 +8,7 @@ import torch
 from posttrain.data.packing import Example, Ranked
 from posttrain.models.heads import RewardModel, with_length_head
 from posttrain.models.lora import add_adapter
-from posttrain.models.lora_options import Lora
+from posttrain.models.lora_config import Lora
 from posttrain.rollouts.scorer import scores_of
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of

@@ -8,7 +8,7 @@ import torch
 from posttrain.data.packing import Example
 from posttrain.errors import CheckpointError
 from posttrain.models.lora import add_lora
-from posttrain.models.wide import narrow_
+from posttrain.models.rounding import narrow_
 from posttrain.training import checkpoint
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.state import ABOUT, MASTERS, OPTIMIZER, Trained

@@ -8,7 +8,7 @@ from statistics import fmean
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.errors import RewardError, UserError
 from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.measures import SOLVED
+from posttrain.rollouts.metrics import SOLVED
 from posttrain.statistics import mean_interval, normal_interval, pass_at_k, wilson_interval
 from posttrain.types import Group, StopReason, Task, Trajectory
 

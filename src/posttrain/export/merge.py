@@ -13,7 +13,7 @@ from posttrain.data.tokenizer import ChatTokenizer
 from posttrain.errors import ModelError, TemplateError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import is_classifier
-from posttrain.models.wide import narrow_
+from posttrain.models.rounding import narrow_
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from posttrain.models.footprint import Shape, empty_network
-from posttrain.models.lora_options import Lora, inside, is_linear, resolve
+from posttrain.models.lora_config import Lora, inside, is_linear, resolve
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from posttrain import fast_paths
 from posttrain.errors import ModelError
+from posttrain.models.masked_attention import LONGEST, WholeRow
 from posttrain.models.scoring import Scoring, attention, attention_backward
-from posttrain.models.whole_rows import LONGEST, WholeRow
 
 NAME = "posttrain"
 

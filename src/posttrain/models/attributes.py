@@ -27,8 +27,8 @@ from posttrain.models.heads import (
 from posttrain.models.language_model import LanguageModel, Packed
 from posttrain.models.load import is_classifier, locate
 from posttrain.models.lora import add_adapter
-from posttrain.models.lora_options import Lora
-from posttrain.models.wide import wide_dtype
+from posttrain.models.lora_config import Lora
+from posttrain.models.rounding import wide_dtype
 
 ABOUT = "reward_attributes"  # what its configuration calls all that is said of them
 GATE = "gate.safetensors"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.models.language_model import LanguageModel, Packed
-from posttrain.models.wide import wide_dtype
+from posttrain.models.rounding import wide_dtype
 
 
 class Critic(Protocol):

@@ -31,8 +31,8 @@ from posttrain.models import lora
 from posttrain.models.blockwise import LEAST, blocks_of, worth_quantizing
 from posttrain.models.load import base_of, locate
 from posttrain.models.logprobs import CHUNK_BYTES
+from posttrain.models.rounding import BLOCK
 from posttrain.models.support import context_of, refuse_no_classifier, refuse_unsupported
-from posttrain.models.wide import BLOCK
 
 
 @dataclass(frozen=True, slots=True)

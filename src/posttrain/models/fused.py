@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
-from posttrain.models.wide import wide_dtype
+from posttrain.models.rounding import wide_dtype
 
 
 def use_lean_forms(network: nn.Module, *, on: bool = True) -> int:

@@ -20,9 +20,9 @@ from posttrain.errors import ModelError
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, refuse_not_finite, without_report
-from posttrain.models.lora_options import Lora
+from posttrain.models.lora_config import Lora
+from posttrain.models.rounding import wide_dtype
 from posttrain.models.support import context_of, refuse_no_classifier, refuse_unsupported
-from posttrain.models.wide import wide_dtype
 
 ROWS = "score"  # what transformers calls the layer of the heads
 ATTRIBUTE = "attribute_"  # what the labels of attribute heads are called in a folder (models/attributes.py)

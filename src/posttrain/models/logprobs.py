@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from posttrain import fast_paths
-from posttrain.models.wide import add_, block_rows, wide_dtype
+from posttrain.models.rounding import add_, block_rows, wide_dtype
 
 CHUNK_BYTES = 128 * 2**20  # of logits in the format of the products: what one product makes
 

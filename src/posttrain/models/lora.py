@@ -14,7 +14,7 @@ from torch import nn
 from posttrain.errors import ModelError, UserError
 from posttrain.models.dropout import keyed_dropout
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.lora_options import Lora, LoraOptions, inside, read_options, resolve
+from posttrain.models.lora_config import Lora, inside, resolve
 
 try:
     import peft
@@ -30,16 +30,9 @@ WEIGHTS = "adapter_model.safetensors"  # and never a pickle
 INSTALL = "adapters need peft; type: pip install 'posttrain[lora]'"
 
 
-def lora_of(options: LoraOptions) -> Lora | None:
-    """The adapter that a recipe's options ask for; None for `--lora-rank 0`. Nothing is loaded.
-
-    Raises:
-        UserError: as `read_options`, or peft is not installed.
-    """
-    found = read_options(options)
-    if found is not None:
-        _peft()
-    return found
+def need_peft() -> None:
+    """Raise `UserError` if peft is not installed."""
+    _peft()
 
 
 def is_adapter(folder: str | Path) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posttrain.models.wide import narrow_, wide_dtype
+from posttrain.models.rounding import narrow_, wide_dtype
 
 
 def merged_weights(network: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from posttrain.models.wide import wide_dtype
+from posttrain.models.rounding import wide_dtype
 
 
 class Scoring(NamedTuple):

@@ -16,17 +16,19 @@ import torch
 from posttrain.errors import UserError
 from posttrain.models.adapter_footprint import AdapterSize, adapter_size
 from posttrain.models.load import locate
-from posttrain.models.lora import is_adapter, lora_of
-from posttrain.models.lora_options import Lora
+from posttrain.models.lora import is_adapter
+from posttrain.models.lora_config import Lora
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.monitoring.memory import available_bytes, peak_gb
 from posttrain.planning import costs
 from posttrain.planning.costs import GB, Phase, Speed, Training
 from posttrain.planning.result import Plan
 from posttrain.planning.speed import measured_speed
 from posttrain.planning.work import Work
+from posttrain.runs.memory import available_bytes, peak_gb
+from posttrain.setup.lora_options import lora_of
+from posttrain.setup.training_options import Settings
 from posttrain.training.load import Load
-from posttrain.training.settings import OPTIMIZERS, Settings, nothing_to_quantize
+from posttrain.training.optimizer import OPTIMIZERS, nothing_to_quantize
 
 
 class Planned(Settings, Protocol):

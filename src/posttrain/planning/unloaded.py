@@ -8,7 +8,7 @@ from typing import Protocol
 from posttrain.data import ChatFormat, load_tokenizer
 from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.load import tokenizer_of
-from posttrain.training.saved import began_from, saved_model
+from posttrain.training.resolve_model import began_from, saved_model
 
 
 class Begins(Protocol):

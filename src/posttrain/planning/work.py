@@ -8,7 +8,7 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.algorithms.inputs import GreedyReward, Input, StateValues
 from posttrain.data.packing import Example, size_of
 from posttrain.models.footprint import Shape
-from posttrain.training.feedback import Feedback, Units
+from posttrain.setup.feedback import Feedback, Units
 from posttrain.training.inputs import sampled_besides
 from posttrain.training.load import Load
 

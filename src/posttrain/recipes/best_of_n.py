@@ -33,17 +33,18 @@ from typing import Any, ClassVar, NamedTuple
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
 from posttrain.errors import RewardError, UserError
-from posttrain.evaluation.heldout import weighed
-from posttrain.monitoring import Progress, jsonl
-from posttrain.monitoring.overoptimization import best_of_n, best_of_n_kl
-from posttrain.monitoring.parts import Parts
+from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.rollouts.episodes import sample_groups
-from posttrain.rollouts.judges import MAY_DIFFER
-from posttrain.rollouts.options import OnlineOptions, SampledOptions, check_sampling
-from posttrain.rollouts.setup import Setup, set_up
+from posttrain.runs import jsonl
+from posttrain.runs.resumable_output import Parts
+from posttrain.session import Progress
+from posttrain.setup.heldout import weighed
+from posttrain.setup.judges import MAY_DIFFER
+from posttrain.setup.sampling import Setup, set_up
+from posttrain.setup.sampling_options import OnlineOptions, SampledOptions, check_sampling
+from posttrain.setup.training_options import at_least
 from posttrain.training import adversarial
-from posttrain.training.saved import saved_model
-from posttrain.training.settings import at_least
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message, StopReason
 
 TOGETHER = 32  # prompts sampled at a time; what was kept of them is all that stays

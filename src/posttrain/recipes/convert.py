@@ -15,7 +15,7 @@ from typing import Any
 from posttrain.data import parse_columns
 from posttrain.data.convert import TARGETS, Target
 from posttrain.errors import DataError, UserError, unknown
-from posttrain.monitoring import jsonl
+from posttrain.runs import jsonl
 
 SHOWN = 3  # of what is left out
 

@@ -26,29 +26,18 @@ from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination, numbers, percent
 from posttrain.evaluation.intervals import pass_at_interval
 from posttrain.models.precision import compute_of
-from posttrain.monitoring import (
-    Estimate,
-    Finding,
-    Progress,
-    RunDirectory,
-    Sample,
-    Severity,
-    Table,
-    Thresholds,
-    announce,
-    machine_line,
-    read_run,
-    write_report,
-)
-from posttrain.monitoring.samples import samples_of
+from posttrain.report import Estimate, Finding, Severity, Table, Thresholds, write_report
 from posttrain.rollouts.episodes import Players, none_left, opened, sample_groups
-from posttrain.rollouts.fitting import fitting
-from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
-from posttrain.rollouts.measures import SOLVED, lost_metrics
-from posttrain.rollouts.options import JudgeOptions
+from posttrain.rollouts.metrics import SOLVED, lost_metrics
 from posttrain.rollouts.policy import Policy, load_policy
-from posttrain.rollouts.setup import refuse_unreadable
-from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
+from posttrain.rollouts.prompt_filter import fitting
+from posttrain.runs import RunDirectory, Sample, machine_line, read_run
+from posttrain.session import Progress, announce
+from posttrain.session.samples import samples_of
+from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
+from posttrain.setup.sampling import refuse_unreadable
+from posttrain.setup.sampling_options import JudgeOptions
+from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Group, Sampling, Task
 
 SAMPLES = 8  # of each task, by default

@@ -26,8 +26,8 @@ from posttrain.export.folder import copy_model, new_folder, refuse_occupied
 from posttrain.export.merge import DTYPES, narrowed, plain_network, save_generation, scores_sequences, stored_dtype
 from posttrain.models.load import base_of, load_model, locate, tokenizer_of
 from posttrain.models.lora import is_adapter
-from posttrain.monitoring.run import read_run
-from posttrain.training.saved import SavedModel, saved_model
+from posttrain.runs.run import read_run
+from posttrain.training.resolve_model import SavedModel, saved_model
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from typing import Any, ClassVar
 from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
 from posttrain.errors import UserError
-from posttrain.monitoring import Progress
-from posttrain.monitoring.markup import printable
-from posttrain.rollouts.fitting import fitting
+from posttrain.report.markup import printable
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.rollouts.policy_seat import PolicySeat
-from posttrain.training.saved import saved_model, spoken_otherwise
+from posttrain.rollouts.prompt_filter import fitting
+from posttrain.session import Progress
+from posttrain.training.resolve_model import saved_model, spoken_otherwise
 from posttrain.types import Completion, Message, Request, Sampling, StopReason, Task
 
 

@@ -21,28 +21,28 @@ from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.data.digests import digests
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.errors import UserError, unknown
-from posttrain.evaluation.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
-from posttrain.monitoring.samples import samples_of
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import judge_parameters
 from posttrain.planning.work import sampled_work, with_pairs
-from posttrain.rollouts.judges import MAY_DIFFER
-from posttrain.rollouts.measures import HEADLINE, lost_metrics, rollout_metrics
-from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
-from posttrain.rollouts.setup import Setup, names_in, read_prompts, set_up
-from posttrain.runs.early_stopping import patience
-from posttrain.runs.result import RunResult
-from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
+from posttrain.session.early_stopping import patience
+from posttrain.session.result import RunResult
+from posttrain.session.samples import samples_of
+from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
+from posttrain.setup.judges import MAY_DIFFER
+from posttrain.setup.sampling import Setup, names_in, read_prompts, set_up
+from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
+from posttrain.setup.training_options import check_settings
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
 from posttrain.training.preference import objective_for
-from posttrain.training.saved import began_from, saved_model
+from posttrain.training.resolve_model import began_from, saved_model
 from posttrain.training.schedule import LearningRate, unreached
-from posttrain.training.settings import check_settings
 
 
 @dataclass(frozen=True)

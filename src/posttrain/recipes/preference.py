@@ -23,22 +23,23 @@ from posttrain.data.packing import Example
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
-from posttrain.monitoring import Progress
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
-from posttrain.rollouts.policy import Policy, trained_policy
-from posttrain.runs.feedback import feedback_training
-from posttrain.runs.result import FeedbackResult, heldout_of
-from posttrain.runs.session import RunOptions, Session, open_session
-from posttrain.training import feedback, pair_options
-from posttrain.training.feedback import Feedback, Units
+from posttrain.rollouts.policy import Policy
+from posttrain.session import Progress
+from posttrain.session.result import FeedbackResult, heldout_of
+from posttrain.session.session import RunOptions, Session, open_session
+from posttrain.setup import feedback, pair_options
+from posttrain.setup.feedback import Feedback, Units, feedback_for
+from posttrain.setup.feedback_session import feedback_training
+from posttrain.setup.pair_options import PairOptions
+from posttrain.setup.policy import trained_policy
+from posttrain.training.cached_reference import Remembered, remember
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
-from posttrain.training.pair_options import PairOptions
 from posttrain.training.pairwise import TOGETHER, needs_column
-from posttrain.training.preference import Objective, feedback_for, may_be_remembered, objective_for
-from posttrain.training.remembered import Remembered, remember
-from posttrain.training.saved import began_from
+from posttrain.training.preference import Objective, may_be_remembered, objective_for
+from posttrain.training.resolve_model import began_from
 
 
 @dataclass(frozen=True)

@@ -37,13 +37,15 @@ from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.evaluation.examination import numbers
 from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
 from posttrain.models.precision import compute_of
-from posttrain.monitoring import Estimate, Progress, RunDirectory, Table, announce, machine_line, write_report
-from posttrain.monitoring.memory import peak_gb
-from posttrain.monitoring.samples import samples_of
+from posttrain.report import Estimate, Table, write_report
 from posttrain.rewards import GymVerifier, NumberVerifier, Tags, Weighted
 from posttrain.rollouts.episodes import Players, sample_groups
-from posttrain.rollouts.measures import SOLVED, rollout_metrics
+from posttrain.rollouts.metrics import SOLVED, rollout_metrics
 from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.runs import RunDirectory, machine_line
+from posttrain.runs.memory import peak_gb
+from posttrain.session import Progress, announce
+from posttrain.session.samples import samples_of
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW

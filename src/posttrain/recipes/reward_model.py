@@ -30,20 +30,20 @@ from posttrain.evaluation.pairs import HOTTEST, ScoredPair, crossfitted_error, f
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
 from posttrain.models.load import tokenizer_of
-from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
-from posttrain.runs.feedback import feedback_training
-from posttrain.runs.result import FeedbackResult, heldout_of
-from posttrain.runs.session import RunOptions, Session, open_session
-from posttrain.training import feedback, pair_options
-from posttrain.training.feedback import RANKINGS, Units
+from posttrain.session.result import FeedbackResult, heldout_of
+from posttrain.session.session import RunOptions, Session, open_session
+from posttrain.setup import feedback, pair_options
+from posttrain.setup.feedback import RANKINGS, Units
+from posttrain.setup.feedback_session import feedback_training
+from posttrain.setup.lora_options import lora_of
+from posttrain.setup.pair_options import ScoreOptions
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
-from posttrain.training.pair_options import ScoreOptions
+from posttrain.training.resolve_model import began_from
 from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
-from posttrain.training.saved import began_from
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,18 @@ from posttrain.data.order import seed_for
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.scored import need_group
 from posttrain.errors import UserError, unknown
-from posttrain.evaluation.heldout import (
+from posttrain.models.critic import CRITICS
+from posttrain.models.precision import compute_of
+from posttrain.models.reference import reference_for
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.unloaded import judge_parameters
+from posttrain.planning.work import sampled_work, text_load, with_algorithm
+from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
+from posttrain.rollouts.sampler import Rolled
+from posttrain.session.result import RunResult
+from posttrain.session.samples import samples_of
+from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.setup.heldout import (
     KL,
     PREFIX,
     HeldOut,
@@ -45,20 +56,10 @@ from posttrain.evaluation.heldout import (
     past_best,
     past_budget,
 )
-from posttrain.models.critic import CRITICS
-from posttrain.models.precision import compute_of
-from posttrain.models.reference import reference_for
-from posttrain.monitoring.samples import samples_of
-from posttrain.planning import Plan, plan_of, unloaded
-from posttrain.planning.unloaded import judge_parameters
-from posttrain.planning.work import sampled_work, text_load, with_algorithm
-from posttrain.rollouts.judges import MAY_DIFFER
-from posttrain.rollouts.measures import HEADLINE, lost_metrics, rollout_metrics
-from posttrain.rollouts.options import COUNTS, OnlineOptions, check_evaluations, check_sampling
-from posttrain.rollouts.sampler import Rolled
-from posttrain.rollouts.setup import Setup, names_in, read_prompts, set_up
-from posttrain.runs.result import RunResult
-from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.setup.judges import MAY_DIFFER
+from posttrain.setup.sampling import Setup, names_in, read_prompts, set_up
+from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
+from posttrain.setup.training_options import check_settings
 from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Context, columns_of
@@ -67,9 +68,8 @@ from posttrain.training.local_learner import Frozen, learner_for
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
-from posttrain.training.saved import began_from, saved_model
+from posttrain.training.resolve_model import began_from, saved_model
 from posttrain.training.schedule import LearningRate, unreached
-from posttrain.training.settings import check_settings
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import find_teacher
 from posttrain.types import Group

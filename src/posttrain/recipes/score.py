@@ -24,15 +24,17 @@ from posttrain.data.messages import tools_column, written
 from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.scored import ScoredEnvironment, of_seat
 from posttrain.errors import UserError
-from posttrain.monitoring import Estimate, Progress, Table, jsonl
-from posttrain.monitoring.markup import printable
-from posttrain.monitoring.run import CONFIG, SAMPLES
+from posttrain.report import Estimate, Table
+from posttrain.report.markup import printable
 from posttrain.rewards import Weighted, apart
-from posttrain.rollouts.judges import JudgeModels, judges_in, rewards_with
-from posttrain.rollouts.options import JudgeOptions, check_reward_models
 from posttrain.rollouts.scorer import load_scorer
-from posttrain.rollouts.setup import names_in, refuse_other_zeros, refuse_unreadable
-from posttrain.training.saved import saved_model
+from posttrain.runs import jsonl
+from posttrain.runs.run import CONFIG, SAMPLES
+from posttrain.session import Progress
+from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
+from posttrain.setup.sampling import names_in, refuse_other_zeros, refuse_unreadable
+from posttrain.setup.sampling_options import JudgeOptions, check_reward_models
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Score
 
 AT_A_TIME = 64  # completions between two steps of the progress bar

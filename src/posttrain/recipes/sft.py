@@ -24,15 +24,16 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.precision import compute_of
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
-from posttrain.rollouts.policy import Policy, trained_policy
-from posttrain.runs.early_stopping import patience
-from posttrain.runs.result import RunResult
-from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.rollouts.policy import Policy
+from posttrain.session.early_stopping import patience
+from posttrain.session.result import RunResult
+from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.setup.policy import trained_policy
+from posttrain.setup.training_options import check_heldout, check_settings
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
-from posttrain.training.saved import began_from
+from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import LearningRate, unreached
-from posttrain.training.settings import check_heldout, check_settings
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Message, Task
 

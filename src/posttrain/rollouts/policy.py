@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import unknown
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, tokenizer_of
-from posttrain.models.lora import add_adapter, lora_of
-from posttrain.models.lora_options import Lora, LoraOptions
+from posttrain.models.lora import add_adapter
+from posttrain.models.lora_config import Lora
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.rollouts.vllm import VLLMEngine
@@ -33,25 +32,6 @@ class Policy:
         """Write a Hugging Face folder (or an adapter's)."""
         self.model.save(folder)
         self.chat.tokenizer.save_pretrained(str(folder))
-
-
-class Trained(LoraOptions, Protocol):
-    """The options of a policy that is trained."""
-
-    @property
-    def precision(self) -> str: ...  # noqa: D102
-    @property
-    def chat_template(self) -> str: ...  # noqa: D102
-    @property
-    def seed(self) -> int: ...  # noqa: D102
-
-
-def trained_policy(options: Trained, where: str, **sampling: Any) -> Policy:
-    """The policy in the folder `where`, as the options say that it is trained; `sampling` as in `load_policy`."""
-    lora, seed = lora_of(options), options.seed
-    return load_policy(
-        where, precision=options.precision, chat_template=options.chat_template, lora=lora, seed=seed, **sampling
-    )
 
 
 def check_engine(engine: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import TrainingError
-from posttrain.models.wide import block_rows
+from posttrain.models.rounding import block_rows
 
 _GAMMA, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

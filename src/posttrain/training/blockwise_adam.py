@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from posttrain.models.blockwise import BLOCK, blocks_of, dequantize, quantize, worth_quantizing
-from posttrain.models.wide import block_rows
+from posttrain.models.rounding import block_rows
 
 MOMENTS = {"exp_avg": True, "exp_avg_sq": False}  # by torch's names; whether one can be below 0
 SCALES = "_scales"

@@ -13,8 +13,7 @@ from posttrain.data.packing import PackedRow
 from posttrain.models.critic import CRITICS, Critic
 from posttrain.models.language_model import LanguageModel
 from posttrain.training.learner import CRITIC, Batch, Parts, Share
-from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.settings import OPTIMIZERS
+from posttrain.training.optimizer import OPTIMIZERS, MasterAdamW
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, FrozenModel
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Parts
-from posttrain.training.means import Means
+from posttrain.training.metric_means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
 from posttrain.training.state import Trained

@@ -9,16 +9,28 @@ import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from posttrain.errors import CheckpointError, TrainingError, UserError
+from posttrain.models.blockwise import LEAST
 from posttrain.models.host_memory import HEAP, keep_freed_memory
-from posttrain.models.wide import add_, narrow_
+from posttrain.models.rounding import add_, narrow_
 from posttrain.training.blockwise_adam import BlockwiseAdamW
-from posttrain.training.settings import OPTIMIZERS, nothing_to_quantize
+
+OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})
+"""Bits of each of Adam's moments, by the name of the optimiser."""
+
+
+def nothing_to_quantize(optim: str) -> str:
+    """The error message if no trained matrix is large enough for 8 bits."""
+    return (
+        f"--optim {optim} would change nothing: it keeps moments of trained matrices with {LEAST:,} numbers or more "
+        "in 8 bits, the input embedding's left out, and there are none; leave it out"
+    )
 
 
 class Optimized(Protocol):

@@ -18,7 +18,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import token_divergence, token_logprobs
 from posttrain.objectives import reduce
 from posttrain.training.learner import POLICY, Batch, Column, Parts, Share, Whole
-from posttrain.training.responses import responses_of
+from posttrain.training.sequence_logprobs import responses_of
 
 TOGETHER = len(Pair._fields)
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data.packing import Example, Judged, Pair
-from posttrain.training.feedback import JUDGEMENTS, PAIRS, Feedback
 from posttrain.training.learner import REFERENCE, Batch, Column, Learner, Loss
 from posttrain.training.pairwise import TOGETHER, PairwiseLoss, needs_column, pairwise_batch
 from posttrain.training.unpaired import UnpairedLoss, divergence_of, unpaired_batch, unpaired_measures
@@ -90,14 +89,8 @@ class OfResponses:
         return self.learner.logprobs(examples, REFERENCE)
 
 
-_FEEDBACK: Mapping[str, Feedback[Any, Any]] = MappingProxyType({"pair": PAIRS, "response": JUDGEMENTS})
 _OBJECTIVES: Mapping[str, Callable[..., Objective]] = MappingProxyType({"pair": OfPairs, "response": OfResponses})
 """By the unit that an algorithm declares."""
-
-
-def feedback_for(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> Feedback[Any, Any]:
-    """The kind of feedback that an algorithm is trained on."""
-    return _FEEDBACK[algorithm.unit]
 
 
 def objective_for(

@@ -17,7 +17,7 @@ from posttrain.models.heads import RewardModel
 from posttrain.objectives.debias import centring, length_apart, overlap
 from posttrain.objectives.pairwise import bradley_terry, wins
 from posttrain.training.learner import POLICY, Batch, Learner, Parts, Share
-from posttrain.training.means import Means
+from posttrain.training.metric_means import Means
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from posttrain.models.footprint import Shape, read_shape
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.reference import FrozenModel
-from posttrain.training.saved import saved_model
+from posttrain.training.resolve_model import saved_model
 
 
 @dataclass(frozen=True)

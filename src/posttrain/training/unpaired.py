@@ -18,8 +18,8 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import reduce
 from posttrain.objectives.pairwise import wins
 from posttrain.training.learner import POLICY, Batch, Column, Learner, Parts, Share
-from posttrain.training.means import Means
-from posttrain.training.responses import responses_of
+from posttrain.training.metric_means import Means
+from posttrain.training.sequence_logprobs import responses_of
 
 
 @dataclass(frozen=True)

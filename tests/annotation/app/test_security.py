@@ -6,9 +6,9 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from posttrain.annotation.app import create_app, guard
-from posttrain.annotation.app.guard import Limit
-from posttrain.annotation.app.visitor import COOKIE
+from posttrain.annotation.app import create_app, security
+from posttrain.annotation.app.security import Limit
+from posttrain.annotation.app.session import COOKIE
 from posttrain.annotation.store import people
 from posttrain.annotation.store.tables import Judgement, Project
 from tests.annotation.app.browsing import JSON, Browser, office
@@ -111,11 +111,11 @@ def test_a_script_in_a_prompt_or_completion_is_text(store):
 
 def test_a_body_that_is_too_large_is_refused_unread(desk, store):
     _, ann, _, path, form = desk
-    large = "x" * (guard.LARGEST + 1)
+    large = "x" * (security.LARGEST + 1)
     assert ann.post(path, JSON, **form | {"answer": large}).status_code == 413
 
     def pieces():  # without a content-length
-        for _ in range(guard.LARGEST // 1024 + 2):
+        for _ in range(security.LARGEST // 1024 + 2):
             yield b"x" * 1024
 
     assert (
@@ -209,7 +209,7 @@ def test_a_limit_forgets(monkeypatch):
 def test_addresses_that_never_come_back_are_forgotten(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(guard, "SWEPT", 10)
+    monkeypatch.setattr(security, "SWEPT", 10)
     limit = Limit(1, 60)
     for n in range(100):
         clock[0] = 10.0 * n
@@ -323,7 +323,7 @@ def test_every_answer_has_the_headers(desk):
     _, ann, *_ = desk
     for path in ("/", "/nothing", "/static/style.css", "/login"):
         found = ann.get(path)
-        assert all(found.headers[name] == value for name, value in guard.HEADERS.items()), path
+        assert all(found.headers[name] == value for name, value in security.HEADERS.items()), path
 
 
 def test_a_manager_of_nothing_sees_no_project_of_others_as_their_work(store):

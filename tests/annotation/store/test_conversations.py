@@ -3,13 +3,13 @@
 import pytest
 from sqlalchemy import select
 
-from posttrain.annotation.kinds import NoAnswer
-from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import conversations, exports, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.projects import NewItem
 from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Turn, User
+from posttrain.annotation.task_kinds import NoAnswer
+from posttrain.annotation.training_rows import LESSONS
 from tests.annotation.worlds import add_project, add_user
 
 SYSTEM = {"role": "system", "content": "Be brief."}

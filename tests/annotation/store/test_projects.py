@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy import func, select
 
-from posttrain.annotation.kinds import NoAnswer, instructions
 from posttrain.annotation.store import projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Item
+from posttrain.annotation.task_kinds import NoAnswer, instructions
 from tests.annotation.worlds import add_project, add_user, item
 
 

@@ -3,12 +3,12 @@
 import pytest
 from sqlalchemy import select
 
-from posttrain.annotation.kinds import KINDS, NoAnswer
-from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import exports, projects, rulings, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Event, Item, User
+from posttrain.annotation.task_kinds import KINDS, NoAnswer
+from posttrain.annotation.training_rows import LESSONS
 from tests.annotation.worlds import add_project, add_user, item
 
 STEPS = [("one\ntwo\nthree", "", {})]

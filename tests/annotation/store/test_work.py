@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import func, select
 
-from posttrain.annotation.kinds import NoAnswer
 from posttrain.annotation.store import exports, projects, work
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import statistics_of
 from posttrain.annotation.store.tables import Assignment, Event, Item, Judgement, Member, User
+from posttrain.annotation.task_kinds import NoAnswer
 from tests.annotation.worlds import add_project, add_user, item
 
 ORDER = {"ranking": [[0], [1], [2]], "failed": []}

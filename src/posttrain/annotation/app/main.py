@@ -16,16 +16,16 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
-from posttrain.annotation.app import entrance, judging, managing, talking
-from posttrain.annotation.app.guard import Forbidden, Guard, Limit, TooOften
+from posttrain.annotation.app import admin, auth, conversations, tasks
+from posttrain.annotation.app.chat_worker import Partner, Speak
 from posttrain.annotation.app.markdown import rendered
-from posttrain.annotation.app.partner import Partner, Speak
-from posttrain.annotation.app.visitor import Desk, LoggedOut
-from posttrain.annotation.kinds import NoAnswer
+from posttrain.annotation.app.security import Forbidden, Guard, Limit, TooOften
+from posttrain.annotation.app.session import Desk, LoggedOut
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import StatisticsCache
 from posttrain.annotation.store.work import Changed
+from posttrain.annotation.task_kinds import NoAnswer
 
 HERE = Path(str(files("posttrain.annotation.app")))
 
@@ -77,7 +77,7 @@ def create_app(
         store, templates, url=url, https=https, failures=failures, writes=writes, statistics=statistics, partner=partner
     )
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
-    for part in (entrance, judging, talking, managing):
+    for part in (auth, tasks, conversations, admin):
         app.include_router(part.router)
     _answer_errors(app)
     app.add_middleware(Guard, hosts=hosts)

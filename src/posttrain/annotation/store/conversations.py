@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS, Answer, NoAnswer, storable
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Project, Turn, now
 from posttrain.annotation.store.work import Changed, choices, finish, take_up
+from posttrain.annotation.task_kinds import KINDS, Answer, NoAnswer, storable
 
 LONGEST = 10_000  # letters of a message
 MOST = 50  # turns of a conversation

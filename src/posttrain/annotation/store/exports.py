@@ -6,11 +6,11 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS, Answer
-from posttrain.annotation.lessons import Choice, Told
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.projects import rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Project, Ruling
+from posttrain.annotation.task_kinds import KINDS, Answer
+from posttrain.annotation.training_rows import Choice, Told
 from posttrain.types import Ranking
 
 

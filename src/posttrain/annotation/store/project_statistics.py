@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session as Connection
 
 from posttrain.annotation import agreement
 from posttrain.annotation.item_shares import ItemShares, majority_shares, verdict_shares
-from posttrain.annotation.kinds import KINDS, Answer, Kind
 from posttrain.annotation.store.database import Store
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Project, Ruling, User
+from posttrain.annotation.task_kinds import KINDS, Answer, Kind
 from posttrain.types import Ranking
 
 FREE = 0.01  # seconds of processor time that a reading may take each time

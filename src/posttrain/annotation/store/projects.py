@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS, NoAnswer, Question, instructions, storable
 from posttrain.annotation.store.database import record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Completion, Item, Member, Project, User
+from posttrain.annotation.task_kinds import KINDS, NoAnswer, Question, instructions, storable
 
 MOST_ANNOTATORS = 100
 

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS
 from posttrain.annotation.store import exports
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import Dispute
 from posttrain.annotation.store.tables import Item, Project, Ruling, User
 from posttrain.annotation.store.work import Changed, asked
+from posttrain.annotation.task_kinds import KINDS
 
 
 def decidable(project: Project) -> bool:

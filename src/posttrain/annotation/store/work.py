@@ -13,11 +13,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session as Connection
 
-from posttrain.annotation.kinds import KINDS, Answer, Question
 from posttrain.annotation.store.database import one_by_one, record
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.projects import attributes_of, rules_of
 from posttrain.annotation.store.tables import Assignment, Item, Judgement, Member, Project, Turn, User
+from posttrain.annotation.task_kinds import KINDS, Answer, Question
 
 APART = 5  # items at least between the first and the second time
 HELD = timedelta(hours=12)  # how long an item waits for whoever it was given to, if others have nothing else to do

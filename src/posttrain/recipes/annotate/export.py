@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.annotation.aggregation import METHODS
-from posttrain.annotation.lessons import LESSONS
 from posttrain.annotation.store import exports, projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.tables import Project
+from posttrain.annotation.training_rows import LESSONS
 from posttrain.errors import UserError, unknown
-from posttrain.monitoring import jsonl
 from posttrain.recipes.annotate.forms import Export
+from posttrain.runs import jsonl
 
 
 @dataclass(frozen=True)

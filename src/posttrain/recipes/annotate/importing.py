@@ -24,23 +24,23 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from posttrain.annotation.asking import choose, worth
-from posttrain.annotation.kinds import KINDS, NoAnswer
+from posttrain.annotation.acquisition import choose, worth
 from posttrain.annotation.store import projects
 from posttrain.annotation.store.database import open_store
 from posttrain.annotation.store.projects import NewItem
+from posttrain.annotation.task_kinds import KINDS, NoAnswer
 from posttrain.data import load_tasks, parse_columns, read_rows, seed_for
 from posttrain.data.rows import map_columns
 from posttrain.errors import UserError
+from posttrain.evaluation.policy_kl import kl_from, refuse_incomparable
 from posttrain.models.load import load_model
-from posttrain.monitoring import Progress
-from posttrain.recipes.annotate.choosing import MOVED, RANDOM, check_choice, scores
+from posttrain.recipes.annotate.active_selection import MOVED, RANDOM, check_choice, scores
 from posttrain.recipes.annotate.forms import Import
-from posttrain.recipes.annotate.given import item_of, spoken
-from posttrain.rollouts.fitting import fitting
-from posttrain.rollouts.moved import kl_from, refuse_incomparable
+from posttrain.recipes.annotate.item_rows import item_of, spoken
 from posttrain.rollouts.policy import load_policy
-from posttrain.training.saved import SavedModel, saved_model
+from posttrain.rollouts.prompt_filter import fitting
+from posttrain.session import Progress
+from posttrain.training.resolve_model import SavedModel, saved_model
 from posttrain.types import Request, Sampling, Task
 
 

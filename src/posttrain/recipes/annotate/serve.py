@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from posttrain.annotation.app import create_app
-from posttrain.annotation.app.partner import Speak
+from posttrain.annotation.app.chat_worker import Speak
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError
@@ -30,7 +30,7 @@ from posttrain.recipes.annotate.forms import Serve
 from posttrain.recipes.annotate.http_timeouts import TimedProtocol
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.two_replies import Asked, Reply, Talker, TwoReplies
-from posttrain.training.saved import saved_model
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling
 
 

@@ -29,9 +29,9 @@ from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of
 from posttrain.recipes.data_show.items import Item, columns_say, demonstration_item, feedback_item, task_item
 from posttrain.recipes.data_show.result import DataShowResult, Dropped, HeldOutRows, Shown, too_long
-from posttrain.training.feedback import JUDGEMENTS, PAIRS, Feedback
-from posttrain.training.saved import saved_model
-from posttrain.training.settings import at_least
+from posttrain.setup.feedback import JUDGEMENTS, PAIRS, Feedback
+from posttrain.setup.training_options import at_least
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import Task
 
 LAYOUTS = ("sft", "preference", "judgements", "rl")

@@ -7,7 +7,7 @@ from posttrain.data import ChatFormat, Row
 from posttrain.data.layouts import layout_of
 from posttrain.data.packing import Example, size_of
 from posttrain.recipes.data_show.result import TokenSequence
-from posttrain.training.feedback import PAIRS, Feedback
+from posttrain.setup.feedback import PAIRS, Feedback
 from posttrain.types import Message, Task
 
 

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from posttrain.data import ChatFormat
-from posttrain.monitoring.markup import printable
-from posttrain.monitoring.masked_text import histogram_lines, in_colour, masked_lines
+from posttrain.report.markup import printable
+from posttrain.report.masked_text import histogram_lines, in_colour, masked_lines
 
 BINS = 10  # of the histogram, at most
 ANSWER = 200  # characters of a task's answer

@@ -24,12 +24,13 @@ from posttrain.evaluation.pairs import ScoredPair, accuracy, measures, scored_pa
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import locate
 from posttrain.models.precision import compute_of
-from posttrain.monitoring import Progress, RunDirectory, Sample, announce, machine_line
-from posttrain.recipes.evaluate_reward.found import EvaluateRewardResult, Judged
-from posttrain.recipes.evaluate_reward.page import write_page
+from posttrain.recipes.evaluate_reward.report import write_page
+from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, Judged
 from posttrain.rollouts.scorer import Scorer, load_scorer
+from posttrain.runs import RunDirectory, Sample, machine_line
+from posttrain.session import Progress, announce
+from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
 from posttrain.training.reward import sequences_of
-from posttrain.training.saved import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Preference
 
 AT_A_TIME = 64  # prompts between two steps of the progress bar

@@ -22,21 +22,21 @@ from posttrain.errors import UserError
 from posttrain.models.attributes import load_attributes
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import tokenizer_of
-from posttrain.models.lora import lora_of
 from posttrain.models.precision import compute_of, default_device, dtype_of
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
-from posttrain.recipes.reward_attributes.asked import Attributes, of_these, read, units_of, weights_of
-from posttrain.recipes.reward_attributes.mixing import Parts, judge, mix
-from posttrain.runs.early_stopping import patience
-from posttrain.runs.result import RunResult, heldout_of
-from posttrain.runs.session import Evaluations, RunOptions, Session, Training, open_session
-from posttrain.training import feedback, pair_options
+from posttrain.recipes.reward_attributes.data import Attributes, of_these, read, units_of, weights_of
+from posttrain.recipes.reward_attributes.gating import Parts, judge, mix
+from posttrain.session.early_stopping import patience
+from posttrain.session.result import RunResult, heldout_of
+from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.setup import feedback, pair_options
+from posttrain.setup.feedback import RANKINGS, RATINGS, Sides, Units
+from posttrain.setup.lora_options import lora_of
 from posttrain.training.attributes import RatingLoss, rated_batch
-from posttrain.training.feedback import RANKINGS, RATINGS, Sides, Units
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import learner_for
-from posttrain.training.saved import began_from
+from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import LearningRate
 from posttrain.types import Preference
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError, UserError
-from posttrain.monitoring import Progress
 from posttrain.recipes.verify.arrivals import arrivals
 from posttrain.recipes.verify.episodes import lost_episodes, trained_once
 from posttrain.recipes.verify.failures import failures
@@ -27,6 +26,7 @@ from posttrain.recipes.verify.resume import resume
 from posttrain.recipes.verify.subject import Subject
 from posttrain.recipes.verify.updates import weight_update
 from posttrain.rollouts.policy import load_policy
+from posttrain.session import Progress
 
 __all__ = ["ITEMS", "Item", "Verify", "run"]
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from posttrain import fast_paths
 from posttrain.data.packing import Example
+from posttrain.models.float64_reference import exact_gradient, float64_copy, padded_logprobs
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.plain import exact_gradient, float64_copy, padded_logprobs
 from posttrain.recipes.verify.bounds import EXACT_GRADIENT, GRADIENT, LOGPROB, ROUNDED_GRADIENT
 from posttrain.recipes.verify.item import Item, within
 from posttrain.recipes.verify.logprobs import format_name, packed_logprobs

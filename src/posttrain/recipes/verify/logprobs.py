@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from posttrain.data.packing import pack
+from posttrain.models.float64_reference import exact_logits, float64_copy
 from posttrain.models.language_model import LanguageModel
-from posttrain.models.plain import exact_logits, float64_copy
 from posttrain.models.reference import AdapterOff
 from posttrain.recipes.verify.bounds import LOGPROB
 from posttrain.recipes.verify.item import Item, within

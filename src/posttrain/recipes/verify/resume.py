@@ -18,11 +18,11 @@ import torch
 
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError
-from posttrain.models.probe import probe
-from posttrain.monitoring.run import METRICS
+from posttrain.models.throughput_probe import probe
 from posttrain.recipes.verify.item import Item, violations
 from posttrain.recipes.verify.logprobs import format_name
 from posttrain.recipes.verify.subject import QUESTIONS, Subject
+from posttrain.runs.run import METRICS
 
 REWARD = "def varied(completion):\n    return float(len(completion) % 3)\n"  # random words do not solve anything
 SAVE_EVERY = 2

@@ -1,0 +1,148 @@
+"""The session of a request, and its form data."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import Depends, Path
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.templating import Jinja2Templates
+
+from posttrain.annotation.app.chat_worker import Partner
+from posttrain.annotation.app.security import Limit, from_here, same_token
+from posttrain.annotation.store import people
+from posttrain.annotation.store.database import Store
+from posttrain.annotation.store.project_statistics import StatisticsCache
+from posttrain.annotation.store.tables import User
+from posttrain.annotation.task_kinds import Answer, NoAnswer, storable
+
+COOKIE = "posttrain_session"
+
+
+class LoggedOut(Exception):
+    """Nobody is logged in."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What all pages share."""
+
+    store: Store
+    templates: Jinja2Templates
+    url: str
+    """Where browsers find these pages, without a slash at the end; invitations begin with it."""
+    https: bool
+    failures: Limit
+    """Wrong passwords and unknown invitations, by address."""
+    writes: Limit
+    """By user."""
+    statistics: StatisticsCache
+    """Of every project, for managers."""
+    partner: Partner | None = None
+    """Who replies in conversations."""
+
+    def page(self, request: Request, template: str, *, code: int = 200, **values: Any) -> Response:
+        """A page; templates escape whatever is put into them."""
+        values.setdefault("visitor", None)
+        return self.templates.TemplateResponse(request, template, {"code": code, **values}, status_code=code)
+
+    def on(self, request: Request, path: str, **kept: Any) -> Response:
+        """What was sent is kept, and `path` comes next: for a script, or for a browser without one."""
+        if "application/json" in request.headers.get("accept", ""):
+            return JSONResponse(kept | {"next": path})
+        return RedirectResponse(path, 303)
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Somebody who is logged in."""
+
+    user: User
+    csrf: str
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk of the application that was asked."""
+    return request.app.state.desk
+
+
+def visitor_of(request: Request) -> Visitor:
+    """Who is logged in; raises `LoggedOut` if nobody is."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie:
+        with desk_of(request).store.read() as connection:
+            found = people.session(connection, cookie)
+            if found is not None:
+                user = found.user
+                connection.expunge_all()
+                return Visitor(user, found.csrf)
+    raise LoggedOut
+
+
+def manager_of(request: Request) -> Visitor:
+    """A manager who is logged in; for anybody else there is nothing here."""
+    visitor = visitor_of(request)
+    if visitor.user.role != "manager":
+        raise LookupError("manage")
+    return visitor
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form from one of our own pages, each once; files are left out."""
+    from_here(request, desk_of(request).url)
+    async with request.form(max_files=0, max_fields=1000) as form:
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+    for value in fields.values():
+        storable(value)
+    return fields
+
+
+Asked = Annotated[Desk, Depends(desk_of)]
+Form = Annotated[dict[str, str], Depends(form_of)]
+Somebody = Annotated[Visitor, Depends(visitor_of)]
+Manager = Annotated[Visitor, Depends(manager_of)]
+Number = Annotated[int, Path(ge=1, lt=2**31)]
+
+
+def allowed(desk: Desk, visitor: Visitor, form: dict[str, str]) -> None:
+    """Raise unless somebody may write: the form is from their own page, and they do not write too often."""
+    same_token(visitor.csrf, form.get("csrf", ""))
+    desk.writes.check(str(visitor.user.id))
+    desk.writes.count(str(visitor.user.id))
+
+
+class Doing(NamedTuple):
+    """What the form of a page of work is for."""
+
+    kind: str  # of what is filled in
+    action: str  # the path that it is sent to
+    version: int  # how much the page knows of
+    said: Answer | None  # what was said before, to be changed
+    button: str
+    here: str  # the page's own path
+    back: str = ""  # where what was said last can be changed
+    skip: str = ""  # the path by which it is left to others
+    new: bool = False  # whether they are new to this, and read the instructions first
+
+
+class Sent(NamedTuple):
+    """What a page of work sends."""
+
+    answer: dict[str, Any]  # what its script made of the form; empty where no script runs
+    sending: str  # a name for this sending
+    version: int  # how much the page knew of
+    seconds: float
+
+
+def sent_by(form: dict[str, str]) -> Sent:
+    """Read it; raises `NoAnswer` for what no page of ours sends."""
+    try:
+        version, seconds = int(form.get("version", "0")), float(form.get("seconds", "0"))
+        answer = json.loads(form["answer"]) if form.get("answer") else {}
+    except (ValueError, RecursionError) as problem:
+        raise NoAnswer("that is not what this page sends") from problem
+    sending = form.get("sending", "")
+    if not isinstance(answer, dict) or not 8 <= len(sending) <= 64:
+        raise NoAnswer("that is not what this page sends")
+    return Sent(answer, sending, version, seconds if 0 <= seconds < 1e6 else 0.0)

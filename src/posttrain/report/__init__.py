@@ -1,0 +1,16 @@
+"""Reports: verdicts, charts, and the HTML page of a run."""
+
+from posttrain.report.finding import Finding, Severity, Thresholds
+from posttrain.report.run_report import Estimate, Table, compare_report, write_report
+from posttrain.report.verdict import verdict
+
+__all__ = [
+    "Estimate",
+    "Finding",
+    "Severity",
+    "Table",
+    "Thresholds",
+    "compare_report",
+    "verdict",
+    "write_report",
+]

@@ -1,0 +1,40 @@
+"""Verdicts: findings from a run's metrics.
+
+A run can look alive and learn nothing, or earn more reward and get worse. Each check here is one such story that people
+of the field tell; its threshold and the reason for it are in `Thresholds`, and nowhere else.
+"""
+
+from posttrain.report.checks import CHECKS
+from posttrain.report.curves import Curves, Rows
+from posttrain.report.finding import Finding, Severity, Thresholds
+
+
+def verdict(rows: Rows, thresholds: Thresholds | None = None) -> list[Finding]:
+    """What is to be said about a run, the worst first; never empty.
+
+    Args:
+        rows: one mapping of metrics a step, in order, as in `metrics.jsonl`. Metrics that are absent are not judged.
+        thresholds: others than the house's.
+
+    Example:
+        >>> rows = [{"step": n, "groups/zero_advantage": 0.95, "accuracy": 0.0} for n in range(1, 21)]
+        >>> print(verdict(rows)[0].title)
+        The run is dead: almost no group teaches anything
+    """
+    limits = thresholds or Thresholds()
+    run = Curves(rows, limits)
+    steps = sum(row.get("step") != 0 for row in rows)  # the row of step 0 is of the policy before training
+    short = steps < limits.min_steps
+    found = [finding for check in CHECKS if (finding := check(run, limits)) is not None]
+    if short:
+        found.append(
+            Finding(Severity.NOTE, "Too short to judge", f"{_steps(steps)}; {limits.min_steps} would say more")
+        )
+    elif all(finding.severity in (Severity.NOTE, Severity.GOOD) for finding in found):
+        found.append(Finding(Severity.GOOD, "Nothing looks wrong", f"{_steps(steps)}; no check found anything"))
+    order = list(Severity)
+    return sorted(found, key=lambda finding: order.index(finding.severity))
+
+
+def _steps(number: int) -> str:
+    return f"{number} step" if number == 1 else f"{number} steps"

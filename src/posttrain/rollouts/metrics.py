@@ -1,0 +1,96 @@
+"""Rollout metrics."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+
+from posttrain.rollouts.hacking_signals import signals
+from posttrain.types import Group, Score, StopReason
+
+HEADLINE = {"reward": "reward/mean", "accuracy": "accuracy"}  # metric names: terminal to log
+SOLVED = 1.0  # an outcome's score when the task is solved
+
+
+def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
+    """Rewards in all and by name, outcome, lengths and repetition of scored groups.
+
+    `accuracy` is the share of completions whose `outcome` is 1, `unparsed` the share in which no answer was found;
+    neither exists without an outcome reward, such as with a function that gave a score outside 0 to 1.
+    `length/truncated` is the share of completions cut off before a stop token, `reward/length_correlation` Pearson's
+    correlation of reward and length within groups. Lengths are in tokens.
+    Each reward is measured over the completions that it applies to; `lost` is the share of those that no optimised one
+    applies to, where there are any.
+    """
+    rewards = [reward for group in groups for reward in group.rewards if not math.isnan(reward)]
+    scores = [part for group in groups for part in group.scores]
+    trajectories = [t for group in groups for t in group.trajectories]
+    lengths = [len(t.logprobs) for t in trajectories]
+    return {
+        **({"reward/mean": fmean(rewards), "reward/std": pstdev(rewards)} if rewards else {}),
+        **_by_seat(groups),
+        **({"lost": 1 - len(rewards) / len(scores)} if len(rewards) < len(scores) else {}),
+        **{f"reward/{name}": fmean(values) for name in scores[0] if (values := _values(scores, name))},
+        **(_solved(scores, outcome) if outcome else {}),
+        "length/mean": fmean(lengths),
+        "length/max": max(lengths),
+        "length/truncated": fmean(t.stop_reason is not StopReason.STOP for t in trajectories),
+        "repetition": fmean(_repetition([i for turn in t.turns for i in turn.token_ids]) for t in trajectories),
+        "tokens": sum(lengths),
+        **signals(groups),
+        **episode_metrics(groups),
+    }
+
+
+def _by_seat(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean reward of each seat, if several are trained: in a zero-sum game their common mean is constant."""
+    seats = dict.fromkeys(seat for group in groups for seat in group.seat_names)
+    earned = {
+        seat: [
+            r for g in groups for s, r in zip(g.seat_names, g.rewards, strict=True) if s == seat and not math.isnan(r)
+        ]
+        for seat in seats
+    }
+    return (
+        {f"seats/{seat}/reward": fmean(values) for seat, values in earned.items() if values} if len(seats) > 1 else {}
+    )
+
+
+def episode_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Metrics of multi-turn episodes: the number of policy turns, and means of the environment's metrics.
+
+    A measure is averaged over the episodes that have it. Nothing, where all episodes have one turn and no measures.
+    """
+    rows = [(t, m) for group in groups for t, m in zip(group.trajectories, _measured(group), strict=True)]
+    found = {"turns": fmean(len(t.turns) for t, _ in rows)} if any(len(t.turns) > 1 for t, _ in rows) else {}
+    names = dict.fromkeys(name for _, measured in rows for name in measured)
+    return found | {f"environment/{name}": fmean(m[name] for _, m in rows if name in m) for name in names}
+
+
+def lost_metrics(lost: Mapping[str, int]) -> dict[str, float]:
+    """How many episodes failed, in all and by the type of the error; nothing where none did."""
+    by_cause = {f"episodes/lost/{cause}": count for cause, count in sorted(lost.items())}
+    return {"episodes/lost": sum(lost.values()), **by_cause} if by_cause else {}
+
+
+def _measured(group: Group) -> Sequence[Mapping[str, float]]:
+    return group.metrics or [{}] * len(group.trajectories)
+
+
+def _solved(scores: Sequence[Mapping[str, Score]], outcome: str) -> dict[str, float]:
+    judged = [part[outcome] for part in scores if part[outcome].applicable]
+    if not judged:
+        return {}
+    return {
+        "accuracy": fmean(score.total >= SOLVED for score in judged),
+        "unparsed": fmean(score.unparsed for score in judged),
+    }
+
+
+def _values(scores: Sequence[Mapping[str, Score]], name: str) -> list[float]:
+    return [part[name].total for part in scores if part[name].applicable]
+
+
+def _repetition(token_ids: Sequence[int], n: int = 4) -> float:
+    """The share of n-grams that stood before in the same completion; 0 where there are fewer than two."""
+    grams = [tuple(token_ids[i : i + n]) for i in range(len(token_ids) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if len(grams) > 1 else 0.0

@@ -1,0 +1,269 @@
+"""The directory that a training or evaluating command writes.
+
+    runs/rl-2026-01-31-1/
+      config.toml           the whole configuration: `posttrain rl --config runs/rl-2026-01-31-1/config.toml` repeats it
+      environment.json      versions, hardware, git commit, seeds; one more entry for each time it was resumed
+      metrics.jsonl         one row a step
+      samples.jsonl         prompts, completions, rewards by name
+      heldout.jsonl         the same of held-out prompts, in runs that evaluate
+      timeouts.jsonl        answers on which a verifier's time limit decided, by digest; only if there are any
+      events.out.tfevents.* the metrics for TensorBoard
+      checkpoints/
+      report.html
+
+A run that is killed loses nothing that was logged. Resumed from step n, its rows after n are cut off and written again,
+so that its files equal those of a run that was never interrupted.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from posttrain.errors import UserError
+from posttrain.runs import config_file, jsonl
+from posttrain.runs.environment import describe_environment
+from posttrain.runs.events import EventFile
+from posttrain.runs.run import (
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    HELDOUT,
+    METRICS,
+    REPORT,
+    SAMPLES,
+    Run,
+    Sample,
+    read_run,
+)
+
+_LOCK = ".lock"
+
+
+class RunDirectory:
+    """A run directory that is being written, by one process at a time; also a context manager that closes it."""
+
+    def __init__(self, path: Path, environment: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> None:
+        """Open the directory for writing; use `create` or `resume`.
+
+        `environment` is what was written of this start in environment.json, `before` what was of the last one.
+        """
+        self.path = path
+        self.environment, self.before = environment, before or {}
+        self._lock = _lock(path)
+        self._open(sys.maxsize)  # all rows, but not a torn last line, which must not be written on to
+        self._events = EventFile(path)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | None,
+        command: str,
+        config: Mapping[str, Any],
+        *,
+        environment: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Start a run.
+
+        Args:
+            path: where; None for `runs/COMMAND-DATE-N`, N the first that is free. It may exist if it is empty.
+            command: which one runs, such as `rl`.
+            config: all of its options, resolved.
+            environment: what only the caller knows of the machine, such as the device and number format in use.
+
+        Raises:
+            UserError: the directory exists and is not empty, or cannot be made.
+        """
+        toml = f"# To repeat: posttrain {command} --config <this file>\n{config_file.dumps(config)}"
+        path = _new_directory(path, command)
+        about = {"command": command} | describe_environment(config) | dict(environment or {}) | {"resumed": []}
+        try:
+            with jsonl.naming(path):
+                (path / CONFIG).write_text(toml, encoding="utf-8")
+                _write_environment(path, about)
+                return cls(path, about)
+        except OSError:  # a full disk; the same command shall find the directory as it was
+            for written in path.iterdir():
+                written.unlink()
+            raise
+
+    @classmethod
+    def resume(
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        *,
+        command: str = "",
+        may_differ: Collection[str] = (),
+        environment: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Go on with a run. Load its checkpoint, then call `rewind` with the checkpoint's step.
+
+        Args:
+            path: the run's directory.
+            config: all of the command's options, resolved, as they are now.
+            command: which one goes on, where it may have another name now than when the run began.
+            may_differ: options that change nothing of the steps already done, such as how many there shall be.
+            environment: as in `create`.
+
+        Raises:
+            UserError: there is no run there, another process writes it, or its configuration was another one.
+        """
+        run = read_run(path)
+        changes = config_file.differences(run.config, config, ignore=may_differ)
+        if changes:
+            raise UserError(
+                f"{path} was started with another configuration: {'; '.join(changes)}; "
+                "resume with the options it was started with, or start a new run"
+            )
+        starts = run.environment.get("resumed", [])
+        about = describe_environment(config) | dict(environment or {})
+        directory = cls(path, about, before=(starts or [run.environment])[-1])
+        command = command or run.command
+        if command != run.command or config_file.differences(run.config, config):
+            _replace(
+                path / CONFIG, f"# To repeat: posttrain {command} --config <this file>\n{config_file.dumps(config)}"
+            )
+        _write_environment(path, run.environment | {"command": command, "resumed": [*starts, about]})
+        return directory
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints, which need not exist yet."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def report(self) -> Path:
+        """Where the report goes."""
+        return self.path / REPORT
+
+    def rewind(self, step: int) -> None:
+        """Drop what was logged after `step`, the step of the checkpoint that training goes on from.
+
+        Rows of `step` itself stay. Without a checkpoint, -1 drops everything.
+        """
+        self._metrics.close()
+        self._samples.close()
+        self._open(step)
+        self._events.restart(max(0, step + 1))
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one step's metrics to `metrics.jsonl` and TensorBoard. A step has one row, and steps only grow."""
+        if "step" in metrics:
+            raise ValueError(f"step is the row's own key; got a metric of that name: {metrics['step']}")
+        if step <= self._last:
+            raise ValueError(
+                f"steps only grow: {step} comes after {self._last}; a run gone on with needs rewind() first"
+            )
+        numbers = {name: value if isinstance(value, int) else float(value) for name, value in metrics.items()}
+        jsonl.append(self._metrics, {"step": step} | numbers)
+        self._events.scalars(step, numbers)
+        self._last = step
+
+    def log_samples(self, step: int, samples: Iterable[Sample]) -> None:
+        """Write completions of one step to `samples.jsonl`."""
+        for sample in samples:
+            jsonl.append(self._samples, {"step": step} | asdict(sample))
+
+    def log_heldout(self, step: int, samples: Iterable[Sample]) -> None:
+        """Write answers to held-out prompts to `heldout.jsonl`: of the same prompts in the same order each time."""
+        with (self.path / HELDOUT).open("ab") as file:
+            for sample in samples:
+                jsonl.append(file, {"step": step} | asdict(sample))
+
+    def read(self) -> Run:
+        """Everything written so far."""
+        return read_run(self.path)
+
+    def close(self) -> None:
+        """Write out what waits, and let another process resume the run."""
+        for file in (self._events, self._metrics, self._samples, self._lock):
+            if file is not None:
+                with contextlib.suppress(OSError):  # of a row that could not be written, which was said already
+                    file.close()
+
+    def _open(self, step: int) -> None:
+        """Open both files after their rows of `step`."""
+        last = jsonl.truncate(self.path / METRICS, step)
+        jsonl.truncate(self.path / SAMPLES, step)
+        jsonl.truncate(self.path / HELDOUT, step)
+        self._last = -1 if last is None else last
+        self._metrics = (self.path / METRICS).open("ab")
+        self._samples = (self.path / SAMPLES).open("ab")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def refuse_used(path: Path) -> None:
+    """Refuse a path that no new run can have; raises `UserError`, which says what is there."""
+    if path.is_dir():
+        if any(path.iterdir()):
+            hint = f", or type --resume {path} to go on with the run in it" if (path / CONFIG).exists() else ""
+            raise UserError(f"run directory {path} is not empty; give one that is new or empty{hint}")
+    elif path.exists():
+        raise UserError(f"run directory {path} is a file; give a directory that is new or empty")
+
+
+def _new_directory(path: Path | None, command: str) -> Path:
+    try:
+        if path is None:
+            return _numbered(Path("runs"), f"{command}-{datetime.now(UTC).astimezone():%Y-%m-%d}")
+        refuse_used(path)
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"run directory {path or 'runs'} cannot be made: {error.strerror}; give another one") from error
+    return path
+
+
+def _numbered(root: Path, stem: str) -> Path:
+    """Make the first of stem-1, stem-2 ... that is free; two processes that start at once get two."""
+    root.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = root / f"{stem}-{number}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _lock(path: Path) -> BinaryIO | None:
+    """Hold the directory until this process ends, however it ends.
+
+    Locks of this kind are not handed on to forked workers, which may outlive a killed run by a moment.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    file = (path / _LOCK).open("ab")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        file.close()
+        raise UserError(f"{path} is being written by another process; wait for it or stop it, then resume") from None
+    except OSError:  # a file system without locks
+        pass
+    return file
+
+
+def _write_environment(path: Path, about: Mapping[str, Any]) -> None:
+    _replace(path / ENVIRONMENT, json.dumps(about, indent=2, default=str) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it sees the old or the new one, whole."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)

@@ -1,0 +1,23 @@
+"""What a step cost."""
+
+import time
+
+from posttrain.runs.memory import peak_gb
+
+
+def step_cost(began: float, tokens: float) -> dict[str, float]:
+    """Seconds since `began` (of `time.perf_counter`), tokens per second, and the most memory held so far."""
+    seconds = time.perf_counter() - began
+    return {"seconds/step": seconds, "tokens_per_second": tokens / seconds, "memory_gb": peak_gb()}
+
+
+def rollout_cost(began: float, sampled: float, tokens: int) -> dict[str, float]:
+    """Seconds of sampling `tokens` (from `began` to `sampled`) and of learning since, and the most memory held."""
+    now = time.perf_counter()
+    return {
+        "seconds/rollout": sampled - began,
+        "seconds/train": now - sampled,
+        "seconds/step": now - began,
+        "tokens_per_second": tokens / (sampled - began),
+        "memory_gb": peak_gb(),
+    }

@@ -1,0 +1,450 @@
+"""Training sessions, from run directory to report. The loop itself stays in the recipe.
+
+    with open_session("sft", settings, Training(steps=..., trained=..., rate=..., ...), **where) as session:
+        session.evaluate(examine)                     # before the first step, where the recipe has something held out
+        for step in session.steps():                  # resume, signals, early stopping
+            with session.update(examples):
+                metrics = learner.forward_backward(batch, loss) | learner.optim_step({POLICY: session.lr})
+            session.finish_step(metrics)              # log, progress, checkpoint when due
+            session.evaluate(examine)                 # when due
+    return Result(session.directory.path, session.step, session.interrupted, ...)
+
+What a failure costs: before the first update of a step nothing, for the state after the last finished step is saved
+from memory; after it, the last checkpoint stands. An evaluation that fails or is interrupted costs no update: its step
+is saved as it is, and a resumed run evaluates first. A signal ends sampling, scoring and evaluations at once, and an
+update that has begun is finished.
+"""
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NotRequired, Protocol, TypedDict
+
+from posttrain.data.packing import Example
+from posttrain.errors import PosttrainError, TrainingError, UserError
+from posttrain.report import write_report
+from posttrain.runs import RunDirectory, Sample, machine_line, read_run
+from posttrain.session import Progress, announce
+from posttrain.session.callback import call
+from posttrain.session.cost import rollout_cost, step_cost
+from posttrain.session.failure import kept_batch
+from posttrain.session.inputs import digests_in, judges_by_option, keep_code, options_named, refuse_changes
+from posttrain.session.interrupt import Stopped, StopRequest, stop_requests
+from posttrain.session.progress import Phase
+from posttrain.session.samples import samples_of
+from posttrain.session.trackers import Tracking, open_trackers
+from posttrain.session.trackers.tracker import Sender
+from posttrain.training import checkpoint
+from posttrain.training.schedule import LearningRate
+from posttrain.types import Group
+
+Row = Mapping[str, Any]
+
+
+class RunOptions(TypedDict):
+    """Where a run is, for `run(config, **where)` of every recipe that trains."""
+
+    output: NotRequired[Path | None]  # a new run's directory; None: the next free one below runs/
+    resume: NotRequired[Path | None]  # the run to go on with
+    quiet: NotRequired[bool]  # no progress
+    accept_changes: NotRequired[Sequence[str]]  # options whose files may have changed since the run began
+    tracking: NotRequired[Tracking | None]  # trackers besides TensorBoard; None: those that a resumed run had
+    callbacks: NotRequired[Sequence[object]]  # see session/callback.py
+
+
+class Trained(Protocol):
+    """What is trained, as it is kept in a checkpoint."""
+
+    def save(self, folder: Path) -> None:
+        """Fill a checkpoint's folder."""
+        ...
+
+    def restore(self, folder: Path) -> None:
+        """Put everything back as it was when `folder` was filled."""
+        ...
+
+
+def _no_score(row: Row) -> float | None:
+    return None
+
+
+def _not_finished(rows: Sequence[Row]) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """When a run evaluates, and what an evaluation decides.
+
+    Attributes:
+        every: steps between evaluations; 0: none between the first and the last.
+        first: whether before the first step.
+        last: whether after the last step.
+        score: of a row of metrics, the higher the better, for the best checkpoint; None where it has none.
+        finished: from all rows so far, why the run is to end early; "" where it is not.
+    """
+
+    every: int = 0
+    first: bool = False
+    last: bool = False
+    score: Callable[[Row], float | None] = _no_score
+    finished: Callable[[Sequence[Row]], str] = _not_finished
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run does, beside the loop.
+
+    Attributes:
+        steps: that the run shall have in all.
+        trained: what checkpoints keep.
+        rate: the learning rate of each step.
+        evaluations: when there are some, and what they decide.
+        environment: what only the caller knows of machine and data.
+        save_every: steps between checkpoints, besides those after an evaluation and the last step.
+        keep_last: checkpoints to keep, besides the best.
+        headline: metrics to show with the progress: the name there, and in a row.
+        may_differ: options that may have changed since the run began.
+        notes: what to tell the user first.
+        prepare: called when the directory is open and no checkpoint has been restored yet: long work on the weights
+            before training, such as the reference's logprobs.
+    """
+
+    steps: int
+    trained: Trained
+    rate: LearningRate
+    evaluations: Evaluations
+    environment: Mapping[str, Any]
+    save_every: int
+    keep_last: int
+    headline: Mapping[str, str]
+    may_differ: Sequence[str] = ("steps",)
+    notes: Sequence[str] = ()
+    prepare: Callable[[], None] = _nothing
+
+
+@dataclass
+class _Finished:
+    """A step whose row is not written yet."""
+
+    metrics: dict[str, float]
+    samples: list[Sample]
+    state: dict[str, Any]
+
+
+class Session:
+    """An open run; made by `open_session`."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        progress: Progress,
+        stop: StopRequest,
+        training: Training,
+        found: checkpoint.Checkpoint | None,
+        callbacks: Sequence[object],
+    ) -> None:
+        """See `open_session`; `found` is the checkpoint that the run goes on from."""
+        self.directory, self.progress, self.total = directory, progress, training.steps
+        self.step = found.step if found else 0
+        self.state: dict[str, Any] = dict(found.state) if found else {}
+        self.finished = ""
+        self.trackers: Sequence[Sender] = ()
+        self._callbacks = callbacks
+        self._stop, self._trained, self._rate = stop, training.trained, training.rate
+        self._evaluations, self._headline = training.evaluations, training.headline
+        self._save_every, self._keep_last = training.save_every, training.keep_last
+        self.saved, self._tried, self._written, self._updating = self.step, self.step, self.step, False
+        self._score = found.score if found else None
+        self._began, self._sampled, self._phase, self._tokens = time.perf_counter(), 0.0, Phase("", 0.0), 0
+        owed = self.state.pop(_OWED, None)
+        self._waiting = _Finished(owed["metrics"], [Sample(**s) for s in owed["samples"]], self.state) if owed else None
+        self._due = self._waiting is not None or (training.evaluations.first and self.step == 0)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the step that goes on."""
+        return self._rate(self.step)
+
+    @property
+    def updating(self) -> bool:
+        """Whether an update has begun, and its step is not finished."""
+        return self._updating
+
+    @property
+    def interrupted(self) -> str:
+        """The signal that ended the run before its last step or evaluation; "" if none did."""
+        return self._stop.cause if self._due or (self.step < self.total and not self.finished) else ""
+
+    def log_heldout(self, groups: Sequence[Group]) -> None:
+        """Write one answer to each held-out task, as they are at this step."""
+        self.directory.log_heldout(self.step, samples_of(groups, per_group=1))
+
+    @property
+    def ended(self) -> tuple[Path, int, str]:
+        """Where the run is, its steps, and what interrupted it: what a `RunResult` begins with."""
+        return self.directory.path, self.step, self.interrupted
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics that have been written, a row a step."""
+        return self.directory.read().metrics
+
+    def stop(self, why: str) -> None:
+        """End the run, as a finished one, after the step that goes on."""
+        self.finished = why or "a callback said so"
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps to do, from 0, until the last, a signal, or what the evaluations decide."""
+        if self.step:
+            self.finished = self.finished or self._evaluations.finished(self.rows)
+        while self.step < self.total and not self._stop.requested and not self.finished:
+            self._began, self._sampled, self._tokens = time.perf_counter(), 0.0, 0
+            yield self.step
+        if self.finished and self.step < self.total:
+            self.progress.say(f"stopped after step {self.step}: {self.finished}")
+
+    @contextlib.contextmanager
+    def rollout(self) -> Iterator[Phase]:
+        """Sampling and scoring of a step: a signal ends it at once."""
+        with self.progress.phase("rollout") as self._phase, self._stop.cancellable():
+            yield self._phase
+        self._sampled = time.perf_counter()
+
+    @contextlib.contextmanager
+    def update(self, examples: Sequence[Example]) -> Iterator[None]:
+        """The updates of a step, on these examples, which are kept in the run if one fails."""
+        self._tokens, self._updating = sum(len(example.continuation) for example in examples), True
+        with (
+            self.progress.phase("update"),
+            kept_batch(self.step + 1, examples, self.directory.path, self.directory.checkpoints),
+        ):
+            yield
+
+    def finish_step(
+        self,
+        metrics: Mapping[str, float],
+        samples: Iterable[Sample] = (),
+        *,
+        state: Mapping[str, Any] | None = None,
+        tokens: float | None = None,
+    ) -> None:
+        """Take note of a step: its row, its samples, progress, and a checkpoint when one is due.
+
+        Args:
+            metrics: of the step; its learning rate, time and memory are added.
+            samples: completions to show.
+            state: what the recipe needs to go on from here, as JSON.
+            tokens: that were trained on, for tokens per second; unless given, those of `update`.
+        """
+        if self._sampled:
+            cost = rollout_cost(self._began, self._sampled, self._phase.tokens)
+        else:
+            cost = step_cost(self._began, self._tokens if tokens is None else tokens)
+        self.state, self._updating = dict(state or {}), False
+        self._waiting = _Finished({**metrics, "lr": self.lr, **cost}, list(samples), self.state)
+        self.step += 1
+        when, last = self._evaluations, self.step == self.total
+        self._due = bool(when.every and self.step % when.every == 0) or (when.last and last)
+        if not self._due:
+            self._write({})
+
+    def evaluate(self, examine: Callable[[], Mapping[str, float]]) -> None:
+        """Where an evaluation is due, add what `examine` finds to the row of the step that was finished last."""
+        if not self._due:
+            return
+        with self.progress.phase("evaluation"), self._stop.cancellable():
+            found = examine()
+        self._due = False
+        if self._waiting is None:  # before the first step
+            self._log(0, found)
+            call(self._callbacks, "on_evaluation", self, 0, found)
+            return
+        self._write(found)
+        call(self._callbacks, "on_evaluation", self, self.step, found)
+        self.finished = self.finished or self._evaluations.finished(self.rows)
+
+    def _write(self, evaluation: Mapping[str, float], *, owed: bool = False) -> None:
+        """Write the row of the last step, and a checkpoint if one is due."""
+        assert self._waiting is not None
+        step, done, self._waiting = self.step, self._waiting, None
+        metrics = {**done.metrics, **evaluation}
+        self._log(step, metrics)
+        self.directory.log_samples(step, done.samples)
+        score = self._evaluations.score(metrics) if evaluation else None
+        self._written, self._score = step, score if score is not None and math.isfinite(score) else None
+        self.progress.step(step, **{name: metrics[key] for name, key in self._headline.items() if key in metrics})
+        if owed:
+            self._save({_OWED: {"metrics": done.metrics, "samples": [asdict(sample) for sample in done.samples]}})
+        elif step % self._save_every == 0 or evaluation:
+            self._save()
+        call(self._callbacks, "on_step", self, step, metrics)
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.directory.log_metrics(step, metrics)
+        for tracker in self.trackers:
+            tracker.log(step, metrics)
+
+    def _save(self, more: Mapping[str, Any] | None = None) -> None:
+        self._tried = self.step
+        folder = checkpoint.save(
+            self.directory.checkpoints,
+            self.step,
+            self._trained.save,
+            {**self.state, **(more or {})},
+            keep_last=self._keep_last,
+            score=self._score,
+        )
+        self.saved = self.step
+        call(self._callbacks, "on_checkpoint", self, self.step, folder)
+
+    def keep(self) -> None:
+        """Save the state after the last finished step, unless that was tried, or an update has begun since."""
+        if self._updating:
+            return
+        if self._waiting is not None:
+            self._write({}, owed=True)
+        elif self._tried < self.step == self._written:
+            self._save()
+
+
+_OWED = "evaluation_owed"
+
+
+@contextlib.contextmanager
+def open_session(
+    command: str,
+    settings: Mapping[str, Any],
+    training: Training,
+    *,
+    output: Path | None = None,
+    resume: Path | None = None,
+    quiet: bool = False,
+    accept_changes: Sequence[str] = (),
+    tracking: Tracking | None = None,
+    callbacks: Sequence[object] = (),
+) -> Iterator[Session]:
+    """Open a run's directory, new or to go on with, and close it with its report.
+
+    Args:
+        command: which one runs, such as `sft`.
+        settings: all of its options.
+        training: what the run does.
+        output: where a new run goes.
+        resume: the run to go on with, if it is none.
+        quiet: whether to show no progress.
+        accept_changes: options whose files, data or models may be others than those that the run began with.
+        tracking: trackers besides TensorBoard; None for those that a resumed run had.
+        callbacks: called at the events of the run, see `session/callback.py`.
+
+    Raises:
+        UserError: the directory cannot be used, or there is nothing to resume in it.
+        InputsChanged: files that the options name are others than when the run began, and that is not accepted.
+        CheckpointError: no checkpoint of the run is whole.
+    """
+    environment = _with_inputs(settings, training.environment)
+    if resume is None:
+        directory = RunDirectory.create(output, command, settings, environment=environment)
+    else:
+        directory = _resumed(resume, command, settings, training.may_differ, environment, accept_changes)
+    keep_code(settings, directory.path)
+    announce(machine_line(directory.environment), quiet=quiet)
+    training.prepare()
+    found, notes = (None, ()) if resume is None else _gone_back(directory, training)
+    start = found.step if found else 0
+    with directory, stop_requests() as stop, Progress(command, training.steps, start=start, quiet=quiet) as progress:
+        session = Session(directory, progress, stop, training, found, callbacks)
+        for note in (*training.notes, *notes):
+            progress.say(note)
+        trackers = open_trackers(tracking, directory.path, settings, progress.say)
+        with _tracked(session, trackers), _saved_on_failure(session):
+            call(callbacks, "on_run_start", session)
+            with contextlib.suppress(Stopped):
+                yield session
+            session.keep()
+            call(callbacks, "on_run_end", session)
+    write_report(directory.read())
+
+
+def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
+    """A run that is gone on with, as it was at its last whole checkpoint; what to tell the user of that."""
+    found = _restored(directory.checkpoints, training.trained)
+    directory.rewind(found.step - (_OWED in found.state))
+    damaged = (f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped)
+    return found, (*damaged, *training.rate.changed(directory.before.get("steps"), found.step))
+
+
+def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run writes of what it reads: digests, the folder that paths are relative to, and models by full path."""
+    began = str(environment.get("model", ""))
+    models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
+    where = {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
+    return {**environment, **where, "folder": os.getcwd(), "inputs": digests_in(settings, models)}
+
+
+def _resumed(
+    run: Path,
+    command: str,
+    settings: Mapping[str, Any],
+    may_differ: Sequence[str],
+    environment: Mapping[str, Any],
+    accept_changes: Sequence[str],
+) -> RunDirectory:
+    """The directory of a run that goes on; options that name files are compared by what is in these."""
+    starts = read_run(run).environment
+    before: Mapping[str, str] = [starts, *starts.get("resumed", [])][-1].get("inputs", {})
+    now: Mapping[str, str] = environment["inputs"]
+    accepts = options_named(accept_changes, settings)
+    changed = refuse_changes(before, now, accepts) if before else []
+    by_digest = {name for name in before if before[name] == now.get(name)} | {*changed}
+    accepted = {"accepted": changed} if changed else {}
+    return RunDirectory.resume(
+        run,
+        settings,
+        command=command,
+        may_differ=(*may_differ, *by_digest),
+        environment={**environment, **accepted},
+    )
+
+
+def _restored(checkpoints: Path, trained: Trained) -> checkpoint.Checkpoint:
+    """Put the newest whole checkpoint in place, and return it."""
+    found = checkpoint.latest(checkpoints)
+    if found is None:
+        raise UserError(f"there is no checkpoint in {checkpoints} yet, so nothing to resume; start a new run")
+    trained.restore(found.path)
+    return found
+
+
+@contextlib.contextmanager
+def _tracked(session: Session, trackers: Sequence[Sender]) -> Iterator[None]:
+    """Send the session's rows to trackers, and tell them how it ended."""
+    session.trackers = trackers
+    status = "failed"
+    try:
+        yield
+        status = "interrupted" if session.interrupted else "finished"
+    finally:
+        for tracker in trackers:
+            tracker.finish(status)
+
+
+@contextlib.contextmanager
+def _saved_on_failure(session: Session) -> Iterator[None]:
+    """Leave the last finished step as a checkpoint when the run fails."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        with contextlib.suppress(PosttrainError, OSError):  # such as a full disk, which `error` may be
+            session.keep()
+        if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
+            error.add_note(f"step {session.saved} is saved in {session.directory.path}, --resume goes on from there")
+        raise

@@ -1,0 +1,1 @@
+"""From options to parts: option forms that recipes share, their checks, and what they name, loaded."""

@@ -1,0 +1,195 @@
+"""Human-feedback data, from options to tokens.
+
+Kinds of feedback: preference pairs, and judgements and ratings of single responses. A batch size is a number of units:
+a pair, or the judgements of one row of the data, or one rated response.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
+from posttrain.data import (
+    ChatFormat,
+    divide,
+    graded_of,
+    judged_of,
+    load_judgements,
+    load_preferences,
+    load_ratings,
+    pair_of,
+    parse_columns,
+)
+from posttrain.data.packing import Example, Graded, Judged, Pair, Ranked, size_of
+from posttrain.data.preferences import Loaded, ranked_of, shortened, together
+from posttrain.errors import UserError
+from posttrain.setup.pair_options import PairOptions
+from posttrain.training.schedule import unreached
+from posttrain.types import Judgement, Message, Preference, Rated, Task
+
+T = TypeVar("T")  # the content of one row of the data
+U = TypeVar("U")  # the same as tokens
+
+
+@dataclass(frozen=True)
+class Feedback(Generic[T, U]):
+    """A kind of feedback."""
+
+    noun: str  # the name of its units in messages
+    load: Callable[..., Loaded[T]]
+    prompt: Callable[[T], tuple[Message, ...]]
+    tokens: Callable[[ChatFormat, T], U]
+    sequences: Callable[[U], Sequence[Example]]
+    row: Callable[[Sequence[Example]], int]  # the tokens of a unit that must be in one micro-batch
+    shortened: Callable[[U, int], U | None] = lambda unit, longest: None  # shortens a unit that is too long
+
+
+PAIRS: Feedback[Preference, Pair] = Feedback(
+    "pairs",
+    load_preferences,
+    lambda preference: preference.prompt,
+    pair_of,
+    lambda pair: pair,
+    lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
+)
+
+
+def _load_rankings(source: str, **options: Any) -> Loaded[tuple[Preference, ...]]:
+    found = load_preferences(source, **options)
+    return Loaded([*together(found.items)], found.left_out)
+
+
+RANKINGS: Feedback[tuple[Preference, ...], Ranked] = Feedback(
+    "pairs",  # all of one prompt that follow each other count as one
+    _load_rankings,
+    lambda preferences: preferences[0].prompt,
+    ranked_of,
+    lambda ranked: ranked.examples,
+    lambda sequences: len(sequences[0].prefix) + sum(len(e.continuation) for e in sequences),
+    shortened,
+)
+
+JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Judged, ...]] = Feedback(
+    "judged rows",
+    load_judgements,
+    lambda judgements: judgements[0].prompt,
+    lambda chat, judgements: tuple(judged_of(chat, one) for one in judgements),
+    lambda unit: [judged.example for judged in unit],
+    lambda sequences: max(map(size_of, sequences)),
+)
+
+
+RATINGS: Feedback[Rated, Graded] = Feedback(
+    "rated responses",
+    load_ratings,
+    lambda rated: rated.prompt,
+    graded_of,
+    lambda graded: [graded.example],
+    lambda sequences: size_of(sequences[0]),
+)
+
+
+_BY_UNIT: Mapping[str, Feedback[Any, Any]] = MappingProxyType({"pair": PAIRS, "response": JUDGEMENTS})
+"""By the unit that an algorithm declares."""
+
+
+def feedback_for(algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> Feedback[Any, Any]:
+    """The kind of feedback that an algorithm is trained on."""
+    return _BY_UNIT[algorithm.unit]
+
+
+@dataclass(frozen=True)
+class Sides(Generic[T]):
+    """Training and held-out feedback, with notes to the user."""
+
+    learned: list[T]
+    heldout: list[T]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Units(Generic[U]):
+    """Training units, held-out units, and the number of updates."""
+
+    learned: list[U]
+    heldout: list[U]
+    dropped: int  # units that were too long
+    steps: int
+    notes: tuple[str, ...]  # messages to the user
+
+
+def read(options: PairOptions, kind: Feedback[T, U]) -> Sides[T]:
+    """The feedback that the options name."""
+    if not options.dataset:
+        raise UserError("--dataset is required: a file, folder, glob or hub id")
+    columns = parse_columns(options.columns) if options.columns else None
+
+    notes: list[str] = []
+
+    def tasks(source: str, limit: int | None = None) -> list[Task]:
+        words = {"system": options.system, "prompt_template": options.prompt_template}
+        found = kind.load(source, columns=columns, limit=limit, seed=options.seed, **words)
+        if found.left_out:
+            first = "; ".join(found.left_out[:3]) + ("; and so on" if len(found.left_out) > 3 else "")
+            notes.append(
+                f"{len(found.left_out)} of {len(found.left_out) + len(found.items)} {kind.noun} left out: {first}"
+            )
+        return [Task(kind.prompt(item), answer=item) for item in found.items]
+
+    sides = divide(
+        tasks(options.dataset, options.limit),
+        share=options.eval_share,
+        offered=(lambda: tasks(options.eval_dataset)) if options.eval_dataset else None,
+        limit=options.eval_limit,
+        seed=options.seed,
+    )
+    learned, heldout = ([task.answer for task in side] for side in (sides.learned, sides.heldout))
+    return Sides(learned, heldout, (*notes, *sides.notes))
+
+
+def fitting(kind: Feedback[T, U], units: Sequence[U], longest: int) -> list[U]:
+    """The units whose sequences all have at most `longest` tokens; longer units are shortened or dropped."""
+    fits = [max(map(size_of, kind.sequences(unit))) <= longest for unit in units]
+    kept = (unit if fit else kind.shortened(unit, longest) for unit, fit in zip(units, fits, strict=True))
+    return [unit for unit in kept if unit is not None]
+
+
+def tokenize(options: PairOptions, kind: Feedback[T, U], sides: Sides[T], chat: ChatFormat, context: int) -> Units[U]:
+    """Tokenise feedback, dropping units that are too long.
+
+    Raises:
+        UserError: nothing is left on one of the two sides, a unit does not fit a micro-batch, or a batch is larger than
+            the data.
+    """
+    longest = min(options.max_tokens, context)
+    learned, heldout = (
+        fitting(kind, [kind.tokens(chat, item) for item in side], longest) for side in (sides.learned, sides.heldout)
+    )
+    if not learned or (sides.heldout and not heldout):
+        raise UserError(
+            f"all {'held-out ' if learned else ''}{kind.noun} are longer than {longest} tokens, the smaller of "
+            f"--max-tokens {options.max_tokens} and the model's context {context}; shorten them, or raise what limits "
+            "them"
+        )
+    most = max(kind.row(kind.sequences(unit)) for unit in learned + heldout)
+    if most > options.microbatch_tokens:
+        raise UserError(
+            f"the longest of the {kind.noun} has {most} tokens, but --microbatch-tokens is "
+            f"{options.microbatch_tokens}; type --microbatch-tokens {most} or more, or leave longer ones out with "
+            "--max-tokens"
+        )
+    if len(learned) < options.pairs_per_step:
+        raise UserError(
+            f"--pairs-per-step {options.pairs_per_step} is more than there are {kind.noun}; "
+            f"type --pairs-per-step {len(learned)} or less"
+        )
+    steps = options.steps or math.ceil(options.epochs * len(learned) / options.pairs_per_step)
+    too_long = [
+        f"{len(before) - len(kept)} of {len(before)} {which}{kind.noun} are over {longest} tokens and were left out"
+        for which, before, kept in (("", sides.learned, learned), ("held-out ", sides.heldout, heldout))
+        if len(kept) < len(before)
+    ]
+    notes = (*sides.notes, *too_long, *unreached(options.warmup_steps, steps))
+    return Units(learned, heldout, len(sides.learned) - len(learned), steps, notes)

@@ -1,0 +1,42 @@
+"""Shared parts of runs on human feedback: steps, evaluations, checkpoints."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from posttrain.data.digests import digests
+from posttrain.session.early_stopping import patience
+from posttrain.session.session import Evaluations, Trained, Training
+from posttrain.setup.feedback import Units
+from posttrain.setup.pair_options import PairOptions
+from posttrain.training.schedule import LearningRate
+
+
+def feedback_training(
+    options: PairOptions,
+    units: Units[Any],
+    trained: Trained,
+    *,
+    settings: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    notes: tuple[str, ...],
+    prepare: Callable[[], None] = lambda: None,
+) -> Training:
+    """For `open_session`; the best checkpoint and an early end go by the accuracy on held-out pairs."""
+
+    def score(row: Mapping[str, float]) -> float | None:
+        return row.get("evaluation/accuracy")
+
+    held, steps = bool(units.heldout), units.steps
+    return Training(
+        steps=steps,
+        trained=trained,
+        rate=LearningRate(options.lr, options.warmup_steps, options.decay, steps),
+        evaluations=Evaluations(options.eval_every, held, held, score, patience(options.stop_after, score)),
+        environment={**environment, "steps": steps, "data": digests(settings)},
+        save_every=options.save_every,
+        keep_last=options.keep_last,
+        may_differ=("steps", "epochs", "stop_after"),
+        notes=notes,
+        headline={"loss": "loss", "accuracy": "accuracy"},
+        prepare=prepare,
+    )

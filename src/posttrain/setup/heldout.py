@@ -1,0 +1,152 @@
+"""Held-out evaluation during training: metrics, best checkpoint, stopping."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from posttrain.data.order import seed_for
+from posttrain.environments.gold_rewards import GOLD
+from posttrain.errors import EpisodeError
+from posttrain.evaluation.accuracy import summarize
+from posttrain.rollouts.episodes import Lost, OnTokens, none_left, sample_groups
+from posttrain.rollouts.metrics import episode_metrics, lost_metrics
+from posttrain.setup.sampling import Setup
+from posttrain.setup.sampling_options import OnlineOptions
+from posttrain.types import Group, Sampling, Score
+
+PREFIX = "evaluation/"
+KL = "kl"  # nats per answer from where the policy began
+BY = (GOLD, "accuracy", "reward")  # what tells a good checkpoint from a bad one: the first that there is
+
+
+class HeldOut(NamedTuple):
+    """Held-out accuracy, and its interval."""
+
+    accuracy: float
+    ci95: tuple[float, float]
+
+
+class HeldOutReward(NamedTuple):
+    """Held-out reward where no reward says that a task is solved; beside it gold and KL where they were read."""
+
+    reward: float
+    reward_se: float | None  # standard error, over tasks; None of a single one
+    gold: float | None
+    kl: float | None
+
+
+Measure = Callable[[Sequence[Group]], Mapping[str, float]]
+
+
+def examined(
+    setup: Setup, options: OnlineOptions, on_tokens: OnTokens | None = None
+) -> tuple[list[Group], dict[str, float]]:
+    """Answers of the policy as it is now to the held-out tasks, always by the same draws, and what is logged of them.
+
+    Raises:
+        EpisodeError: so many episodes failed that none is left, or more than may.
+    """
+    failed: Counter[str] = Counter()
+
+    def on_lost(lost: Lost) -> None:
+        failed[lost.cause] += 1
+
+    groups = sample_groups(
+        setup.judge,
+        setup.heldout,
+        replace(setup.players, sampling=Sampling(options.max_new_tokens), on_tokens=on_tokens, on_lost=on_lost),
+        completions_per_prompt=options.eval_samples,
+        seed=seed_for(options.seed, "evaluation"),
+    )
+    if not groups:
+        raise EpisodeError(none_left(failed))
+    return groups, heldout_metrics(setup, groups) | {PREFIX + name: n for name, n in lost_metrics(failed).items()}
+
+
+def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
+    """What is logged of them: accuracy where a reward says what is solved; rewards and gold, with standard errors.
+
+    The task is the unit of intervals and errors: samples of one task are not independent of each other. `lost` is the
+    share of tasks with an answer to which no optimised reward applies, where there are any; they are left out.
+    """
+    found: dict[str, float] = {}
+    if setup.judge.outcome:
+        solved = summarize(groups, setup.judge.outcome, greedy=False)
+        low, high = solved.ci95
+        found |= {"accuracy": solved.accuracy, "accuracy_low": low, "accuracy_high": high}
+    found |= _mean("reward", [group.rewards for group in groups])
+    if lost := sum(group.lost for group in groups):
+        found["lost"] = lost / len(groups)
+    if setup.gold:
+        found |= _mean(
+            GOLD,
+            [[weighed(scores, setup.gold) for scores in group.scores] for group in groups],
+        )
+    found["length"] = fmean(len(t.logprobs) for group in groups for t in group.trajectories)
+    found |= episode_metrics(groups)
+    return {PREFIX + name: value for name, value in found.items()}
+
+
+def weighed(scores: Mapping[str, Score], weights: Mapping[str, float]) -> float:
+    """The weighted sum of those of an answer's scores, by name, that apply; NaN where none does."""
+    found = [weight * scores[name].total for name, weight in weights.items() if scores[name].applicable]
+    return sum(found) if found else math.nan
+
+
+def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
+    """The mean over tasks, without those with an answer to which no reward applies."""
+    by_task = [fmean(each) for each in values if not any(map(math.isnan, each))]
+    if not by_task:
+        return {}
+    error = {f"{name}_se": stdev(by_task) / math.sqrt(len(by_task))} if len(by_task) > 1 else {}
+    return {name: fmean(by_task)} | error
+
+
+def chosen_by(setup: Setup) -> tuple[str, ...]:
+    """By what checkpoints are compared: by gold alone where it is read, by accuracy where every evaluation has one."""
+    if setup.gold:
+        return (GOLD,)
+    return BY if setup.judge.reward.certain else tuple(name for name in BY if name != "accuracy")
+
+
+def goodness(metrics: Mapping[str, Any], kl_budget: float = 0.0, by: Sequence[str] = BY) -> float | None:
+    """How good the policy of a step is, for choosing the best checkpoint: the first measure of `by` that there is.
+
+    None where there is none of them, as where nothing was held out then, and where the policy was past the budget.
+    """
+    if past_budget(metrics, kl_budget):
+        return None
+    return next((metrics[PREFIX + name] for name in by if PREFIX + name in metrics), None)
+
+
+def past_budget(metrics: Mapping[str, Any], kl_budget: float) -> bool:
+    """Whether the policy of a step was further from where it began than so many nats; never for a budget of 0."""
+    return 0 < kl_budget < metrics.get(PREFIX + KL, -math.inf)
+
+
+def past_best(metrics: Iterable[Mapping[str, Any]], patience: int, by: Sequence[str] = BY) -> bool:
+    """Whether the last `patience` evaluations were no better than the best before them; never for a patience of 0."""
+    found = [value for row in metrics if (value := goodness(row, by=by)) is not None]
+    return patience > 0 and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
+
+
+def held_out(metrics: Iterable[Mapping[str, Any]]) -> tuple[HeldOut | HeldOutReward | None, ...]:
+    """The first and the last held-out result in a run's metrics, both of one kind; None where nothing was held out."""
+    rows = [row for row in metrics if PREFIX + "reward" in row or PREFIX + "accuracy_low" in row]
+    solved = all(PREFIX + "accuracy_low" in row for row in rows)
+    found = [_read(row, solved) for row in rows if solved or PREFIX + "reward" in row]
+    return (found[0], found[-1]) if found else (None, None)
+
+
+def _read(row: Mapping[str, Any], solved: bool) -> HeldOut | HeldOutReward:
+    if solved:
+        return HeldOut(row["evaluation/accuracy"], (row["evaluation/accuracy_low"], row["evaluation/accuracy_high"]))
+    return HeldOutReward(
+        row["evaluation/reward"],
+        row.get("evaluation/reward_se"),
+        row.get("evaluation/gold"),
+        row.get(PREFIX + KL),
+    )

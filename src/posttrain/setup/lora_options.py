@@ -1,0 +1,69 @@
+"""Options of LoRA adapters."""
+
+import math
+from typing import Protocol
+
+from posttrain.errors import UserError
+from posttrain.models.lora import need_peft
+from posttrain.models.lora_config import Lora
+
+
+class LoraOptions(Protocol):
+    """A recipe's options of an adapter."""
+
+    @property
+    def lora_rank(self) -> int: ...  # noqa: D102
+    @property
+    def lora_alpha(self) -> float | None: ...  # noqa: D102
+    @property
+    def lora_dropout(self) -> float: ...  # noqa: D102
+    @property
+    def lora_targets(self) -> str: ...  # noqa: D102
+    @property
+    def lora_rslora(self) -> bool: ...  # noqa: D102
+    @property
+    def lora_dora(self) -> bool: ...  # noqa: D102
+    @property
+    def lora_modules_to_save(self) -> str: ...  # noqa: D102
+
+
+def lora_of(options: LoraOptions) -> Lora | None:
+    """The adapter that a recipe's options ask for; None for `--lora-rank 0`. Nothing is loaded.
+
+    Raises:
+        UserError: an option is out of range, or shapes an adapter where none is asked for; peft is not installed.
+    """
+    rank, alpha, dropout = options.lora_rank, options.lora_alpha, options.lora_dropout
+    given = {
+        "--lora-alpha": alpha is not None,
+        "--lora-dropout": dropout != 0,
+        "--lora-targets": bool(options.lora_targets.strip()),
+        "--lora-rslora": options.lora_rslora,
+        "--lora-dora": options.lora_dora,
+        "--lora-modules-to-save": bool(options.lora_modules_to_save.strip()),
+    }
+    if rank < 0:
+        raise UserError(f"--lora-rank must be 0 or more; got {rank}")
+    if not rank:
+        for flag, meant in given.items():
+            if meant:
+                raise UserError(f"{flag} needs a new adapter: pass --lora-rank too, such as 16, or leave it out")
+        return None
+    if alpha is not None and not 0 < alpha < math.inf:
+        raise UserError(f"--lora-alpha must be above 0; got {alpha}")
+    if not 0 <= dropout < 1:
+        raise UserError(f"--lora-dropout is a probability, 0 to less than 1; got {dropout}")
+    need_peft()
+    return Lora(
+        rank,
+        alpha,
+        dropout,
+        _words(options.lora_targets),
+        options.lora_rslora,
+        options.lora_dora,
+        _words(options.lora_modules_to_save),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text.replace(",", " ").split()))

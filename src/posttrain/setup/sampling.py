@@ -1,0 +1,321 @@
+"""Setup of recipes that sample: tasks, rewards, policy, engine."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Protocol, cast
+
+from posttrain.background import finish
+from posttrain.data import ChatFormat, disjoint, load_tasks, met_before, parse_columns
+from posttrain.environments.env import Environment
+from posttrain.environments.gold_rewards import overseen
+from posttrain.environments.load import load_environment
+from posttrain.environments.scored import ScoredEnvironment, need_group
+from posttrain.environments.single_turn import SingleTurn
+from posttrain.errors import DataError, UserError
+from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.rollouts.async_engine import Schedule
+from posttrain.rollouts.episodes import OnTokens, Players, opened
+from posttrain.rollouts.policy import Policy, check_engine
+from posttrain.rollouts.sampler import Sampler
+from posttrain.rollouts.scorer import Scorer, load_scorer
+from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
+from posttrain.setup.policy import trained_policy
+from posttrain.setup.sampling_options import OnlineOptions
+from posttrain.types import Sampling, Task
+
+
+class _Judge(Protocol):
+    """Rewards, as far as it goes here."""
+
+    async def unreadable(self, tasks: Sequence[Task]) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts needed for sampling."""
+
+    tasks: list[Task]
+    heldout: list[Task]
+    environment: ScoredEnvironment
+    policy: Policy
+    players: Players  # the policy in all seats
+    notes: tuple[str, ...]  # messages to the user
+    judge: ScoredEnvironment  # the environment of held-out tasks: gold rewards are read there, too
+    gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
+    # reward models and local judges as they are named, and their folders
+    judges: dict[str, str] = field(default_factory=dict[str, str])
+    judging: JudgeModels = field(default_factory=JudgeModels)  # judge models
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the policy may sample in an episode."""
+        turns = self.environment.environment.max_turns * self.players.sampling.max_new_tokens
+        return min(turns, self.players.max_tokens or turns)
+
+    def opened(self) -> AbstractContextManager[None]:
+        """The environment is open while the block runs."""
+        return opened(self.environment.environment)
+
+    def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None, min_group: int = 1) -> Sampler:
+        """Draws prompts of the tasks and samples their completions; `min_group` as in `Sampler`."""
+        return Sampler(
+            self.environment,
+            self.tasks,
+            replace(self.players, on_tokens=on_tokens),
+            prompts=options.prompts_per_step,
+            completions=options.completions_per_prompt,
+            seed=options.seed,
+            min_group=min_group,
+        )
+
+
+def set_up(
+    options: OnlineOptions, model: str, *, together: int = 1, where: Callable[[str], str] = lambda name: name
+) -> Setup:
+    """Load the model and all other parts that the options name.
+
+    `together` completions of a prompt must fit in one micro-batch. `where` maps a reward model's name to its folder.
+
+    Raises:
+        UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
+    """
+    judging = judges_in(options, where)
+    rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
+    played = load_environment(options.environment, options.environment_args) if options.environment else None
+    tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
+    names = names_in(options.reward_model)
+    judges = {name: where(name) for name in (*names, options.gold_model) if name}
+    models = [_scorer(options, judges[name]) for name in names]
+    judging.load()
+    refuse_other_zeros(options.ensemble_aggregation, models)
+    gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
+    environment, judge, gold = overseen(
+        rewards,
+        models,
+        members=sum(scorer.model.members for scorer in models),
+        use=options.ensemble_aggregation,
+        penalty=options.uncertainty_penalty,
+        gold=gold_rewards,
+        gold_model=gold_model,
+        environment=played,
+    )
+    need_group(environment, options.completions_per_prompt, "--completions-per-prompt")
+    if options.eval_every:
+        need_group(judge, options.eval_samples, "--eval-samples")
+    policy = trained_policy(options, model, engine=options.engine, cache_gb=options.cache_gb)
+    if options.gradient_checkpointing:
+        checkpoint_layers(policy.model.network)
+    room = _room(options, environment.environment, policy.model.context, together)
+    prompts = fitting_prompts(options, tasks, policy.chat, room, together=together)
+    for scorer in [*models, *([gold_model] if gold_model else [])]:
+        _refuse_too_long(options, scorer, [*prompts.tasks, *heldout])
+    players = Players(
+        policy.engine,
+        policy.chat,
+        Sampling(options.max_new_tokens, options.temperature),
+        max_tokens=room,
+        schedule=None if options.schedule == "auto" else cast(Schedule, options.schedule),
+        max_lost=options.max_lost,
+        policy_chat=judging.policy,
+    )
+    judging.policy.bind(policy.chat, policy.model.context)
+    notes, judges = (*met, *judge_notes, *prompts.notes), judges | judging.folders
+    return Setup(prompts.tasks, heldout, environment, policy, players, notes, judge, gold, judges, judging)
+
+
+def _room(options: OnlineOptions, environment: Environment, context: int, together: int) -> int:
+    """Tokens that a seat may have in an episode: of several turns, what a micro-batch takes of them."""
+    room = min(options.max_episode_tokens or context, context)
+    return min(room, options.microbatch_tokens // together) if environment.max_turns > 1 else room
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The tasks whose prompts fit, their lengths in tokens, and messages about the others."""
+
+    tasks: list[Task]
+    lengths: list[int]
+    notes: tuple[str, ...]
+
+
+def fitting_prompts(
+    options: OnlineOptions, tasks: Sequence[Task], chat: ChatFormat, context: int, *, together: int = 1
+) -> Prompts:
+    """The tasks whose prompts fit the model.
+
+    Raises:
+        UserError: none does, or a prompt and `together` of its completions do not fit in one micro-batch.
+    """
+    most = min(options.max_prompt_tokens, context - 1)
+    every = [len(chat.prompt_ids(task.prompt)) for task in tasks]
+    fitting = [task for task, length in zip(tasks, every, strict=True) if length <= most]
+    lengths = [length for length in every if length <= most]
+    if not fitting:
+        raise UserError(
+            f"all {len(tasks)} prompts are longer than {most} tokens, the smaller of --max-prompt-tokens "
+            f"{options.max_prompt_tokens} and what the model's context of {context} leaves room for"
+        )
+    whole = max(n + together * min(options.max_new_tokens, context - n) for n in lengths)
+    if whole > options.microbatch_tokens:
+        raise UserError(
+            f"a prompt and {'its completion' if together == 1 else 'two completions'} may have {whole} tokens, but "
+            f"--microbatch-tokens is "
+            f"{options.microbatch_tokens}; type --microbatch-tokens {whole} or more, or a smaller --max-new-tokens"
+        )
+    notes: list[str] = []
+    if options.prompts_per_step > len(fitting):
+        notes.append(f"--prompts-per-step {options.prompts_per_step} of {len(fitting)} tasks: some are in a step twice")
+    if len(fitting) < len(tasks):
+        notes.append(f"{len(tasks) - len(fitting)} prompts are over {most} tokens and were left out")
+    return Prompts(fitting, lengths, tuple(notes))
+
+
+def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1) -> Prompts:
+    """The prompts of a run that is only planned: all that its options name is read but weights.
+
+    Raises:
+        UserError: as `set_up`, of all that shows without weights.
+    """
+    rewards, gold, _ = rewards_with(judges_in(options, lambda name: name), options, rewards_of(options), options.gold)
+    played = load_environment(options.environment, options.environment_args) if options.environment else None
+    tasks, _, met = read_tasks(options, rewards, gold, played)
+    if rewards:
+        need_group(ScoredEnvironment(rewards), options.completions_per_prompt, "--completions-per-prompt")
+    check_engine(options.engine)
+    room = _room(options, played or SingleTurn(), context, together)
+    found = fitting_prompts(options, tasks, chat, room, together=together)
+    return replace(found, notes=(*met, *found.notes))
+
+
+def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
+    """Check that ensemble members are centred: the minimum is meaningful only if their scores are comparable."""
+    unknown = [scorer.model.body.name for scorer in models if not scorer.model.comparable]
+    if use != "mean" and unknown:
+        raise UserError(
+            f"--ensemble-aggregation {use} compares scores of members, and the zero of {unknown[0]} is not "
+            "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
+        )
+
+
+def _refuse_too_long(options: OnlineOptions, scorer: Scorer, tasks: Sequence[Task]) -> None:
+    """Better now than when the first long answer has been sampled."""
+    longest = max(len(scorer.chat.prompt_ids(task.prompt)) for task in tasks) + options.max_new_tokens
+    if longest > scorer.most:
+        raise UserError(
+            f"a prompt and its answer may have {longest} tokens for the reward model {scorer.model.body.name}, which "
+            f"takes {scorer.most}; type a smaller --max-new-tokens or --max-prompt-tokens, or more --microbatch-tokens"
+        )
+
+
+def names_in(models: str) -> list[str]:
+    """The names of reward models as they are typed in one option; raises `UserError` for an open quote."""
+    try:
+        return shlex.split(models)
+    except ValueError as error:
+        raise UserError(f"cannot read --reward-model {models!r}: {error}; put a path with spaces in quotes") from error
+
+
+def _scorer(options: OnlineOptions, where: str) -> Scorer:
+    return load_scorer(where, precision=options.precision, microbatch_tokens=options.microbatch_tokens)
+
+
+def rewards_of(config: OnlineOptions) -> str:
+    """The rewards as they are typed, none beside a reward model or judge; else of a gym: source its own.
+
+    Raises:
+        UserError: none are named.
+    """
+    if config.reward or config.reward_model or config.judge:
+        return config.reward
+    if config.environment:
+        return "environment"
+    if config.dataset.startswith("gym:"):
+        return "gym=1.0"
+    raise UserError(
+        'a reward is required: --reward, such as "numbers" for GSM8K, "math", or FILE.py:function, or with '
+        "--reward-model or --judge"
+    )
+
+
+def read_tasks(
+    config: OnlineOptions, rewards: _Judge | None, gold: _Judge | None, environment: Environment | None = None
+) -> tuple[list[Task], list[Task], list[str]]:
+    """Training tasks, held-out tasks, and messages to the user.
+
+    Raises:
+        UserError: options that contradict each other.
+        DataError: a row that is no task, or whose answer cannot be read by the rewards that it is judged by.
+    """
+    if environment is not None and not config.dataset:
+        tasks, heldout = own_tasks(config, environment)
+        return tasks, heldout, []
+    words = {"system": config.system, "prompt_template": config.prompt_template}
+    columns = parse_columns(config.columns) if config.columns else None
+    tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
+    for judge in (
+        rewards,
+        None if config.eval_every else gold,
+    ):  # evaluations alone read gold rewards, if there are any
+        if judge:
+            refuse_unreadable(judge, tasks, config.dataset)
+    if config.eval_dataset and not config.eval_every:
+        raise UserError("--eval-dataset needs --eval-every; pass it too")
+    if not config.eval_every:
+        return tasks, [], []
+    gym = config.dataset.startswith("gym:")
+    if not (config.eval_dataset or gym):
+        raise UserError("--eval-every needs held-out tasks: pass --eval-dataset")
+    heldout = load_tasks(
+        config.eval_dataset or config.dataset,
+        split="heldout" if gym and not config.eval_dataset else None,
+        columns=columns,
+        limit=config.eval_limit,
+        seed=config.seed,
+        **words,
+    )
+    for judge in (rewards, gold):
+        if judge:
+            refuse_unreadable(judge, heldout, config.eval_dataset or config.dataset)
+    kept = disjoint(tasks, heldout)
+    return tasks, kept.tasks, met_before(kept.removed)
+
+
+def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Task], list[Task]]:
+    """The tasks that an environment has itself: to train on, and held out where there are evaluations.
+
+    Raises:
+        UserError: it has none.
+    """
+    found = list(environment.tasks("train", config.seed))[: config.limit]
+    heldout = list(environment.tasks("heldout", config.seed))[: config.eval_limit] if config.eval_every else []
+    if not found or (config.eval_every and not heldout):
+        raise UserError(
+            f"{config.environment} has no {'held-out ' if found else ''}tasks of its own; name some with "
+            f"{'--eval-dataset' if found else '--dataset'}"
+        )
+    return found, heldout
+
+
+def refuse_unreadable(judge: _Judge, tasks: Sequence[Task], source: str) -> None:
+    """Better now than when the first completion has been sampled. Rows are not left out: the rest would be easier ones.
+
+    Raises:
+        DataError: names the first row whose answer cannot be read, its answer, and how many there are.
+    """
+    found = [(number, why) for number, why in enumerate(finish(judge.unreadable(tasks)), 1) if why]
+    if found:
+        number, why = found[0]
+        task = tasks[number - 1]
+        has = "no answer" if task.answer is None else f"the answer {_brief(task.answer)}"
+        more = f"; {len(found):,} of {len(tasks):,} rows are like that" if len(found) > 1 else ""
+        raise DataError(
+            f"{source} row {number} ({task.id}) has {has}: {why}{more}; correct or remove such rows, or judge by "
+            "another --reward"
+        )
+
+
+def _brief(answer: object) -> str:
+    text = repr(answer)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,222 @@
+"""Each story, told by the fewest numbers that tell it, and the same run a little on the healthy side of the bound."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from posttrain.report import checks
+from posttrain.report.curves import Curves
+from posttrain.report.finding import Finding, Severity, Thresholds
+
+LIMITS = Thresholds()
+
+
+def told(check: checks.Check, **metrics: Sequence[float] | float) -> Finding | None:
+    """What `check` says about 20 steps; a metric is one number, or those of the start and the end; `_` is a slash."""
+    named = {name.replace("__", "/"): value for name, value in metrics.items()}
+    steps = [{"step": n} | {name: at(value, n) for name, value in named.items()} for n in range(20)]
+    return check(Curves(steps, LIMITS), LIMITS)
+
+
+def at(value: Sequence[float] | float, n: int) -> float:
+    if isinstance(value, Sequence):
+        return value[n * len(value) // 20]
+    return value
+
+
+@pytest.mark.parametrize(
+    "share, accuracy, severity, words",
+    [
+        (0.59, 0.0, None, ""),
+        (0.61, 0.0, Severity.WARNING, "too hard"),
+        (0.89, 0.6, Severity.WARNING, "too easy"),
+        (0.91, 0.0, Severity.PROBLEM, "too hard"),
+        (0.91, 0.97, Severity.NOTE, "harder problems, or stop"),
+    ],
+)
+def test_dead(share: float, accuracy: float, severity: Severity | None, words: str) -> None:
+    found = told(checks.dead, groups__zero_advantage=(0.2, share), accuracy=accuracy)
+    assert (found and found.severity) == severity
+    assert found is None or (words in found.advice and f"{100 * share:.0f} %" in found.evidence)
+
+
+def test_dead_without_an_accuracy_gives_both_pieces_of_advice() -> None:
+    found = told(checks.dead, groups__zero_advantage=0.95)
+    assert found is not None and "easier" in found.advice and "harder" in found.advice
+
+
+def test_dead_looks_at_the_end() -> None:
+    assert told(checks.dead, groups__zero_advantage=(0.95, 0.3), accuracy=0.2) is None
+
+
+@pytest.mark.parametrize(
+    "entropy, accuracy, found",
+    [
+        ((0.5, 0.04), 0.3, True),
+        ((0.5, 0.06), 0.3, False),  # low, but not that low
+        ((0.1, 0.04), 0.3, False),  # nearly deterministic from the start
+        ((0.5, 0.04), 0.96, False),  # what success looks like
+    ],
+)
+def test_entropy_collapse(entropy: tuple[float, float], accuracy: float, found: bool) -> None:
+    assert (told(checks.entropy_collapse, entropy=entropy, accuracy=accuracy) is not None) is found
+
+
+@pytest.mark.parametrize("values, found", [((0.05, 0.31), True), ((0.05, 0.29), False), ((0.25, 0.31), False)])
+def test_repetition(values: tuple[float, float], found: bool) -> None:
+    assert (told(checks.repetition, repetition=values) is not None) is found
+
+
+def test_truncated_tells_running_away_from_too_small_a_limit() -> None:
+    rising, always = (
+        told(checks.truncated, length__truncated=(0.0, 0.21)),
+        told(checks.truncated, length__truncated=0.21),
+    )
+    assert rising is not None and rising.severity == Severity.PROBLEM and "runs away" in rising.title
+    assert always is not None and always.severity == Severity.WARNING
+    assert told(checks.truncated, length__truncated=(0.0, 0.19)) is None
+
+
+@pytest.mark.parametrize(
+    "length, accuracy, found",
+    [
+        ((20, 31), (0.3, 0.3), True),
+        ((20, 31), (0.3, 0.2), True),
+        ((20, 29), (0.3, 0.3), False),
+        ((20, 60), (0.3, 0.5), False),  # it pays
+    ],
+)
+def test_longer_for_nothing(length: tuple[float, float], accuracy: tuple[float, float], found: bool) -> None:
+    assert (told(checks.longer_for_nothing, length__mean=length, accuracy=accuracy) is not None) is found
+
+
+def test_kl_far_away_or_torn_for_a_moment() -> None:
+    far = told(checks.kl, kl=(0.01, 0.51))
+    assert far is not None and "far from its reference" in far.title
+    torn = told(checks.kl, kl=[0.04] * 10 + [0.6] + [0.04] * 9)
+    assert torn is not None and "for a moment" in torn.title and "0.6" in torn.evidence
+    assert told(checks.kl, kl=(0.01, 0.49)) is None
+    assert told(checks.kl, kl=[0.07] * 10 + [0.6] + [0.07] * 9) is None  # 8.6 times the median
+    assert told(checks.kl, kl=[0.01] * 10 + [0.4] + [0.01] * 9) is None
+
+
+@pytest.mark.parametrize(
+    "metrics, words",
+    [
+        ({"logprob_gap__mean": [0.001] * 19 + [0.031]}, "logprob_gap/mean reached 0.031"),
+        ({"logprob_gap__mean": 0.001, "logprob_gap__max": [0.1, 1.1, 0.1, 0.1]}, "logprob_gap/max reached 1.1"),
+        ({"logprob_gap__mean": 0.029, "logprob_gap__max": 0.99}, None),
+        ({}, None),
+    ],
+)
+def test_logprob_gap_at_any_step(metrics: Mapping[str, Sequence[float]], words: str | None) -> None:
+    found = told(checks.logprob_gap, **metrics)
+    assert (found is None) == (words is None)
+    assert found is None or (words in found.evidence and found.severity == Severity.PROBLEM)
+
+
+@pytest.mark.parametrize("name, check", [("clip_fraction", checks.clipped), ("unparsed", checks.unparsed)])
+def test_shares_that_are_high_at_the_end(name: str, check: checks.Check) -> None:
+    found = told(check, **{name: (0.0, 0.21)})
+    assert found is not None and found.severity == Severity.WARNING and "21 %" in found.evidence
+    assert told(check, **{name: (0.5, 0.19)}) is None
+
+
+def gaming(
+    held_out: Sequence[float], reward: tuple[float, float] = (0.2, 0.6), accuracy: object = None
+) -> Finding | None:
+    rows = [{"step": n, "reward/mean": at(reward, n)} for n in range(20)]
+    for i, value in enumerate(held_out):
+        rows[i * 19 // max(1, len(held_out) - 1)]["evaluation/accuracy"] = value
+    if accuracy is not None:
+        for n, row in enumerate(rows):
+            row["accuracy"] = at(accuracy, n)
+    return checks.gaming(Curves(rows, LIMITS), LIMITS)
+
+
+def test_gaming_is_reward_without_accuracy() -> None:
+    found = gaming([0.30, 0.305])
+    assert found is not None and "from 0.3 to 0.305" in found.evidence
+    assert gaming([0.30, 0.20]) is not None
+    assert gaming([0.30, 0.31]) is None
+    assert gaming([0.30, 0.20], reward=(0.6, 0.2)) is None
+    assert gaming([0.30, 0.20], reward=(0.4, 0.4)) is None
+
+
+def test_gaming_without_held_out_problems_goes_by_the_training_problems() -> None:
+    assert gaming([], accuracy=(0.3, 0.3)) is not None
+    assert gaming([], accuracy=(0.3, 0.5)) is None
+    assert gaming([], accuracy=(0.97, 0.97)) is None
+    assert gaming([0.3], accuracy=(0.3, 0.3)) is not None
+    assert gaming([0.3], accuracy=(0.3, 0.5)) is None  # one evaluation shows no change
+    assert gaming([0.3, 0.4], accuracy=(0.3, 0.3)) is None  # held-out problems have the last word
+    assert gaming([]) is None
+
+
+@pytest.mark.parametrize(
+    "metrics, severity, words",
+    [
+        ({"reward__mean": (0.2, 0.5)}, Severity.GOOD, "earns more"),
+        ({"reward__mean": (0.5, 0.2)}, Severity.WARNING, "less reward"),
+        ({"reward__mean": 0.5}, Severity.WARNING, "No improvement"),
+        ({"reward__mean": 0.5, "loss": (2.0, 1.0)}, Severity.WARNING, "No improvement"),
+        ({"loss": (2.0, 1.0)}, Severity.GOOD, "falls"),
+        ({"loss": (1.0, 2.0)}, Severity.WARNING, "does not fall"),
+    ],
+)
+def test_improvement(metrics: dict, severity: Severity, words: str) -> None:
+    found = told(checks.progress, **metrics)
+    assert found is not None and found.severity == severity and words in found.title
+
+
+def test_improvement_is_not_asked_of_what_is_solved_or_not_measured() -> None:
+    assert told(checks.progress, reward__mean=1.0, accuracy=0.99) is None
+    assert told(checks.progress, kl=0.1) is None
+
+
+@pytest.mark.parametrize("losses, found", [((2.0, 1.0, 1.06), True), ((2.0, 1.0, 1.04), False), ((2.0,), False)])
+def test_overfit(losses: Sequence[float], found: bool) -> None:
+    rows = [{"step": n, "evaluation/loss": loss} for n, loss in enumerate(losses)]
+    assert (checks.overfit(Curves(rows, LIMITS), LIMITS) is not None) is found
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_not_finite_names_the_first_step_and_the_metrics(value: float | None) -> None:
+    rows = [
+        {"step": 1, "loss": 0.5},
+        {"step": 2, "loss": value, "kl": 0.1, "grad_norm": value},
+        {"step": 3, "loss": value},
+    ]
+    found = checks.not_finite(Curves(rows, LIMITS), LIMITS)
+    assert found is not None and found.evidence == "at step 2: loss, grad_norm"
+    assert checks.not_finite(Curves(rows[:1], LIMITS), LIMITS) is None
+
+
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_what_is_not_measured_is_not_judged(check: checks.Check) -> None:
+    assert told(check) is None
+
+
+def over_optimised(gold: list[float], proxy: list[float], error: float = 0.01):
+    rows = [
+        {"step": n, "evaluation/gold": g, "evaluation/reward": p, "evaluation/gold_se": error}
+        for n, (g, p) in enumerate(zip(gold, proxy, strict=True))
+    ]
+    return checks.over_optimised(Curves(rows, LIMITS), LIMITS)
+
+
+def test_gold_that_turns_down_while_the_reward_rises_is_a_reward_that_is_gamed() -> None:
+    found = over_optimised([0.0, 1.0, 0.5], [0.0, 1.0, 2.0])
+    assert found is not None and "gold was 1 at its best, evaluation 1 of 2, and is 0.5 now" in found.evidence
+    assert "the reward went from 1 to 2 since" in found.evidence
+    assert over_optimised([0.0, -0.5, -1.0], [0.0, 1.0, 2.0]) is not None  # from the beginning
+    assert over_optimised([0.0, 1.0, 2.0], [0.0, 1.0, 2.0]) is None
+    assert over_optimised([0.0, 1.0, 0.5], [0.0, 2.0, 1.5]) is None  # both fall: that is another fault
+
+
+def test_a_fall_within_the_noise_of_gold_or_of_a_share_of_what_was_gained_is_none() -> None:
+    assert over_optimised([0.0, 1.0, 0.85], [0.0, 1.0, 2.0]) is None  # 15% of the gain
+    assert over_optimised([0.50, 0.51, 0.505], [0.0, 1.0, 2.0]) is None
+    assert over_optimised([0.0, 1.0, 0.5], [0.0, 1.0, 2.0], error=0.3) is None
+    assert over_optimised([0.0, 0.0], [0.0, 1.0]) is None  # too few

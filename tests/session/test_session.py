@@ -1,0 +1,342 @@
+"""The session with a loop that trains a number: what failures, signals and evaluations cost a run."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import posttrain
+from posttrain.data.packing import Example
+from posttrain.errors import CheckpointError, RewardError, TrainingError, UserError
+from posttrain.runs import Sample, read_run
+from posttrain.session.early_stopping import patience
+from posttrain.session.session import Evaluations, Training, open_session
+from posttrain.training import checkpoint
+from posttrain.training.schedule import LearningRate
+
+BATCH = [Example((1,), (2, 3), (True, True))]
+MEASURED = ("seconds/", "tokens_per_second", "memory_gb")
+
+
+class Number:
+    """Something trained: each update adds to it."""
+
+    def __init__(self):
+        self.value = 0
+
+    def save(self, folder: Path) -> None:
+        (folder / "number.json").write_text(json.dumps(self.value))
+
+    def restore(self, folder: Path) -> None:
+        self.value = json.loads((folder / "number.json").read_text())
+
+
+def train(*, steps=6, every=2, save_every=100, held=True, before_rollout=None, in_update=None, after_update=None,
+          in_evaluation=None, stop_after=0, sampled=True, scores=lambda step: float(step), **where):  # fmt: skip
+    """A run of `steps`; what is given is called with the step's number at that place. Returns session and number."""
+    number = Number()
+
+    def score(row):
+        return row.get("evaluation/score")
+
+    def examine():
+        if in_evaluation:
+            in_evaluation(session.step)
+        return {"evaluation/score": scores(session.step), "evaluation/number": float(number.value)}
+
+    training = Training(
+        steps=steps,
+        trained=number,
+        rate=LearningRate(1.0, 0, "linear", steps),
+        evaluations=Evaluations(every, held, held, score, patience(stop_after, score)),
+        environment={"steps": steps},
+        save_every=save_every,
+        keep_last=2,
+        headline={},
+    )
+    with open_session("toy", {"steps": steps}, training, quiet=True, **where) as session:
+        seen = session.state.get("seen", 0)
+        session.evaluate(examine)
+        for step in session.steps():
+            if sampled:
+                with session.rollout() as rollout:
+                    rollout.tokens = 4
+                    if before_rollout:
+                        before_rollout(step)
+            with session.update(BATCH):
+                number.value += step + 1
+                if in_update:
+                    in_update(step)
+            if after_update:
+                after_update(step)
+            seen += 1
+            metrics = {"number": float(number.value), "seen": float(seen)}
+            session.finish_step(metrics, [Sample("p", f"c{step}")], state={"seen": seen})
+            session.evaluate(examine)
+    return session, number
+
+
+def last(run: Path) -> checkpoint.Checkpoint:
+    """The newest checkpoint of a run that has one."""
+    found = checkpoint.latest(run / "checkpoints")
+    assert found is not None
+    return found
+
+
+def fail_at(step: int, error: type[Exception] = RewardError, why: str = "the judge is down"):
+    def fail(now):
+        if now == step:
+            raise error(why)
+
+    return fail
+
+
+def files(run):
+    """What a run has written, without the machine's speed."""
+    found = read_run(run)
+    rows = [{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in found.metrics]
+    kept = last(run)
+    return rows, found.samples, (kept.step, kept.state, kept.score, (kept.path / "number.json").read_text())
+
+
+@pytest.fixture
+def whole(tmp_path):
+    train(output=tmp_path / "whole")
+    return files(tmp_path / "whole")
+
+
+def test_rows_evaluations_and_learning_rates_are_those_of_the_steps(whole):
+    rows, samples, (step, state, score, number) = whole
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 5, 6]
+    assert [row.get("number") for row in rows] == [None, 1, 3, 6, 10, 15, 21]
+    assert [row.get("evaluation/score") for row in rows] == [0, None, 2, None, 4, None, 6]
+    assert [round(row["lr"], 6) for row in rows[1:]] == [1.0, 0.833333, 0.666667, 0.5, 0.333333, 0.166667]
+    assert [sample["completion"] for sample in samples] == ["c0", "c1", "c2", "c3", "c4", "c5"]
+    assert (step, state, score, number) == (6, {"seen": 6}, 6.0, "21")
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 4])
+def test_a_reward_that_fails_costs_no_finished_step(tmp_path, whole, at):
+    run = tmp_path / "run"
+    with pytest.raises(RewardError, match="the judge is down") as failure:
+        train(output=run, before_rollout=fail_at(at))
+    if at == 0:
+        assert checkpoint.latest(run / "checkpoints") is None
+        return
+    assert last(run).step == at and read_run(run).metrics[-1]["step"] == at
+    assert failure.value.__notes__ == [f"step {at} is saved in {run}, --resume goes on from there"]
+    train(resume=run)
+    assert files(run) == whole
+
+
+@pytest.mark.parametrize("kind", [TrainingError, CheckpointError, SystemExit])
+@pytest.mark.parametrize("place", ["before_rollout", "in_evaluation"])
+def test_what_fails_before_an_update_costs_no_finished_step_whatever_its_kind(tmp_path, whole, place, kind):
+    run, at = tmp_path / "run", {"before_rollout": 3, "in_evaluation": 4}[place]
+    fails: Any = {place: fail_at(at, kind)}  # such as a logit that is not finite, while sampling
+    with pytest.raises(kind) as failure:
+        train(output=run, **fails)
+    assert last(run).step == at and failure.value.__notes__ == [
+        f"step {at} is saved in {run}, --resume goes on from there"
+    ]
+    train(resume=run)
+    assert files(run) == whole
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_tried_once(tmp_path, monkeypatch):
+    tried = []
+
+    def full(self, folder):
+        tried.append(folder)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Number, "save", full)
+    with pytest.raises(CheckpointError, match="no space left"):
+        train(output=tmp_path / "run")
+    assert len(tried) == 1
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_an_update_that_fails_leaves_the_last_checkpoint(tmp_path, whole, at):
+    run = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="half an update"):
+        train(output=run, in_update=fail_at(at, RuntimeError, "half an update"))
+    found = checkpoint.latest(run / "checkpoints")
+    assert (found.step if found else None) == {1: None, 2: 2, 3: 2}[at]
+    assert json.loads((run / f"failed-step-{at + 1:06d}.json").read_text())["token_ids"] == [[1, 2, 3]]
+    if found:
+        train(resume=run)
+        assert files(run) == whole
+
+
+def test_what_fails_after_an_update_is_no_finished_step(tmp_path, whole):
+    with pytest.raises(RuntimeError):
+        train(output=tmp_path / "run", after_update=fail_at(3, RuntimeError))
+    assert last(tmp_path / "run").step == 2  # not 3, with the weights of 4
+    train(resume=tmp_path / "run")
+    assert files(tmp_path / "run") == whole
+
+
+@pytest.mark.parametrize("at", [2, 6])
+def test_an_evaluation_that_fails_loses_no_update_and_is_made_up_for(tmp_path, whole, at):
+    run = tmp_path / "run"
+    with pytest.raises(RewardError):
+        train(output=run, in_evaluation=fail_at(at))
+    rows, samples, (step, state, score, _) = files(run)
+    assert (rows[-1]["step"], step, score) == (at, at, None) and "evaluation/score" not in rows[-1]
+    assert state["seen"] == at and samples[-1]["completion"] == f"c{at - 1}"
+    with pytest.raises(RewardError):  # and again
+        train(resume=run, in_evaluation=fail_at(at))
+    assert last(run).step == at
+    train(resume=run)
+    assert files(run) == whole
+
+
+def test_an_evaluation_that_fails_before_the_first_step_leaves_nothing_to_resume(tmp_path):
+    with pytest.raises(RewardError):
+        train(output=tmp_path / "run", in_evaluation=fail_at(0))
+    with pytest.raises(UserError, match="nothing to resume"):
+        train(resume=tmp_path / "run")
+
+
+@pytest.mark.parametrize("place", ["before_rollout", "in_evaluation"])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_sampling_and_evaluations_at_once(tmp_path, whole, sent, place):
+    at, after = (3, []) if place == "before_rollout" else (4, [])
+
+    def hang(now):
+        if now == at:
+            try:
+                signal.raise_signal(sent)
+                after.append("went on")
+            except Exception:  # as a reward may
+                after.append("swallowed")
+
+    where: Any = {place: hang, "output": tmp_path / "run"}
+    session, _ = train(**where)
+    assert after == [] and (session.interrupted, session.step) == (sent.name, at)
+    assert last(tmp_path / "run").step == at
+    session, _ = train(resume=tmp_path / "run")
+    assert session.interrupted == "" and files(tmp_path / "run") == whole
+
+
+def test_a_signal_in_the_last_evaluation_interrupts_the_run(tmp_path, whole):
+    run = tmp_path / "run"
+    session, _ = train(output=run, in_evaluation=lambda step: step == 6 and signal.raise_signal(signal.SIGTERM))
+    assert (session.step, session.interrupted) == (6, "SIGTERM")
+    session, _ = train(resume=run)
+    assert session.interrupted == "" and files(run) == whole
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_a_signal_in_an_update_lets_it_end(tmp_path, whole, at):
+    run = tmp_path / "run"
+    session, number = train(output=run, in_update=lambda step: step == at and signal.raise_signal(signal.SIGTERM))
+    assert (session.step, number.value) == (at + 1, sum(range(1, at + 2)))
+    assert last(run).step == at + 1
+    train(resume=run)
+    assert files(run) == whole
+
+
+def test_a_signal_ends_a_run_that_samples_nothing_after_the_update(tmp_path):
+    session, _ = train(
+        output=tmp_path / "run",
+        sampled=False,
+        in_update=lambda step: step == 2 and signal.raise_signal(signal.SIGTERM),
+    )
+    assert (session.step, session.interrupted) == (3, "SIGTERM")
+    assert "tokens_per_second" in (row := read_run(tmp_path / "run").metrics[-1]) and "seconds/rollout" not in row
+
+
+def test_the_last_step_is_evaluated_whichever_it_is(tmp_path):
+    train(output=tmp_path / "run", steps=5)
+    assert [row["step"] for row in read_run(tmp_path / "run").metrics if "evaluation/score" in row] == [0, 2, 4, 5]
+
+
+def test_a_run_ends_when_evaluations_are_no_better(tmp_path, capsys):
+    session, _ = train(output=tmp_path / "run", stop_after=2, steps=20, scores=lambda step: [1, 5, 4, 5, 9][step // 2])
+    assert (session.step, session.finished, session.interrupted) == (6, "no improvement for 2 evaluations", "")
+    assert "stopped after step 6: no improvement for 2 evaluations" in capsys.readouterr().err
+    best = checkpoint.best(tmp_path / "run" / "checkpoints")
+    assert best and best.step == 2
+    again, _ = train(resume=tmp_path / "run", stop_after=2, steps=20)
+    assert again.step == 6  # it stays finished
+
+
+@pytest.mark.parametrize("nothing", [math.nan, math.inf])
+def test_a_score_that_is_not_finite_chooses_nothing_and_loses_nothing(tmp_path, nothing):
+    def scores(step):
+        return nothing if step == 4 else float(step == 2)
+
+    train(output=tmp_path / "run", scores=scores)
+    best = checkpoint.best(tmp_path / "run" / "checkpoints")
+    assert best and best.step == 2 and last(tmp_path / "run").step == 6
+    assert [row["evaluation/score"] for row in read_run(tmp_path / "run").metrics[::2]] == [0, 1, None, 0]
+    session, _ = train(output=tmp_path / "other", scores=scores, stop_after=2, steps=20)
+    assert session.step == 8  # 6 and 8 were no better than 2
+
+
+def test_without_evaluations_only_due_checkpoints_and_the_last_are_saved(tmp_path):
+    train(output=tmp_path / "run", held=False, every=0, save_every=4, steps=5)
+    assert [row["step"] for row in read_run(tmp_path / "run").metrics] == [1, 2, 3, 4, 5]
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")) == [
+        "step-000004",
+        "step-000005",
+    ]
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, whole, capsys):
+    run = tmp_path / "run"
+    with pytest.raises(RewardError):
+        train(output=run, before_rollout=fail_at(5))
+    (run / "checkpoints" / "step-000005" / "number.json").write_text("99")
+    train(resume=run)
+    assert "damaged and passed over: step-000005" in (said := capsys.readouterr().err)
+    assert "going on from step 4" in said
+    assert files(run) == whole
+
+
+HANG = """
+import sys, time
+from pathlib import Path
+from tests.session.test_session import train
+from posttrain.rewards import from_function, Weighted
+from posttrain.rewards.reward import apart, score_all
+from posttrain.background import finish
+from posttrain.types import Episode, Message, Task
+
+def hanging(completion):
+    print("ready", flush=True)
+    time.sleep(120)
+    return 1.0
+
+episode = Episode(Task((Message("user", "?"),)), (Message("user", "?"), Message("assistant", "!")))
+def score(step):
+    if step == 1:
+        finish(score_all(from_function(hanging), apart([episode]), timeout_s=300))
+session, _ = train(output=Path(sys.argv[1]), before_rollout=score)
+print(session.step, session.interrupted, flush=True)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_reward_that_hangs_does_not_delay_a_signal(tmp_path, sent):
+    path = f"{Path(posttrain.__file__).parents[1]}{os.pathsep}{Path(__file__).parents[2]}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANG, str(tmp_path / "run")],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    process.send_signal(sent)
+    said, _ = process.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert said == f"1 {sent.name}\n" and process.returncode == 0
+    assert last(tmp_path / "run").step == 1

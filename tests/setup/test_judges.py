@@ -1,0 +1,142 @@
+"""Judges by name: what is typed, where their replies are kept, and what they may cost together."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from posttrain.errors import RewardError, UserError
+from posttrain.rollouts.chat_models import LateChat
+from posttrain.rollouts.openai_chat import OpenAIChat
+from posttrain.setup.judges import MAY_DIFFER, check_judges, judges_in, named_judges, rewards_with
+from posttrain.setup.sampling_options import SampledOptions
+from posttrain.types import Message, Sampling
+from tests.fake_openai import fake_openai
+from tests.recipes.folders import model_folder
+
+pytest.importorskip("openai")
+
+
+def options(**changes: Any) -> SampledOptions:
+    return SampledOptions(**changes)
+
+
+def ask(chat, text: str) -> str:
+    return asyncio.run(chat.chat([Message("user", text)], sampling=Sampling(4, 0.0))).text
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("http://x/v1#m", "a judge is NAME=MODEL, NAME=URL#MODEL or NAME=policy"),
+        ("OWNER/NAME", "a judge is NAME=MODEL"),
+        ("=OWNER/NAME", "a judge is NAME=MODEL"),
+        ("kind=", "a judge is NAME=MODEL"),
+        ("1st=OWNER/NAME", "a judge is NAME=MODEL"),
+        ("a=x a=y", "two judges are called 'a'"),
+        ("a='x", "cannot read --judge"),
+        ("a=http://x/v1", "judge 'a' has a URL without a model; write a=URL#MODEL"),
+        ("a=http://x/v1#", "judge 'a' has a URL without a model"),
+        ("a=http://me:pw@x/v1#m", "has a password"),
+    ],
+)
+def test_what_is_no_judge_is_refused(typed, message):
+    with pytest.raises(UserError, match=message):
+        judges_in(options(judge=typed))
+
+
+def test_addresses_and_models_by_name():
+    assert named_judges("") == {}
+    found = judges_in(options(judge="a=http://x/v1#o/m b=OWNER/NAME 'c=my model'", judge_concurrency=3), str.upper)
+    assert (found.models["a"].address, found.models["a"].model, found.models["a"].at_once) == ("http://x/v1", "o/m", 3)
+    assert isinstance(found.models["b"], LateChat) and isinstance(found.models["a"], OpenAIChat)
+    assert found.folders == {"OWNER/NAME": "OWNER/NAME", "my model": "MY MODEL"}
+
+
+def test_one_local_model_under_two_names_is_loaded_once(tmp_path):
+    folder = model_folder(tmp_path / "model", context=64)
+    found = judges_in(options(judge=f"a={folder} b={folder}", precision="float32"))
+    found.load()
+    assert found.models["a"] is found.models["b"] and ask(found.models["a"], "1") == ask(found.models["b"], "1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"judge_prompt": "quality"}, "--judge-prompt needs a judge: pass --judge NAME=MODEL"),
+        ({"judge_budget": 3}, "--judge-budget needs a judge"),
+        ({"judge": "a=b", "judge_budget": -1}, "--judge-budget must be 0 or more"),
+        ({"judge": "a=b", "judge_temperature": -0.1}, "--judge-temperature from 0 to 2"),
+        ({"judge": "a=b", "judge_temperature": float("nan")}, "--judge-temperature from 0 to 2"),
+        ({"judge": "a=b", "judge_concurrency": 0}, "must be 1 or more"),
+        ({"judge": "a=b", "judge_max_new_tokens": 0}, "must be 1 or more"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        check_judges(options(**changes))
+
+
+def test_the_defaults_that_are_checked_are_those_of_the_options():
+    check_judges(options())
+    assert all(hasattr(options(), name) for name in MAY_DIFFER)
+
+
+def test_replies_and_budget_are_shared_and_outlive_the_process(tmp_path):
+    with fake_openai() as server:
+        typed = options(judge=f"a={server.url} b={server.url}", judge_budget=3)
+        first = judges_in(typed)
+        with first.kept_in(tmp_path):
+            said = [ask(first.models["a"], "x"), ask(first.models["b"], "xy")]
+        again = judges_in(typed)
+        with again.kept_in(tmp_path):
+            assert [ask(again.models["a"], "x"), ask(again.models["b"], "xy")] == said and len(server.asked) == 2
+            ask(again.models["b"], "xyz")
+            with pytest.raises(RewardError, match="3 requests, is used up"):
+                ask(again.models["a"], "more")
+        assert len(server.asked) == 3 and (tmp_path / "judge-cache.jsonl").is_file()
+        larger = judges_in(replace(typed, judge_budget=4))
+        with larger.kept_in(tmp_path):
+            assert ask(larger.models["a"], "more") and len(server.asked) == 4
+
+
+def test_the_user_says_where_replies_are_kept(tmp_path):
+    """That file stays, whatever its name is."""
+    mine = tmp_path / "out.jsonl.judge-cache.jsonl"
+    with fake_openai() as server:
+        found = judges_in(options(judge=f"a={server.url}", judge_cache=str(mine)))
+        for kept in (found.kept_in(tmp_path), found.kept_beside(tmp_path / "out.jsonl"), found.kept_beside(None)):
+            with kept:
+                ask(found.models["a"], "x")
+    assert list(tmp_path.iterdir()) == [mine] and len(server.asked) == 1
+
+
+def test_beside_a_file_replies_are_kept_until_it_is_written(tmp_path):
+    with fake_openai() as server:
+        found = judges_in(options(judge=f"a={server.url}"))
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt), found.kept_beside(tmp_path / "out.jsonl"):
+                ask(found.models["a"], "x")
+                raise KeyboardInterrupt
+        assert len(server.asked) == 1 and (tmp_path / "out.jsonl.judge-cache.jsonl").is_file()
+        with found.kept_beside(tmp_path / "out.jsonl"):
+            ask(found.models["a"], "x")
+        with found.kept_beside(None):
+            ask(found.models["a"], "x")
+    assert list(tmp_path.iterdir()) == [] and len(server.asked) == 2
+
+
+def test_without_an_address_nothing_is_kept(tmp_path):
+    with judges_in(options(judge="a=OWNER/NAME")).kept_in(tmp_path):
+        pass
+    with judges_in(options()).kept_in(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_verdicts_are_sampled_as_typed():
+    typed = options(judge="a=OWNER/NAME", judge_temperature=0.3, judge_max_new_tokens=5, seed=9)
+    rewards, _, _ = rewards_with(judges_in(typed), typed, "")
+    ((judge, weight),) = rewards.parts
+    assert (judge.sampling, judge.seed, weight, judge.at_once) == (Sampling(5, temperature=0.3), 9, 1.0, 256)
