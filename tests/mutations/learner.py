@@ -7,12 +7,12 @@ CRITIC, BATCH = "training/test_actor_critic.py", "training/test_policy.py traini
 
 _FAULTS = {
     ("training/local_learner.py", LEARNER): [
-        ("known = bool(batch.key) and batch.key == self._key", "known = True"),
-        ("if batch.key and batch.key != self._key:", "if batch.key != self._key:"),
-        ("if batch.key and batch.key != self._key:", "if batch.key and not self._key:"),
+        ("known = bool(batch.key) and batch.key == self._kept.key", "known = True"),
+        ("if batch.key and batch.key != self._kept.key:", "if batch.key != self._kept.key:"),
+        ("if batch.key and batch.key != self._kept.key:", "if batch.key and not self._kept.key:"),
         ("parts = self._parts if batch.key else self._parts_once", "parts = self._parts"),
-        ("if key not in self._kept:", "if True:"),
-        ("key = (name, row.examples[0], tuple(row.token_ids))", "key = (name, 0, ())"),
+        ("if place not in self._found:", "if True:"),
+        ("place = (name, row.examples[0], tuple(row.token_ids))", "place = (name, 0, ())"),
         ("            total += share.loss.item()\n", "            total = share.loss.item()\n"),
         ("    @torch.no_grad()\n    def forward(", "    def forward("),
         ("if POLICY in loss.reaches else None):", "if False else None):"),
@@ -24,7 +24,7 @@ _FAULTS = {
         ("        except BaseException:\n            self._discard()\n", "        except BaseException:\n"),
         ("        except BaseException:", "        except Exception:"),
         ("        self._trained.restore(folder)\n        self._discard()\n", "        self._trained.restore(folder)\n"),
-        ('        self._discard()\n        self._key, self._kept = "", {}\n', "        self._discard()\n"),
+        ('        self._discard()\n        self._kept.begin("")\n', "        self._discard()\n"),
         ("self._references[target].renew(", "dict("),
         ("reference if renewed else None)", "None)"),
         ("critic[1] if critic else None, reference", "None, reference"),

@@ -391,3 +391,17 @@ def test_tokens_are_counted_as_they_are_sampled():
     asks = continuous(on_tokens=counted.append)
     asks.run(all_of(asks.submit(request(n, tokens=3)) for n in range(4)))
     assert sum(counted) == 12
+
+
+def test_what_asks_nothing_opens_no_engine(monkeypatch):
+    """Such as rewards, which are scored between sampling and the update."""
+    asks, opened = continuous(), []
+    whole = asks.engine.open
+    monkeypatch.setattr(asks.engine, "open", lambda *args, **more: opened.append(1) or whole(*args, **more))
+
+    async def reward():
+        await asyncio.sleep(0.01)
+        return 3
+
+    assert asks.run(reward()) == 3 and opened == []
+    assert asks.run(asks.submit(request(5))).token_ids == (5, 5) and opened == [1]

@@ -1,5 +1,6 @@
 import contextlib
 import math
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from posttrain.data.packing import Example, pack
 from posttrain.models.packed_weights import packing_supported
 from posttrain.rollouts import kv_cache
 from posttrain.rollouts import transformers as module
-from posttrain.rollouts.engine import Subject, check_engine
+from posttrain.rollouts.engine import Subject, check_engine, finish_all
 from posttrain.rollouts.kv_cache import KeyValueCache
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.types import Request, Sampling, StopReason
@@ -54,6 +55,27 @@ def test_conforms_whatever_is_decoded_together(slots):
 
 def test_conforms_with_little_memory():
     assert check_engine(subject(tiny_llama(), cache_gb=1e-9)) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_keys_and_values_are_freed_before_the_heap_is_settled(monkeypatch, fails):
+    """Whoever opened the engine holds the decoding still."""
+    caches, alive = [], []
+
+    def made(*args):
+        cache = KeyValueCache(*args)
+        caches.append(weakref.ref(cache))
+        return cache
+
+    monkeypatch.setattr(module, "KeyValueCache", made)
+    monkeypatch.setattr(module.HEAP, "release", lambda: None)
+    monkeypatch.setattr(type(module.HEAP), "settle", lambda heap: alive.append([ref() is not None for ref in caches]))
+    with contextlib.suppress(KeyError), TransformersEngine(tiny_llama(), STOP).open(turns=True) as decoding:
+        finish_all(decoding, [Request(PROMPTS[0], Sampling(4), seed) for seed in range(3)])
+        if fails:
+            raise KeyError
+    assert alive == ([] if fails else [[False]]) and len(caches) == 1 and caches[0]() is None
+    assert decoding is not None
 
 
 def test_a_prompt_is_computed_once_for_all_its_completions(monkeypatch):

@@ -129,10 +129,14 @@ class AsyncEngine:
         result = asyncio.run_coroutine_threadsafe(whole(), loop)
         result.add_done_callback(lambda _: self._inbox.put(_nothing))
         try:
-            with self.engine.open(self.on_tokens, turns=self.turns) as decoding:
+            with contextlib.ExitStack() as stack:
+                decoding: Decoding | None = None
                 while not result.done():
                     self._take(wait=not self._running)
-                    self._sample(decoding, loop)
+                    if decoding is None and self._waiting:  # rewards that ask nothing open no engine
+                        decoding = stack.enter_context(self.engine.open(self.on_tokens, turns=self.turns))
+                    if decoding is not None:
+                        self._sample(decoding, loop)
             return result.result()
         finally:
             if not result.done():

@@ -74,9 +74,13 @@ class TransformersEngine:
         """Sample with the weights as they are now. They may be packed meanwhile, and must not change."""
         with contextlib.ExitStack() as stack:
             prefixes = PrefixCache(self._cache_bytes) if turns and fast_paths.on("prefix cache") else None
-            yield _Decoding(
+            decoding = _Decoding(
                 self._model, self._stop_ids, self._max_sequences, self._cache_bytes, on_tokens, stack, prefixes
             )
+            try:
+                yield decoding
+            finally:
+                decoding.release()  # whoever opened it still holds it when the memory is measured
         HEAP.settle()
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
@@ -149,6 +153,11 @@ class _Decoding:
             self._on_tokens(sampled)
         done, self._done = self._done, {}
         return done
+
+    def release(self) -> None:
+        """Free all keys and values; nothing can be sampled any more."""
+        self._prompts, self._prefixes = {}, None
+        vars(self).pop("_cache", None)
 
     def _begin(self) -> None:
         """Pack weights, order pending requests and choose the number of slots, if none is running."""

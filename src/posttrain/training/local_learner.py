@@ -26,6 +26,27 @@ M = TypeVar("M")
 Frozen = FrozenCopy | AdapterOff | FrozenAdapter | FrozenModel
 
 
+class _Kept:
+    """What a batch's first update computed, by key and tokens: a key used for two batches by mistake collides not.
+
+    It does not know its learner: a cycle would keep a learner's moments in memory until the garbage collector runs.
+    """
+
+    def __init__(self) -> None:
+        self.key, self._found = "", dict[tuple[str, int, tuple[int, ...]], Tensor]()
+
+    def begin(self, key: str) -> None:
+        """Forget all, for a batch of this key."""
+        self.key, self._found = key, {}
+
+    def keep(self, name: str, row: PackedRow, compute: Callable[[], Tensor]) -> Tensor:
+        """See `Parts.keep`."""
+        place = (name, row.examples[0], tuple(row.token_ids))
+        if place not in self._found:
+            self._found[place] = compute()
+        return self._found[place]
+
+
 class LocalLearner(Generic[M]):
     """Conforms to `learner.Learner`."""
 
@@ -58,9 +79,9 @@ class LocalLearner(Generic[M]):
         self._references = references or {}
         self._critic = critic[0] if critic else None
         self._microbatch_tokens = microbatch_tokens
-        self._key, self._kept = "", dict[tuple[str, int, tuple[int, ...]], Tensor]()
+        self._kept = _Kept()
         reference = self._references.get(REFERENCE)
-        self._parts = Parts(model, self._critic, reference, self._keep)
+        self._parts = Parts(model, self._critic, reference, self._kept.keep)
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         self._trained = Trained(save_model, optimizer, critic[1] if critic else None, reference if renewed else None)
 
@@ -68,7 +89,7 @@ class LocalLearner(Generic[M]):
     def forward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
         seen, total = Means(loss.extremes), 0.0
-        known = bool(batch.key) and batch.key == self._key
+        known = bool(batch.key) and batch.key == self._kept.key
         parts = self._parts if known else self._parts_once
         for row in pack(batch.examples, self._microbatch_tokens, together=batch.together):
             share = loss.of_row(row, batch, parts)
@@ -111,8 +132,8 @@ class LocalLearner(Generic[M]):
     def forward_backward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
         seen = Means(loss.extremes)
-        if batch.key and batch.key != self._key:
-            self._key, self._kept = batch.key, {}
+        if batch.key and batch.key != self._kept.key:
+            self._kept.begin(batch.key)
         parts = self._parts if batch.key else self._parts_once
 
         def share_of(row: PackedRow) -> Tensor:
@@ -160,19 +181,12 @@ class LocalLearner(Generic[M]):
         """As in `Learner`."""
         self._trained.restore(folder)
         self._discard()
-        self._key, self._kept = "", {}
+        self._kept.begin("")
 
     def _discard(self) -> None:
         """Discard all gradients, of all calls and parts, so that no step uses a partial gradient."""
         for optimizer in self._optimizers.values():
             optimizer.discard()
-
-    def _keep(self, name: str, row: PackedRow, compute: Callable[[], Tensor]) -> Tensor:
-        """Cache by key and tokens, so that a key used for two batches by mistake causes no collision."""
-        key = (name, row.examples[0], tuple(row.token_ids))
-        if key not in self._kept:
-            self._kept[key] = compute()
-        return self._kept[key]
 
     def _by_example(
         self, examples: Sequence[Example], of_row: Callable[[PackedRow], Tensor], together: int = 1
