@@ -233,7 +233,7 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
     if getattr(shared, "dry_run", False) and command.dry_run:
         if shared.output:
             refuse_used(shared.output)
-        return _show_plan(command.dry_run()(*parts, resume=shared.resume), shared)
+        return _show_plan(command.dry_run()(*parts, resume=getattr(shared, "resume", None)), shared)
     if command.fetches:
         fetch(parts[0].model)
     _, function = command.load()

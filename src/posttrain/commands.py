@@ -187,7 +187,8 @@ COMMANDS: dict[str, Command] = {
     "quickstart": Command(
         "the main job: cold start, RL and held-out evaluation of the packaged model",
         _recipe("quickstart", "Quickstart"),
-        _ASKING,
+        ("config", "dry_run", "output", "quiet", "json"),
+        dry_run=_dry_run("quickstart"),
         show=_show_quickstart,
         fetches=True,
     ),
@@ -256,7 +257,7 @@ COMMANDS: dict[str, Command] = {
         formerly=Former("evaluate", "suite"),
     ),
     "generate": Command(
-        "sample completions, or chat", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True
+        "sample completions, chat, or play episodes", _recipe("generate", "Generate"), ("quiet", "json"), fetches=True
     ),
     "best-of-n": Command(
         "best-of-n sampling: keep the completions of highest reward, for sft",

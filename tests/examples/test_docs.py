@@ -15,7 +15,7 @@ from posttrain.algorithms import ONLINE, online
 from posttrain.cli import SHARED
 from posttrain.commands import COMMANDS
 from posttrain.rewards import REWARDS, Tags, parse_rewards
-from posttrain.setup.judges import named_judges
+from posttrain.setup.judges import named_models
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("rewards.md", "data.md")]
@@ -44,7 +44,7 @@ def test_an_example_s_command_and_options_exist(page, line, monkeypatch):
     if "--reward" in words:
         typed = words[words.index("--judge") + 1] if "--judge" in words else ""
         parse_rewards(
-            words[words.index("--reward") + 1], judges={name: Tags(name=name) for name in named_judges(typed)}
+            words[words.index("--reward") + 1], judges={name: Tags(name=name) for name in named_models("judge", typed)}
         )
 
 

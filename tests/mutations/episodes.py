@@ -38,8 +38,9 @@ _FAULTS = {
         ("            forget(LOOP)\n", "            pass\n"),
         ("not ended.wait(PATIENCE_S)", "False"),
         ("without_exit(coroutine)", "coroutine"),
-        ("turns=self.turns) as", "turns=False) as"),
+        ("turns=self.turns))", "turns=False))"),
         ("self.engine.open(self.on_tokens, turns", "self.engine.open(None, turns"),
+        ("if decoding is None and self._waiting:", "if decoding is None:"),
         (
             "        except asyncio.CancelledError:\n            self._inbox",
             "        except ValueError:\n            self._inbox",
@@ -59,7 +60,7 @@ _FAULTS = {
     ],
     ("setup/judges.py", OWN): [
         ("        policy=judging.policy,\n", ""),
-        ("budget, cache, options.judge_cache, policy)", "budget, cache, options.judge_cache)"),
+        ("options.judge_cache, policy, players)", "options.judge_cache, seats=players)"),
         ("if self.policy in self.models.values():", "if False:"),
     ],
     ("environments/judged.py", OWN): [("RewardContext(seed, judges, policy)", "RewardContext(seed, judges)")],

@@ -95,7 +95,7 @@ _FAULTS = {
         ("    if declared(algorithm, GreedyReward):\n        need_group", "    if False:\n        need_group"),
         ("    if states := declared(algorithm, StateValues):\n", "    if states := None:\n"),
     ],
-    ("recipes/evaluate.py", "recipes/test_evaluate.py"): [
+    ("recipes/evaluate/__init__.py", "recipes/test_evaluate.py"): [
         ('need_group(environment, count, alone if decoding == "greedy" else "--samples")', "pass"),
     ],
     ("recipes/score.py", "recipes/test_score.py"): [

@@ -5,7 +5,7 @@ from tests.mutations import Mutation
 JUDGES, CONTEXT = "rewards/judges", "rewards/test_context.py"
 JUDGED, CHAT, CACHE = "environments/test_judged.py", "rollouts/test_openai_chat.py", "rollouts/test_reply_cache.py"
 NAMED, BATCHED, ENGINE = "setup/test_judges.py", "rollouts/test_batched.py", "rollouts/test_chat_models.py"
-RUNS, INPUTS = "recipes/test_judges.py", "session/test_inputs.py"
+RUNS, INPUTS, SEATS = "recipes/test_judges.py", "session/test_inputs.py", "recipes/test_seats.py"
 
 _FAULTS = {
     ("rewards/judges/verdict.py", JUDGES): [
@@ -191,22 +191,37 @@ _FAULTS = {
     ],
     ("setup/judges.py", NAMED): [
         ("        if name in found:\n", "        if False:\n"),
-        ("loaded.setdefault(what,", "loaded.setdefault(name,"),
-        ("folders[what] = where(what)", "folders[what] = what"),
-        ("at_once=options.judge_concurrency", "at_once=16"),
-        ("budget=budget, cache=cache\n", "budget=Budget(options.judge_budget), cache=cache\n"),
-        ("budget=budget, cache=cache\n", "budget=budget, cache=ReplyCache()\n"),
+        ("self.loaded.setdefault(what,", "self.loaded.setdefault(name,"),
+        ("self.folders[what] = self.where(what)", "self.folders[what] = what"),
+        ("at_once=self.at_once", "at_once=16"),
+        ("budget=self.budget, cache", "budget=Budget(self.budget.requests), cache"),
+        ("cache=self.cache)", "cache=ReplyCache())"),
         ("            self.budget.begin(self.cache.replies)\n", ""),
         ("        if path and not self.elsewhere:\n", "        if path:\n"),
         ("            path.unlink(missing_ok=True)\n", "            pass\n"),
         ("Path(self.elsewhere).expanduser() if self.elsewhere else path", "path"),
-        ("if not options.judge and getattr", "if False and getattr"),
+        ("if not (options.judge or shared) and getattr", "if False and getattr"),
         ("not 0 <= options.judge_temperature <= 2", "options.judge_temperature < 0"),
         ("sampling=Sampling(options.judge_max_new_tokens, options.judge_temperature)", "sampling=Sampling(1024, 0.0)"),
-        ("elif not hash_ or not model:", "elif not hash_:"),
+        ("if not hash_ or not model:", "if not hash_:"),
+    ],
+    ("setup/judges.py", SEATS): [
+        ("        if name not in environment.seats:\n", "        if False:\n"),
+        ("    if {*trained_seats(environment)} <= taken:\n", "    if False:\n"),
+        ("taken = {*judging.seats, *people}", "taken = {*judging.seats}"),
+        ("(*self.models.values(), *self.seats.values())", "self.models.values()"),
+        ("for name, model in judging.seats.items()}", "for name, model in ()}"),
+    ],
+    ("rollouts/chat_seat.py", "rollouts/test_chat_seat.py"): [
+        ("        self._view += messages\n", ""),
+        ("        self._view.append(reply.message)\n", ""),
+        ("        self._asked += 1\n", ""),
+        ('seed_for(self._seed, "turn", self._asked)', "self._seed"),
+        ("self._tools = self._tools or tuple(tools)", "self._tools = tuple(tools)"),
+        ("        if self._full:\n", "        if False:\n"),
+        ("sampling=self._sampling", "sampling=Sampling(1)"),
     ],
     ("setup/sampling.py", RUNS): [
-        ("(judging, options, rewards_of(options), options.gold)", "(judging, options, rewards_of(options))"),
         ("judges | judging.folders", "judges"),
         ("(*met, *judge_notes, *prompts.notes)", "(*met, *prompts.notes)"),
         (" or config.judge:", ":"),
@@ -218,7 +233,7 @@ _FAULTS = {
     ("recipes/online_preference.py", RUNS): [
         ("        verdicts_kept_in(session.directory.path, setup.judging),\n", "")
     ],
-    ("recipes/evaluate.py", RUNS): [("        verdicts_kept_in(directory.path, parts.judging),\n", "")],
+    ("recipes/evaluate/__init__.py", RUNS): [("        verdicts_kept_in(directory.path, parts.judging),\n", "")],
     ("recipes/score.py", RUNS): [("with judging.kept_beside(path), Progress", "with Progress")],
     ("session/inputs.py", INPUTS): [
         ('digest_of({"model": word[lead:].rpartition("#")[2]})', 'digest_of({"model": word[lead:]})'),

@@ -48,7 +48,7 @@ MUTATIONS = [
             ("setup/sampling.py", "refuse_unreadable(judge, tasks,", "(judge, tasks,"),
             ("setup/sampling.py", "None if config.eval_every else gold", "None"),
             ("setup/sampling.py", "None if config.eval_every else gold", "gold"),
-            ("recipes/evaluate.py", "    refuse_unreadable(environment.reward,", "    (environment.reward,"),
+            ("recipes/evaluate/__init__.py", "    refuse_unreadable(environment.reward,", "    (environment.reward,"),
             ("recipes/score.py", "        refuse_unreadable(rewards", "        (rewards"),
         ]
     ),

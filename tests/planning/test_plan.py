@@ -515,6 +515,7 @@ def test_reward_models_and_the_beginning_are_held_beside_the_policy(folder):
 
 
 COMMANDS = {
+    "quickstart": "",
     "sft": "--dataset said.jsonl --examples-per-step 2",
     "rl": "--dataset 20.jsonl --reward exact --max-new-tokens 8",
     "preference": "--dataset pairs.jsonl --pairs-per-step 2",
@@ -545,4 +546,5 @@ def test_a_dry_run_writes_nothing(command, folder, tmp_path, monkeypatch, capsys
     assert sorted(tmp_path.rglob("*")) == before
     assert main([*words, "--output", "."]) == 2
     assert "run directory . is not empty" in capsys.readouterr().err
-    assert main([*words, "--lr", "-1"]) == 2
+    rate = "--rl-lr" if command == "quickstart" else "--lr"
+    assert main([*words, rate, "-1"]) == 2

@@ -104,3 +104,12 @@ def test_a_step_that_fails_after_its_batch_was_made(options, tmp_path, monkeypat
     with pytest.raises(RewardError, match="no more"):
         rl.run(replace(options, save_every=99), RAE(), output=tmp_path / "failed", quiet=True)
     assert found_in(tmp_path / "failed")[1] == found_in(reached)[1]
+
+
+def test_an_environment_that_does_not_say_what_is_solved_is_evaluated_by_its_rewards(options, tmp_path):
+    """Both seats' rewards sum to 0 in every episode."""
+    done = rl.run(replace(options, steps=1, eval_every=1, eval_samples=2), RAE(), output=tmp_path / "run", quiet=True)
+    evaluated = [row for row in read_run(done.run).metrics if "evaluation/reward" in row]
+    assert len(evaluated) == 2 and all(row["evaluation/reward"] == 0 for row in evaluated)
+    assert not any("accuracy" in name for row in read_run(done.run).metrics for name in row)
+    assert done.after.reward == 0

@@ -76,7 +76,7 @@ def test_tasks_with_an_answer_that_no_reward_applies_to_are_left_out_and_counted
         group((1.0, math.nan), (Score(1.0), none), (none, Score(9.0))),
         group((0.0, 0.0), (Score(0.0),) * 2, (Score(4.0),) * 2),
     ]
-    setup = SimpleNamespace(judge=SimpleNamespace(outcome=""), gold={"gold": 1.0})
+    setup = SimpleNamespace(judge=SimpleNamespace(outcome_of=lambda groups: ""), gold={"gold": 1.0})
     found = heldout_metrics(setup, groups)  # type: ignore[arg-type]
     assert found["evaluation/reward"] == 0.25 and found["evaluation/gold"] == 3.0
     assert found["evaluation/lost"] == pytest.approx(1 / 3) and found["evaluation/reward_se"] == pytest.approx(0.25)

@@ -9,7 +9,7 @@ import pytest
 from posttrain.errors import RewardError, UserError
 from posttrain.rollouts.chat_models import LateChat
 from posttrain.rollouts.openai_chat import OpenAIChat
-from posttrain.setup.judges import MAY_DIFFER, check_judges, judges_in, named_judges, rewards_with
+from posttrain.setup.judges import MAY_DIFFER, check_judges, judges_in, named_models, rewards_with
 from posttrain.setup.sampling_options import SampledOptions
 from posttrain.types import Message, Sampling
 from tests.fake_openai import fake_openai
@@ -47,7 +47,7 @@ def test_what_is_no_judge_is_refused(typed, message):
 
 
 def test_addresses_and_models_by_name():
-    assert named_judges("") == {}
+    assert named_models("judge", "") == {}
     found = judges_in(options(judge="a=http://x/v1#o/m b=OWNER/NAME 'c=my model'", judge_concurrency=3), str.upper)
     assert (found.models["a"].address, found.models["a"].model, found.models["a"].at_once) == ("http://x/v1", "o/m", 3)
     assert isinstance(found.models["b"], LateChat) and isinstance(found.models["a"], OpenAIChat)

@@ -7,7 +7,7 @@ from posttrain.environments.env import Environment
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.errors import UserError
 from posttrain.rewards import Weighted, parse_rewards
-from posttrain.types import EpisodeGroup, Score, SeatScores, Span, Task
+from posttrain.types import EpisodeGroup, Group, Score, SeatScores, Span, Task
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class ScoredEnvironment:
     def outcome(self) -> str:
         """The name of the score that says whether the task was solved."""
         return self.reward.outcome
+
+    def outcome_of(self, groups: Sequence[Group]) -> str:
+        """`outcome`; "" if it has weight 0 and applies to none: an environment that does not say what is solved."""
+        silent = not any(scores[self.outcome].applicable for group in groups for scores in group.scores if self.outcome)
+        return "" if self.outcome and not self.reward.weights[self.outcome] and silent else self.outcome
 
     @property
     def min_group(self) -> int:

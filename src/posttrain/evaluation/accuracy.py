@@ -63,7 +63,7 @@ def evaluate(
         completions_per_prompt=samples_per_task,
         seed=seed,
     )
-    return summarize(groups, environment.outcome, greedy=temperature == 0)
+    return summarize(groups, environment.outcome_of(groups), greedy=temperature == 0)
 
 
 def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accuracy:

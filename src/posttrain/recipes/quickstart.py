@@ -21,7 +21,7 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
@@ -37,6 +37,8 @@ from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.evaluation.examination import numbers
 from posttrain.evaluation.intervals import Difference, difference, pass_at_interval
 from posttrain.models.precision import compute_of
+from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning.work import sampled_work, with_algorithm
 from posttrain.report import Estimate, Table, write_report
 from posttrain.rewards import GymVerifier, NumberVerifier, Tags, Weighted
 from posttrain.rollouts.episodes import Players, sample_groups
@@ -46,6 +48,8 @@ from posttrain.runs import RunDirectory, machine_line
 from posttrain.runs.memory import peak_gb
 from posttrain.session import Progress, announce
 from posttrain.session.samples import samples_of
+from posttrain.setup.sampling_options import OnlineOptions
+from posttrain.setup.training_options import at_least
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
@@ -197,6 +201,7 @@ class QuickstartResult:
 def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) -> QuickstartResult:
     """The whole job; see the top of this file."""
     began = time.monotonic()
+    _check(config)
     heldout = _problems(config, "heldout", config.problems)
     train = _problems(config, "train", config.demonstrations + config.rl_steps * config.prompts_per_step)
     demonstrated, practised = train[: config.demonstrations], train[config.demonstrations :]
@@ -218,6 +223,44 @@ def run(config: Quickstart, *, output: Path | None = None, quiet: bool = False) 
         result = QuickstartResult(directory.path, directory.report, time.monotonic() - began, base, cold_start, rl)
         write_report(directory.read(), tables=[result.table()], parts=[cold_start_log.read(), rl_log.read()])
     return result
+
+
+def dry_run(config: Quickstart, resume: Path | None = None, *, measure: bool = True) -> Plan:
+    """Plan the RL stage, which takes the most memory and time; the other stages are in the notes. Reads no weights."""
+    _check(config)
+    tasks = _problems(config, "train", config.rl_steps * config.prompts_per_step)
+    options = OnlineOptions(
+        model=config.model,
+        prompts_per_step=config.prompts_per_step,
+        completions_per_prompt=config.completions_per_prompt,
+        max_new_tokens=MAX_NEW_TOKENS,
+        microbatch_tokens=MICROBATCH_TOKENS,
+    )
+    model = unloaded(options, resume)
+    lengths = [len(model.chat.prompt_ids(task.prompt)) for task in tasks]
+    work = sampled_work("quickstart", model.shape, options, lengths, steps=config.rl_steps)
+    updates = config.sft_epochs * config.demonstrations // config.sft_batch
+    completions = (config.base_problems + 2 * config.problems) * (config.samples + 1)
+    notes = (
+        f"these are the numbers of RL; before it {updates:,} updates of {config.sft_batch} demonstrations (cold start)",
+        f"and three evaluations with {completions:,} completions in all",
+    )
+    work = replace(with_algorithm(work, GRPO(kl_coefficient=0.0)), notes=(*model.notes, *notes))
+    plan = plan_of(options, work, measure=measure)
+    return replace(plan, disk=2 * model.shape.parameters * plan.training.itemsize)  # two models, and no checkpoints
+
+
+def _check(config: Quickstart) -> None:
+    counts = ("sft_epochs", "sft_batch", "rl_steps", "prompts_per_step", "problems", "samples", "base_problems")
+    for name in counts:
+        at_least(name, getattr(config, name), 1)
+    at_least("completions_per_prompt", config.completions_per_prompt, 2)  # GRPO compares them
+    at_least("demonstrations", config.demonstrations, config.sft_batch)
+    for name in ("sft_lr", "rl_lr"):
+        at_least(name, getattr(config, name), 0)
+    for name in ("thinking_first", "thinking", "slips"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise UserError(f"--{name.replace('_', '-')} must be a fraction from 0 to 1; got {getattr(config, name)}")
 
 
 def _cold_start(config: Quickstart, policy: Policy, tasks: Sequence[Task], path: Path, quiet: bool) -> RunDirectory:

@@ -53,7 +53,9 @@ class EngineChat:
             return Reply(Message("assistant", ""), StopReason.CONTEXT, Usage(len(prompt), 0))
         fitting = replace(sampling, max_new_tokens=min(room, sampling.max_new_tokens))
         done = await self.engine.submit(Request(tuple(prompt), fitting, seed))
-        reply = Message("assistant", self.chat_format.decode(done.token_ids))
+        text = self.chat_format.decode(done.token_ids)
+        turns = sum(message.role == "assistant" for message in messages)
+        reply = self.chat_format.parse(text, f"call{turns + 1:02d}") if tools else Message("assistant", text)
         return Reply(reply, done.stop_reason, Usage(len(prompt), len(done.token_ids)))
 
 

@@ -54,7 +54,7 @@ class Players:
         engine: samples for the seats that the policy takes.
         chat: its messages as tokens.
         sampling: of each turn.
-        others: by seat name, factories of other players, called for each episode with its seed.
+        others: by seat name, factories of other players, called for each episode with its seed; not trained.
         max_tokens: of a seat in one episode, shown and sampled; None: as many as the model's context has.
         schedule: as in `AsyncEngine`; None: what the environment asks for.
         max_lost: the share of episodes that may fail; above it all fail with `EpisodeError`.
@@ -207,7 +207,7 @@ class _Table:
         self.seats |= {name: self._seat(place, name) for place, name in enumerate(self.environment.seats)}
         outcome = await self.environment.play(task, self.seats, seed_for(self.seed, "environment"))
         self._check(outcome)
-        trained = [self.seats[name] for name in trained_seats(self.environment)]
+        trained = [self.seats[name] for name in trained_seats(self.environment) if name not in self.players.others]
         turns = {heard.name: heard.sampled for heard in trained if heard.sampled}
         if not turns:
             names = ", ".join(heard.name for heard in trained)

@@ -24,12 +24,14 @@ _MARK = "sha256:"
 _SHORT = 12  # characters of a digest that name the folder of a copy
 CODE = ("reward", "gold", "judge_prompt", "environment", "chat_template")
 """Options that name code or prompts: files that are copied into the run."""
-MODELS = ("model", "reward_model", "gold_model", "judge", "teacher")
+CHAT_MODELS = ("judge", "seats")
+"""Options of words NAME=MODEL and NAME=URL#MODEL."""
+MODELS = ("model", "reward_model", "gold_model", "teacher", *CHAT_MODELS)
 """Options that name models, of which a checkpoint or a digest is all that a run keeps."""
 NAMING = (*SOURCES, *CODE, *MODELS)
-SPLIT = ("reward", "gold", "reward_model", "judge", "judge_prompt")
+SPLIT = ("reward", "gold", "reward_model", "judge_prompt", *CHAT_MODELS)
 """Options whose text is split into words wherever there are spaces: a path with spaces is in quotes."""
-_JUDGE = re.compile(r"[\w-]+=")  # what stands before a path in --judge and --judge-prompt
+_NAMED = re.compile(r"[\w-]+=")  # what stands before a path in --judge, --seats and --judge-prompt
 
 
 def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
@@ -46,18 +48,19 @@ def digests_in(options: Mapping[str, Any], models: Mapping[str, Sequence[str]] |
         text = options.get(name)
         if isinstance(text, str) and text:
             found[name] = _replaced(name, text, lambda path: f"{_MARK}{_digest(path)}")
-    if judges := options.get("judge"):
-        where = dict(zip(_words(judges), (models or {}).get("judge", ()), strict=False))
-        found["judge"] = " ".join(_judge_digest(word, where.get(word, "")) for word in _words(judges))
+    for name in CHAT_MODELS:
+        if named := options.get(name):
+            where = dict(zip(_words(named), (models or {}).get(name, ()), strict=False))
+            found[name] = " ".join(_chat_model_digest(word, where.get(word, "")) for word in _words(named))
     for name, folders in (models or {}).items():
-        if name == "judge":
+        if name in CHAT_MODELS:
             continue
         found[name] = " ".join(_MARK + model_digest(Path(folder)) for folder in folders if Path(folder).is_dir())
     return {name: text for name, text in found.items() if _MARK in text}
 
 
-def _judge_digest(word: str, folder: str) -> str:
-    """NAME=DIGEST of a judge: of a local model's files, or of its name behind an address, which may be another one."""
+def _chat_model_digest(word: str, folder: str) -> str:
+    """NAME=DIGEST: of a local model's files, or of its name behind an address, which may be another one."""
     lead = _lead("judge", word)
     if Path(folder).is_dir() and folder:
         return word[:lead] + _MARK + model_digest(Path(folder))
@@ -113,8 +116,10 @@ def judges_by_option(options: Mapping[str, Any], judges: Mapping[str, str]) -> d
     named = {"reward_model": _words(options.get("reward_model") or "")}
     named |= {option: [options.get(option) or ""] for option in ("gold_model", "teacher")}
     found = {option: [judges[name] for name in names if name in judges] for option, names in named.items()}
-    asked = [judges.get(word[_lead("judge", word) :], "") for word in _words(options.get("judge") or "")]
-    return found | ({"judge": asked} if asked else {})
+    for option in CHAT_MODELS:
+        if words := _words(options.get(option) or ""):
+            found[option] = [judges.get(word[_lead(option, word) :], "") for word in words]
+    return found
 
 
 def keep_code(options: Mapping[str, Any], run: Path) -> None:
@@ -256,8 +261,8 @@ def _words(text: str) -> list[str]:
 
 
 def _lead(name: str, word: str) -> int:
-    """Where a path may begin within a word: behind NAME= in options of judges."""
-    found = _JUDGE.match(word) if name in ("judge", "judge_prompt") else None
+    """Where a path may begin within a word: behind NAME= in options of judges and seats."""
+    found = _NAMED.match(word) if name in ("judge_prompt", *CHAT_MODELS) else None
     return found.end() if found else 0
 
 

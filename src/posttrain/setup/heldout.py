@@ -73,8 +73,8 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
     share of tasks with an answer to which no optimised reward applies, where there are any; they are left out.
     """
     found: dict[str, float] = {}
-    if setup.judge.outcome:
-        solved = summarize(groups, setup.judge.outcome, greedy=False)
+    if outcome := setup.judge.outcome_of(groups):
+        solved = summarize(groups, outcome, greedy=False)
         low, high = solved.ci95
         found |= {"accuracy": solved.accuracy, "accuracy_low": low, "accuracy_high": high}
     found |= _mean("reward", [group.rewards for group in groups])

@@ -1,18 +1,21 @@
-"""Parsing and setup of --judge."""
+"""Chat models of a run: judges (--judge) and players of other seats (--seats)."""
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.judged import Judged, judged
-from posttrain.errors import UserError
+from posttrain.errors import UserError, unknown
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.budget import Budget
 from posttrain.rollouts.chat_models import EngineChat, LateChat, PolicyChat
+from posttrain.rollouts.chat_seat import ChatSeat
 from posttrain.rollouts.openai_chat import OpenAIChat
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.reply_cache import CACHE, ReplyCache
@@ -49,7 +52,7 @@ class JudgeOptions(Protocol):
 
 @dataclass(frozen=True)
 class JudgeModels:
-    """Chat models by judge name, with their budget and reply cache."""
+    """Chat models by the name of their judge or seat, with their budget and reply cache."""
 
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
     folders: dict[str, str] = field(default_factory=dict[str, str])  # local models as typed, and where they are
@@ -57,10 +60,11 @@ class JudgeModels:
     cache: ReplyCache = field(default_factory=ReplyCache)
     elsewhere: str = ""  # a file to cache replies in, if not where the caller says
     policy: PolicyChat = field(default_factory=PolicyChat)  # which is a judge where one is called so
+    seats: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
 
     def load(self) -> None:
         """Load the local models."""
-        for model in self.models.values():
+        for model in (*self.models.values(), *self.seats.values()):
             if isinstance(model, LateChat):
                 model.load()
 
@@ -95,57 +99,108 @@ class JudgeModels:
             yield
 
 
-def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: name) -> JudgeModels:
-    """The judges that the options name; local models are not loaded yet. `where` says in which folder a model is.
+@dataclass
+class _Models:
+    """Makes chat models; one that is named twice is made once."""
+
+    where: Callable[[str], str]
+    precision: str
+    at_once: int = 16
+    budget: Budget = field(default_factory=Budget)
+    cache: ReplyCache = field(default_factory=ReplyCache)
+    folders: dict[str, str] = field(default_factory=dict[str, str])
+    loaded: dict[str, LateChat] = field(default_factory=dict[str, LateChat])
+
+    def named(self, kind: str, name: str, what: str) -> ChatModel:
+        address, hash_, model = what.partition("#")
+        if "://" not in what:
+            self.folders[what] = self.where(what)
+            return self.loaded.setdefault(what, LateChat(_local(self.folders[what], self.precision)))
+        if not hash_ or not model:
+            raise UserError(f"{kind} '{name}' has a URL without a model; write {name}=URL#MODEL")
+        return OpenAIChat(name, address, model, at_once=self.at_once, budget=self.budget, cache=self.cache)
+
+
+def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: name, seats: str = "") -> JudgeModels:
+    """The judges that the options name, and the players of seats; local models are not loaded yet.
+
+    Args:
+        options: of the judges.
+        where: says in which folder a model is.
+        seats: NAME=MODEL or NAME=URL#MODEL words.
 
     Raises:
-        UserError: what is typed names no judge, or the library for an address is not installed.
+        UserError: what is typed names no chat model, or the library for an address is not installed.
     """
-    check_judges(options)
-    budget, cache = Budget(options.judge_budget), ReplyCache()
-    models: dict[str, ChatModel] = {}
+    check_judges(options, seats)
+    made = _Models(where, options.precision, options.judge_concurrency, Budget(options.judge_budget))
     policy = PolicyChat()
-    folders: dict[str, str] = {}
-    loaded: dict[str, LateChat] = {}
-    for name, what in named_judges(options.judge).items():
-        address, hash_, model = what.partition("#")
-        if what == POLICY:
-            models[name] = policy
-        elif "://" not in what:
-            folders[what] = where(what)
-            models[name] = loaded.setdefault(what, LateChat(_local(folders[what], options.precision)))
-        elif not hash_ or not model:
-            raise UserError(f"judge '{name}' has a URL without a model; write {name}=URL#MODEL")
-        else:
-            models[name] = OpenAIChat(
-                name, address, model, at_once=options.judge_concurrency, budget=budget, cache=cache
-            )
-    return JudgeModels(models, folders, budget, cache, options.judge_cache, policy)
+    models = {
+        name: policy if what == POLICY else made.named("judge", name, what)
+        for name, what in named_models("judge", options.judge).items()
+    }
+    players = {name: made.named("seat", name, what) for name, what in named_models("seats", seats).items()}
+    return JudgeModels(models, made.folders, made.budget, made.cache, options.judge_cache, policy, players)
 
 
-def named_judges(typed: str) -> dict[str, str]:
-    """The models and addresses of judges by name.
+def seat_models(seats: Mapping[str, str], where: Callable[[str], str], precision: str) -> JudgeModels:
+    """The players of seats by name, where there are no judges; see `named_models`."""
+    made = _Models(where, precision)
+    players = {name: made.named("seat", name, what) for name, what in seats.items()}
+    return JudgeModels(folders=made.folders, seats=players)
+
+
+def named_models(option: str, typed: str) -> dict[str, str]:
+    """The models and addresses of an option by name.
 
     Raises:
         UserError: a word is not NAME=MODEL or NAME=URL#MODEL, or a name is given twice.
 
     Example:
-        >>> named_judges("kind=http://localhost:8000/v1#small brief=OWNER/NAME")
+        >>> named_models("judge", "kind=http://localhost:8000/v1#small brief=OWNER/NAME")
         {'kind': 'http://localhost:8000/v1#small', 'brief': 'OWNER/NAME'}
     """
     try:
         words = shlex.split(typed)
     except ValueError as error:
-        raise UserError(f"cannot read --judge {typed!r}: {error}; put a path with spaces in quotes") from error
+        raise UserError(f"cannot read --{option} {typed!r}: {error}; put a path with spaces in quotes") from error
     found: dict[str, str] = {}
+    last = ", NAME=URL#MODEL or NAME=policy" if option == "judge" else " or NAME=URL#MODEL"
     for word in words:
         name, _, what = word.partition("=")
         if not _NAME.fullmatch(name) or not what:
-            raise UserError(f"a judge is NAME=MODEL, NAME=URL#MODEL or NAME=policy; got '{word}'")
+            raise UserError(f"{_ONE[option]} is NAME=MODEL{last}; got '{word}'")
         if name in found:
-            raise UserError(f"two judges are called '{name}'; give one of them another name")
+            raise UserError(_TWICE[option].format(name))
         found[name] = what
     return found
+
+
+_ONE = {"judge": "a judge", "seats": "a seat"}
+_TWICE = {
+    "judge": "two judges are called '{}'; give one of them another name",
+    "seats": "the seat '{}' is given twice; leave one out",
+}
+
+
+def players_of(
+    judging: JudgeModels, environment: Environment, sampling: Sampling, people: Sequence[str] = ()
+) -> dict[str, Callable[[int], Seat]]:
+    """The models that play the seats that the policy does not take, by seat name; `people` take further ones.
+
+    Raises:
+        UserError: there is no such seat, or no trained seat is left to the policy.
+    """
+    taken = {*judging.seats, *people}
+    for name in taken:
+        if name not in environment.seats:
+            raise unknown(f"seat of {type(environment).__name__}:", name, environment.seats)
+    if {*trained_seats(environment)} <= taken:
+        raise UserError(
+            f"the policy must take a trained seat ({', '.join(trained_seats(environment))}), and --seats gives all of "
+            "them to others; leave one out"
+        )
+    return {name: partial(ChatSeat, model, sampling) for name, model in judging.seats.items()}
 
 
 def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold: str = "") -> Judged:
@@ -167,14 +222,18 @@ _DEFAULTS = {
 }
 
 
-def check_judges(options: JudgeOptions) -> None:
-    """Validate the options of judges.
+_OF_APIS = ("judge_concurrency", "judge_budget", "judge_cache")
+
+
+def check_judges(options: JudgeOptions, seats: str = "") -> None:
+    """Validate the options of judges; those of their APIs are for `seats`, too.
 
     Raises:
         UserError: names the option and its valid range.
     """
     for name, default in _DEFAULTS.items():
-        if not options.judge and getattr(options, name) != default:
+        shared = seats and name in _OF_APIS
+        if not (options.judge or shared) and getattr(options, name) != default:
             raise UserError(f"--{name.replace('_', '-')} needs a judge: pass --judge NAME=MODEL")
     if options.judge_max_new_tokens < 1 or options.judge_concurrency < 1:
         raise UserError("--judge-max-new-tokens and --judge-concurrency must be 1 or more")

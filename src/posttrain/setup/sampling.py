@@ -20,7 +20,7 @@ from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.policy import Policy, check_engine
 from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scorer import Scorer, load_scorer
-from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
+from posttrain.setup.judges import JudgeModels, judges_in, players_of, rewards_with
 from posttrain.setup.policy import trained_policy
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.types import Sampling, Task
@@ -81,9 +81,11 @@ def set_up(
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
-    judging = judges_in(options, where)
+    judging = judges_in(options, where, options.seats)
     rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
+    sampling = Sampling(options.max_new_tokens, options.temperature)
+    others = players_of(judging, played or SingleTurn(), sampling)
     tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
     names = names_in(options.reward_model)
     judges = {name: where(name) for name in (*names, options.gold_model) if name}
@@ -114,7 +116,8 @@ def set_up(
     players = Players(
         policy.engine,
         policy.chat,
-        Sampling(options.max_new_tokens, options.temperature),
+        sampling,
+        others,
         max_tokens=room,
         schedule=None if options.schedule == "auto" else cast(Schedule, options.schedule),
         max_lost=options.max_lost,
@@ -178,8 +181,10 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     Raises:
         UserError: as `set_up`, of all that shows without weights.
     """
-    rewards, gold, _ = rewards_with(judges_in(options, lambda name: name), options, rewards_of(options), options.gold)
+    judging = judges_in(options, seats=options.seats)
+    rewards, gold, _ = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
+    players_of(judging, played or SingleTurn(), Sampling(options.max_new_tokens))
     tasks, _, met = read_tasks(options, rewards, gold, played)
     if rewards:
         need_group(ScoredEnvironment(rewards), options.completions_per_prompt, "--completions-per-prompt")

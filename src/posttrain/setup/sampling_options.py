@@ -27,13 +27,13 @@ class JudgeOptions:
     judge_max_new_tokens: int = 1024
     """Maximum tokens per verdict, reasoning included."""
     judge_concurrency: int = 16
-    """Maximum concurrent requests per judge API."""
+    """Maximum concurrent requests per judge or seat API."""
     judge_budget: int = 0
-    """Maximum requests to judge APIs, 0: unlimited. Cached replies count. When it is reached, the run stops with a
-    checkpoint; resume it with a larger one."""
+    """Maximum requests to judge and seat APIs, 0: unlimited. Cached replies count. When it is reached, the run stops
+    with a checkpoint; resume it with a larger one."""
     judge_cache: str = ""
-    """Cache file for replies of judge APIs. Default: judge-cache.jsonl in the run (best-of-n and score: next to
-    --output until that is complete)."""
+    """Cache file for replies of judge and seat APIs. Default: judge-cache.jsonl in the run (best-of-n and score: next
+    to --output until that is complete)."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,10 @@ class SampledOptions(JudgeOptions):
     the environment's own."""
     environment_args: str = ""
     """Arguments of the environment, such as "size=100 max_turns=6"."""
+    seats: str = ""
+    """Models that play other seats of the environment: NAME=MODEL or NAME=URL#MODEL. Such as
+    "opponent=runs/rl-2026-01-31-1 judge=http://localhost:8000/v1#MODEL"; they are not trained. Default: the policy
+    plays all seats."""
     max_episode_tokens: int = 0
     """Token budget per seat and episode, 0: the model's context. Prompts count; past the budget replies are empty."""
     max_lost: float = 0.1
@@ -200,6 +204,8 @@ def check_sampling(config: SampledOptions) -> None:
         raise UserError("--dataset is required: a hub id, a file or folder, or gym:NAME")
     if config.environment_args and not config.environment:
         raise UserError("--environment-args needs --environment; pass it too")
+    if config.seats and not config.environment:
+        raise UserError("--seats needs an --environment with several seats; pass it too")
     if config.schedule not in SCHEDULES:
         raise unknown("schedule", config.schedule, SCHEDULES)
     if config.max_episode_tokens < 0 or not 0 <= config.max_lost <= 1:

@@ -1,9 +1,10 @@
-"""Sample completions of a prompt, of a file of prompts, or in a chat.
+"""Sample completions of a prompt, of a file of prompts, in a chat, or in episodes of an environment.
 
     posttrain generate --model runs/rl-2026-01-31-1 --prompt "What is 17 - 9 + 4?" --n 4
     echo "What is 17 - 9 + 4?" | posttrain generate --greedy
     posttrain generate --prompts questions.txt
     posttrain generate --chat
+    posttrain generate --environment examples/nim.py:Nim --seats "second=human" --max-new-tokens 4
 
 In a conversation every token stays as it was sampled or shown: a turn is appended to them and nothing is encoded again.
 Left out: showing words as they come; the engine answers when a completion is whole.
@@ -14,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
 from posttrain.errors import UserError
+from posttrain.recipes.generate.episodes import EpisodesResult, play_episodes, prepare
 from posttrain.report.markup import printable
 from posttrain.rollouts.policy import Policy, load_policy
 from posttrain.rollouts.policy_seat import PolicySeat
@@ -31,10 +34,10 @@ from posttrain.types import Completion, Message, Request, Sampling, StopReason, 
 
 @dataclass(frozen=True)
 class Generate:
-    """Sample completions of a prompt, of a file of prompts, or in a chat."""
+    """Sample completions of prompts, hold a chat, or play episodes of an environment."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "data": "prompt prompts system",
+        "data": "prompt prompts environment system",
         "model": "model precision",
         "sampling": "chat n greedy temperature top_k top_p max_new_tokens engine",
         "run": "seed",
@@ -46,8 +49,18 @@ class Generate:
     """Prompt; default: standard input."""
     prompts: str = ""
     """File of prompts: .txt with one per line, or a dataset. As posttrain rl --dataset takes it."""
+    environment: str = ""
+    """Multi-turn environment: FILE.py:CLASS or installed name. Plays episodes on --prompts or else its own held-out
+    tasks, and prints what was said."""
+    environment_args: str = ""
+    """Arguments of the environment, such as "size=100 max_turns=6"."""
+    seats: str = ""
+    """Players of other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=human. human: you play, in this
+    terminal. Default: the model plays all seats."""
+    limit: int = 3
+    """Maximum number of tasks of the environment."""
     n: int = 1
-    """Completions per prompt."""
+    """Completions per prompt, or episodes per task."""
     greedy: bool = False
     """Greedy decoding, one completion per prompt."""
     temperature: float = 1.0
@@ -129,15 +142,20 @@ class GenerateResult:
         return [*found, f"{tokens:,} tokens in {self.seconds:.1f} s, {self.tokens_per_second:,.0f} a second"]
 
 
-def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = None) -> GenerateResult:
-    """Answer the prompts, or hold a conversation; `lines` stands for standard input."""
+def run(
+    config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = None
+) -> GenerateResult | EpisodesResult:
+    """Answer the prompts, hold a conversation, or play episodes; `lines` stands for standard input."""
     _check(config)
     said = sys.stdin if lines is None else lines
     saved = saved_model(config.model)
     notes = [*saved.notes()]
     notes += spoken_otherwise(saved, system=config.system, prompt_template=config.prompt_template)
-    tasks = [] if config.chat else _tasks(config, said)
-    if tasks:
+    prepared, tasks = None, list[Task]()
+    if config.environment:
+        prepared = prepare(config, partial(_tasks, config, said) if config.prompts else None)
+    elif not config.chat:
+        tasks = _tasks(config, said)
         # an error before the weights are read
         fitting(tasks, saved.where, title=saved.title, chat_template=config.chat_template)
     policy = load_policy(
@@ -147,8 +165,12 @@ def run(config: Generate, *, quiet: bool = False, lines: Iterable[str] | None = 
         engine=config.engine,
         cache_gb=config.cache_gb,
     )
+    show: Callable[[str], object] = (lambda text: None) if quiet else print
     if config.chat:
-        return _chat(config, policy, saved.title, said, notes, show=(lambda text: None) if quiet else print)
+        return _chat(config, policy, saved.title, said, notes, show=show)
+    if prepared:
+        words = {"title": saved.title, "notes": notes, "quiet": quiet}
+        return play_episodes(config, prepared, policy, _sampling(config), said=said, show=show, **words)
     requests = [
         Request(tuple(policy.chat.prompt_ids(task.prompt)), _sampling(config), seed_for(config.seed, i, j))
         for i, task in enumerate(tasks)
@@ -167,8 +189,13 @@ def _check(config: Generate) -> None:
     given = [name for name in ("prompt", "prompts", "chat") if getattr(config, name)]
     if len(given) > 1:
         raise UserError(f"--{given[0]} and --{given[1]} exclude each other; pass one of them")
-    if config.n < 1 or config.max_new_tokens < 1:
-        raise UserError("--n and --max-new-tokens must be 1 or more")
+    if config.environment and (config.prompt or config.chat):
+        raise UserError("--environment takes tasks of --prompts or its own; leave out --prompt and --chat")
+    for name in ("environment_args", "seats"):
+        if getattr(config, name) and not config.environment:
+            raise UserError(f"--{name.replace('_', '-')} needs --environment; pass it too")
+    if min(config.n, config.max_new_tokens, config.limit) < 1:
+        raise UserError("--n, --limit and --max-new-tokens must be 1 or more")
     if config.n > 1 and (config.greedy or config.chat):
         raise UserError(f"--n {config.n} needs sampling outside a conversation; leave out --greedy and --chat, or --n")
     if not (config.temperature > 0 and config.top_k >= 0 and 0 < config.top_p <= 1):

@@ -1,0 +1,201 @@
+"""Episodes of an environment, played by the model and, if asked, by other models or a person."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from posttrain.data import seed_for
+from posttrain.environments import Environment
+from posttrain.environments.load import load_environment
+from posttrain.environments.scored import ScoredEnvironment
+from posttrain.errors import EpisodeError, UserError
+from posttrain.report.markup import printable
+from posttrain.rewards import parse_rewards
+from posttrain.rollouts.episodes import Lost, Played, Players, opened, play
+from posttrain.rollouts.policy import Policy
+from posttrain.session import Progress
+from posttrain.setup.judges import JudgeModels, named_models, players_of, seat_models
+from posttrain.training.resolve_model import saved_model
+from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
+
+HUMAN = "human"  # what is typed for a person at the terminal
+
+
+class Options(Protocol):
+    """The options of episodes."""
+
+    @property
+    def environment(self) -> str: ...  # noqa: D102
+    @property
+    def environment_args(self) -> str: ...  # noqa: D102
+    @property
+    def seats(self) -> str: ...  # noqa: D102
+    @property
+    def limit(self) -> int: ...  # noqa: D102
+    @property
+    def n(self) -> int: ...  # noqa: D102
+    @property
+    def precision(self) -> str: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An environment, its tasks, and who plays the seats that the model does not take."""
+
+    environment: Environment
+    tasks: Sequence[Task]
+    models: JudgeModels
+    people: tuple[str, ...]  # the seat that a person takes, if one does
+
+
+@dataclass(frozen=True)
+class EpisodesResult:
+    """The episodes, in order, and those that failed."""
+
+    model: str
+    episodes: tuple[Played | Lost, ...]
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        episodes = [_as_dict(each) for each in self.episodes]
+        return {"model": self.model, "episodes": episodes, "seconds": self.seconds, "notes": list(self.notes)}
+
+    def lines(self) -> list[str]:
+        """Each episode with its outcome; control characters are made visible."""
+        found = [f"note: {note}" for note in self.notes]
+        for number, each in enumerate(self.episodes, 1):
+            found += [*_lines(number, each), f"  [{_outcome(each)}]"]
+        played = [each for each in self.episodes if isinstance(each, Played)]
+        turns = sum(len(trajectory.turns) for each in played for trajectory in each.trajectories.values())
+        return [*found, f"{len(self.episodes)} episodes with {turns} turns of {self.model} in {self.seconds:.1f} s"]
+
+
+def prepare(options: Options, tasks: Callable[[], Sequence[Task]] | None) -> Prepared:
+    """All that shows before weights are read; `tasks` in place of the environment's own held-out ones.
+
+    Raises:
+        UserError: there is no such environment or seat, it has no tasks, or two people are to play.
+    """
+    environment = load_environment(options.environment, options.environment_args)
+    named = named_models("seats", options.seats)
+    people = [name for name, what in named.items() if what == HUMAN]
+    if len(people) > 1:
+        raise UserError(f"one person can play, at this terminal; --seats names {len(people)}")
+    named = {name: what for name, what in named.items() if what != HUMAN}
+    models = seat_models(named, lambda name: saved_model(name).where, options.precision)
+    players_of(models, environment, Sampling(1), people)
+    found = tasks() if tasks else environment.tasks("heldout", options.seed)
+    found = found or environment.tasks("train", options.seed)
+    if not found:
+        raise UserError(f"{options.environment} has no tasks of its own; pass --prompts")
+    return Prepared(environment, list(found)[: options.limit], models, tuple(people))
+
+
+def play_episodes(
+    options: Options,
+    prepared: Prepared,
+    policy: Policy,
+    sampling: Sampling,
+    *,
+    title: str,
+    said: Iterable[str],
+    show: Callable[[str], object],
+    notes: Sequence[str],
+    quiet: bool,
+) -> EpisodesResult:
+    """Play `n` episodes of each task, all at once; with a person one after the other.
+
+    Raises:
+        EpisodeError: every episode failed.
+    """
+    prepared.models.load()
+    environment, people = prepared.environment, prepared.people
+    others = players_of(prepared.models, environment, sampling, people)
+    others |= {name: partial(Person, name, iter(said), show) for name in people}
+    players = Players(policy.engine, policy.chat, sampling, others, max_tokens=policy.model.context, max_lost=1.0)
+    places = [(task, i, j) for i, task in enumerate(prepared.tasks) for j in range(options.n)]
+    seeds = [seed_for(options.seed, "episode", i, j) for _, i, j in places]
+    began = time.perf_counter()
+    found: list[Played | Lost] = []
+    scored = ScoredEnvironment(parse_rewards("environment"), environment)
+    at_once = 1 if people else len(places)
+    with opened(environment), Progress("generate", len(places), quiet=quiet or bool(people)) as progress:
+        for first in range(0, len(places), at_once):
+            with progress.phase("sampling"):
+                some = places[first : first + at_once]
+                found += play(scored, [task for task, *_ in some], players, seeds[first : first + at_once])
+    lost = [each for each in found if isinstance(each, Lost)]
+    if len(lost) == len(found):
+        raise EpisodeError(f"all {len(found)} episodes failed; the first: {lost[0].error}") from lost[0].error
+    return EpisodesResult(title, tuple(found), time.perf_counter() - began, tuple(notes))
+
+
+class Person:
+    """A seat that a person at the terminal takes: reads what is new, and types a line. Conforms to `Seat`."""
+
+    def __init__(self, name: str, said: Iterator[str], show: Callable[[str], object], seed: int) -> None:
+        self._name, self._said, self._show = name, said, show
+
+    async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+        """The next line of input.
+
+        Raises:
+            UserError: the input has ended.
+        """
+        for message in messages:
+            self._show(printable(f"{message.name or message.role}: {message.text}"))
+        self._show(f"{self._name}, your turn:")
+        line = await asyncio.to_thread(next, self._said, None)
+        if line is None:
+            raise UserError(f"the input ended while it was the turn of {self._name}")
+        return Reply(Message("assistant", line.strip()), StopReason.STOP, Usage(0, 0))
+
+
+def _as_dict(each: Played | Lost) -> dict[str, Any]:
+    if isinstance(each, Lost):
+        return {"error": f"{each.cause}: {each.error}"}
+    outcome = each.episode.outcome
+    return {
+        "task": each.episode.task.id,
+        "seats": {seat: [_message(m) for m in view] for seat, view in each.episode.views.items()},
+        "rewards": dict(outcome.rewards),
+        "solved": outcome.solved,
+        "metrics": dict(outcome.metrics),
+        "stop_reason": str(each.episode.stop_reason),
+    }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    calls = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+    return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})
+
+
+def _lines(number: int, each: Played | Lost) -> list[str]:
+    """One seat's conversation, or of several seats what each said after the prompt."""
+    if isinstance(each, Lost):
+        return [f"episode {number}: failed"]
+    episode = each.episode
+    if len(episode.views) == 1:
+        said: Iterable[tuple[str, Message]] = ((message.role, message) for message in episode.messages)
+    else:
+        said = [*((message.role, message) for message in episode.task.prompt), *episode.transcript]
+    return [f"episode {number}: {printable(episode.task.id)}"] + [
+        f"{name}> {printable(message.text)}" for name, message in said
+    ]
+
+
+def _outcome(each: Played | Lost) -> str:
+    if isinstance(each, Lost):
+        return f"{each.cause}: {each.error}"
+    outcome = each.episode.outcome
+    parts = [*(f"{seat} earned {value:g}" for seat, value in outcome.rewards.items())]
+    parts += ["solved" if outcome.solved else "not solved"] if outcome.solved is not None else []
+    parts += [f"{name} {value:g}" for name, value in outcome.metrics.items()]
+    return ", ".join(parts) or "the environment says nothing of how it went"

@@ -1,0 +1,170 @@
+"""Seats that other models take: frozen, behind an address, or a person; the policy trains its own seats alone."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from posttrain import algorithms
+from posttrain.errors import UserError
+from posttrain.recipes import evaluate, generate, rl
+from posttrain.recipes.evaluate import Evaluate
+from posttrain.recipes.generate import Generate
+from posttrain.recipes.rl import RL
+from posttrain.runs import read_run
+from posttrain.session.inputs import InputsChanged
+from tests.fake_openai import fake_openai
+from tests.recipes.folders import model_folder
+from tests.recipes.test_self_play import DUEL, found_in
+
+pytest.importorskip("openai")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model_folder(tmp_path / "model")
+    model_folder(tmp_path / "opponent", seed=7)
+    (tmp_path / "duel.py").write_text(DUEL)
+    return tmp_path
+
+
+OPTIONS = RL(
+    environment="duel.py:Duel",
+    model="model",
+    prompts_per_step=2,
+    completions_per_prompt=3,
+    max_new_tokens=4,
+    steps=3,
+    save_every=1,
+    lr=1e-2,
+    precision="float32",
+)
+GRPO = algorithms.get("grpo")
+
+
+def seats_in(run) -> set[str]:
+    return {row["seat"] for row in read_run(run).samples}
+
+
+def test_a_frozen_opponent_is_asked_and_only_the_policy_is_trained(here):
+    alone = rl.run(OPTIONS, GRPO(), output=here / "alone", quiet=True).run
+    against = rl.run(replace(OPTIONS, seats="second=opponent"), GRPO(), output=here / "against", quiet=True).run
+    assert seats_in(alone) == {"first", "second"} and seats_in(against) == {""}  # one seat is trained
+    first = read_run(against).metrics[0]
+    assert "seats/second/reward" not in first and first["length/mean"] <= 4
+    assert read_run(against).environment["judges"]["opponent"].endswith("opponent")
+
+
+def test_a_run_against_an_address_is_resumed_equal_and_asks_nothing_twice(here):
+    with fake_openai(answer=lambda body: "abc") as server:
+        options = replace(OPTIONS, seats=f"second={server.url}")
+        whole = rl.run(options, GRPO(), output=here / "whole", quiet=True).run
+        assert {body["messages"][-1]["role"] for body in server.asked} == {"user"}
+        rl.run(replace(options, steps=1), GRPO(), output=here / "part", quiet=True)
+        asked = len(server.asked)
+        part = rl.run(options, GRPO(), resume=here / "part", quiet=True).run
+    assert asked < len(server.asked)
+    (rows, state, weights), (others, other_state, other_weights) = found_in(whole), found_in(part)
+    assert rows == others and state == other_state
+    assert all(weights[name].equal(other_weights[name]) for name in weights)
+
+
+def test_another_opponent_is_noticed_where_a_run_goes_on(here):
+    options = replace(OPTIONS, seats="second=opponent", steps=1)
+    run = rl.run(options, GRPO(), output=here / "run", quiet=True).run
+    model_folder(here / "opponent", seed=8)
+    with pytest.raises(InputsChanged, match="seats"):
+        rl.run(replace(options, steps=2), GRPO(), resume=run, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("seats", "message"),
+    [
+        ("secnd=opponent", "unknown seat of Duel: 'secnd'; did you mean 'second'"),
+        ("first=opponent second=opponent", "the policy must take a trained seat"),
+        ("second", "a seat is NAME=MODEL or NAME=URL#MODEL; got 'second'"),
+        ("second=a second=b", "the seat 'second' is given twice"),
+        ("second=http://x/v1", "seat 'second' has a URL without a model"),
+    ],
+)
+def test_seats_that_are_none_are_refused_before_weights_are_read(here, monkeypatch, seats, message):
+    for name in ("setup.sampling.trained_policy", "recipes.evaluate.load_policy", "recipes.generate.load_policy"):
+        monkeypatch.setattr(f"posttrain.{name}", lambda *_, **__: pytest.fail("weights were loaded"))
+    where = {"environment": "duel.py:Duel", "model": "model", "seats": seats}
+    for run in (
+        lambda: rl.run(replace(OPTIONS, seats=seats), GRPO(), output=here / "x", quiet=True),
+        lambda: rl.dry_run(replace(OPTIONS, seats=seats), GRPO(), measure=False),
+        lambda: evaluate.run(Evaluate(**where), output=here / "x", quiet=True),
+        lambda: generate.run(Generate(**where), quiet=True),
+    ):
+        with pytest.raises(UserError, match=message):
+            run()
+
+
+def test_seats_need_an_environment(here):
+    for run in (
+        lambda: rl.run(replace(OPTIONS, environment="", dataset="gym:chain_sum", seats="a=b"), GRPO(), quiet=True),
+        lambda: generate.run(Generate(prompt="x", seats="a=b"), quiet=True),
+    ):
+        with pytest.raises(UserError, match="--seats needs"):
+            run()
+
+
+def test_evaluate_measures_the_model_against_an_opponent(here):
+    (here / "duel.py").write_text(DUEL.replace("return [Task(", "return [] if split == 'train' else [Task("))
+    words = {"environment": "duel.py:Duel", "model": "model", "samples": 2, "max_new_tokens": 4}
+    with fake_openai(answer=lambda body: "aaaaaaaaa") as server:
+        lost = evaluate.run(Evaluate(**words, seats=f"second={server.url}"), output=here / "lost", quiet=True)
+    with fake_openai(answer=lambda body: "zzz") as server:
+        won = evaluate.run(Evaluate(**words, seats=f"second={server.url}"), output=here / "won", quiet=True)
+    assert (lost.model.headline.accuracy, won.model.headline.accuracy) == (-1.0, 1.0)
+    assert lost.model.headline.n == 4 and seats_in(lost.run) == {""}
+
+
+def test_generate_plays_episodes_and_prints_them(here):
+    options = Generate(environment="duel.py:Duel", model="model", max_new_tokens=4, limit=2, n=3)
+    found = generate.run(options, quiet=True)
+    summary, lines = found.summary(), "\n".join(found.lines())
+    assert len(summary["episodes"]) == 6 and [e["task"] for e in summary["episodes"]] == ["0"] * 3 + ["1"] * 3
+    for episode in summary["episodes"]:
+        said = [episode["seats"][seat][-1]["content"] for seat in ("first", "second")]
+        first, second = (sum(letter in "abcdefghijklm" for letter in one) for one in said)
+        assert episode["rewards"]["first"] == (1 if first >= second else -1) == -episode["rewards"]["second"]
+    assert "episode 1: 0" in lines and "user> 0?" in lines and "first earned" in lines
+    assert json.dumps(summary) and generate.run(options, quiet=True).summary()["episodes"] == summary["episodes"]
+
+
+def test_a_person_plays_a_seat(here, capsys):
+    options = Generate(environment="duel.py:Duel", model="model", max_new_tokens=4, limit=2, seats="second=human")
+    found = generate.run(options, lines=["aaaaaaaa\n", "zz\n"])
+    second = [episode["seats"]["second"][-1]["content"] for episode in found.summary()["episodes"]]
+    assert second == ["aaaaaaaa", "zz"]
+    assert [episode["rewards"]["second"] for episode in found.summary()["episodes"]] == [1.0, -1.0]
+    assert capsys.readouterr().out.count("second, your turn:") == 2
+    with pytest.raises(UserError, match="the input ended while it was the turn of second"):
+        generate.run(options, lines=["a"])
+
+
+def test_prompts_replace_the_tasks_of_the_environment(here):
+    (here / "mine.txt").write_text("Mine?\n")
+    found = generate.run(
+        Generate(environment="duel.py:Duel", model="model", prompts="mine.txt", max_new_tokens=4), quiet=True
+    )
+    assert [e["seats"]["first"][0]["content"] for e in found.summary()["episodes"]] == ["Mine?"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": "x"}, "leave out --prompt and --chat"),
+        ({"chat": True}, "leave out --prompt and --chat"),
+        ({"limit": 0}, "--limit"),
+        ({"seats": "first=human second=human"}, "one person can play"),
+        ({"seats": "first=human second=model"}, "the policy must take a trained seat"),
+        ({"environment_args": "nope=1"}, "argument of the environment"),
+    ],
+)
+def test_generate_refuses_what_does_not_fit(here, options, message):
+    with pytest.raises(UserError, match=message):
+        generate.run(Generate(environment="duel.py:Duel", model="model", **options), quiet=True)
