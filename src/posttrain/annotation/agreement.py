@@ -49,7 +49,7 @@ def ordinal_alpha(units: Mapping[tuple[float, ...], int]) -> float | None:
 
 
 def nominal_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
-    """Krippendorff's alpha of what has no order, such as which step is wrong; each unit has what its annotators said.
+    """Krippendorff's alpha of nominal data, such as which step is wrong; each unit has its annotators' values.
 
     None where no unit has two values, or all values are the same.
     """
@@ -92,17 +92,17 @@ def mean_kendall_w(rankings: Sequence[Ranking]) -> float | None:
 
 @dataclass(frozen=True)
 class Annotator:
-    """One of the people, beside the others."""
+    """An annotator's agreement with the others."""
 
     annotator: str | int
     items: int  # that they judged
     comparisons: int  # of theirs on which there is a consensus
     agreement: float | None
-    """Share of those on which they say what the consensus says; a tie counts half."""
+    """Rate of agreement with the consensus; a tie counts half."""
     with_others: float | None
-    """The same with the consensus of the others, which they have no part in: mean over items that others judged."""
+    """Leave-one-out: agreement with the consensus of the others, as the mean over items that others judged."""
     interval: tuple[float, float] | None
-    """Where `with_others` lies, 95%, over items."""
+    """95% interval of `with_others`, over items."""
     noisy: bool
     """Whether the whole interval lies nearer to a coin's 0.5 than to the annotators' median, or below it."""
 

@@ -1,7 +1,7 @@
 """Consensus of several annotators: pairwise preferences, then a ranking.
 
-A method of `aggregation/` reads all rankings and says how likely it finds, for every two completions of an item, that
-the first is better, the second is, or neither. From there on all methods are alike.
+A method of `aggregation/` estimates from all rankings, for every pair of completions of an item, the probabilities that
+the first is better, the second is, or neither. The rest is common to all methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Odds(NamedTuple):
 
 @dataclass(frozen=True)
 class Belief:
-    """What a method makes of one item."""
+    """A method's estimate for one item."""
 
     odds: Mapping[tuple[int, int], Odds]
     """Of every two completions that somebody compared; the first has the lower number."""
@@ -48,7 +48,7 @@ class Belief:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What people say of one item together."""
+    """The consensus on one item."""
 
     item: str | int
     order: tuple[tuple[int, ...], ...]

@@ -10,7 +10,7 @@ from posttrain.types import Ranking
 
 
 class Vote(NamedTuple):
-    """What one ranking says of two completions of an item, of which `first` has the lower number."""
+    """A pairwise comparison implied by a ranking; `first` has the lower number."""
 
     item: str | int
     first: int
@@ -84,7 +84,7 @@ def _completions(row: Row, value: Any, what: str) -> tuple[int, ...]:
 
 
 def votes_of(rankings: Iterable[Ranking]) -> Iterator[Vote]:
-    """What rankings say of every two completions; two that both failed are not compared."""
+    """Pairwise comparisons of rankings; two completions that both failed are not compared."""
     for ranking in rankings:
         place = {one: level for level, tier in enumerate(ranking.tiers) for one in tier}
         for first, second in combinations(sorted(place), 2):

@@ -19,7 +19,7 @@ LONGEST = 50_000  # letters of a text that is written
 
 
 class NoAnswer(ValueError):
-    """Something was sent that does not answer the question; its message says what is missing."""
+    """An invalid answer; its message says what is missing."""
 
 
 class Question(NamedTuple):
@@ -32,7 +32,7 @@ class Question(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """One kind."""
+    """A kind of task."""
 
     name: str
     says: str  # what people do, in a few words
@@ -143,7 +143,7 @@ def _choose(sent: Mapping[str, Any], question: Question) -> Answer:
 
 
 def _as_good(one: Answer, other: Answer) -> bool:
-    """The same one is better; how much is a matter of taste."""
+    """The same side is preferred; strength is ignored."""
     return one["better"] == other["better"]
 
 
@@ -222,7 +222,7 @@ def _same_scores(answers: Sequence[Answer]) -> float:
 
 
 def _about_the_same(one: Answer, other: Answer) -> bool:
-    """No score is further than one point from that of the other."""
+    """All scores are within 1 of the other's."""
     return all(
         abs(score - other["scores"][number][attribute]) <= 1
         for number, scores in one["scores"].items()

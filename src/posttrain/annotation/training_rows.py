@@ -1,7 +1,7 @@
 """From annotations to training rows: pairs, ratings, steps, demonstrations.
 
-The rows are those that posttrain reads (docs/data.md), but steps, which are for other tools. Where people do not agree
-on anything there is no row.
+Rows are in posttrain's layouts (docs/data.md), except steps, which are for other tools. Without a
+consensus there is no row.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 class Choice(NamedTuple):
-    """What somebody chose at one turn of a conversation with a model."""
+    """An annotator's choice at one turn of a conversation."""
 
     name: str  # of the item, the annotator and the turn
     annotator: str
@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 
 
 class Told(NamedTuple):
-    """All that was said in a project."""
+    """All answers of a project."""
 
     kind: str
     prompts: Mapping[str, Sequence[Mapping[str, str]]]  # by the item's name
@@ -46,7 +46,7 @@ class Told(NamedTuple):
 
 
 def pairs(told: Told, way: str) -> Iterator[Row]:
-    """A row for every two completions that the consensus tells apart: n choose 2 of an order without ties.
+    """A row for every pair of completions that the consensus separates.
 
     `strength` is from 0 to 1: the mean over those who compared the two, of 1 for the chosen one, -1 for the other and 0
     for neither; of comparisons, of that times how much better it was found, in parts of the most. It is 0 where a
@@ -182,7 +182,7 @@ def ratings(told: Told, way: str) -> Iterator[Row]:
 
 
 def demonstrations(told: Told, way: str) -> Iterator[Row]:
-    """A row for each answer that somebody wrote."""
+    """A row for each written demonstration."""
     for item, annotator, answer in told.answers:
         yield {"prompt": told.prompts[item], "completion": answer["text"], "annotator": annotator, "item": item}
 

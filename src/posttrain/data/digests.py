@@ -15,7 +15,7 @@ SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
 
 
 def digests(options: Mapping[str, Any]) -> dict[str, str]:
-    """Of each local file that a recipe's options name its SHA-256, by the name under which it was found.
+    """SHA-256 of each local file that a recipe's options name, by its path.
 
     A folder has one digest for each of its files. What is no file here (a hub id, a gym: source) is not in the result.
     """

@@ -1,7 +1,7 @@
 """Layouts of public preference datasets: their columns, and what they mean.
 
-A row of theirs may hold several preferences, or none: responses with scores make a pair of every two whose scores
-differ, and a derivation whose steps were rated makes one wherever a right step and a wrong one were seen.
+A row may hold several preferences, or none: scored responses make a pair of every two whose scores
+differ, and a derivation with rated steps makes one for each right step with a wrong alternative.
 """
 
 import re
@@ -97,7 +97,7 @@ def _tldr(row: Row) -> list[Preference]:
 
 
 def _prm800k(row: Row) -> list[Preference]:
-    """A derivation of which people rated each step: a right step against each wrong one that was seen in its place."""
+    """A derivation with rated steps: a right step against each of its wrong alternatives."""
     question = as_mapping(row, row.fields["question"], "question")
     prompt = (Message("user", as_text(row, question.get("problem"), "question problem")),)
     annotator, time = (str(row.fields.get(name) or "") for name in ("labeler", "timestamp"))

@@ -14,7 +14,7 @@ from posttrain.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One sequence to learn from: a prefix that may be shared, what follows it, and which of that is learned."""
+    """A training sequence: a prefix that may be shared, its continuation, and the loss mask of that."""
 
     prefix: tuple[int, ...]
     continuation: tuple[int, ...]
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Responses to one prompt, and of which two of them one was found better."""
+    """Responses to one prompt, and the pairwise preferences among them."""
 
     examples: tuple[Example, ...]  # with one prefix
     pairs: tuple[tuple[int, int, float], ...]  # the chosen one, the rejected one, and how much better it was found
@@ -53,7 +53,7 @@ class Ranked(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A sequence, and whether its response was found good."""
+    """A sequence, and whether its response is labelled good."""
 
     example: Example
     good: bool
@@ -205,7 +205,7 @@ def _families(units: Sequence[Unit]) -> list[tuple[tuple[int, ...], list[Members
 
 
 def _opening(examples: Sequence[Example]) -> int:
-    """How many tokens sequences without a prefix begin with alike: none that is learned, and of none the last."""
+    """Length of the common prefix of sequences without a prefix: no learned token, and never a last token."""
     if len(examples) < 2:
         return 0
     texts = [example.continuation for example in examples]

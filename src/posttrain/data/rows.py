@@ -1,4 +1,4 @@
-"""A dataset row with its source, so that errors name file and line."""
+"""Dataset rows with their source, so that errors name file and line."""
 
 import re
 from collections.abc import Mapping, Sequence

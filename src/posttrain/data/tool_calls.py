@@ -1,8 +1,8 @@
 """Tool-call parsing, in the format of the model's chat template.
 
-The form is found by asking the template, never by knowing its name: a call whose name, keys and values are known is
-rendered, and what stands around them is the form. Two kinds exist: arguments as a JSON object, and arguments one by one
-between tags.
+The format is inferred from the template, never from its name: a call with known name, keys and values is
+rendered, and the text around them is the format. Two kinds exist: arguments as a JSON object, and arguments one by one
+in tags.
 """
 
 import json
@@ -57,7 +57,7 @@ class CallForm:
     pair: tuple[str, str, str] | None = None
 
     def calls(self, text: str, prefix: str = "call") -> tuple[str, tuple[ToolCall, ...]]:
-        """What a turn says besides its calls, and the calls; one that is not whole is left in the text."""
+        """The text of a turn without its calls, and the calls; an incomplete call stays in the text."""
         # from where white space begins, so that a long run of it is read once
         before = rf"(?:(?<!\s)(?:{self.first}|{self.separator}))?"
         one = re.compile(f'{before}{self.lead}(?P<name>[^\\s"<>{{}}()]+?){self.after_name}')

@@ -14,7 +14,7 @@ GOLD = "gold"  # what a reward is called that is read and not learned from
 
 
 class Overseen(NamedTuple):
-    """An environment, and the same with gold rewards read beside."""
+    """An environment, and the same with gold rewards logged."""
 
     environment: ScoredEnvironment
     judge: ScoredEnvironment
@@ -37,7 +37,7 @@ def overseen(
     gold_model: ScoreFn | None = None,
     environment: Environment | None = None,
 ) -> Overseen:
-    """Put rewards together: rules and verifiers, and what reward models give.
+    """Combine rewards: rules, verifiers and reward models, and gold rewards.
 
     Args:
         rewards: to learn from; None where there are models alone.

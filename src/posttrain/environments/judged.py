@@ -25,7 +25,7 @@ AT_ONCE = 16  # episodes that a chat model is asked about at the same time, unle
 
 
 class Judged(NamedTuple):
-    """Rewards to learn from and gold rewards; None where there are none."""
+    """Training rewards and gold rewards; None if there are none."""
 
     rewards: Weighted | None
     gold: Weighted | None
@@ -92,7 +92,7 @@ class Kept(Protocol):
 
 @contextmanager
 def verdicts_kept_in(run: Path, replies: Kept) -> Generator[None]:
-    """Keep in a run what a resumed one must find again: verdicts by a time limit, and the replies of judges."""
+    """Save in a run what a resumed one must reuse: verdicts by a time limit, and replies of judges."""
     with TIME_LIMITS.kept_in(run / VERDICTS), replies.kept_in(run):
         yield
 

@@ -35,7 +35,7 @@ GATE = "gate.safetensors"
 
 
 class Units(NamedTuple):
-    """The attributes, and how they were rated: heads learn ratings of mean 0 and spread 1."""
+    """The attributes, and mean and standard deviation of their ratings: heads predict standardised ratings."""
 
     names: tuple[str, ...]
     means: tuple[float, ...]
@@ -43,7 +43,7 @@ class Units(NamedTuple):
 
 
 class Gate(nn.Module):
-    """What each attribute counts for after a prompt; the same for all until it has learned.
+    """Prompt-conditioned gate over attributes; uniform at initialisation.
 
         g(x) = softmax( W_2 relu(W_1 h(x) + b_1) + b_2 )
 
@@ -66,7 +66,7 @@ class Gate(nn.Module):
 
 
 class Mixture(NamedTuple):
-    """How the attributes of a response become its score.
+    """Combines the attributes of a response into its score.
 
     R(x, y) = s sum_k g_k(x) w_k (a_k(x, y) - l_k a_j(x, y)) - z
     """
@@ -92,7 +92,7 @@ class Mixture(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the trunk makes of responses."""
+    """Outputs of the trunk for responses."""
 
     prompts_ED: Tensor  # the last state of each one's prompt
     attributes_EK: Tensor  # a: ratings in units of mean 0 and spread 1
@@ -100,7 +100,7 @@ class Reading(NamedTuple):
 
 @dataclass
 class AttributeModel:
-    """A decoder with a row for each attribute, and how they are mixed."""
+    """A decoder with a head for each attribute, and their gate."""
 
     body: LanguageModel  # whose network is transformers' ...ForSequenceClassification with K labels
     units: Units
@@ -113,11 +113,11 @@ class AttributeModel:
 
     @property
     def comparable(self) -> bool:
-        """Whether a score of 0 is known to be that of a middling response."""
+        """True if scores are centred: 0 is the mean response's score."""
         return self.mixture.comparable
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
-        """The parameters that require a gradient, by name; the gate learns apart."""
+        """The parameters that require a gradient, by name, without the gate, which is trained separately."""
         return self.body.trainable()
 
     def read(self, row: Packed) -> Reading:

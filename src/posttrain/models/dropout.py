@@ -1,7 +1,7 @@
 """Stateless adapter dropout: a function of seed, layer, example and token.
 
-So a resumed run drops what the uninterrupted one dropped, a second forward pass of the same micro-batch drops the same
-numbers as the first, and how a batch is cut into micro-batches changes nothing.
+So a resumed run has the masks of the uninterrupted one, a second forward pass of a micro-batch has the masks of the
+first, and the micro-batch split does not change the result.
 
 Shape letters: N tokens of a flat row, D inputs of a layer.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 class Row(Protocol):
-    """What dropout needs to know of a packed row (data/packing.py makes them)."""
+    """The fields of a packed row that dropout needs (data/packing.py makes them)."""
 
     token_ids: list[int]
     families: list[tuple[int, list[int]]]
@@ -34,7 +34,7 @@ class Dropout:
 
     @property
     def on(self) -> bool:
-        """Whether a forward pass would drop anything now."""
+        """Whether dropout is active."""
         return self._seed is not None
 
     @contextlib.contextmanager

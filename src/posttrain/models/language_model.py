@@ -25,7 +25,7 @@ from posttrain.models.support import PAGE, TESTED
 
 
 class Packed(Protocol):
-    """What a forward pass needs to know of a packed row (data/packing.py makes them)."""
+    """The fields of a packed row that a forward pass needs (data/packing.py makes them)."""
 
     token_ids: list[int]
     positions: list[int]
@@ -49,12 +49,12 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.network.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """The compute dtype."""
         return self.network.dtype
 
     @property
@@ -71,7 +71,7 @@ class LanguageModel:
 
     @property
     def readout(self) -> Readout:
-        """What it does to the products with `head` before they are logits."""
+        """Scaling and soft-capping of the products with `head`, which gives logits."""
         config = self.network.config
         divisor = getattr(config, "logits_scaling", None) or 1.0
         multiplier = getattr(config, "logit_scale", None) or 1.0
@@ -94,7 +94,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def whole(self) -> dict[str, Tensor]:
-        """What a Hugging Face folder of the whole model has: the weights, and the buffers that are kept with them.
+        """The contents of a Hugging Face folder of the whole model: the weights, and persistent buffers.
 
         An adapter is merged, for which a second set of weights is in the host's memory.
         """

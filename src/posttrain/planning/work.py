@@ -15,7 +15,7 @@ from posttrain.training.load import Load
 
 @dataclass(frozen=True)
 class Work:
-    """What a command will compute."""
+    """The workload of a command."""
 
     command: str
     shape: Shape
@@ -56,7 +56,7 @@ class Sampled(Protocol):
 
 
 def sampled_work(command: str, shape: Shape, options: Sampled, lengths: Sequence[int], *, steps: int) -> Work:
-    """Of a run that learns from samples of prompts of these lengths in tokens."""
+    """Of a run on samples for prompts of these lengths in tokens."""
 
     def load(prompt_tokens: int) -> Load:
         words = (prompt_tokens, options.max_new_tokens, options.microbatch_tokens)
@@ -78,7 +78,7 @@ def sampled_work(command: str, shape: Shape, options: Sampled, lengths: Sequence
 
 
 def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None = None) -> Work:
-    """The same with what an online algorithm reads, samples and learns besides."""
+    """The same with the inputs and auxiliary losses of an online algorithm."""
     greedy, continued = (_besides(algorithm, kind, work.expected) for kind in (GreedyReward, StateValues))
     batch = work.batch + "".join(f", and {one.sequences:,} greedy ones" for one in greedy)
     batch += f", and up to {sum(one.sequences for one in continued):,} continuations of them" if continued else ""
@@ -109,7 +109,7 @@ def text_load(tokens: Sequence[int], per_update: int, microbatch_tokens: int) ->
 def supervised_work(
     command: str, shape: Shape, examples: Sequence[Example], *, per_step: int, steps: int, microbatch_tokens: int
 ) -> Work:
-    """Of a run that learns whole examples."""
+    """Of a run on whole examples."""
     lengths = [size_of(example) for example in examples]
 
     def load(tokens: int) -> Load:

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much a finding matters, the worst first."""
+    """Severity of a finding, the worst first."""
 
     PROBLEM = "problem"  # the run is broken or wasted; stop and change something
     WARNING = "warning"  # look at it before trusting the result
@@ -15,7 +15,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the numbers say.
+    """A finding of a run's metrics.
 
     Attributes:
         title: what is the matter, in plain words.

@@ -14,12 +14,12 @@ class Risen(NamedTuple):
 
     @property
     def by(self) -> float:
-        """How much more the later answer earned."""
+        """Reward of the later answer minus that of the earlier one."""
         return self.after["reward"] - self.before["reward"]
 
 
 def risen(rows: Sequence[Row], most: int = 10) -> list[Risen]:
-    """Those whose reward rose most, the most first; none where there was one evaluation alone.
+    """Completions by reward gain, the largest first; empty if there was only one evaluation.
 
     Args:
         rows: held-out samples with their `step`; every evaluation has those of the same prompts in the same order.

@@ -1,9 +1,9 @@
 """Async engine: single requests of many coroutines, sampled in batches.
 
-What awaits something else meanwhile (a tool, an environment, a judge) costs no sampling, and what blocks its event loop
-cannot stop it either. Two schedules:
+Coroutines that await something else (a tool, an environment, a judge) do not delay sampling, and neither does a blocked
+event loop. Two schedules:
 
-- `lockstep`: nothing is sampled until every episode waits for the engine. Requests are then ordered by whose they are,
+- `lockstep`: nothing is sampled until every episode waits for the engine. Requests are then ordered by origin,
   not by when they came, and are answered together. The same seeds run the same forward passes in every run.
 - `continuous`: a request joins at the next token and is answered when it is done. What is drawn is the same as far as
   rounding goes, for draws depend on the request alone; which sequences share a forward pass depends on the clock.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Prefill(FamilyAttention):
-    """Attention of several prompts side by side, which keeps their keys and values."""
+    """Attention of a packed row of prompts (prefill), which keeps keys and values."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
         super().__init__([(length, []) for length in lengths], device)
@@ -34,7 +34,7 @@ class Prefill(FamilyAttention):
 
 @dataclass(frozen=True)
 class Stored:
-    """Keys and values of the beginning of a sequence: by layer [K, T, E], of which `length` tokens count."""
+    """Keys and values of a sequence's prefix: by layer [K, T, E], of which the first `length` tokens are valid."""
 
     keys: Mapping[int, Tensor]
     values: Mapping[int, Tensor]
@@ -42,7 +42,7 @@ class Stored:
 
 
 class Continued:
-    """Attention of several sequences whose beginnings are known; `parts` has those, and how many tokens follow each.
+    """Attention of several sequences with cached prefixes; `parts` has those, and the number of new tokens after each.
 
     A flat row holds only the new tokens. The cache has the keys and values of the whole sequences.
 

@@ -15,9 +15,9 @@ Ask = Callable[[Request, int], Awaitable[Completion]]
 class PolicySeat:
     """Keeps the tokens of one seat in one episode. Conforms to `environments.env.Seat`.
 
-    A turn appends to the tokens before it. Where the chat template would show earlier replies differently than they
-    were sampled (it drops their reasoning, say), a new branch begins: its context is the conversation as the template
-    shows it now, which is not trained.
+    A turn appends to the tokens before it. If the chat template renders earlier replies differently than they
+    were sampled (it drops their reasoning, say), a new branch begins: its context is the re-rendered conversation,
+    which is not trained.
 
     Args:
         ask: answers a request.

@@ -12,9 +12,9 @@ from posttrain.types import Message, Request, Role, Sampling
 TRIES = 4  # draws of a reply that says something, and something else than the first
 
 Asked = tuple[int, Sequence[Mapping[str, str]]]
-"""A number, and a conversation."""
+"""A seed, and a conversation."""
 Reply = tuple[str, str, str]
-"""A text, the name of who said it, and why it stopped there."""
+"""A text, the name of its policy, and its stop reason."""
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class Talker:
 
 @dataclass(frozen=True)
 class TwoReplies:
-    """One talker gives both replies, or each of two gives one."""
+    """One policy gives both replies, or each of two gives one."""
 
     talkers: Sequence[Talker]
     sampling: Sampling
 
     def __call__(self, asked: Sequence[Asked]) -> list[list[Reply] | str]:
-        """The replies to conversations, each with its talker's name and why it stopped; or why there are none.
+        """The replies to conversations, each with its policy's name and stop reason; or why there are none.
 
-        A conversation comes with a number. It decides what is drawn, whatever else is asked at the same time. A reply
-        that says nothing, or the same as the first one, is drawn again, a few times.
+        Draws depend on a conversation's seed only, not on the batch. An empty reply, or one equal to the first, is
+        resampled a few times.
         """
         found: list[list[Reply] | str] = [[] for _ in asked]
         for draw, talker in enumerate((self.talkers[0], self.talkers[-1])):
@@ -77,6 +77,6 @@ class TwoReplies:
 
 
 def _stands(replies: Sequence[Reply]) -> bool:
-    """Whether the last reply says something, and not what the one before it says."""
+    """Whether the last reply is not empty, and differs from the one before it."""
     *before, (said, _, _) = replies
     return bool(said.strip()) and all(said != text for text, _, _ in before)

@@ -27,7 +27,7 @@ def append(file: BinaryIO, row: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Name the file in an error of the system's, such as a full disk: what fails while it is written names none."""
+    """Add the file's name to an `OSError`, such as a full disk, which has none while writing."""
     try:
         yield
     except OSError as error:
@@ -37,7 +37,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write a file of rows; it is there when all of it is, or not at all. Returns how many.
+    """Write a file of rows atomically. Returns their number.
 
     Raises:
         UserError: it cannot be written. What `rows` raises is passed on, and nothing is written.

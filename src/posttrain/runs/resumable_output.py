@@ -52,6 +52,6 @@ class Parts:
         jsonl.append(self._file, {"step": len(self.done), _PART: part})
 
     def remove(self) -> None:
-        """The file that they were for is there."""
+        """Remove the parts: the output file is complete."""
         self._file.close()
         self.path.unlink()

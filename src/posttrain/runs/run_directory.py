@@ -1,4 +1,4 @@
-"""The directory that a training or evaluating command writes.
+"""Run directories, written by training and evaluation commands.
 
     runs/rl-2026-01-31-1/
       config.toml           the whole configuration: `posttrain rl --config runs/rl-2026-01-31-1/config.toml` repeats it
@@ -139,7 +139,7 @@ class RunDirectory:
 
     @property
     def report(self) -> Path:
-        """Where the report goes."""
+        """Path of the report."""
         return self.path / REPORT
 
     def rewind(self, step: int) -> None:
@@ -177,7 +177,7 @@ class RunDirectory:
                 jsonl.append(file, {"step": step} | asdict(sample))
 
     def read(self) -> Run:
-        """Everything written so far."""
+        """The run as written so far."""
         return read_run(self.path)
 
     def close(self) -> None:

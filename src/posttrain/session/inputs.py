@@ -65,7 +65,7 @@ def _judge_digest(word: str, folder: str) -> str:
 
 
 class InputsChanged(UserError):
-    """Files that a run reads are others than when it began; `names` are the options that name them, as typed."""
+    """Input files have changed since the run began; `names` are the options that name them, as typed."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Say so of each."""

@@ -19,7 +19,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass
 class StopRequest:
-    """Whether somebody has asked the loop to stop.
+    """Whether the loop was asked to stop.
 
     Attributes:
         requested: ask it between steps; save and leave where it is true.

@@ -9,10 +9,10 @@
             session.evaluate(examine)                 # when due
     return Result(session.directory.path, session.step, session.interrupted, ...)
 
-What a failure costs: before the first update of a step nothing, for the state after the last finished step is saved
-from memory; after it, the last checkpoint stands. An evaluation that fails or is interrupted costs no update: its step
-is saved as it is, and a resumed run evaluates first. A signal ends sampling, scoring and evaluations at once, and an
-update that has begun is finished.
+Failures: before the first update of a step nothing is lost, since the state after the last finished step is saved
+from memory; after it, the last checkpoint remains. A failed or interrupted evaluation loses no update: its step
+is saved, and a resumed run evaluates first. A signal ends sampling, scoring and evaluations at once; an update that has
+begun is finished.
 """
 
 import contextlib
@@ -57,14 +57,14 @@ class RunOptions(TypedDict):
 
 
 class Trained(Protocol):
-    """What is trained, as it is kept in a checkpoint."""
+    """Training state that checkpoints save."""
 
     def save(self, folder: Path) -> None:
         """Fill a checkpoint's folder."""
         ...
 
     def restore(self, folder: Path) -> None:
-        """Put everything back as it was when `folder` was filled."""
+        """Restore the state saved in `folder`."""
         ...
 
 
@@ -78,7 +78,7 @@ def _not_finished(rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """When a run evaluates, and what an evaluation decides.
+    """Evaluation schedule, checkpoint selection and early stopping.
 
     Attributes:
         every: steps between evaluations; 0: none between the first and the last.
@@ -101,7 +101,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Training:
-    """What a run does, beside the loop.
+    """A training run, apart from its loop.
 
     Attributes:
         steps: that the run shall have in all.
@@ -171,7 +171,7 @@ class Session:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the step that goes on."""
+        """The learning rate of the current step."""
         return self._rate(self.step)
 
     @property
@@ -199,7 +199,7 @@ class Session:
         return self.directory.read().metrics
 
     def stop(self, why: str) -> None:
-        """End the run, as a finished one, after the step that goes on."""
+        """End the run, as a finished one, after the current step."""
         self.finished = why or "a callback said so"
 
     def steps(self) -> Iterator[int]:

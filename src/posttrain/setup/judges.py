@@ -59,13 +59,13 @@ class JudgeModels:
     policy: PolicyChat = field(default_factory=PolicyChat)  # which is a judge where one is called so
 
     def load(self) -> None:
-        """Load the local models."""
+        """Load the local judge models."""
         for model in self.models.values():
             if isinstance(model, LateChat):
                 model.load()
 
     def refuse_policy(self, command: str) -> None:
-        """Raise `UserError` where the policy is a judge, for a command that scores no episodes of its own policy."""
+        """Raise `UserError` for NAME=policy, in commands that score no episodes of a policy of their own."""
         if self.policy in self.models.values():
             raise UserError(f"{command} has no policy to ask; a judge is NAME=MODEL or NAME=URL#MODEL there")
 
@@ -149,7 +149,7 @@ def named_judges(typed: str) -> dict[str, str]:
 
 
 def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold: str = "") -> Judged:
-    """Rewards and gold rewards as they are typed, and the judges; see `environments.judged`."""
+    """Rewards and gold rewards as typed, and the judges; see `environments.judged`."""
     return judged(
         reward,
         gold,

@@ -173,7 +173,7 @@ def fitting_prompts(
 
 
 def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1) -> Prompts:
-    """The prompts of a run that is only planned: all that its options name is read but weights.
+    """The prompts of a run that is only planned: reads everything that the options name except weights.
 
     Raises:
         UserError: as `set_up`, of all that shows without weights.
@@ -222,7 +222,7 @@ def _scorer(options: OnlineOptions, where: str) -> Scorer:
 
 
 def rewards_of(config: OnlineOptions) -> str:
-    """The rewards as they are typed, none beside a reward model or judge; else of a gym: source its own.
+    """The rewards as typed; by default none with a reward model or judge, and `gym` for a gym: source.
 
     Raises:
         UserError: none are named.
@@ -283,7 +283,7 @@ def read_tasks(
 
 
 def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Task], list[Task]]:
-    """The tasks that an environment has itself: to train on, and held out where there are evaluations.
+    """The environment's own tasks: for training, and held out if there are evaluations.
 
     Raises:
         UserError: it has none.

@@ -18,9 +18,9 @@ PAUSE = 5.0  # seconds, after which a store that could not be reached is tried a
 
 
 class Partner:
-    """Answers what waits in the store, from its start until it is closed.
+    """Answers the conversations that wait in the store, from its start until it is closed.
 
-    What could not be answered is not tried again until somebody asks for it, and then with other draws.
+    A failed turn is retried only on request, with another seed.
     """
 
     def __init__(self, store: Store, speak: Speak, say: Callable[[str], None]) -> None:
@@ -53,7 +53,7 @@ class Partner:
         return self._troubles.get(turn, "")
 
     def answer(self) -> int:
-        """Answer those who have waited longest; returns how many were answered or cannot be."""
+        """Answer the longest-waiting turns; returns how many were answered or failed."""
         with self._store.read() as connection:
             found = conversations.waiting(connection, TOGETHER + len(self._troubles))
             turns = {turn.id: conversations.transcript(turn) for turn in found if turn.id not in self._troubles}
@@ -67,7 +67,7 @@ class Partner:
         return len(asked)
 
     def _replies(self, asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]]) -> list[list[Reply] | str]:
-        """What the model says; where it fails over several conversations, to each of them alone."""
+        """The model's replies; if it fails on a batch, each conversation is retried alone."""
         try:
             return self._speak(asked) if asked else []
         except Exception as problem:  # whatever it was, this thread must go on, and people must hear of it

@@ -50,7 +50,7 @@ class Store:
             yield connection
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         self.engine.dispose()
 
 
@@ -144,10 +144,10 @@ def _migrate(engine: Engine) -> None:
 
 
 def one_by_one(connection: Connection, project: int) -> None:
-    """Wait until nobody else gives out work of this project; until the end of the transaction nobody will."""
+    """Take the project's lock for assigning work, until the end of the transaction."""
     connection.execute(update(Project).where(Project.id == project).values(turn=Project.turn + 1))
 
 
 def record(connection: Connection, user: int | None, action: str, subject: str, **details: Any) -> None:
-    """Note who does what; called by everything that writes."""
+    """Write to the audit log; called by every write."""
     connection.add(Event(user_id=user, action=action, subject=subject, details=details))

@@ -28,7 +28,7 @@ _COST = {"n": 2**14, "r": 8, "p": 1}  # 16 MB and some 50 ms for each guess
 
 
 class Refused(UserError):
-    """Something that may not be done, or not like this; its message is shown to whoever tried."""
+    """A refused action; its message is shown to the user."""
 
 
 def _digest(secret: str) -> str:
@@ -96,7 +96,7 @@ def invitation(connection: Connection, secret: str, *, locked: bool = False) -> 
 
 
 def sealed(password: str) -> str:
-    """What is kept of a new password; it takes a while. Raises `Refused` for one that will not do."""
+    """The scrypt hash of a new password; slow. Raises `Refused` for an unsuitable one."""
     if len(password) < SHORTEST:
         raise Refused(f"a password has at least {SHORTEST} letters")
     return _hashed(password, secrets.token_bytes(16))
@@ -220,7 +220,7 @@ def _end_sessions(connection: Connection, user: User) -> None:
 
 
 def managers(connection: Connection) -> int:
-    """How many there are that may come in."""
+    """Number of users that can log in."""
     query = select(func.count()).where(User.role == "manager", ~User.disabled)
     return connection.scalar(query) or 0
 

@@ -28,7 +28,7 @@ REST = 19  # after a longer one its result is cached for this many times its dur
 
 
 class Work(NamedTuple):
-    """What one annotator has done."""
+    """Statistics of one annotator."""
 
     done: int
     skipped: int
@@ -46,7 +46,7 @@ class Dispute(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What a manager sees of a project."""
+    """Statistics of a project."""
 
     alpha: float | None
     kendall_w: float | None

@@ -24,7 +24,7 @@ def decidable(project: Project) -> bool:
 def rule(
     connection: Connection, item: Item, user: User, sent: Mapping[str, Any], *, sending: str, version: int
 ) -> Ruling:
-    """Keep what a manager decides: the first decision on an item, or one that corrects it.
+    """Store a manager's ruling: the first on an item, or a correction.
 
     Args:
         connection: within a write.
@@ -78,7 +78,7 @@ def disputed(connection: Connection, disputes: Sequence[Dispute]) -> list[Disput
 
 
 def said_of(connection: Connection, project: Project, item: Item) -> list[tuple[str, str]]:
-    """What each annotator says of an item, and what was decided: a name, and the answer in words."""
+    """Each annotator's answer to an item, and the ruling: a name, and the answer as text."""
     words = KINDS[project.kind].words
     if words is None:
         return []

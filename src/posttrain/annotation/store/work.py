@@ -201,7 +201,7 @@ def choices(assignment: Assignment) -> list[Answer]:
 
 
 def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
-    """Give an item back, for another annotator to judge."""
+    """Skip an item, so that another annotator gets it."""
     reason = reason.strip()
     if not reason:
         raise Refused("say why you skip this one")
@@ -216,7 +216,7 @@ def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
 
 
 def mine(connection: Connection, project: Project, user: User) -> list[Assignment]:
-    """What somebody has done in a project, the latest first."""
+    """An annotator's answers in a project, the latest first."""
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
     seen = Assignment.state.in_(("done", "skipped")) | Assignment.judgements.any()
     query = query.where(Item.project_id == project.id, Assignment.user_id == user.id, seen)

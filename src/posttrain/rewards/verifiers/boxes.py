@@ -1,6 +1,6 @@
-r"""What stands around the box that an answer is in: a negated, struck-out or retracted box is no answer.
+r"""Context of the answer's box: a negated, struck-out or retracted box is no answer.
 
-Only what touches the box is read, and what takes it back later: a "not" elsewhere in a solution says nothing.
+Only adjacent text is read, and later retractions: a "not" elsewhere in a solution is ignored.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Characters that are not seen, or that look like others, in what a model wrote."""
+"""Invisible and look-alike characters in model output."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Multiple choice: which letter the completion gives."""
+"""Multiple choice: parses the letter of the answer."""
 
 import re
 from collections.abc import Sequence

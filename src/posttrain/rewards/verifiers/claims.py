@@ -1,4 +1,4 @@
-"""Whether a sentence in prose says its number as the answer, not as another's, as a label, a bound or a first try."""
+"""Whether prose asserts a number as the answer, rather than attributing it, or as a label, a bound or a draft."""
 
 import re
 

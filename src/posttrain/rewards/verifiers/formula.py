@@ -1,7 +1,7 @@
-r"""What a formula says beside its value, and how much work it asks for; read before it is given to computer algebra.
+r"""Content of a formula other than its value, and its cost; checked before computer algebra.
 
-math-verify reads `41 = 42`, `\neq 42`, `42_8` and `42 \text{ million}` as 42: it drops what it does not know. So an
-answer whose parts the right answer does not explain is not paid, whatever value is found in it.
+math-verify parses `41 = 42`, `\neq 42`, `42_8` and `42 \text{ million}` as 42: it drops unknown parts. So an
+answer with parts that the right answer does not explain earns nothing, whatever its parsed value.
 """
 
 import re

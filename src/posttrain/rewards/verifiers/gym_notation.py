@@ -1,4 +1,4 @@
-"""Other ways to write the right answer of a family whose scorer compares texts."""
+"""Equivalent notations of the right answer, for families whose scorer compares text."""
 
 import re
 from collections.abc import Mapping

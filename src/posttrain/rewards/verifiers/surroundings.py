@@ -1,4 +1,4 @@
-"""What stands before and after the place of an answer, and takes the answer back."""
+"""Context of an answer: text before and after it that retracts it."""
 
 import re
 

@@ -16,7 +16,7 @@ LAST_WAIT_S = 15.0
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run.
+    """A run's identity and settings for a tracker.
 
     Attributes:
         project: project or experiment.
