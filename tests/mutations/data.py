@@ -294,7 +294,7 @@ MUTATIONS = [
             ("min(map(len, said)) - 1)", "min(map(len, said)))"),
             ("given + ids[:start], ids[start:]", "given, ids[start:]"),
             ("    if opening:\n", "    if False:\n"),
-            ("Judged(example, j.good)", "Judged(example, True)"),
+            ("Labelled(example, j.good)", "Labelled(example, True)"),
             ("partial=bool(field)", "partial=bool(opening)"),
             ("    if _says_nothing(value):\n", "    if False:\n"),
             ('None if "chosen" in row or "rejected" in row else layout_of(row)', "layout_of(row)"),

@@ -207,7 +207,7 @@ _FAULTS = {
     ],
     ("setup/sampling.py", RUNS): [
         ("(judging, options, rewards_of(options), options.gold)", "(judging, options, rewards_of(options))"),
-        ("judges | judging.folders", "judges"),
+        ("folders | judging.folders", "folders"),
         ("(*met, *judge_notes, *prompts.notes)", "(*met, *prompts.notes)"),
         (" or config.judge:", ":"),
     ],

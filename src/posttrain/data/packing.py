@@ -52,7 +52,7 @@ class Ranked(NamedTuple):
     bag: tuple[float, ...] = ()  # how much each member of an ensemble learns from it; all alike where it is empty
 
 
-class Judged(NamedTuple):
+class Labelled(NamedTuple):
     """A sequence, and whether its response is labelled good."""
 
     example: Example

@@ -11,7 +11,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
 from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
-from posttrain.data.packing import Example, Judged, Pair, Ranked, size_of
+from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
 from posttrain.data.rows import Row, typed
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
@@ -347,11 +347,11 @@ def together(preferences: Sequence[Preference]) -> list[tuple[Preference, ...]]:
     return [tuple(group) for _, group in groups]
 
 
-def judged_of(chat: ChatFormat, judgement: Judgement) -> Judged:
+def judged_of(chat: ChatFormat, judgement: Judgement) -> Labelled:
     """A judgement as tokens, learned as a response of `pair_of`."""
     j = judgement
     (example,) = responses_to(chat, j.prompt, j.opening, (Message("assistant", j.response, j.calls),), j.partial)
-    return Judged(example, j.good)
+    return Labelled(example, j.good)
 
 
 def responses_to(

@@ -24,7 +24,7 @@ from posttrain.types import ChatModel, Sampling
 AT_ONCE = 16  # episodes that a chat model is asked about at the same time, unless it says how many
 
 
-class Judged(NamedTuple):
+class ParsedRewards(NamedTuple):
     """Training rewards and gold rewards; None if there are none."""
 
     rewards: Weighted | None
@@ -41,7 +41,7 @@ def judged(
     prompts: str = "",
     sampling: Sampling = Judge.sampling,
     seed: int = 0,
-) -> Judged:
+) -> ParsedRewards:
     """The rewards of two options, and the judges, each of weight 1 unless one of the options names it.
 
     Where a function takes `reward_context`, judges that are not named are left to it.
@@ -79,7 +79,7 @@ def judged(
     for each in (rewards, read):
         if each:
             each.give(context)
-    return Judged(rewards, read, tuple(notes))
+    return ParsedRewards(rewards, read, tuple(notes))
 
 
 class Kept(Protocol):

@@ -61,7 +61,7 @@ def scored_pairs(units: Sequence[Ranked], scores: Sequence[tuple[float, ...]], *
     return found
 
 
-class Accuracy(NamedTuple):
+class PairAccuracy(NamedTuple):
     """Pair accuracy."""
 
     value: float
@@ -77,7 +77,7 @@ class Bin(NamedTuple):
     pairs: int
 
 
-def accuracy(pairs: Sequence[ScoredPair]) -> Accuracy:
+def accuracy(pairs: Sequence[ScoredPair]) -> PairAccuracy:
     """Pair accuracy, with an interval over prompts, the unit of training.
 
     Raises:
@@ -86,7 +86,7 @@ def accuracy(pairs: Sequence[ScoredPair]) -> Accuracy:
     if not pairs:
         raise UserError("there are no pairs to judge")
     rates = list(by_prompt(pairs).values())
-    return Accuracy(fmean(rates), mean_interval(rates), len(pairs))
+    return PairAccuracy(fmean(rates), mean_interval(rates), len(pairs))
 
 
 def by_prompt(pairs: Sequence[ScoredPair]) -> dict[int, float]:
@@ -97,7 +97,7 @@ def by_prompt(pairs: Sequence[ScoredPair]) -> dict[int, float]:
     return {prompt: fmean(right) for prompt, right in found.items()}
 
 
-def by_category(pairs: Sequence[ScoredPair]) -> dict[str, Accuracy]:
+def by_category(pairs: Sequence[ScoredPair]) -> dict[str, PairAccuracy]:
     """Accuracy by category, in order of appearance; empty if there are fewer than two."""
     names = dict.fromkeys(pair.category for pair in pairs)
     return {name: accuracy([p for p in pairs if p.category == name]) for name in names} if len(names) > 1 else {}
@@ -176,7 +176,7 @@ def length_correlation(pairs: Sequence[ScoredPair]) -> float | None:
     return sum(m * d for m, d in zip(margins, longer, strict=True)) / spread if spread else None
 
 
-def by_length(pairs: Sequence[ScoredPair]) -> dict[str, Accuracy]:
+def by_length(pairs: Sequence[ScoredPair]) -> dict[str, PairAccuracy]:
     """Accuracy on pairs whose chosen response is the longer one, and the shorter one."""
     longer = [p for p in pairs if p.chosen_tokens > p.rejected_tokens]
     shorter = [p for p in pairs if p.chosen_tokens < p.rejected_tokens]

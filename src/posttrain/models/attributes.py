@@ -34,7 +34,7 @@ ABOUT = "reward_attributes"  # what its configuration calls all that is said of 
 GATE = "gate.safetensors"
 
 
-class Units(NamedTuple):
+class RatingScale(NamedTuple):
     """The attributes, and mean and standard deviation of their ratings: heads predict standardised ratings."""
 
     names: tuple[str, ...]
@@ -103,7 +103,7 @@ class AttributeModel:
     """A decoder with a head for each attribute, and their gate."""
 
     body: LanguageModel  # whose network is transformers' ...ForSequenceClassification with K labels
-    units: Units
+    units: RatingScale
     mixture: Mixture
 
     @property
@@ -205,7 +205,7 @@ def load_attributes(
     body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
     if adapter:
         body = add_adapter(body, adapter, seed=seed, whole=ROWS)
-    units = Units(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
+    units = RatingScale(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
     return AttributeModel(body, units, even(body, weights, width=width, seed=seed))
 
 
@@ -219,7 +219,7 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
     if not (where / GATE).is_file():
         return load_reward_model(name, dtype=dtype, device=device, trained=True)
     about: Any = getattr(AutoConfig.from_pretrained(str(where)), ABOUT, None)
-    if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *Units._fields} - {"gate"}:
+    if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *RatingScale._fields} - {"gate"}:
         raise ModelError(f"'{name}' has a gate and does not say how to use it; fetch or save it again")
     said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     if not said["finished"]:
@@ -227,7 +227,7 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
             f"'{name}' was saved before what makes one score of its attributes was learned; go on with --resume RUN "
             "(--steps N ends it sooner)"
         )
-    units = Units(*(said.pop(field) for field in Units._fields))
+    units = RatingScale(*(said.pop(field) for field in RatingScale._fields))
     weights = load_file(where / GATE)
     width = len(weights["inner.bias"])
     model = load_attributes(name, units.names, said["weights"], dtype=dtype, device=device, width=width)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Row(Protocol):
+class DropoutRow(Protocol):
     """The fields of a packed row that dropout needs (data/packing.py makes them)."""
 
     token_ids: list[int]
@@ -62,7 +62,7 @@ class Dropout:
         for layer in self.layers:
             layer.training = on  # by which DoRA decides whether its inputs were dropped
 
-    def read(self, row: Row) -> None:
+    def read(self, row: DropoutRow) -> None:
         """The next forward pass is of this row. A prefix is known by its tokens, a continuation by its example."""
         self._segments = []
         if not self.on:

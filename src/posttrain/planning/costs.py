@@ -52,7 +52,7 @@ class Training:
     moment_bits: int = 32  # of each of Adam's moments
     checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
     adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
-    judges: int = 0  # parameters of all reward models
+    reward_models: int = 0  # parameters of all reward models
     teacher: Shape | None = None  # a model that is distilled; one of `reads` is its own
 
     @property
@@ -98,8 +98,8 @@ class Training:
             kept["reference"] = self.references * self.shape.parameters * self.itemsize
         if self.teacher:
             kept["teacher"] = self.teacher.parameters * self.itemsize
-        if self.judges:
-            kept["reward models"] = self.judges * self.itemsize
+        if self.reward_models:
+            kept["reward models"] = self.reward_models * self.itemsize
         name = "Adam state" if self.moment_bits == 32 else f"Adam state in {self.moment_bits} bits"
         return kept | {name: self.networks * self.moments}
 

@@ -102,7 +102,7 @@ def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> T
         OPTIMIZERS[config.optim],
         config.gradient_checkpointing,
         adapter=_adapter(shape.name, lora),
-        judges=work.judges,
+        reward_models=work.reward_models,
         teacher=work.teacher,
     )
     if training.moment_bits == 8 and not shape.quantized(training.lora_rank):

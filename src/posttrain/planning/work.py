@@ -35,7 +35,7 @@ class Work:
     beside: tuple[Load, ...] = ()  # what is sampled in a step with average sequences, but not learned from
     longest_beside: tuple[Load, ...] = ()  # the same with the longest
     head: bool = True  # whether words are predicted
-    judges: int = 0  # parameters of reward models
+    reward_models: int = 0  # parameters of reward models
     notes: tuple[str, ...] = ()  # what the run would tell its user
     teacher: Shape | None = None  # the model that is distilled, where there is one
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-Row = Mapping[str, Any]
+HeldoutSample = Mapping[str, Any]
 
 
 class Risen(NamedTuple):
     """The same held-out prompt, answered at the first evaluation and at the last."""
 
-    before: Row
-    after: Row
+    before: HeldoutSample
+    after: HeldoutSample
 
     @property
     def by(self) -> float:
@@ -18,7 +18,7 @@ class Risen(NamedTuple):
         return self.after["reward"] - self.before["reward"]
 
 
-def risen(rows: Sequence[Row], most: int = 10) -> list[Risen]:
+def risen(rows: Sequence[HeldoutSample], most: int = 10) -> list[Risen]:
     """Completions by reward gain, the largest first; empty if there was only one evaluation.
 
     Args:

@@ -73,7 +73,7 @@ class LearnedReward(EpisodeReward):
 class Disagreement(EpisodeReward):
     """Disagreement of an ensemble: the standard deviation of the members' scores. A monitor.
 
-    With `Remembered` as `ask`, shared with the reward itself, nothing is scored twice.
+    With `CachedScores` as `ask`, shared with the reward itself, nothing is scored twice.
     """
 
     ask: ScoreFn
@@ -86,7 +86,7 @@ class Disagreement(EpisodeReward):
         return [Score(pvariance(scores) ** 0.5) for scores in _asked(self.ask, self.name, episodes)]
 
 
-class Remembered:
+class CachedScores:
     """A `ScoreFn` that caches its last result, for rewards that share it."""
 
     def __init__(self, ask: ScoreFn) -> None:

@@ -13,7 +13,7 @@ TRIES = 4  # draws of a reply that says something, and something else than the f
 
 Asked = tuple[int, Sequence[Mapping[str, str]]]
 """A seed, and a conversation."""
-Reply = tuple[str, str, str]
+Candidate = tuple[str, str, str]
 """A text, the name of its policy, and its stop reason."""
 
 
@@ -32,13 +32,13 @@ class TwoReplies:
     talkers: Sequence[Talker]
     sampling: Sampling
 
-    def __call__(self, asked: Sequence[Asked]) -> list[list[Reply] | str]:
+    def __call__(self, asked: Sequence[Asked]) -> list[list[Candidate] | str]:
         """The replies to conversations, each with its policy's name and stop reason; or why there are none.
 
         Draws depend on a conversation's seed only, not on the batch. An empty reply, or one equal to the first, is
         resampled a few times.
         """
-        found: list[list[Reply] | str] = [[] for _ in asked]
+        found: list[list[Candidate] | str] = [[] for _ in asked]
         for draw, talker in enumerate((self.talkers[0], self.talkers[-1])):
             for turn in range(TRIES):
                 self._draw(talker, asked, found, (draw, turn))
@@ -48,7 +48,7 @@ class TwoReplies:
         return found
 
     def _draw(
-        self, talker: Talker, asked: Sequence[Asked], found: list[list[Reply] | str], which: tuple[int, int]
+        self, talker: Talker, asked: Sequence[Asked], found: list[list[Candidate] | str], which: tuple[int, int]
     ) -> None:
         """The first or second reply to each conversation; in a later try where it has to be another one."""
         draw, turn = which
@@ -70,13 +70,13 @@ class TwoReplies:
         completions = talker.policy.engine.generate(list(requests.values())) if requests else []
         for place, done in zip(requests, completions, strict=True):
             text = talker.policy.chat.decode(done.token_ids).replace("\0", "\N{REPLACEMENT CHARACTER}")
-            replies = cast(list[Reply], found[place])
+            replies = cast(list[Candidate], found[place])
             if replies[draw:] and not text.strip():
                 continue  # what was drawn before may say something
             replies[draw:] = [(text, talker.name, str(done.stop_reason))]
 
 
-def _stands(replies: Sequence[Reply]) -> bool:
+def _stands(replies: Sequence[Candidate]) -> bool:
     """Whether the last reply is not empty, and differs from the one before it."""
     *before, (said, _, _) = replies
     return bool(said.strip()) and all(said != text for text, _, _ in before)

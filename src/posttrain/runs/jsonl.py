@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from posttrain.errors import DataError, UserError
 
-Row = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 def append(file: BinaryIO, row: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ def new_file(output: str, *, option: str = "output") -> Path:
     return path
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[JsonObject]:
     """All whole rows; none where there is no file. A torn last line is left out.
 
     Raises:
@@ -106,7 +106,7 @@ def truncate(path: Path, step: int) -> int | None:
     return last
 
 
-def _scan(path: Path) -> list[tuple[Row, int]]:
+def _scan(path: Path) -> list[tuple[JsonObject, int]]:
     """Each whole row, and the byte after it. Lines end with a newline alone: text may hold other line separators."""
     if not path.exists():
         return []

@@ -11,7 +11,7 @@ from posttrain.runs import jsonl
 _ABOUT, _PART = "about", "part"
 
 
-class Parts:
+class Chunks:
     """The finished parts of `best.jsonl`, which lie in `best.jsonl.part` until all of it is written.
 
     Each part must be the same whenever it is done, whatever was done before it in the same process.

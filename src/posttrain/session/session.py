@@ -42,7 +42,7 @@ from posttrain.training import checkpoint
 from posttrain.training.schedule import LearningRate
 from posttrain.types import Group
 
-Row = Mapping[str, Any]
+MetricsRow = Mapping[str, Any]
 
 
 class RunOptions(TypedDict):
@@ -68,11 +68,11 @@ class Trained(Protocol):
         ...
 
 
-def _no_score(row: Row) -> float | None:
+def _no_score(row: MetricsRow) -> float | None:
     return None
 
 
-def _not_finished(rows: Sequence[Row]) -> str:
+def _not_finished(rows: Sequence[MetricsRow]) -> str:
     return ""
 
 
@@ -91,8 +91,8 @@ class Evaluations:
     every: int = 0
     first: bool = False
     last: bool = False
-    score: Callable[[Row], float | None] = _no_score
-    finished: Callable[[Sequence[Row]], str] = _not_finished
+    score: Callable[[MetricsRow], float | None] = _no_score
+    finished: Callable[[Sequence[MetricsRow]], str] = _not_finished
 
 
 def _nothing() -> None:

@@ -55,7 +55,7 @@ def examined(
         failed[lost.cause] += 1
 
     groups = sample_groups(
-        setup.judge,
+        setup.heldout_environment,
         setup.heldout,
         replace(setup.players, sampling=Sampling(options.max_new_tokens), on_tokens=on_tokens, on_lost=on_lost),
         completions_per_prompt=options.eval_samples,
@@ -73,8 +73,8 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
     share of tasks with an answer to which no optimised reward applies, where there are any; they are left out.
     """
     found: dict[str, float] = {}
-    if setup.judge.outcome:
-        solved = summarize(groups, setup.judge.outcome, greedy=False)
+    if setup.heldout_environment.outcome:
+        solved = summarize(groups, setup.heldout_environment.outcome, greedy=False)
         low, high = solved.ci95
         found |= {"accuracy": solved.accuracy, "accuracy_low": low, "accuracy_high": high}
     found |= _mean("reward", [group.rewards for group in groups])
@@ -109,7 +109,7 @@ def chosen_by(setup: Setup) -> tuple[str, ...]:
     """Metrics for checkpoint selection: gold only, if it is read; accuracy, if every evaluation has one."""
     if setup.gold:
         return (GOLD,)
-    return BY if setup.judge.reward.certain else tuple(name for name in BY if name != "accuracy")
+    return BY if setup.heldout_environment.reward.certain else tuple(name for name in BY if name != "accuracy")
 
 
 def goodness(metrics: Mapping[str, Any], kl_budget: float = 0.0, by: Sequence[str] = BY) -> float | None:

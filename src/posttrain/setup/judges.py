@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from posttrain.environments.judged import Judged, judged
+from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.errors import UserError
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.budget import Budget
@@ -148,7 +148,7 @@ def named_judges(typed: str) -> dict[str, str]:
     return found
 
 
-def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold: str = "") -> Judged:
+def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold: str = "") -> ParsedRewards:
     """Rewards and gold rewards as typed, and the judges; see `environments.judged`."""
     return judged(
         reward,

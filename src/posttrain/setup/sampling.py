@@ -26,8 +26,8 @@ from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.types import Sampling, Task
 
 
-class _Judge(Protocol):
-    """Rewards, as far as it goes here."""
+class _Rewards(Protocol):
+    """Rewards that check reference answers."""
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]: ...
 
@@ -42,10 +42,10 @@ class Setup:
     policy: Policy
     players: Players  # the policy in all seats
     notes: tuple[str, ...]  # messages to the user
-    judge: ScoredEnvironment  # the environment of held-out tasks: gold rewards are read there, too
+    heldout_environment: ScoredEnvironment  # with gold rewards
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
-    # reward models and local judges as they are named, and their folders
-    judges: dict[str, str] = field(default_factory=dict[str, str])
+    # of reward models and local judges, by name as typed
+    model_folders: dict[str, str] = field(default_factory=dict[str, str])
     judging: JudgeModels = field(default_factory=JudgeModels)  # judge models
 
     @property
@@ -86,12 +86,12 @@ def set_up(
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
     names = names_in(options.reward_model)
-    judges = {name: where(name) for name in (*names, options.gold_model) if name}
-    models = [_scorer(options, judges[name]) for name in names]
+    folders = {name: where(name) for name in (*names, options.gold_model) if name}
+    models = [_scorer(options, folders[name]) for name in names]
     judging.load()
     refuse_other_zeros(options.ensemble_aggregation, models)
-    gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
-    environment, judge, gold = overseen(
+    gold_model = _scorer(options, folders[options.gold_model]) if options.gold_model else None
+    environment, heldout_environment, gold = overseen(
         rewards,
         models,
         members=sum(scorer.model.members for scorer in models),
@@ -103,7 +103,7 @@ def set_up(
     )
     need_group(environment, options.completions_per_prompt, "--completions-per-prompt")
     if options.eval_every:
-        need_group(judge, options.eval_samples, "--eval-samples")
+        need_group(heldout_environment, options.eval_samples, "--eval-samples")
     policy = trained_policy(options, model, engine=options.engine, cache_gb=options.cache_gb)
     if options.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
@@ -121,8 +121,18 @@ def set_up(
         policy_chat=judging.policy,
     )
     judging.policy.bind(policy.chat, policy.model.context)
-    notes, judges = (*met, *judge_notes, *prompts.notes), judges | judging.folders
-    return Setup(prompts.tasks, heldout, environment, policy, players, notes, judge, gold, judges, judging)
+    return Setup(
+        prompts.tasks,
+        heldout,
+        environment,
+        policy,
+        players,
+        (*met, *judge_notes, *prompts.notes),
+        heldout_environment,
+        gold,
+        folders | judging.folders,
+        judging,
+    )
 
 
 def _room(options: OnlineOptions, environment: Environment, context: int, together: int) -> int:
@@ -240,7 +250,7 @@ def rewards_of(config: OnlineOptions) -> str:
 
 
 def read_tasks(
-    config: OnlineOptions, rewards: _Judge | None, gold: _Judge | None, environment: Environment | None = None
+    config: OnlineOptions, rewards: _Rewards | None, gold: _Rewards | None, environment: Environment | None = None
 ) -> tuple[list[Task], list[Task], list[str]]:
     """Training tasks, held-out tasks, and messages to the user.
 
@@ -254,12 +264,9 @@ def read_tasks(
     words = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
-    for judge in (
-        rewards,
-        None if config.eval_every else gold,
-    ):  # evaluations alone read gold rewards, if there are any
-        if judge:
-            refuse_unreadable(judge, tasks, config.dataset)
+    for each in (rewards, None if config.eval_every else gold):  # gold is read on held-out tasks, if there are any
+        if each:
+            refuse_unreadable(each, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
         raise UserError("--eval-dataset needs --eval-every; pass it too")
     if not config.eval_every:
@@ -275,9 +282,9 @@ def read_tasks(
         seed=config.seed,
         **words,
     )
-    for judge in (rewards, gold):
-        if judge:
-            refuse_unreadable(judge, heldout, config.eval_dataset or config.dataset)
+    for each in (rewards, gold):
+        if each:
+            refuse_unreadable(each, heldout, config.eval_dataset or config.dataset)
     kept = disjoint(tasks, heldout)
     return tasks, kept.tasks, met_before(kept.removed)
 
@@ -298,13 +305,13 @@ def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Tas
     return found, heldout
 
 
-def refuse_unreadable(judge: _Judge, tasks: Sequence[Task], source: str) -> None:
+def refuse_unreadable(rewards: _Rewards, tasks: Sequence[Task], source: str) -> None:
     """Better now than when the first completion has been sampled. Rows are not left out: the rest would be easier ones.
 
     Raises:
         DataError: names the first row whose answer cannot be read, its answer, and how many there are.
     """
-    found = [(number, why) for number, why in enumerate(finish(judge.unreadable(tasks)), 1) if why]
+    found = [(number, why) for number, why in enumerate(finish(rewards.unreadable(tasks)), 1) if why]
     if found:
         number, why = found[0]
         task = tasks[number - 1]

@@ -7,10 +7,10 @@ from threading import Event, Thread
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.database import Store
 
-Reply = tuple[str, str, str]
+Candidate = tuple[str, str, str]
 """A text, the model that wrote it, and why it ended there (a `StopReason`)."""
 
-Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[list[Reply] | str]]
+Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[list[Candidate] | str]]
 """Conversations in, each with a number that decides what is drawn; two replies to each out, or why there are none."""
 
 TOGETHER = 8  # conversations that are answered at once
@@ -66,7 +66,7 @@ class Partner:
                     conversations.reply(connection, turn, replies)
         return len(asked)
 
-    def _replies(self, asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]]) -> list[list[Reply] | str]:
+    def _replies(self, asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]]) -> list[list[Candidate] | str]:
         """The model's replies; if it fails on a batch, each conversation is retried alone."""
         try:
             return self._speak(asked) if asked else []
