@@ -55,7 +55,7 @@ def choose(worths: Sequence[float], count: int, *, seed: int = 0) -> list[int]:
     """Indices of the items to annotate, the highest values first.
 
     Args:
-        worths: what it is worth to ask each item.
+        worths: acquisition value of each item.
         count: how many, at most.
         seed: of the order in which items come that are worth the same.
     """

@@ -28,7 +28,7 @@ def load_rankings(source: str) -> list[Ranking]:
     was known, and it was there to see who pays attention.
 
     Raises:
-        DataError: as `load_rows`; a row that is no ranking, by file, line and field; somebody judged an item twice.
+        DataError: as `load_rows`; a row that is no ranking, by file, line and field; an annotator judged an item twice.
     """
     rankings: list[Ranking] = []
     seen: dict[tuple[str | int, str | int], str] = {}

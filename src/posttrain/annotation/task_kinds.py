@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 Answer = dict[str, Any]
 Groups = tuple[tuple[int, ...], ...]
 
-STRONGEST = 3  # of how much better one of two is
+STRONGEST = 3  # of a preference
 HIGHEST = 7  # of a score
 LONGEST = 50_000  # letters of a text that is written
 
@@ -23,7 +23,7 @@ class NoAnswer(ValueError):
 
 
 class Question(NamedTuple):
-    """What is asked: the completions that are shown, and what the project's settings add."""
+    """A question: the completions that are shown, and what the project's settings add."""
 
     texts: Mapping[int, str]  # by number; of a conversation, the replies to its turn t are 2t and 2t + 1
     attributes: Sequence[str] = ()
@@ -43,13 +43,13 @@ class Kind(NamedTuple):
     verdict: Callable[[Answer], Hashable] | None = None
     """Of kinds that say nothing of an order: what two answers have in common where they agree."""
     alike: Callable[[Sequence[Answer]], float] | None = None
-    """How far several answers to one question agree, up to 1, where an order would not tell."""
+    """Agreement of several answers to one question, up to 1, for kinds without an order."""
     same: Callable[[Answer, Answer], bool] = eq
     """Whether a second answer says what the first, or the known one, says."""
     words: Callable[[Answer], str] | None = None
     """An answer for people to read, completions by letters in the order of their numbers; None where all differ."""
     goes_on: Callable[[Answer], int | None] | None = None
-    """Of a conversation: the reply with which it goes on after a choice; None where the choice leaves that open."""
+    """Of a conversation: the reply with which it continues after a choice; None for a tie."""
 
 
 def instructions(kind: str) -> str:

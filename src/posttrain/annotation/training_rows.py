@@ -198,7 +198,7 @@ LESSONS: Mapping[str, Mapping[str, Rows]] = {
     "steps": {"steps": steps},
     "demonstrations": {"demonstrate": demonstrations},
 }
-"""By the name of a layout that can be learned from, and by the kind of question, how its rows are made."""
+"""Row generators, by layout and kind of task."""
 
 
 def _agreed(told: Told, way: str) -> list[Agreed]:

@@ -313,7 +313,7 @@ class ChatFormat:
         return found
 
     def _after(self, stop: str, text: str) -> list[int]:
-        """`text`, encoded as it is behind the stop token, which is not returned: its id was sampled, or is known."""
+        """`text`, encoded as after the stop token, which is not returned: its id was sampled, or is known."""
         return self._renderer.encode(stop + text)[1 if stop else 0 :]
 
     def _continue(self, prompt: str, text: str) -> list[int]:

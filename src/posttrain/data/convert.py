@@ -128,7 +128,7 @@ def _readable(preference: Preference, fields: Fields) -> Fields:
 
 
 def _again(source: str, fields: Fields, read: Callable[[Row], T]) -> T:
-    """What is read of a row; raises `DataError` if nothing can be."""
+    """Parse a row; raises `DataError` if nothing can be."""
     try:
         return read(Row(fields, source, source))
     except Unusable as problem:

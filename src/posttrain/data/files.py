@@ -169,7 +169,7 @@ def _delimiter(header: str, name: str) -> str:
 
 
 def _cell(text: str) -> Any:
-    """Conversations are lists; in a csv they stand as JSON. All other JSON stays the text that it is."""
+    """Conversations are lists; in a csv they are JSON. All other JSON stays text."""
     if text.startswith("[") and ('"role"' in text or '"from"' in text):
         try:
             value = json.loads(text)

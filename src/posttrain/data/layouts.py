@@ -46,7 +46,7 @@ def gathered(rows: Sequence[Row]) -> list[Row]:
 
 
 def turns_of(prompt: str) -> str | list[dict[str, str]]:
-    """A prompt of HelpSteer2: text, or a conversation in which `<extra_id_1>` and a name say who goes on."""
+    """A prompt of HelpSteer2: text, or a conversation in which `<extra_id_1>` and a name mark the speaker."""
     first, *following = re.split(r"<extra_id_1>(User|Assistant)\n", prompt)
     if not following:
         return prompt
@@ -120,7 +120,7 @@ def _prm800k(row: Row) -> list[Preference]:
                 raise row.fail(f"'chosen_completion' is {chosen} of {len(rated)} completions")
             taken = rated[chosen][0] if rated[chosen][1] != -1 else None
         if not isinstance(taken, str) or not taken.strip():
-            break  # what follows goes on from a step that is wrong, or is not there
+            break  # later steps follow a wrong or missing step
         before += f"{taken}\n"
     return _differing(found)
 
@@ -143,7 +143,7 @@ LAYOUTS = (
 
 
 def _pairs(row: Row, prompt: tuple[Message, ...], said: Sequence[str], scores: Sequence[float]) -> list[Preference]:
-    """Every two responses of different scores, with the difference as how much better the one is."""
+    """Every two responses of different scores, with the difference as strength."""
 
     def ordered() -> Iterator[Preference]:
         for (one, first), (other, second) in combinations(zip(said, scores, strict=True), 2):

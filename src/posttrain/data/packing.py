@@ -48,8 +48,8 @@ class Ranked(NamedTuple):
     """Responses to one prompt, and the pairwise preferences among them."""
 
     examples: tuple[Example, ...]  # with one prefix
-    pairs: tuple[tuple[int, int, float], ...]  # the chosen one, the rejected one, and how much better it was found
-    bag: tuple[float, ...] = ()  # how much each member of an ensemble learns from it; all alike where it is empty
+    pairs: tuple[tuple[int, int, float], ...]  # chosen, rejected, strength
+    bag: tuple[float, ...] = ()  # weight for each ensemble member; equal if empty
 
 
 class Labelled(NamedTuple):
@@ -209,7 +209,7 @@ def _opening(examples: Sequence[Example]) -> int:
     if len(examples) < 2:
         return 0
     texts = [example.continuation for example in examples]
-    first, last = min(texts), max(texts)  # what these two begin with alike, all between them do
+    first, last = min(texts), max(texts)  # all sequences between these two share their common prefix
     alike = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     before = min(e.learned.index(True) if True in e.learned else len(e.learned) for e in examples)
     return min(alike, before, min(map(len, texts)) - 1)

@@ -65,7 +65,7 @@ def load_preferences(
     responses are steps then, after which more follows: that they stop is not learned.
 
     Where `tie` is true people found the two equally good, and which one is called chosen says nothing: there is nothing
-    to learn, and the row is left out, unless ties are what is asked for.
+    to learn, and the row is left out, unless `ties`.
 
     Args:
         source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`), in which preferences

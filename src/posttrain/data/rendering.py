@@ -54,7 +54,7 @@ class Renderer:
         """
         try:
             return self._apply(messages, generate, as_text=False)
-        except Exception as error:  # a template is the model maker's program: whatever it raises is a refusal
+        except Exception as error:  # a template is the model maker's program: any exception is a refusal
             if any(m.tool_calls for m in messages):
                 try:  # some put the arguments of a call after other text, and so want text themselves
                     return self._apply(messages, generate, as_text=True)

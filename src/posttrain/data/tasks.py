@@ -31,7 +31,7 @@ def load_tasks(
 
     A row needs `prompt` (text, or a list of {role, content}, in which tools may have been called already) and may have
     `answer`, `gold`, `id` and `tools`; its other columns become metadata. The columns of GSM8K (`question`, and an
-    `answer` that ends with `#### 72`) are recognised: what stands behind `####` is the answer, all of it the gold. So
+    `answer` that ends with `#### 72`) are recognised: the text after `####` is the answer, all of it the gold. So
     are verl's, whose answer is the field `ground_truth` of `reward_model`.
 
     Args:
@@ -193,7 +193,7 @@ def _task(row: Row) -> Task:
 
 
 def _answer(row: Row) -> object:
-    """`answer`, or what stands in its place in verl's files: `reward_model` with its `ground_truth`."""
+    """`answer`, or its equivalent in verl's files: `reward_model` with its `ground_truth`."""
     judged = row.fields.get("reward_model")
     if "answer" not in row and isinstance(judged, Mapping):
         return judged.get("ground_truth")

@@ -40,13 +40,13 @@ def overseen(
     """Combine rewards: rules, verifiers and reward models, and gold rewards.
 
     Args:
-        rewards: to learn from; None where there are models alone.
-        models: reward models to learn from: the members of all of them are one ensemble, of weight 1.
-        members: how many scores they give together; what they disagree by is logged where there are several.
-        use: what is made of an ensemble (`COMBINATIONS`).
-        penalty: of its disagreement.
-        gold: rewards to read, whose weighted sum counts.
-        gold_model: a reward model that is read, of weight 1.
+        rewards: training rewards; None if there are only models.
+        models: training reward models: their members form one ensemble, of weight 1.
+        members: their number of scores; disagreement is logged if there are several.
+        use: ensemble aggregation, a name in `COMBINATIONS`.
+        penalty: weight of the ensemble variance.
+        gold: gold rewards, whose weighted sum counts.
+        gold_model: a gold reward model, of weight 1.
         environment: of both; one question and one answer unless given. Where its outcome is a reward, whether it was
             solved is logged too.
 

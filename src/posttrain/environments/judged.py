@@ -21,7 +21,7 @@ from posttrain.rewards import (
 )
 from posttrain.types import ChatModel, Sampling
 
-AT_ONCE = 16  # episodes that a chat model is asked about at the same time, unless it says how many
+AT_ONCE = 16  # default number of concurrent requests to a chat model
 
 
 class ParsedRewards(NamedTuple):

@@ -17,7 +17,7 @@ class ScriptedSeat:
     """A seat with scripted replies, which records messages. It repeats the last reply.
 
     Attributes:
-        replies: what it says; messages, where it calls tools.
+        replies: its replies; messages, for tool calls.
         max_turns: how often it may be asked.
         stop_reason: of every reply.
     """

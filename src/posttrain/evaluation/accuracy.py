@@ -42,7 +42,7 @@ def evaluate(
     samples_per_task: int = 1,
     seed: int = 0,
 ) -> Accuracy:
-    """Answer every task `samples_per_task` times and count what is solved, by the environment's outcome alone.
+    """Answer every task `samples_per_task` times and count solved ones, by the environment's outcome only.
 
     Temperature 0 is greedy and needs one sample. The task is the unit of the interval: samples of one task are not
     independent of each other.

@@ -135,7 +135,7 @@ class AttributeModel:
     def save(self, folder: Path, *, padding: int) -> None:
         """Write a Hugging Face folder, which transformers reads as a classifier with K labels: the attributes.
 
-        They are in units of mean 0 and spread 1; what makes one score of them is beside, for posttrain alone. An
+        They are in units of mean 0 and spread 1; the gate is a file next to it, for posttrain only. An
         adapter is merged into the weights.
         """
         network: Any = self.body.network

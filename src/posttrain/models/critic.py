@@ -21,7 +21,7 @@ class Critic(Protocol):
     def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
         """One number for each learned token of a row, [M], wide.
 
-        `states` [M, D] are the policy's, from which those tokens are predicted, where they are at hand.
+        `states` [M, D] are the policy's, from which those tokens are predicted, if available.
         """
         ...
 

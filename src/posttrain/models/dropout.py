@@ -44,7 +44,7 @@ class Dropout:
             yield
 
     def as_now(self) -> contextlib.AbstractContextManager[None]:
-        """A block to be entered later, in which what is dropped is what a forward pass would drop now."""
+        """A context to enter later, which restores the current dropout seed."""
         return self._in_state(self._seed, self._segments)
 
     @contextlib.contextmanager
@@ -87,7 +87,7 @@ class Dropout:
 
 
 class KeyedDropout(nn.Module):
-    """What stands in for `nn.Dropout` in one layer: y = x m / (1 - p), m ~ Bernoulli(1 - p)."""
+    """Replaces `nn.Dropout` in one layer: y = x m / (1 - p), m ~ Bernoulli(1 - p)."""
 
     def __init__(self, p: float, layer: int, dropout: Dropout) -> None:
         super().__init__()

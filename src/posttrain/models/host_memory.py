@@ -23,7 +23,7 @@ GROWN = 1.1
 """Freed memory is given back when this times what was needed is resident."""
 
 SETTLING = 4
-"""How many phases say what is needed: two of sampling and two of training."""
+"""Number of phases that determine the need: two of sampling and two of training."""
 
 
 @cache

@@ -157,7 +157,7 @@ class LanguageModel:
         (self.network if self.adapter is None else self.adapter).save_pretrained(str(folder))
 
     def ids(self, numbers: Sequence[int]) -> Tensor:
-        """Numbers as a tensor beside the weights."""
+        """A tensor on the device of the weights."""
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
 
@@ -190,7 +190,7 @@ def ready(network: PreTrainedModel) -> PreTrainedModel:
 
 
 _PREFIX, _BRANCHES = [0, 1, 2, 3, 4], [[5, 6, 7], [8, 9, 10, 11, 12, 13]]
-_STATES_BOUND = {torch.bfloat16: 0.1, torch.float16: 0.1}  # of the largest; what is wrong is usually wrong by more
+_STATES_BOUND = {torch.bfloat16: 0.1, torch.float16: 0.1}  # of the largest; real errors are usually larger
 _FAULTS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # what an unknown type may raise
 
 
@@ -205,7 +205,7 @@ def _own_states(network: PreTrainedModel) -> Tensor:
 
 @torch.no_grad()
 def _refuse_other_states(network: PreTrainedModel, own: Tensor) -> None:
-    """Whether a packed row gives the states `own` of its sequences alone: a type that nobody has tried may not."""
+    """Whether a packed row gives the states `own` of its sequences alone: an untested type may not."""
     body: Any = network.base_model
     ids = [*_PREFIX, *chain.from_iterable(_BRANCHES)]
     positions = [*range(len(_PREFIX)), *(len(_PREFIX) + i for branch in _BRANCHES for i in range(len(branch)))]

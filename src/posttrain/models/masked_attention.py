@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 LONGEST = 2**13  # tokens of a row: the bias has N^2 numbers, 134 MB in bfloat16; making it takes four times as much
-# Flash attention takes no bias, and cuDNN's plans anew for every length of a row, 1.5 ms a call; few rows are as long.
+# Flash attention takes no bias, and cuDNN's builds a plan for every row length, 1.5 ms a call; few rows are as long.
 KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 ALIGNED = 8  # a bias whose rows begin elsewhere would be copied by every call
 

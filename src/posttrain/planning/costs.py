@@ -44,11 +44,11 @@ class Training:
     shape: Shape
     itemsize: int
     lora_rank: int = 0
-    references: int = 0  # networks of which logprobs are asked and that stay as they are
+    references: int = 0  # frozen networks that compute logprobs
     on_gpu: bool = False
     head: bool = True  # whether words are predicted; a reward model's head is one row
     reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
-    critic: bool = False  # whether a critic's own network is held and trained beside; it is like the policy
+    critic: bool = False  # whether there is a separate critic network, of the policy's size
     moment_bits: int = 32  # of each of Adam's moments
     checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
     adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
@@ -113,7 +113,7 @@ class Training:
 def update_phase(training: Training, load: Load) -> Phase:
     """Forward and backward of a full micro-batch, at the moment when its activations are all there.
 
-    Where masters stand beside the weights, so do the sums of gradients, all the time; else they are there in an update.
+    With master weights, gradient buffers are held all the time; else only in an update.
     """
     parts = activations(training, load)
     if training.head:

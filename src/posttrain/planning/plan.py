@@ -134,7 +134,7 @@ def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, 
 
 
 def _sampling_seconds(training: Training, work: Work, speed: Callable[[int], Speed]) -> float:
-    """Of a step: what is learned from, and what is sampled beside, each at the speed of so many sequences together."""
+    """Sampling time of a step: of training samples and auxiliary ones, each at its number of concurrent sequences."""
     seconds = 0.0
     for load, longest in zip((work.expected, *work.beside), (work.longest, *work.longest_beside), strict=True):
         together = costs.decoded_together(training, longest, cache_bytes=work.cache)

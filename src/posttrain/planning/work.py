@@ -28,11 +28,11 @@ class Work:
     updates: int = 1
     updated: tuple[Load, Load] | None = None  # longest and expected of an update, where it is not all of a step
     cache: int = 0  # bytes for keys and values; 0 where nothing is sampled
-    references: int = 0  # how many are held beside the policy
+    references: int = 0  # number of further frozen models
     reads: int = 0  # passes over a batch that only read it
-    critic: bool = False  # whether a critic's own network is trained beside
-    text: Load | None = None  # what is learned in an update, but not sampled
-    beside: tuple[Load, ...] = ()  # what is sampled in a step with average sequences, but not learned from
+    critic: bool = False  # whether there is a separate critic network
+    text: Load | None = None  # trained on in an update, but not sampled
+    beside: tuple[Load, ...] = ()  # auxiliary samples of a step, of average length
     longest_beside: tuple[Load, ...] = ()  # the same with the longest
     head: bool = True  # whether words are predicted
     reward_models: int = 0  # parameters of reward models
@@ -41,7 +41,7 @@ class Work:
 
 
 class Sampled(Protocol):
-    """The options that say what is sampled in a step."""
+    """The options that determine the samples of a step."""
 
     @property
     def prompts_per_step(self) -> int: ...  # noqa: D102
@@ -94,7 +94,7 @@ def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None 
 
 
 def with_pairs(work: Work, pairs: int, updates: int) -> Work:
-    """The same where an update learns from so many pairs of what was sampled, if there are as many."""
+    """The same for updates on this number of pairs of samples, if there are as many."""
     most = work.longest.prompts * (work.longest.group // 2)
     longest, expected = (replace(one, prompts=min(pairs, most), group=2) for one in (work.longest, work.expected))
     batch = f"{work.batch}, {longest.prompts} pairs of them an update"

@@ -58,7 +58,7 @@ def write_report(
         run: what to report on; `RunDirectory.read()` gives it.
         tables: the headline numbers.
         findings: the verdict; worked out from the metrics where None.
-        charts: curves beside those of the metrics, in sections with a title.
+        charts: additional curves, in sections with a title.
         parts: runs that this one was made of, such as a cold start and the RL after it; each gets its own curves.
         path: where to write; `report.html` in the run's directory where None.
     """
@@ -310,7 +310,7 @@ def _distinct(runs: Sequence[Run]) -> list[str]:
 
 
 def _started(run: Run) -> str:
-    """When a run started, as people write it; what is there where it is no time."""
+    """When a run started, as readable text; the raw value if it is no time."""
     time = str(run.environment.get("time", ""))
     try:
         return f"{datetime.fromisoformat(time):%d %B %Y, %H:%M} UTC"

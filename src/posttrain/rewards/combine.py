@@ -48,11 +48,11 @@ REWARDS: dict[str, Callable[[], Reward]] = {
 }
 """Every reward that has a name. One line registers another."""
 
-RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are logged of the sum, beside reward/NAME
+RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are metrics of the sum, next to reward/NAME
 
 DEFAULT_TIMEOUT_S = 300.0
 NO_JUDGES: Mapping[str, Reward] = MappingProxyType({})
-_SHARE = (0.0, 1.0)  # what a reward is taken to give that does not state its bounds
+_SHARE = (0.0, 1.0)  # assumed bounds of a reward that declares none
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ the completions of one task, to compare them with each other; other arguments as
 
     def reward(group, completions): ...                        group: posttrain.types.EpisodeGroup
 
-judges that the run names, and its seed, beside any of these
+the run's judges and seed, in addition to any of these
 
     async def reward(completion, reward_context): ...          reward_context: posttrain.rewards.RewardContext
 
@@ -391,7 +391,7 @@ def _object(arguments: str) -> Any:
 
 
 def _log_nothing(name: str, value: object) -> None:
-    """Stands in for TRL's `log_extra` and `log_metric`."""
+    """No-op for TRL's `log_extra` and `log_metric`."""
 
 
 _LOGS = ("log_extra", "log_metric")

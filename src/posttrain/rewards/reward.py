@@ -25,7 +25,7 @@ class Reward(Protocol):
     Optional attributes:
 
     - `role`: `verifier`, a score of 1 means that the task is solved; `rule`, the default; `learned`, from people's
-      choices; `judge`, a model that is asked; `monitor`, it is logged and never optimised.
+      choices; `judge`, an LLM judge; `monitor`, logged and never optimised.
     - `bounds`: the (lowest, highest) value that it can give, which `check_reward` tests; infinite ones say that no
       value means that a task is solved.
     - `min_group`: how many episodes of a task it needs to compare; 1 unless given.
@@ -190,7 +190,7 @@ _running: ContextVar[list[tuple[int, Episode]]] = ContextVar("_running", default
 
 
 def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object) -> list[list[SeatScores]]:
-    """`returned` as scores of each group, or the error that says what is wrong with it."""
+    """`returned` as scores of each group, or the error that describes its violation."""
     values = cast(Sequence[object], returned) if isinstance(returned, list | tuple) else None
     if values is None or len(values) != len(groups):
         what = _kind(cast(object, returned)) if values is None else f"{len(values)} lists"
@@ -201,7 +201,7 @@ def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object)
 
 
 def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[SeatScores]:
-    """`returned` as scores, or the error that says what is wrong with it."""
+    """`returned` as scores, or the error that describes its violation."""
     if not isinstance(returned, list | tuple):
         raise RewardError(
             f"reward '{name}' returned {_kind(returned)} for {len(episodes)} episodes ({_tasks(episodes)}); "
@@ -246,7 +246,7 @@ def _checked_score(name: str, episode: Episode, value: object, seat: str = "") -
 
 
 def _wrong_with(score: Score, episode: Episode, seat: str) -> str:
-    """What is wrong with the spans of a score; "" where nothing is."""
+    """Violation of a score's spans; "" if they are valid."""
     if not seat and len(episode.texts) > 1:
         return f"spans for all of the seats {', '.join(episode.texts)}; expected a score for each seat, as a mapping"
     if episode.texts and seat and seat not in episode.texts:

@@ -47,7 +47,7 @@ class _Ask:
         return self.place, self.request.seed, self.request.token_ids, self.number
 
     def answer(self, found: Completion | Exception) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # its loop is closed
             self.loop.call_soon_threadsafe(self._settle, found)
 
     def _settle(self, found: Completion | Exception) -> None:
@@ -115,7 +115,7 @@ class AsyncEngine:
         """Run a coroutine in a thread of its own, and answer its requests in this one until it is done.
 
         Raises:
-            BaseException: what the coroutine raises, or what the engine raises, as it is. A signal's exception ends
+            BaseException: what the coroutine raises, or what the engine raises, unchanged. A signal's exception ends
                 both.
         """
         loop, ended = loop_of(LOOP), threading.Event()

@@ -17,8 +17,8 @@ class _Abandoned(Exception):
 class BatchedEngine:
     """Batches the requests that are submitted together, on any event loop, in one `generate`.
 
-    It runs in a daemon thread. What is submitted meanwhile is the next batch. A request may be cancelled; when all of a
-    batch are, sampling ends at the next token.
+    It runs in a daemon thread. Requests submitted meanwhile form the next batch. If all requests of a
+    batch are cancelled, sampling ends at the next token.
     """
 
     def __init__(self, engine: Engine) -> None:

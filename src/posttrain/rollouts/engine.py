@@ -52,7 +52,7 @@ class BatchEngine:
 class Batches:
     """The `Decoding` of a `BatchEngine`.
 
-    Nothing joins a batch that is under way; what is cancelled is sampled to its end where its batch has begun.
+    Requests do not join a running batch; cancelled requests of a running batch are sampled to the end.
     """
 
     generate: Callable[[Sequence[Request], Callable[[int], None] | None], list[Completion]]
@@ -95,7 +95,7 @@ class Subject:
 def check_engine(subject: Subject) -> list[str]:
     """Violations, one line each; an empty list means that the engine conforms."""
     failures = _answers(subject)
-    if failures:  # what is not an answer at all cannot be looked into
+    if failures:  # malformed answers cannot be inspected
         return failures
     return [
         line

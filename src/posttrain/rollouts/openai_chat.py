@@ -192,7 +192,7 @@ class OpenAIChat:
         client = _library().AsyncOpenAI(
             api_key=self._key() or "none", base_url=self.address, max_retries=0, timeout=TIMEOUT_S
         )
-        if not self._official:  # who one is at OpenAI is nobody else's business
+        if not self._official:  # OpenAI's organisation and project headers go to OpenAI only
             client.organization = client.project = None
         return client
 

@@ -50,7 +50,7 @@ class PolicySeat:
         """Answer what has been said since this seat's last turn.
 
         Raises:
-            UserError: it is asked more often than `max_turns`, or given other tools than in its first turn.
+            UserError: more than `max_turns` turns, or other tools than in its first turn.
         """
         if self._asked == self._max_turns:
             raise UserError(f"a seat is asked more than {self._max_turns} times; raise max_turns of the environment")

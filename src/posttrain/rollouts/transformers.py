@@ -212,7 +212,7 @@ class _Decoding:
     def _prompts_ahead(self, new: Sequence[_Running]) -> dict[tuple[int, ...], Stored | None]:
         """The next prompts to prefill, and their cached prefixes.
 
-        At least one, and as many of the waiting ones as fill a forward pass with what is not known of them.
+        At least one, and as many waiting ones as fill a forward pass with their uncached tokens.
         """
         ahead = dict.fromkeys(s.request.token_ids for s in chain(new, self._waiting))
         found: dict[tuple[int, ...], Stored | None] = {}

@@ -19,7 +19,7 @@ Candidate = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Talker:
-    """A policy, by the name that is kept beside what it said."""
+    """A policy, with the name that is recorded with its replies."""
 
     name: str
     policy: Policy

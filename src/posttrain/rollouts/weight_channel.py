@@ -58,7 +58,7 @@ def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
     """The weights that are offered there.
 
     Raises:
-        EngineError: nobody offers them, the key is wrong, or the connection broke before the last one.
+        EngineError: no trainer offers them, the key is wrong, or the connection broke before the last one.
     """
     try:
         with socket.create_connection((host, port), timeout=PATIENCE) as connection:

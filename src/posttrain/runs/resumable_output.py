@@ -18,7 +18,7 @@ class Chunks:
     """
 
     def __init__(self, output: Path, about: Mapping[str, Any]) -> None:
-        """Read what is finished.
+        """Read finished chunks.
 
         Args:
             output: the file that is to be made of the parts.

@@ -143,7 +143,7 @@ class RunDirectory:
         return self.path / REPORT
 
     def rewind(self, step: int) -> None:
-        """Drop what was logged after `step`, the step of the checkpoint that training goes on from.
+        """Drop what was logged after `step`, the step of the checkpoint that training resumes from.
 
         Rows of `step` itself stay. Without a checkpoint, -1 drops everything.
         """
@@ -204,7 +204,7 @@ class RunDirectory:
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse a path that no new run can have; raises `UserError`, which says what is there."""
+    """Refuse an existing path for a new run; raises `UserError`, which names its contents."""
     if path.is_dir():
         if any(path.iterdir()):
             hint = f", or type --resume {path} to go on with the run in it" if (path / CONFIG).exists() else ""
@@ -263,7 +263,7 @@ def _write_environment(path: Path, about: Mapping[str, Any]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it sees the old or the new one, whole."""
+    """Write a file atomically."""
     new = path.with_name(f".{path.name}.new")
     new.write_text(text, encoding="utf-8")
     os.replace(new, path)

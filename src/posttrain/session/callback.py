@@ -37,7 +37,7 @@ class Callback:
         """After the row of a step was written, with what an evaluation added to it."""
 
     def on_evaluation(self, session: "Session", step: int, metrics: Mapping[str, float]) -> None:
-        """After an evaluation; `metrics` is what it found. Step 0: before training."""
+        """After an evaluation; `metrics` are its results. Step 0: before training."""
 
     def on_checkpoint(self, session: "Session", step: int, folder: Path) -> None:
         """After a checkpoint was written."""

@@ -21,7 +21,7 @@ class FeedbackResult(RunResult):
 
     pairs: int  # or what else the data has: judged rows, rated responses
     dropped: int  # those that were too long
-    before: dict[str, float] | None  # loss, accuracy and so on of what is held out, where there is any
+    before: dict[str, float] | None  # held-out metrics, if there are any
     after: dict[str, float] | None
 
 

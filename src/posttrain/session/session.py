@@ -152,7 +152,7 @@ class Session:
         found: checkpoint.Checkpoint | None,
         callbacks: Sequence[object],
     ) -> None:
-        """See `open_session`; `found` is the checkpoint that the run goes on from."""
+        """See `open_session`; `found` is the checkpoint that the run resumes from."""
         self.directory, self.progress, self.total = directory, progress, training.steps
         self.step = found.step if found else 0
         self.state: dict[str, Any] = dict(found.state) if found else {}
@@ -383,7 +383,7 @@ def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.
 
 
 def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run writes of what it reads: digests, the folder that paths are relative to, and models by full path."""
+    """Record of a run's inputs: digests, the working directory of relative paths, and models by full path."""
     began = str(environment.get("model", ""))
     models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
     where = {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
@@ -398,7 +398,7 @@ def _resumed(
     environment: Mapping[str, Any],
     accept_changes: Sequence[str],
 ) -> RunDirectory:
-    """The directory of a run that goes on; options that name files are compared by what is in these."""
+    """The directory of a resumed run; options that name files are compared by file contents."""
     starts = read_run(run).environment
     before: Mapping[str, str] = [starts, *starts.get("resumed", [])][-1].get("inputs", {})
     now: Mapping[str, str] = environment["inputs"]

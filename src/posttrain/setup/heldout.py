@@ -47,7 +47,7 @@ def examined(
     """Sample the current policy on held-out tasks, always with the same seeds; returns the groups and their metrics.
 
     Raises:
-        EpisodeError: so many episodes failed that none is left, or more than may.
+        EpisodeError: all episodes failed, or more than allowed.
     """
     failed: Counter[str] = Counter()
 

@@ -71,7 +71,7 @@ class JudgeModels:
 
     @contextmanager
     def kept_in(self, folder: Path) -> Iterator[None]:
-        """Cache replies in this folder, unless the user has named a file; what is there counts towards the budget."""
+        """Cache replies in this folder, unless the user has named a file; cached replies count towards the budget."""
         with self._kept(folder / CACHE):
             yield
 
@@ -99,7 +99,7 @@ def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: 
     """The judges that the options name; local models are not loaded yet. `where` says in which folder a model is.
 
     Raises:
-        UserError: what is typed names no judge, or the library for an address is not installed.
+        UserError: a judge that cannot be parsed, or the library for a URL is not installed.
     """
     check_judges(options)
     budget, cache = Budget(options.judge_budget), ReplyCache()

@@ -11,7 +11,7 @@ Candidate = tuple[str, str, str]
 """A text, the model that wrote it, and why it ended there (a `StopReason`)."""
 
 Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[list[Candidate] | str]]
-"""Conversations in, each with a number that decides what is drawn; two replies to each out, or why there are none."""
+"""Conversations in, each with a seed; two replies to each out, or why there are none."""
 
 TOGETHER = 8  # conversations that are answered at once
 PAUSE = 5.0  # seconds, after which a store that could not be reached is tried again
@@ -24,7 +24,7 @@ class Partner:
     """
 
     def __init__(self, store: Store, speak: Speak, say: Callable[[str], None]) -> None:
-        """Speak for what waits in `store`; `say` is told what whoever serves should know."""
+        """Reply to waiting turns in `store`; `say` prints messages for the operator."""
         self._store, self._speak, self._say = store, speak, say
         self._wanted, self._closed = Event(), Event()
         self._troubles: dict[int, str] = {}
@@ -70,7 +70,7 @@ class Partner:
         """The model's replies; if it fails on a batch, each conversation is retried alone."""
         try:
             return self._speak(asked) if asked else []
-        except Exception as problem:  # whatever it was, this thread must go on, and people must hear of it
+        except Exception as problem:  # this thread must survive any error, and users must see it
             if len(asked) > 1:
                 return [replies for one in asked for replies in self._replies([one])]
             return [f"the model failed ({type(problem).__name__}); whoever serves it sees why"]

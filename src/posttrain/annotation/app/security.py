@@ -60,7 +60,7 @@ class Guard:
     """An ASGI layer: refuses other hosts, bodies that are too large or too slow, and puts the headers on every answer.
 
     Args:
-        app: what is asked of.
+        app: the wrapped application.
         hosts: names by which browsers may ask for these pages, besides localhost and addresses; None for any.
     """
 
@@ -114,7 +114,7 @@ class Guard:
             late = PlainTextResponse("the request took too long", 408, {"connection": "close"})
             await late(scope, receive, with_headers)
         except ClientDisconnect:
-            return  # nobody is there to be answered
+            return  # the client is gone
 
 
 def host_of(scope: Message) -> str:

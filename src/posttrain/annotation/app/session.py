@@ -21,7 +21,7 @@ COOKIE = "posttrain_session"
 
 
 class LoggedOut(Exception):
-    """Nobody is logged in."""
+    """No user is logged in."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ Number = Annotated[int, Path(ge=1, lt=2**31)]
 
 
 def allowed(desk: Desk, visitor: Visitor, form: dict[str, str]) -> None:
-    """Raise unless somebody may write: the form is from their own page, and they do not write too often."""
+    """Raise unless a write is allowed: the form is from the user's own page, and within the rate limit."""
     same_token(visitor.csrf, form.get("csrf", ""))
     desk.writes.check(str(visitor.user.id))
     desk.writes.count(str(visitor.user.id))

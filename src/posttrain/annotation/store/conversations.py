@@ -71,7 +71,7 @@ def say(connection: Connection, assignment: Assignment, message: str, *, sending
 
 
 def following(project: Project, turn: Turn, choice: Answer) -> int:
-    """The reply with which the conversation goes on after a choice: the upper one where neither was better."""
+    """The reply with which the conversation continues after a choice: the upper one for a tie."""
     goes_on = KINDS[project.kind].goes_on
     taken = goes_on(choice) if goes_on else None
     return turn.shown[0] if taken is None else taken

@@ -89,7 +89,7 @@ def _end_bootstrap(connection: Connection) -> None:
 
 
 def invitation(connection: Connection, secret: str, *, locked: bool = False) -> Invite | None:
-    """The invitation that a secret opens, if it is still good; `locked`, so that nobody else uses it meanwhile."""
+    """The invitation that a secret opens, if it is still good; `locked` against concurrent use."""
     query = select(Invite).where(Invite.digest == _digest(secret))
     found = connection.scalar(query.with_for_update() if locked else query)
     return found if found and found.uses_left > 0 and found.expires > now() else None
@@ -108,7 +108,7 @@ def accept(connection: Connection, secret: str, name: str, kept: str) -> User:
     Args:
         connection: within a write.
         secret: the invitation's.
-        name: the user's, which nobody else has.
+        name: the user's, which must be unique.
         kept: of the password, by `sealed`.
     """
     found = invitation(connection, secret, locked=True)
@@ -132,7 +132,7 @@ def admit(connection: Connection, user: User, project: int) -> None:
 
 
 def join(connection: Connection, secret: str, user: User) -> bool:
-    """Give somebody who is a user already what the invitation is for: its project, its role; never a lesser role.
+    """Apply an invitation to an existing user: its project and its role; never a lesser role.
 
     Returns whether there was anything to give. If so, their sessions are ended: one that somebody else holds does not
     become a manager's with them.
@@ -200,7 +200,7 @@ def enter(connection: Connection, user: User, *, days: float = 30) -> Entry:
 
 
 def session(connection: Connection, cookie: str) -> Session | None:
-    """The session that a cookie stands for, if it is still good."""
+    """The session of a cookie, if it is still valid."""
     found = connection.scalar(select(Session).where(Session.digest == _digest(cookie)))
     return found if found and found.expires > now() and not found.user.disabled else None
 

@@ -28,14 +28,14 @@ def rule(
 
     Args:
         connection: within a write.
-        item: what it is about.
+        item: the decided item.
         user: the manager.
         sent: the answer, as an annotator would give it.
         sending: a name that the page made up for this sending; if it is known, what was kept then is returned.
         version: how many decisions the page knew of.
 
     Raises:
-        Refused: there is nothing to decide in projects of this kind, or nobody has judged the item.
+        Refused: there is nothing to decide in projects of this kind, or the item has no judgements.
         NoAnswer: it does not answer the question.
         Changed: there is a decision that the page did not know of.
     """
@@ -67,7 +67,7 @@ class Disputed(NamedTuple):
 
     item: Item
     agreement: float  # Kendall's W, or the share of those who say what most say
-    decided: str  # by whom; "" while nobody has
+    decided: str  # by whom; "" if undecided
 
 
 def disputed(connection: Connection, disputes: Sequence[Dispute]) -> list[Disputed]:

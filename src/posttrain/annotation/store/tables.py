@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
 def now() -> str:
-    """The time as it is stored."""
+    """The current time in storage format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -74,7 +74,7 @@ class Project(Base):
     repeat_share: Mapped[float]  # of an annotator's items, those that come a second time
     settings: Mapped[dict[str, Any]]
     created: Mapped[str] = mapped_column(String(32), default=now)
-    turn: Mapped[int] = mapped_column(default=0)  # raised by whoever gives out work, so that they come one by one
+    turn: Mapped[int] = mapped_column(default=0)  # incremented at each assignment, to serialise them
 
 
 class Member(Base):
@@ -107,7 +107,7 @@ class Item(Base):
 
     @property
     def about(self) -> str:
-        """What is asked; where people ask, what they should talk about, which the model is not told."""
+        """The prompt; for conversations, the topic, which the model does not see."""
         if self.prompt and self.prompt[-1]["role"] == "user":
             return self.prompt[-1]["content"]
         return str(self.details.get("topic") or self.name)
@@ -122,7 +122,7 @@ class Completion(Base):
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), index=True)
     number: Mapped[int]
     text: Mapped[str] = mapped_column(Text)
-    model: Mapped[str] = mapped_column(String(200))  # which nobody who judges is shown
+    model: Mapped[str] = mapped_column(String(200))  # hidden from annotators
     details: Mapped[dict[str, Any]]
 
 

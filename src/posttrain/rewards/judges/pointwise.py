@@ -31,13 +31,13 @@ class Judge(EpisodeReward):
     not apply to the episode. A request and its seed depend only on the run's seed, the task and the episode.
 
     Args:
-        model: what is asked.
+        model: the judge model.
         name: of the reward.
         prompt: with its scale.
         sampling: of verdicts. At temperature 0 another try would say the same, so tries after the first have 1.
         seed: of the run.
         tries: verdicts about an episode, at most.
-        at_once: episodes that are asked about at the same time.
+        at_once: concurrent requests.
     """
 
     model: ChatModel

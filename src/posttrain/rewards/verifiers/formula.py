@@ -87,7 +87,7 @@ _BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*[a-z][^{}]*\}\s*\{[0-9]{3,}|\\[d
 
 
 def too_large(text: str) -> str | None:
-    """Why computer algebra is not asked about `text`: what it would cost is decided by its size, not by a clock.
+    """Why `text` is too expensive for computer algebra, decided by its size, not by a clock.
 
     Example:
         >>> too_large("9^{9^{9^9}}"), too_large("2^{2025}")
@@ -278,7 +278,7 @@ def _depth(text: str) -> int:
 
 
 def _answers(text: str) -> int:
-    """How many answers stand side by side; commas inside brackets belong to one, and two signs make two."""
+    """Number of answers in a row; commas inside brackets belong to one, and two signs make two."""
     text = re.sub(r"\\[,;:! ]|\{,\}", " ", text)
     text = _THOUSANDS.sub("0", text)
     signs = len(re.findall(r"\\pm|\\mp|\u00b1", text))
