@@ -323,7 +323,7 @@ MUTATIONS = [
             ("(speaker.lower(), text) for", "('user', text) for"),
             ("isinstance(row.fields.get(name), Mapping) for", "name in row for"),
             ('before += f"{taken}\\n"', 'before = f"{taken}\\n"'),
-            ("            break  # what", "            continue  # what"),
+            ("            break  # later", "            continue  # later"),
             ("        if isinstance(chosen, int):\n", "        if False:\n"),
             ("if p.chosen != p.rejected]", "]"),
             ('key=lambda row: row.fields.get("prompt")', "key=lambda row: None"),

@@ -121,18 +121,9 @@ def set_up(
         policy_chat=judging.policy,
     )
     judging.policy.bind(policy.chat, policy.model.context)
-    return Setup(
-        prompts.tasks,
-        heldout,
-        environment,
-        policy,
-        players,
-        (*met, *judge_notes, *prompts.notes),
-        heldout_environment,
-        gold,
-        folders | judging.folders,
-        judging,
-    )
+    notes, folders = (*met, *judge_notes, *prompts.notes), folders | judging.folders
+    sampled = (prompts.tasks, heldout, environment, policy, players)
+    return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
 
 
 def _room(options: OnlineOptions, environment: Environment, context: int, together: int) -> int:
