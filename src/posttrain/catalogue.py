@@ -23,7 +23,7 @@ NAMED = ((TeacherLogprobs, "teacher", "OWNER/NAME"), (PretrainingNLL, "pretraini
 """Inputs that a command-line option provides, with an example value."""
 
 
-class Row(NamedTuple):
+class CatalogueEntry(NamedTuple):
     """One line of `posttrain algorithms`."""
 
     name: str
@@ -42,7 +42,7 @@ class Knob(NamedTuple):
     help: str
 
 
-def describe(name: str) -> Row:
+def describe(name: str) -> CatalogueEntry:
     """Summarise one algorithm in a row; raises `UserError` for an unknown name.
 
     Example:
@@ -66,10 +66,10 @@ def describe(name: str) -> Row:
     remembered = isinstance(algorithm, PreferenceAlgorithm) and declared(algorithm, ReferenceDivergence) is None
     models = 1 + (declared(algorithm, ReferenceLogprobs) is not None and not remembered)
     models += declared(algorithm, TeacherLogprobs) is not None
-    return Row(name, algorithm.family, algorithm.paper, there, models, forwards)
+    return CatalogueEntry(name, algorithm.family, algorithm.paper, there, models, forwards)
 
 
-def rows() -> list[Row]:
+def rows() -> list[CatalogueEntry]:
     """Describe every registered algorithm, by name."""
     return [describe(name) for name in sorted(ALGORITHMS)]
 

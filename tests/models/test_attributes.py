@@ -8,13 +8,13 @@ from transformers import AutoModelForSequenceClassification
 
 from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
-from posttrain.models.attributes import AttributeModel, Gate, Mixture, Units, even, load_attributes, load_scores
+from posttrain.models.attributes import AttributeModel, Gate, Mixture, RatingScale, even, load_attributes, load_scores
 from posttrain.models.heads import load_reward_model
 from posttrain.models.lora_config import Lora
 from tests.models.test_heads import plain_scores, tiny_reward_model
 from tests.recipes.folders import model_folder
 
-UNITS = Units(("helpful", "clear", "long"), (4.0, 3.0, 1.0), (1.0, 2.0, 0.5))
+UNITS = RatingScale(("helpful", "clear", "long"), (4.0, 3.0, 1.0), (1.0, 2.0, 0.5))
 EXAMPLES = [
     Example((5, 9, 3), (4, 8, 1), (True,) * 3),
     Example((5, 9, 3), (7, 1), (True,) * 2),
@@ -107,7 +107,7 @@ def test_what_is_saved_scores_the_same_and_transformers_reads_the_attributes(tmp
         str(model_folder(tmp_path / "model")), UNITS.names, [1.0, 2.0, -0.5], dtype=torch.float32, seed=3, width=5
     )
     assert not model.body.network.score.weight.any()  # the mean of each
-    assert model.units == Units(UNITS.names, (0.0,) * 3, (1.0,) * 3)
+    assert model.units == RatingScale(UNITS.names, (0.0,) * 3, (1.0,) * 3)
     model.units = UNITS
     drawn(model.mixture.gate)
     with torch.no_grad():

@@ -326,7 +326,7 @@ MUTATIONS = [
             ("TOGETHER + len(self._troubles)", "TOGETHER"),
             ("if turn.id not in self._troubles}", "}"),
             ("list(turns.items())[:TOGETHER]]", "turns.items()]"),
-            ("except Exception as problem:  # whatever", "except KeyError as problem:"),
+            ("except Exception as problem:  # this", "except KeyError as problem:"),
             ("                self._troubles[turn] = replies\n", "                pass\n"),
             ("        self._wanted.set()\n        self._thread.start()", "        self._thread.start()"),
             ("+= 1\n        self._wanted.set()", "+= 1"),

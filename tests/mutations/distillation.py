@@ -118,7 +118,11 @@ MUTATIONS = [
                 "distances[TEACHER_KL] = teacher.load(model), START",
                 DISTILLED,
             ),
-            ("judges=setup.judges | {config.teacher: teacher.where}", "judges=setup.judges", DISTILLED),
+            (
+                "model_folders=setup.model_folders | {config.teacher: teacher.where}",
+                "model_folders=setup.model_folders",
+                DISTILLED,
+            ),
             ("teacher=teacher.shape if teacher else None", "teacher=None", DISTILLED),
             (
                 "bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None)",

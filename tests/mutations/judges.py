@@ -222,7 +222,7 @@ _FAULTS = {
         ("sampling=self._sampling", "sampling=Sampling(1)"),
     ],
     ("setup/sampling.py", RUNS): [
-        ("judges | judging.folders", "judges"),
+        ("folders | judging.folders", "folders"),
         ("(*met, *judge_notes, *prompts.notes)", "(*met, *prompts.notes)"),
         (" or config.judge:", ":"),
     ],

@@ -254,8 +254,8 @@ MUTATIONS = [
             ("environments/gold_rewards.py", "(Disagreement(ask), 0.0)", "(Disagreement(ask), 1.0)"),
             (
                 "environments/gold_rewards.py",
-                "ScoredEnvironment(Weighted(parts), played), ScoredEnvironment(judge, played)",
-                "ScoredEnvironment(judge, played), ScoredEnvironment(judge, played)",
+                "ScoredEnvironment(Weighted(parts), played), ScoredEnvironment(both, played)",
+                "ScoredEnvironment(both, played), ScoredEnvironment(both, played)",
             ),
             ("training/policy_batch.py", "sum(branch.logprobs) - sum(before)", "sum(before) - sum(branch.logprobs)"),
             ("training/policy_batch.py", "return gone / ", "return 0 * gone / "),

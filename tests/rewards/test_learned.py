@@ -8,7 +8,7 @@ from statistics import fmean, pvariance
 import pytest
 
 from posttrain.errors import RewardError, UserError
-from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, SoftOverlong, Tags, Weighted
+from posttrain.rewards import CachedScores, Disagreement, LearnedReward, Named, SoftOverlong, Tags, Weighted
 from posttrain.rewards.verifiers.numbers import NumberVerifier
 from posttrain.types import Episode, Message, Task
 from tests.rewards.episodes import parts as parts_of
@@ -52,7 +52,7 @@ def test_a_model_is_asked_once_by_those_who_share_it():
         time.sleep(0.1)  # in which the other one asks, too
         return ask(conversations)
 
-    shared = Remembered(slow)
+    shared = CachedScores(slow)
 
     def one(text: str):
         started.wait()

@@ -76,7 +76,7 @@ def test_tasks_with_an_answer_that_no_reward_applies_to_are_left_out_and_counted
         group((1.0, math.nan), (Score(1.0), none), (none, Score(9.0))),
         group((0.0, 0.0), (Score(0.0),) * 2, (Score(4.0),) * 2),
     ]
-    setup = SimpleNamespace(judge=SimpleNamespace(outcome_of=lambda groups: ""), gold={"gold": 1.0})
+    setup = SimpleNamespace(heldout_environment=SimpleNamespace(outcome_of=lambda groups: ""), gold={"gold": 1.0})
     found = heldout_metrics(setup, groups)  # type: ignore[arg-type]
     assert found["evaluation/reward"] == 0.25 and found["evaluation/gold"] == 3.0
     assert found["evaluation/lost"] == pytest.approx(1 / 3) and found["evaluation/reward_se"] == pytest.approx(0.25)
@@ -98,10 +98,10 @@ def test_checkpoints_are_not_compared_by_an_accuracy_that_may_vanish():
 
 def test_where_gold_is_read_it_alone_chooses_also_where_it_is_missing():
     judge = SimpleNamespace(reward=SimpleNamespace(certain=True))
-    by = chosen_by(SimpleNamespace(judge=judge, gold={"gold": 1.0}))  # type: ignore[arg-type]
+    by = chosen_by(SimpleNamespace(heldout_environment=judge, gold={"gold": 1.0}))  # type: ignore[arg-type]
     lost = {"evaluation/reward": 9.0, "evaluation/accuracy": 0.9}  # the gold reward applied to no answer
     assert goodness(lost, by=by) is None and goodness(lost | {"evaluation/gold": -2.0}, by=by) == -2.0
-    assert goodness(lost, by=chosen_by(SimpleNamespace(judge=judge, gold={}))) == 0.9  # type: ignore[arg-type]
+    assert goodness(lost, by=chosen_by(SimpleNamespace(heldout_environment=judge, gold={}))) == 0.9  # type: ignore[arg-type]
 
 
 def test_what_a_run_found_is_of_one_kind_before_and_after():

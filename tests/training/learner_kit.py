@@ -18,7 +18,7 @@ from posttrain.data.packing import Example, PackedRow
 from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
 from posttrain.training.critic import CriticLoss
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column, Learner, Parts, Share
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Column, Learner, Models, Share
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.supervised import NLL, supervised_batch
 
@@ -39,7 +39,7 @@ class Infinite:
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """Infinite where the first example is."""
         loss = -parts.model.logprobs(row).logprobs.sum()
         return Share(loss * (math.inf if 0 in row.examples else 1.0), {})
@@ -52,7 +52,7 @@ class Interrupted:
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As `NLL`, but for the last example's row."""
         if len(EXAMPLES) - 1 in row.examples:
             raise KeyboardInterrupt

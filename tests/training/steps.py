@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from posttrain.algorithms.algorithm import OnlineAlgorithm, PreferenceAlgorithm, UnpairedAlgorithm
-from posttrain.data.packing import Example, Graded, Judged, Pair, Ranked
+from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked
 from posttrain.models.critic import Critic
 from posttrain.training.attributes import RatingLoss, rated_batch
 from posttrain.training.critic import CriticLoss
@@ -116,15 +116,15 @@ class PreferenceSteps:
         self._learner = learner_of(model, optimizer, microbatch_tokens=microbatch_tokens, reference=reference)
         self.objective = objective_for(algorithm, self._learner, remembered)
 
-    def step(self, units: Sequence[Pair] | Sequence[Sequence[Judged]], *, lr: float) -> dict[str, float]:
+    def step(self, units: Sequence[Pair] | Sequence[Sequence[Labelled]], *, lr: float) -> dict[str, float]:
         """One update."""
         batch = self.objective.batch(units)
         found = self._learner.forward_backward(batch, self.objective.loss)
         return found | self._learner.optim_step({POLICY: lr}) | dict(batch.scalars)
 
-    def judge(self, units: Sequence[Pair] | Sequence[Sequence[Judged]]) -> dict[str, float]:
+    def judge(self, units: Sequence[Pair] | Sequence[Sequence[Labelled]]) -> dict[str, float]:
         """Without training."""
-        return self.objective.judge(units)
+        return self.objective.evaluate(units)
 
 
 def reward_step(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posttrain.algorithms.kto import KTO
-from posttrain.data.packing import Example, Judged
+from posttrain.data.packing import Example, Labelled
 from posttrain.models.reference import reference_for
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.unpaired import divergence_of
@@ -15,7 +15,7 @@ from tests.tiny import tiny_llama
 from tests.training.steps import PreferenceSteps, learner_of
 from tests.training.test_pairwise import PAIRS, logprobs
 
-UNITS = [tuple(map(Judged, pair, (True, False))) for pair in PAIRS]
+UNITS = [tuple(map(Labelled, pair, (True, False))) for pair in PAIRS]
 BATCH = [judged for unit in UNITS for judged in unit]
 MODEL, ANCHOR = tiny_llama(dtype=torch.float64), tiny_llama(seed=1, dtype=torch.float64)
 
@@ -127,7 +127,7 @@ def test_judging_keeps_nothing_for_a_backward_pass(monkeypatch):
 
 
 def test_of_pairs_it_is_counted_how_often_the_good_one_is_worth_more():
-    def worth(judged: Judged) -> float:
+    def worth(judged: Labelled) -> float:
         return sum(logprobs(MODEL, judged.example)) - sum(logprobs(ANCHOR, judged.example))
 
     right = [worth(good) > worth(bad) for good, bad in UNITS]

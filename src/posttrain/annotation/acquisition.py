@@ -1,8 +1,8 @@
 """Acquisition functions: the comparisons that inform a reward-model ensemble most.
 
-Labels cost people's time, and many pairs say what the model has learned already. Where its members disagree, a label
-decides between them; where all find a pair even, it tells nothing of who is right. That is worth as much as the members
-are different, and members of one trunk and few pairs may err together.
+Labels cost annotators' time, and many pairs are redundant. If members disagree, a label decides between them; if all
+find a pair even, it does not. The value depends on the diversity of the members: with one trunk and few pairs they may
+err together.
 """
 
 import math
@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 
 def disagreement(margins: Sequence[float]) -> float:
-    """How differently the members judge a pair: the variance of what they take for the chance that a is preferred.
+    """Disagreement on a pair: the variance over members of the probability that a is preferred.
 
         1/H sum_h (p_h - mean p)^2,   p_h = 1 / (1 + exp(-m_h)),   m_h = s_h(a) - s_h(b)
 
@@ -24,7 +24,7 @@ def disagreement(margins: Sequence[float]) -> float:
 
 
 def information(margins: Sequence[float]) -> float:
-    """What the answer to a pair is expected to tell about the members, in nats.
+    """Expected information gain of a label about the members (BALD), in nats.
 
         I = H(1/H sum_h p_h) - 1/H sum_h H(p_h),   p_h = 1 / (1 + exp(-m_h)),   H(p) = -p log p - (1 - p) log(1 - p)
 
@@ -37,11 +37,11 @@ def information(margins: Sequence[float]) -> float:
 WORTH: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
     {"disagreement": disagreement, "information": information}
 )
-"""What a pair is worth asking, of the margins by which the members prefer the one to the other, in log-odds."""
+"""An acquisition function: from the members' margins on a pair, in log-odds, to its value."""
 
 
 def worth(scores: Sequence[Sequence[float]], by: str) -> float:
-    """What it is worth to have the answers to one prompt compared: the mean over their pairs.
+    """Acquisition value of a prompt's answers: the mean over their pairs.
 
     Args:
         scores: of each answer by each member.
@@ -52,10 +52,10 @@ def worth(scores: Sequence[Sequence[float]], by: str) -> float:
 
 
 def choose(worths: Sequence[float], count: int, *, seed: int = 0) -> list[int]:
-    """Which items to ask, by their places, those worth most first.
+    """Indices of the items to annotate, the highest values first.
 
     Args:
-        worths: what it is worth to ask each item.
+        worths: acquisition value of each item.
         count: how many, at most.
         seed: of the order in which items come that are worth the same.
     """

@@ -49,7 +49,7 @@ def ordinal_alpha(units: Mapping[tuple[float, ...], int]) -> float | None:
 
 
 def nominal_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
-    """Krippendorff's alpha of what has no order, such as which step is wrong; each unit has what its annotators said.
+    """Krippendorff's alpha of nominal data, such as which step is wrong; each unit has its annotators' values.
 
     None where no unit has two values, or all values are the same.
     """
@@ -65,7 +65,7 @@ def nominal_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
 
 
 def kendall_w(rankings: Sequence[Ranking]) -> float | None:
-    """Kendall's W of one item: 1 where all its annotators rank alike, 0 where their ranks cancel.
+    """Kendall's W of one item: 1 if all rankings are equal, 0 if their ranks cancel.
 
         W = 12 S / ( m^2 (n^3 - n) - m sum_j T_j ),   T_j = sum over tied groups of j of (t^3 - t)
 
@@ -92,17 +92,17 @@ def mean_kendall_w(rankings: Sequence[Ranking]) -> float | None:
 
 @dataclass(frozen=True)
 class Annotator:
-    """One of the people, beside the others."""
+    """An annotator's agreement with the others."""
 
     annotator: str | int
     items: int  # that they judged
     comparisons: int  # of theirs on which there is a consensus
     agreement: float | None
-    """Share of those on which they say what the consensus says; a tie counts half."""
+    """Rate of agreement with the consensus; a tie counts half."""
     with_others: float | None
-    """The same with the consensus of the others, which they have no part in: mean over items that others judged."""
+    """Leave-one-out: agreement with the consensus of the others, as the mean over items that others judged."""
     interval: tuple[float, float] | None
-    """Where `with_others` lies, 95%, over items."""
+    """95% interval of `with_others`, over items."""
     noisy: bool
     """Whether the whole interval lies nearer to a coin's 0.5 than to the annotators' median, or below it."""
 
@@ -127,7 +127,7 @@ def annotators(
     Args:
         rankings: all that they said.
         agreed: the consensus on it.
-        method: how it was found; it is asked once more for each annotator, without what they said.
+        method: the consensus method; it runs again for each annotator, without their answers.
         decided: what holds in place of the consensus, by item, also of the others.
     """
     mine: dict[str | int, list[Ranking]] = {}
@@ -170,7 +170,7 @@ def _annotators(
     for who, items in judged.items():
         mine = with_all.get(who, ())
         interval = mean_interval(with_others[who]) if who in means else None
-        # where there is no consensus at all, nobody can be told from anybody
+        # without a consensus annotators cannot be compared
         noisy = name_noisy and interval is not None and level > 0.5 and interval[1] < (0.5 + level) / 2
         rows.append(Annotator(who, items, len(mine), fmean(mine) if mine else None, means.get(who), interval, noisy))
     return rows
@@ -182,7 +182,7 @@ def by_verdicts(
     """Everybody, where an answer is a verdict: (item, annotator, verdict). A comparison is an item that has a majority.
 
     What was decided of an item is compared with in place of that. Others must have judged it, too.
-    Nobody is called noisy: what chance would agree on depends on how many verdicts an item allows.
+    `noisy` is not set: chance agreement depends on the number of verdicts that an item allows.
     """
     values: defaultdict[str, dict[str | int, Hashable]] = defaultdict(dict)
     for item, who, value in said:

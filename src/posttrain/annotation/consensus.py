@@ -1,7 +1,7 @@
 """Consensus of several annotators: pairwise preferences, then a ranking.
 
-A method of `aggregation/` reads all rankings and says how likely it finds, for every two completions of an item, that
-the first is better, the second is, or neither. From there on all methods are alike.
+A method of `aggregation/` estimates from all rankings, for every pair of completions of an item, the probabilities that
+the first is better, the second is, or neither. The rest is common to all methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from posttrain.annotation.rankings import by_item
 from posttrain.types import Ranking
 
-SAME = 1e-6  # what is nearer than this is rounding
+SAME = 1e-6  # smaller differences are rounding
 
 
 class Odds(NamedTuple):
@@ -36,10 +36,10 @@ class Odds(NamedTuple):
 
 @dataclass(frozen=True)
 class Belief:
-    """What a method makes of one item."""
+    """A method's estimate for one item."""
 
     odds: Mapping[tuple[int, int], Odds]
-    """Of every two completions that somebody compared; the first has the lower number."""
+    """For every compared pair of completions; the first has the lower number."""
     strengths: Mapping[int, float] = field(default_factory=dict[int, float])
     """Of each completion, where the method has them: log-odds, 0 on average."""
     errors: Mapping[int, float] = field(default_factory=dict[int, float])
@@ -48,13 +48,13 @@ class Belief:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What people say of one item together."""
+    """The consensus on one item."""
 
     item: str | int
     order: tuple[tuple[int, ...], ...]
     """Groups of completions that are equally good, best group first."""
     failed: tuple[int, ...]
-    """Those that more than half of their annotators failed; they stand in the order all the same."""
+    """Those that more than half of their annotators failed; they are also in the order."""
     pairs: tuple[tuple[int, int], ...]
     """(chosen, rejected): every two that the method tells apart, and the order too."""
     belief: Belief
@@ -86,7 +86,7 @@ def agree(rankings: Sequence[Ranking], beliefs: Mapping[str | int, Belief]) -> l
 
 
 def settle(found: Sequence[Agreed], decided: Mapping[str, Ranking]) -> list[Agreed]:
-    """The consensus, with what was decided in its place for items that somebody has decided."""
+    """The consensus, replaced by rulings for decided items."""
     return [_settled(one, decided[str(one.item)]) if one.item in decided else one for one in found]
 
 

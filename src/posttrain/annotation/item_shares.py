@@ -17,7 +17,7 @@ Order = dict[tuple[int, int], int]
 
 
 class ItemShares(NamedTuple):
-    """How far each annotator of one item agrees with the consensus on it."""
+    """Agreement of each annotator of one item with the consensus."""
 
     with_all: Mapping[str | int, Sequence[float]]
     """By annotator, for each comparison on which there is a consensus: 1 where they say the same, 0, or 1/2 if tied."""

@@ -10,7 +10,7 @@ from posttrain.types import Ranking
 
 
 class Vote(NamedTuple):
-    """What one ranking says of two completions of an item, of which `first` has the lower number."""
+    """A pairwise comparison implied by a ranking; `first` has the lower number."""
 
     item: str | int
     first: int
@@ -28,7 +28,7 @@ def load_rankings(source: str) -> list[Ranking]:
     was known, and it was there to see who pays attention.
 
     Raises:
-        DataError: as `load_rows`; a row that is no ranking, by file, line and field; somebody judged an item twice.
+        DataError: as `load_rows`; a row that is no ranking, by file, line and field; an annotator judged an item twice.
     """
     rankings: list[Ranking] = []
     seen: dict[tuple[str | int, str | int], str] = {}
@@ -84,7 +84,7 @@ def _completions(row: Row, value: Any, what: str) -> tuple[int, ...]:
 
 
 def votes_of(rankings: Iterable[Ranking]) -> Iterator[Vote]:
-    """What rankings say of every two completions; two that both failed are not compared."""
+    """Pairwise comparisons of rankings; two completions that both failed are not compared."""
     for ranking in rankings:
         place = {one: level for level, tier in enumerate(ranking.tiers) for one in tier}
         for first, second in combinations(sorted(place), 2):

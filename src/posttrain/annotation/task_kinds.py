@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 Answer = dict[str, Any]
 Groups = tuple[tuple[int, ...], ...]
 
-STRONGEST = 3  # of how much better one of two is
+STRONGEST = 3  # of a preference
 HIGHEST = 7  # of a score
 LONGEST = 50_000  # letters of a text that is written
 
 
 class NoAnswer(ValueError):
-    """Something was sent that does not answer the question; its message says what is missing."""
+    """An invalid answer; its message says what is missing."""
 
 
 class Question(NamedTuple):
-    """What is asked: the completions that are shown, and what the project's settings add."""
+    """A question: the completions that are shown, and what the project's settings add."""
 
     texts: Mapping[int, str]  # by number; of a conversation, the replies to its turn t are 2t and 2t + 1
     attributes: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Question(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """One kind."""
+    """A kind of task."""
 
     name: str
     says: str  # what people do, in a few words
@@ -43,13 +43,13 @@ class Kind(NamedTuple):
     verdict: Callable[[Answer], Hashable] | None = None
     """Of kinds that say nothing of an order: what two answers have in common where they agree."""
     alike: Callable[[Sequence[Answer]], float] | None = None
-    """How far several answers to one question agree, up to 1, where an order would not tell."""
+    """Agreement of several answers to one question, up to 1, for kinds without an order."""
     same: Callable[[Answer, Answer], bool] = eq
     """Whether a second answer says what the first, or the known one, says."""
     words: Callable[[Answer], str] | None = None
     """An answer for people to read, completions by letters in the order of their numbers; None where all differ."""
     goes_on: Callable[[Answer], int | None] | None = None
-    """Of a conversation: the reply with which it goes on after a choice; None where the choice leaves that open."""
+    """Of a conversation: the reply with which it continues after a choice; None for a tie."""
 
 
 def instructions(kind: str) -> str:
@@ -143,7 +143,7 @@ def _choose(sent: Mapping[str, Any], question: Question) -> Answer:
 
 
 def _as_good(one: Answer, other: Answer) -> bool:
-    """The same one is better; how much is a matter of taste."""
+    """The same side is preferred; strength is ignored."""
     return one["better"] == other["better"]
 
 
@@ -222,7 +222,7 @@ def _same_scores(answers: Sequence[Answer]) -> float:
 
 
 def _about_the_same(one: Answer, other: Answer) -> bool:
-    """No score is further than one point from that of the other."""
+    """All scores are within 1 of the other's."""
     return all(
         abs(score - other["scores"][number][attribute]) <= 1
         for number, scores in one["scores"].items()

@@ -1,7 +1,7 @@
 """From annotations to training rows: pairs, ratings, steps, demonstrations.
 
-The rows are those that posttrain reads (docs/data.md), but steps, which are for other tools. Where people do not agree
-on anything there is no row.
+Rows are in posttrain's layouts (docs/data.md), except steps, which are for other tools. Without a
+consensus there is no row.
 """
 
 from collections import Counter
@@ -16,11 +16,11 @@ from posttrain.annotation.rankings import by_item, votes_of
 from posttrain.annotation.task_kinds import STRONGEST, Answer, steps_of
 from posttrain.types import Ranking
 
-Row = dict[str, Any]
+TrainingRow = dict[str, Any]
 
 
 class Choice(NamedTuple):
-    """What somebody chose at one turn of a conversation with a model."""
+    """An annotator's choice at one turn of a conversation."""
 
     name: str  # of the item, the annotator and the turn
     annotator: str
@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 
 
 class Told(NamedTuple):
-    """All that was said in a project."""
+    """All answers of a project."""
 
     kind: str
     prompts: Mapping[str, Sequence[Mapping[str, str]]]  # by the item's name
@@ -45,8 +45,8 @@ class Told(NamedTuple):
     decided: Mapping[str, Ranking] = {}  # the same as an order, for kinds that say one
 
 
-def pairs(told: Told, way: str) -> Iterator[Row]:
-    """A row for every two completions that the consensus tells apart: n choose 2 of an order without ties.
+def pairs(told: Told, way: str) -> Iterator[TrainingRow]:
+    """A row for every pair of completions that the consensus separates.
 
     `strength` is from 0 to 1: the mean over those who compared the two, of 1 for the chosen one, -1 for the other and 0
     for neither; of comparisons, of that times how much better it was found, in parts of the most. It is 0 where a
@@ -70,7 +70,7 @@ def pairs(told: Told, way: str) -> Iterator[Row]:
             }
 
 
-def ties(told: Told, way: str) -> Iterator[Row]:
+def ties(told: Told, way: str) -> Iterator[TrainingRow]:
     """A row for every two completions that people find equally good together; which is called chosen says nothing.
 
     Not two that beat each other in a circle, nor two on which people are divided, nor two that failed. They are there
@@ -84,7 +84,7 @@ def ties(told: Told, way: str) -> Iterator[Row]:
                     yield _row(told, one, way) | _two(told, one, first, second) | {"tie": True}
 
 
-def chosen_replies(told: Told, way: str) -> Iterator[Row]:
+def chosen_replies(told: Told, way: str) -> Iterator[TrainingRow]:
     """A row for each turn at which one of two replies was found better, after what had been said until then.
 
     Each conversation is its annotator's own, so that there is nothing to agree on.
@@ -104,7 +104,7 @@ def chosen_replies(told: Told, way: str) -> Iterator[Row]:
             }
 
 
-def kept_rules(told: Told, way: str) -> Iterator[Row]:
+def kept_rules(told: Told, way: str) -> Iterator[TrainingRow]:
     """A row for each reply to an attack: whether it kept all rules, and which it broke (Glaese et al., 2209.14375)."""
     for one in told.choices:
         for number, text in one.replies.items():
@@ -113,7 +113,7 @@ def kept_rules(told: Told, way: str) -> Iterator[Row]:
             yield row | {"annotator": one.annotator, "model": one.models[number]}
 
 
-def judgements(told: Told, way: str) -> Iterator[Row]:
+def judgements(told: Told, way: str) -> Iterator[TrainingRow]:
     """A row for each completion that is found good or bad.
 
     Of thumbs: by most of those who judged it. Of an order: what most failed is bad, and the first of it that did not
@@ -139,7 +139,7 @@ def judgements(told: Told, way: str) -> Iterator[Row]:
             yield _row(told, one, way) | said | {"label": number not in one.failed}
 
 
-def steps(told: Told, way: str) -> Iterator[Row]:
+def steps(told: Told, way: str) -> Iterator[TrainingRow]:
     """A row for each reasoning: its steps up to the first wrong one, with a label for each, by most annotators.
 
     Where two places have as many votes there is no row.
@@ -167,7 +167,7 @@ def steps(told: Told, way: str) -> Iterator[Row]:
         }
 
 
-def ratings(told: Told, way: str) -> Iterator[Row]:
+def ratings(told: Told, way: str) -> Iterator[TrainingRow]:
     """A row for each completion: of each attribute the mean of the scores that people gave, or what was decided."""
     given: dict[str, list[Answer]] = {}
     for item, _, answer in told.answers:
@@ -181,13 +181,13 @@ def ratings(told: Told, way: str) -> Iterator[Row]:
             yield row | {"annotators": len(answers), "item": item, "model": told.models[item][number]}
 
 
-def demonstrations(told: Told, way: str) -> Iterator[Row]:
-    """A row for each answer that somebody wrote."""
+def demonstrations(told: Told, way: str) -> Iterator[TrainingRow]:
+    """A row for each written demonstration."""
     for item, annotator, answer in told.answers:
         yield {"prompt": told.prompts[item], "completion": answer["text"], "annotator": annotator, "item": item}
 
 
-Rows = Callable[[Told, str], Iterator[Row]]
+Rows = Callable[[Told, str], Iterator[TrainingRow]]
 ORDERED: tuple[str, ...] = ("rank", "compare", "thumbs", "score")
 
 LESSONS: Mapping[str, Mapping[str, Rows]] = {
@@ -198,18 +198,18 @@ LESSONS: Mapping[str, Mapping[str, Rows]] = {
     "steps": {"steps": steps},
     "demonstrations": {"demonstrate": demonstrations},
 }
-"""By the name of a layout that can be learned from, and by the kind of question, how its rows are made."""
+"""Row generators, by layout and kind of task."""
 
 
 def _agreed(told: Told, way: str) -> list[Agreed]:
     return settle(agree(told.rankings, method(way)(told.rankings)), told.decided)
 
 
-def _row(told: Told, one: Agreed, way: str) -> Row:
+def _row(told: Told, one: Agreed, way: str) -> TrainingRow:
     return {"prompt": told.prompts[str(one.item)], "item": one.item, "method": way}
 
 
-def _two(told: Told, one: Agreed, chosen: int, rejected: int) -> Row:
+def _two(told: Told, one: Agreed, chosen: int, rejected: int) -> TrainingRow:
     """What two completions say, and whose they are."""
     texts, models = told.texts[str(one.item)], told.models[str(one.item)]
     return {

@@ -6,7 +6,7 @@ from posttrain.data.demonstrations import load_demonstrations
 from posttrain.data.gym import load_gym, parse_gym, split_of
 from posttrain.data.mixtures import split_for
 from posttrain.data.order import batch_indices, seed_for
-from posttrain.data.packing import Example, Graded, Judged, PackedRow, Pair, pack
+from posttrain.data.packing import Example, Graded, Labelled, PackedRow, Pair, pack
 from posttrain.data.preferences import judged_of, judgements_of, load_judgements, load_preferences, pair_of
 from posttrain.data.ratings import graded_of, load_ratings
 from posttrain.data.rows import Row, parse_columns
@@ -21,7 +21,7 @@ __all__ = [
     "Disjoint",
     "Example",
     "Graded",
-    "Judged",
+    "Labelled",
     "PackedRow",
     "Pair",
     "Row",

@@ -1,10 +1,10 @@
 """Conversations as token ids: prompts, follow-up turns, and training examples with a loss mask.
 
-Everything is cut at the same two kinds of place: where the template's generation prompt ends, and behind the stop token
-of an assistant turn. Each piece between two cuts is encoded on its own, so the tokens of a prompt in training are those
-of the same prompt at inference, and a turn that was sampled is never decoded and encoded again.
+Renderings are cut at two kinds of places: at the end of the generation prompt, and after the stop token
+of an assistant turn. Each piece between two cuts is encoded on its own, so prompts have the same tokens in training and
+at inference, and a sampled turn is never re-tokenised.
 
-Where a turn begins and ends is found by asking the template, never by knowing its name: the start is the end of
+Turn boundaries are found by rendering with the template, never by its name: the start is the end of
 `render(messages before it, add_generation_prompt=True)`; the end is what the template writes behind a sentinel that
 stands in place of the turn. Behind a turn that calls tools a template may write another stop token (Llama 3.1's
 `<|eom_id|>`): there it is the last special token of the rendering.
@@ -88,7 +88,7 @@ class ChatFormat:
         self.silent = {t for t in special | self.stop_ids if not TAG.fullmatch(texts.get(t, ""))}
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The conversation and the generation prompt, ready for the next assistant turn: T token ids.
+        """The conversation with the generation prompt for the next assistant turn: T token ids.
 
         Earlier assistant turns are encoded as they were produced. Where the template rewrites them (Qwen3 drops their
         thinking) they were not produced as it shows them, and the rendering is encoded as a whole.
@@ -188,7 +188,7 @@ class ChatFormat:
             return [self.training_ids(messages[: turn + 1], train_on="last") for turn in turns]
 
     def text_ids(self, text: str) -> list[int]:
-        """Plain text, as pretraining has it: no turns, and nothing added."""
+        """Plain text for pretraining: no turns, nothing added."""
         return self._renderer.encode(text)
 
     def in_words(self, message: Message) -> Message:
@@ -218,11 +218,11 @@ class ChatFormat:
         return self.decode(self._continue(prompt, self._produced(messages, len(messages) - 1, prompt).text))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """What sampled tokens say: without stop and other special tokens, but with tags such as `<think>`."""
+        """Decode sampled tokens: without stop and other special tokens, but with tags such as `<think>`."""
         return self._renderer.decode([t for t in token_ids if t not in self.silent])
 
     def ends_of(self, token_ids: Sequence[int]) -> list[int]:
-        """Of each sampled token where it ends in what they say, in characters of `decode(token_ids)`.
+        """The end offset of each sampled token, in characters of `decode(token_ids)`.
 
         A stop token ends where the text does; see `token_ends`.
         """
@@ -313,7 +313,7 @@ class ChatFormat:
         return found
 
     def _after(self, stop: str, text: str) -> list[int]:
-        """`text`, encoded as it is behind the stop token, which is not returned: its id was sampled, or is known."""
+        """`text`, encoded as after the stop token, which is not returned: its id was sampled, or is known."""
         return self._renderer.encode(stop + text)[1 if stop else 0 :]
 
     def _continue(self, prompt: str, text: str) -> list[int]:

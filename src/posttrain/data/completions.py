@@ -40,7 +40,7 @@ def load_completions(
 
 
 def _divided(row: Row) -> tuple[Row, tuple[Message, ...], StopReason]:
-    """The row as a task has it, what was said, and why that ended."""
+    """The task's columns, the completion, and its stop reason."""
     if row.fields.keys() >= _SAMPLE:
         return _sample(row), _said(row), _stop_reason(row)
     fields = dict(row.fields)
@@ -59,7 +59,7 @@ def _divided(row: Row) -> tuple[Row, tuple[Message, ...], StopReason]:
 
 
 def _said(row: Row) -> tuple[Message, ...]:
-    """The column `completion`; a model may have said nothing, so that an empty text is one, too."""
+    """The column `completion`; an empty text is a completion, too."""
     value = row.fields["completion"]
     if isinstance(value, str):
         return (Message("assistant", value),)

@@ -1,7 +1,7 @@
 """Conversion of feedback to the layouts of other tools.
 
-A row is read back before it is given away, as posttrain itself would read it: one that would say something else, for
-want of a field or because its text looks like the layout's own marks, is none.
+Every row is parsed again before it is written: a row that does not round-trip, for lack of a field or because its text
+contains the layout's markers, is dropped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +109,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         ),
     }
 )
-"""By the name that is typed."""
+"""Layouts by name."""
 
 
 def _not_steps(feedback: Preference | Judgement) -> None:
@@ -118,7 +118,7 @@ def _not_steps(feedback: Preference | Judgement) -> None:
 
 
 def _readable(preference: Preference, fields: Fields) -> Fields:
-    """The fields, if they say the same; raises `DataError` if not."""
+    """The fields, if they round-trip; raises `DataError` if not."""
     p = preference
     again = _again(p.source, fields, preferences_in)[0]
     said = (again.prompt, *again.responses, again.opening, again.partial)
@@ -128,7 +128,7 @@ def _readable(preference: Preference, fields: Fields) -> Fields:
 
 
 def _again(source: str, fields: Fields, read: Callable[[Row], T]) -> T:
-    """What is read of a row; raises `DataError` if nothing can be."""
+    """Parse a row; raises `DataError` if nothing can be."""
     try:
         return read(Row(fields, source, source))
     except Unusable as problem:

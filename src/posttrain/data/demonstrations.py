@@ -47,7 +47,7 @@ def load_demonstrations(
 
 
 def conversation_in(row: Row) -> tuple[Message, ...]:
-    """What a row demonstrates."""
+    """The conversation of a row."""
     messages = _read(row)
     if not any(message.role == "assistant" for message in messages):
         raise row.fail(

@@ -15,9 +15,9 @@ SOURCES = ("dataset", "eval_dataset", "pretraining_dataset", "ratings")
 
 
 def digests(options: Mapping[str, Any]) -> dict[str, str]:
-    """Of each local file that a recipe's options name its SHA-256, by the name under which it was found.
+    """SHA-256 of each local file that a recipe's options name, by its path.
 
-    A folder has one digest for each of its files. What is no file here (a hub id, a gym: source) is not in the result.
+    A folder has one digest for each of its files. Other sources (a hub id, a gym: source) are left out.
     """
     found: dict[str, str] = {}
     for option in SOURCES:
@@ -35,7 +35,7 @@ def _sources(text: object) -> list[str]:
         return [text]
     try:
         parts = shlex.split(text)
-    except ValueError:  # an open quote: somebody else refuses it
+    except ValueError:  # an open quote: the parser refuses it
         return []
     return [part if exists(part) else part.rpartition("=")[0] or part for part in parts]
 

@@ -58,7 +58,7 @@ def read_file(path: Path, name: str) -> Iterator[Row]:
 
 
 def row_of(value: Any, place: str, id: str) -> Row:
-    """A value that must be an object with named fields."""
+    """A value that must be a JSON object."""
     if not isinstance(value, Mapping):
         raise DataError(f"{place}: expected an object with named fields; got {type(value).__name__}")
     return Row(cast(Mapping[str, Any], value), place, id)
@@ -169,7 +169,7 @@ def _delimiter(header: str, name: str) -> str:
 
 
 def _cell(text: str) -> Any:
-    """Conversations are lists; in a csv they stand as JSON. All other JSON stays the text that it is."""
+    """Conversations are lists; in a csv they are JSON. All other JSON stays text."""
     if text.startswith("[") and ('"role"' in text or '"from"' in text):
         try:
             value = json.loads(text)

@@ -2,9 +2,8 @@
 
 Stojanovski et al. 2025, "Reasoning Gym" (https://arxiv.org/abs/2505.24760).
 
-Two seeds do not make two splits: small families repeat their questions. Here the text of a question decides, by its
-hash, whether it belongs to the training or to the held-out split, so the two never meet, whatever the seeds, sizes and
-options.
+Two seeds do not make two splits: small families repeat their questions. Here the hash of a question's text decides
+whether it belongs to the training or to the held-out split, so the two are disjoint for all seeds, sizes and options.
 """
 
 import dataclasses

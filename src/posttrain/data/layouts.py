@@ -1,7 +1,7 @@
 """Layouts of public preference datasets: their columns, and what they mean.
 
-A row of theirs may hold several preferences, or none: responses with scores make a pair of every two whose scores
-differ, and a derivation whose steps were rated makes one wherever a right step and a wrong one were seen.
+A row may hold several preferences, or none: scored responses make a pair of every two whose scores
+differ, and a derivation with rated steps makes one for each right step with a wrong alternative.
 """
 
 import re
@@ -46,7 +46,7 @@ def gathered(rows: Sequence[Row]) -> list[Row]:
 
 
 def turns_of(prompt: str) -> str | list[dict[str, str]]:
-    """A prompt of HelpSteer2: text, or a conversation in which `<extra_id_1>` and a name say who goes on."""
+    """A prompt of HelpSteer2: text, or a conversation in which `<extra_id_1>` and a name mark the speaker."""
     first, *following = re.split(r"<extra_id_1>(User|Assistant)\n", prompt)
     if not following:
         return prompt
@@ -97,7 +97,7 @@ def _tldr(row: Row) -> list[Preference]:
 
 
 def _prm800k(row: Row) -> list[Preference]:
-    """A derivation of which people rated each step: a right step against each wrong one that was seen in its place."""
+    """A derivation with rated steps: a right step against each of its wrong alternatives."""
     question = as_mapping(row, row.fields["question"], "question")
     prompt = (Message("user", as_text(row, question.get("problem"), "question problem")),)
     annotator, time = (str(row.fields.get(name) or "") for name in ("labeler", "timestamp"))
@@ -120,7 +120,7 @@ def _prm800k(row: Row) -> list[Preference]:
                 raise row.fail(f"'chosen_completion' is {chosen} of {len(rated)} completions")
             taken = rated[chosen][0] if rated[chosen][1] != -1 else None
         if not isinstance(taken, str) or not taken.strip():
-            break  # what follows goes on from a step that is wrong, or is not there
+            break  # later steps follow a wrong or missing step
         before += f"{taken}\n"
     return _differing(found)
 
@@ -143,7 +143,7 @@ LAYOUTS = (
 
 
 def _pairs(row: Row, prompt: tuple[Message, ...], said: Sequence[str], scores: Sequence[float]) -> list[Preference]:
-    """Every two responses of different scores, with the difference as how much better the one is."""
+    """Every two responses of different scores, with the difference as strength."""
 
     def ordered() -> Iterator[Preference]:
         for (one, first), (other, second) in combinations(zip(said, scores, strict=True), 2):

@@ -24,7 +24,7 @@ from posttrain.errors import DataError, UserError
 
 T = TypeVar("T")
 Load = Callable[[str, Mapping[str, str] | None, int | None], Sequence[T]]
-"""Reads one source, with these columns and at most so many rows."""
+"""Reads one source, with these columns and at most this number of rows."""
 
 
 class Part(NamedTuple):

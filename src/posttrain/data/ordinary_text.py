@@ -1,10 +1,10 @@
 """Special tokens in user, tool or system text are encoded as ordinary text.
 
-The text of a conversation is trusted no further than any other input: a user who writes `<|im_end|>` must not end a
-turn. A chat template mixes that text with the special tokens that it writes itself, so the two are told apart before it
-is rendered, by a placeholder for each special token in the text. The rendering is then encoded by a copy of the
-tokenizer in which the special tokens are spelled otherwise: the template's own are respelled, those in the text are put
-back as they were, and the copy knows nothing special in them. All else is encoded as the tokenizer itself does.
+The text of a conversation is untrusted input: a user who writes `<|im_end|>` must not end a turn. A chat template mixes
+that text with its own special tokens, so special tokens in the text are replaced by placeholders before
+rendering. The rendering is then encoded by a copy of the tokenizer whose special tokens have other spellings: those of
+the template are respelled, those in the text are restored, and the copy encodes them as ordinary text. All else is
+encoded as by the tokenizer itself.
 """
 
 import json
@@ -49,7 +49,7 @@ class OrdinaryText:
         return [self.hide_in(item) for item in value] if isinstance(value, list) else value
 
     def show(self, text: str) -> str:
-        """What text with placeholders says."""
+        """Text with its placeholders resolved."""
         return self._placeholder.sub(lambda found: self._texts[int(found[1])], text)
 
     def is_hidden_in(self, text: str) -> bool:

@@ -14,7 +14,7 @@ from posttrain.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One sequence to learn from: a prefix that may be shared, what follows it, and which of that is learned."""
+    """A training sequence: a prefix that may be shared, its continuation, and the loss mask of that."""
 
     prefix: tuple[int, ...]
     continuation: tuple[int, ...]
@@ -45,15 +45,15 @@ class Pair(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Responses to one prompt, and of which two of them one was found better."""
+    """Responses to one prompt, and the pairwise preferences among them."""
 
     examples: tuple[Example, ...]  # with one prefix
-    pairs: tuple[tuple[int, int, float], ...]  # the chosen one, the rejected one, and how much better it was found
-    bag: tuple[float, ...] = ()  # how much each member of an ensemble learns from it; all alike where it is empty
+    pairs: tuple[tuple[int, int, float], ...]  # chosen, rejected, strength
+    bag: tuple[float, ...] = ()  # weight for each ensemble member; equal if empty
 
 
-class Judged(NamedTuple):
-    """A sequence, and whether its response was found good."""
+class Labelled(NamedTuple):
+    """A sequence, and whether its response is labelled good."""
 
     example: Example
     good: bool
@@ -205,11 +205,11 @@ def _families(units: Sequence[Unit]) -> list[tuple[tuple[int, ...], list[Members
 
 
 def _opening(examples: Sequence[Example]) -> int:
-    """How many tokens sequences without a prefix begin with alike: none that is learned, and of none the last."""
+    """Length of the common prefix of sequences without a prefix: no learned token, and never a last token."""
     if len(examples) < 2:
         return 0
     texts = [example.continuation for example in examples]
-    first, last = min(texts), max(texts)  # what these two begin with alike, all between them do
+    first, last = min(texts), max(texts)  # all sequences between these two share their common prefix
     alike = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     before = min(e.learned.index(True) if True in e.learned else len(e.learned) for e in examples)
     return min(alike, before, min(map(len, texts)) - 1)

@@ -11,7 +11,7 @@ from posttrain.data.chat import ChatFormat
 from posttrain.data.layouts import gathered, layout_of
 from posttrain.data.messages import with_tools
 from posttrain.data.mixtures import mix
-from posttrain.data.packing import Example, Judged, Pair, Ranked, size_of
+from posttrain.data.packing import Example, Labelled, Pair, Ranked, size_of
 from posttrain.data.rows import Row, typed
 from posttrain.data.sources import read_rows
 from posttrain.data.tasks import dress
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 class Loaded(NamedTuple, Generic[T]):
-    """What a data set holds, and the rows that were left out: where each is, and why."""
+    """Loaded items, and the dropped rows: where each is, and why."""
 
     items: list[T]
     left_out: tuple[str, ...] = ()
 
 
 class Unusable(Exception):
-    """A row that is well formed, and from which nothing can be learned."""
+    """A well-formed row without a training signal."""
 
 
 def load_preferences(
@@ -65,7 +65,7 @@ def load_preferences(
     responses are steps then, after which more follows: that they stop is not learned.
 
     Where `tie` is true people found the two equally good, and which one is called chosen says nothing: there is nothing
-    to learn, and the row is left out, unless ties are what is asked for.
+    to learn, and the row is left out, unless `ties`.
 
     Args:
         source: a file, folder or hub id (see `load_rows`), or a mixture of them (see `mixtures`), in which preferences
@@ -239,7 +239,7 @@ def _preference(row: Row) -> Preference:
 
 
 def _strength(row: Row) -> float:
-    """How much better the chosen one was found; 1 where the row does not say."""
+    """Strength of the preference; 1 if the row has none."""
     field = next((field for field in ("strength", "margin") if row.fields.get(field) is not None), "")
     if not field:
         return 1.0
@@ -259,7 +259,7 @@ def _category(row: Row) -> str:
 
 
 def _steps(row: Row, field: str) -> str:
-    """What the two responses go on from: text, or a list of steps; it may be empty before the first."""
+    """The shared prefix of the two responses: text, or a list of steps; empty before the first."""
     value = row.fields[field]
     steps = [value] if isinstance(value, str) else value
     if not isinstance(steps, Sequence) or not all(isinstance(step, str) for step in steps):
@@ -342,16 +342,16 @@ def shortened(ranked: Ranked, longest: int) -> Ranked | None:
 
 
 def together(preferences: Sequence[Preference]) -> list[tuple[Preference, ...]]:
-    """Preferences that follow each other and are about the same prompt: what one ranking, or several, said of it."""
+    """Consecutive preferences of one prompt: from one ranking, or several."""
     groups = groupby(preferences, key=lambda one: (one.prompt, one.opening, one.partial))
     return [tuple(group) for _, group in groups]
 
 
-def judged_of(chat: ChatFormat, judgement: Judgement) -> Judged:
+def judged_of(chat: ChatFormat, judgement: Judgement) -> Labelled:
     """A judgement as tokens, learned as a response of `pair_of`."""
     j = judgement
     (example,) = responses_to(chat, j.prompt, j.opening, (Message("assistant", j.response, j.calls),), j.partial)
-    return Judged(example, j.good)
+    return Labelled(example, j.good)
 
 
 def responses_to(

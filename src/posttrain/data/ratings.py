@@ -1,6 +1,6 @@
 """Loading ratings of single responses by attribute, for multi-attribute reward models.
 
-A row that is no rating of any attribute teaches nothing; an attribute that a row does not rate is left out of that row.
+A row without any rating is dropped; a missing attribute is left out of its row.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Chat-template rendering, and its tokenisation.
 
-A template is given what the field gives it: messages with `tool_calls` whose arguments are an object, and the JSON
-schemas of the tools. What a template leaves out of a call, a tool or a result would be neither read nor learned without
-a word, so it is an error.
+Templates get the conventional inputs: messages with `tool_calls` whose arguments are an object, and the JSON
+schemas of the tools. A part of a call, a tool or a result that a template omits would be dropped silently, so it is an
+error.
 """
 
 import json
@@ -54,7 +54,7 @@ class Renderer:
         """
         try:
             return self._apply(messages, generate, as_text=False)
-        except Exception as error:  # a template is the model maker's program: whatever it raises is a refusal
+        except Exception as error:  # a template is the model maker's program: any exception is a refusal
             if any(m.tool_calls for m in messages):
                 try:  # some put the arguments of a call after other text, and so want text themselves
                     return self._apply(messages, generate, as_text=True)
@@ -73,7 +73,7 @@ class Renderer:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """What token ids say, special ones included."""
+        """Decoded token ids, special ones included."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def hide_all_but_tags(self, text: str) -> str:
@@ -85,7 +85,7 @@ class Renderer:
         return found + self._ordinary.hide(text[end:])
 
     def show(self, text: str) -> str:
-        """A rendering as people read it."""
+        """A rendering with placeholders resolved, for display."""
         return self._ordinary.show(text)
 
     def refuse_dropped(self, messages: Sequence[Message], rendered: str) -> None:

@@ -1,4 +1,4 @@
-"""A dataset row with its source, so that errors name file and line."""
+"""Dataset rows with their source, so that errors name file and line."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ class Row:
 
 
 def typed(value: Any) -> Any:
-    """The number or truth value that a cell of a csv says in text; anything else as it is.
+    """Parse a csv cell as a number or boolean; other values are returned unchanged.
 
     Example:
         >>> typed("0.5"), typed("True"), typed("yes"), typed(None)
@@ -111,7 +111,7 @@ def typed(value: Any) -> Any:
 
 
 def parse_columns(flags: str | Sequence[str]) -> dict[str, str]:
-    """Column mapping as it is typed: the name that posttrain uses, `=`, the name that the data uses.
+    """Column mapping as typed: the name that posttrain uses, `=`, the name that the data uses.
 
     Raises:
         UserError: not of this form, or a name that is mapped twice.

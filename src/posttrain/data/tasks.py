@@ -1,4 +1,4 @@
-"""Loading tasks: prompts, with what a verifier needs."""
+"""Loading tasks: prompts with reference answers and metadata."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ def load_tasks(
 
     A row needs `prompt` (text, or a list of {role, content}, in which tools may have been called already) and may have
     `answer`, `gold`, `id` and `tools`; its other columns become metadata. The columns of GSM8K (`question`, and an
-    `answer` that ends with `#### 72`) are recognised: what stands behind `####` is the answer, all of it the gold. So
+    `answer` that ends with `#### 72`) are recognised: the text after `####` is the answer, all of it the gold. So
     are verl's, whose answer is the field `ground_truth` of `reward_model`.
 
     Args:
@@ -89,7 +89,7 @@ def dress(messages: Sequence[Message], system: str | None, prompt_template: str)
 
 
 class Disjoint(NamedTuple):
-    """Held-out tasks that training never meets, and how many were dropped for being in it."""
+    """Held-out tasks disjoint from training, and how many were dropped for overlap."""
 
     tasks: list[Task]
     removed: int
@@ -123,7 +123,7 @@ def disjoint(train: Sequence[Task], heldout: Sequence[Task]) -> Disjoint:
 
 
 def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task], list[Task]]:
-    """Divide tasks into what is learned and about `share` of them that is held out.
+    """Split tasks into training tasks and about `share` of them held out.
 
     The side depends on the seed and the question, so that the same question never stands on both, and a row that is
     added changes no other row's side.
@@ -143,7 +143,7 @@ def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task]
 
 
 class Divided(NamedTuple):
-    """What to learn, what to hold out, and what to tell the user of rows that are in neither."""
+    """Training tasks, held-out tasks, and messages about dropped rows."""
 
     learned: list[Task]
     heldout: list[Task]
@@ -153,7 +153,7 @@ class Divided(NamedTuple):
 def divide(
     tasks: Sequence[Task], *, share: float, offered: Callable[[], Sequence[Task]] | None, limit: int, seed: int
 ) -> Divided:
-    """What to learn, and at most `limit` tasks to hold out: a share of `tasks`, what is `offered`, or nothing.
+    """Training tasks and at most `limit` held-out ones: a share of `tasks`, those `offered`, or none.
 
     Raises:
         UserError: as `hold_out` and `disjoint`.
@@ -169,12 +169,12 @@ def divide(
 
 
 def met_before(removed: int) -> list[str]:
-    """What to tell the user of held-out rows that `disjoint` removed."""
+    """Message about held-out rows that `disjoint` removed."""
     return [f"{removed} held-out rows are also in the training data, or twice, and were left out"] if removed else []
 
 
 def question_of(prompt: Sequence[Message]) -> tuple[str, ...]:
-    """What is asked, by which two prompts are the same one: all but the system message and white space."""
+    """The text by which prompts are compared: without system message and white space."""
     return tuple(" ".join(m.text.split()) for m in prompt if m.role != "system")
 
 
@@ -193,7 +193,7 @@ def _task(row: Row) -> Task:
 
 
 def _answer(row: Row) -> object:
-    """`answer`, or what stands in its place in verl's files: `reward_model` with its `ground_truth`."""
+    """`answer`, or its equivalent in verl's files: `reward_model` with its `ground_truth`."""
     judged = row.fields.get("reward_model")
     if "answer" not in row and isinstance(judged, Mapping):
         return judged.get("ground_truth")

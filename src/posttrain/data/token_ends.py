@@ -1,7 +1,7 @@
-"""Where sampled tokens end in the text that they say: characters of text, by token.
+"""Character offsets of sampled tokens in their decoded text.
 
 A token is not a piece of text by itself: a character may be spread over several tokens, and some tokenizers write a
-word differently at the beginning of a text. So tokens are decoded behind those that come before them.
+word differently at the beginning of a text. So tokens are decoded after their predecessors.
 """
 
 from collections.abc import Callable, Sequence

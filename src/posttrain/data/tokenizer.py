@@ -10,7 +10,7 @@ _FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.j
 
 
 class ChatTokenizer(Protocol):
-    """What is used of a Hugging Face fast tokenizer."""
+    """The interface of a Hugging Face fast tokenizer that is used here."""
 
     chat_template: Any
     eos_token_id: Any
@@ -133,7 +133,7 @@ def padding_beside(tokenizer: ChatTokenizer, ends: Collection[int]) -> int:
 
 
 def save_for_scores(tokenizer: ChatTokenizer, folder: Path, ends: Collection[int]) -> int:
-    """Write a tokenizer beside a reward model, whose template ends where scores are read: at one of `ends`.
+    """Write a tokenizer next to a reward model, whose template ends where scores are read: at one of `ends`.
 
     Returns the token to pad with (`padding_beside`); errors as there.
     """

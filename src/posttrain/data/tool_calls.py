@@ -1,8 +1,8 @@
 """Tool-call parsing, in the format of the model's chat template.
 
-The form is found by asking the template, never by knowing its name: a call whose name, keys and values are known is
-rendered, and what stands around them is the form. Two kinds exist: arguments as a JSON object, and arguments one by one
-between tags.
+The format is inferred from the template, never from its name: a call with known name, keys and values is
+rendered, and the text around them is the format. Two kinds exist: arguments as a JSON object, and arguments one by one
+in tags.
 """
 
 import json
@@ -36,7 +36,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class CallForm:
-    """What stands around the parts of a call, as regular expressions that leave white space open.
+    """The text around the parts of a call, as regular expressions with flexible white space.
 
     Attributes:
         lead: before the name.
@@ -57,7 +57,7 @@ class CallForm:
     pair: tuple[str, str, str] | None = None
 
     def calls(self, text: str, prefix: str = "call") -> tuple[str, tuple[ToolCall, ...]]:
-        """What a turn says besides its calls, and the calls; one that is not whole is left in the text."""
+        """The text of a turn without its calls, and the calls; an incomplete call stays in the text."""
         # from where white space begins, so that a long run of it is read once
         before = rf"(?:(?<!\s)(?:{self.first}|{self.separator}))?"
         one = re.compile(f'{before}{self.lead}(?P<name>[^\\s"<>{{}}()]+?){self.after_name}')
@@ -119,7 +119,7 @@ def learn_form(written: Written) -> CallForm:
     lead, _, rest = one.partition(_NAMES[0])
     tail = rest[rest.rfind(_VALUES[1]) + len(_VALUES[1]) :]
     between = _between(_render(written, 2) or "") or (tail + lead)
-    own = _common_end(lead, between)  # what stands before every call, not before the first alone
+    own = _common_end(lead, between)  # the text before every call, not only the first
     ends = _common_end(tail[::-1], between[::-1])[::-1]
     separator = _open(between[len(ends) : len(between) - len(own)])
     form = CallForm(
@@ -145,7 +145,7 @@ def _render(written: Written, calls: int) -> str | None:
 
 
 def _between(two: str) -> str:
-    """What stands before the second call's name, back to the first call's arguments."""
+    """The text between the first call's arguments and the second call's name."""
     second = two.find(_NAMES[1])
     return two[two.rfind(_VALUES[1], 0, second) + len(_VALUES[1]) : second] if second > 0 else ""
 
@@ -166,7 +166,7 @@ def _of_object(form: CallForm, rest: str, ends: str) -> CallForm | None:
 
 
 def _of_pairs(form: CallForm, rest: str, ends: str) -> CallForm:
-    """The form where each argument stands by itself; raises `ValueError` where it is none."""
+    """The format with one element per argument; raises `ValueError` if it is another one."""
     spots = [rest.index(part) for pair in zip(_KEYS, _VALUES, strict=True) for part in pair]
     key, value, second_key, _ = spots
     first = rest[:key]

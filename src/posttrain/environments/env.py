@@ -1,8 +1,8 @@
 """The environment interface: it exchanges messages with seats.
 
-A seat is whoever answers when asked: a policy behind an engine, another model, a person, a script. Tokens belong to
-the seat's engine; an environment never sees one. An episode is played once: `play` holds its whole state in local
-variables, so that many can be under way at the same time.
+A seat is a participant: a policy behind an engine, another model, a person, a script. Tokens belong to the seat's
+engine; an environment sees messages only. `play` holds the whole state of an episode in local variables, so that many
+can run concurrently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ class Seat(Protocol):
     """One participant of one episode."""
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
-        """What the seat says next, given the messages that are new to it since its last turn.
+        """The seat's next reply, given the messages that are new to it since its last turn.
 
-        Its own replies are not told to it again. `tools` are the JSON schemas of the functions that it may call, as
-        text; they are given with the first turn. A seat whose context is full says nothing: its reply is empty, and its
-        stop reason is `context`.
+        Its own replies are not repeated. `tools` are the JSON schemas of the functions that it may call, as
+        text; they are given with the first turn. If the seat's context is full, its reply is empty, with
+        stop reason `context`.
         """
         ...
 
 
 class Environment:
-    """A kind of episode: who takes part, and how it goes. A subclass has `play`; all else has defaults.
+    """Defines episodes: their seats and turns. A subclass implements `play`; all else has defaults.
 
     Attributes:
         seats: the names of the seats that `play` needs.
@@ -43,23 +43,23 @@ class Environment:
     schedule: str = "lockstep"
 
     def tasks(self, split: str, seed: int) -> Sequence[Task]:
-        """Tasks of its own, for `split` "train" or "heldout", which share none; none where a data set has them."""
+        """The environment's own tasks, for `split` "train" or "heldout", disjoint; none with a data set."""
         return ()
 
     def demonstrations(self, seed: int) -> Sequence[Sequence[Message]]:
-        """Episodes as they should go, each a conversation of the first trained seat: what a cold start learns from."""
+        """Demonstrations for a cold start, each a conversation of the first trained seat."""
         return ()
 
     async def open(self) -> None:
-        """Make ready what episodes share, such as processes or connections; called once before the first."""
+        """Set up resources that episodes share, such as processes or connections; called once before the first."""
 
     async def close(self) -> None:
-        """Let go of it; called once after the last episode."""
+        """Tear down; called once after the last episode."""
 
     async def play(self, task: Task, seats: Mapping[str, Seat], seed: int) -> Outcome:
-        """Play one episode; what the environment draws by chance depends on `seed` alone.
+        """Play one episode; random draws of the environment depend only on `seed`.
 
-        What a seat raises passes through: it is never a reply. What `play` itself raises ends this episode alone.
+        Exceptions of a seat propagate: they are never a reply. An exception of `play` itself ends this episode only.
 
         Raises:
             UserError: a seat is missing; see `need_seats`.
@@ -68,7 +68,7 @@ class Environment:
 
 
 def trained_seats(environment: Environment) -> tuple[str, ...]:
-    """The seats of an environment that learn."""
+    """The trained seats of an environment."""
     return environment.trained or environment.seats[:1]
 
 

@@ -6,19 +6,19 @@ from typing import NamedTuple
 from posttrain.environments.env import Environment
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.environments.single_turn import SingleTurn
-from posttrain.rewards import Disagreement, LearnedReward, Named, Remembered, Weighted, parse_rewards
+from posttrain.rewards import CachedScores, Disagreement, LearnedReward, Named, Weighted, parse_rewards
 from posttrain.rewards.outcomes import Earned, Solved
 from posttrain.types import ScoreFn
 
-GOLD = "gold"  # what a reward is called that is read and not learned from
+GOLD = "gold"  # the name of gold rewards
 
 
 class Overseen(NamedTuple):
-    """An environment, and the same with gold rewards read beside."""
+    """An environment, and the same with gold rewards logged."""
 
     environment: ScoredEnvironment
-    judge: ScoredEnvironment
-    gold: dict[str, float]  # the names of gold rewards in the judge, and their weights; none where nobody named any
+    heldout: ScoredEnvironment
+    gold: dict[str, float]  # names and weights of the gold rewards
 
 
 def rewards_in(typed: str) -> Weighted | None:
@@ -37,16 +37,16 @@ def overseen(
     gold_model: ScoreFn | None = None,
     environment: Environment | None = None,
 ) -> Overseen:
-    """Put rewards together: rules and verifiers, and what reward models give.
+    """Combine rewards: rules, verifiers and reward models, and gold rewards.
 
     Args:
-        rewards: to learn from; None where there are models alone.
-        models: reward models to learn from: the members of all of them are one ensemble, of weight 1.
-        members: how many scores they give together; what they disagree by is logged where there are several.
-        use: what is made of an ensemble (`COMBINATIONS`).
-        penalty: of its disagreement.
-        gold: rewards to read, whose weighted sum counts.
-        gold_model: a reward model that is read, of weight 1.
+        rewards: training rewards; None if there are only models.
+        models: training reward models: their members form one ensemble, of weight 1.
+        members: their number of scores; disagreement is logged if there are several.
+        use: ensemble aggregation, a name in `COMBINATIONS`.
+        penalty: weight of the ensemble variance.
+        gold: gold rewards, whose weighted sum counts.
+        gold_model: a gold reward model, of weight 1.
         environment: of both; one question and one answer unless given. Where its outcome is a reward, whether it was
             solved is logged too.
 
@@ -58,7 +58,7 @@ def overseen(
     if Earned in kinds and Solved not in kinds:
         parts = (*parts, (Solved(), 0.0))
     if models:
-        ask = Remembered(_together(models))
+        ask = CachedScores(_together(models))
         parts = (*parts, (LearnedReward(ask, use=use, penalty=penalty), 1.0))
         if members > 1:
             parts = (*parts, (Disagreement(ask), 0.0))
@@ -66,9 +66,9 @@ def overseen(
     if gold_model is not None:
         read.append((LearnedReward(gold_model, name="model"), 1.0))
     named = [(Named(reward, GOLD if len(read) == 1 else f"{GOLD}/{reward.name}"), weight) for reward, weight in read]
-    judge = Weighted((*parts, *((reward, 0.0) for reward, _ in named)))
+    both = Weighted((*parts, *((reward, 0.0) for reward, _ in named)))
     played, weights = environment or SingleTurn(), {reward.name: weight for reward, weight in named}
-    return Overseen(ScoredEnvironment(Weighted(parts), played), ScoredEnvironment(judge, played), weights)
+    return Overseen(ScoredEnvironment(Weighted(parts), played), ScoredEnvironment(both, played), weights)
 
 
 def _together(models: Sequence[ScoreFn]) -> ScoreFn:

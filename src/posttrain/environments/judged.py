@@ -21,11 +21,11 @@ from posttrain.rewards import (
 )
 from posttrain.types import ChatModel, Sampling
 
-AT_ONCE = 16  # episodes that a chat model is asked about at the same time, unless it says how many
+AT_ONCE = 16  # default number of concurrent requests to a chat model
 
 
-class Judged(NamedTuple):
-    """Rewards to learn from and gold rewards; None where there are none."""
+class ParsedRewards(NamedTuple):
+    """Training rewards and gold rewards; None if there are none."""
 
     rewards: Weighted | None
     gold: Weighted | None
@@ -41,7 +41,7 @@ def judged(
     prompts: str = "",
     sampling: Sampling = Judge.sampling,
     seed: int = 0,
-) -> Judged:
+) -> ParsedRewards:
     """The rewards of two options, and the judges, each of weight 1 unless one of the options names it.
 
     Where a function takes `reward_context`, judges that are not named are left to it.
@@ -79,7 +79,7 @@ def judged(
     for each in (rewards, read):
         if each:
             each.give(context)
-    return Judged(rewards, read, tuple(notes))
+    return ParsedRewards(rewards, read, tuple(notes))
 
 
 class Kept(Protocol):
@@ -92,7 +92,7 @@ class Kept(Protocol):
 
 @contextmanager
 def verdicts_kept_in(run: Path, replies: Kept) -> Generator[None]:
-    """Keep in a run what a resumed one must find again: verdicts by a time limit, and the replies of judges."""
+    """Save in a run what a resumed one must reuse: verdicts by a time limit, and replies of judges."""
     with TIME_LIMITS.kept_in(run / VERDICTS), replies.kept_in(run):
         yield
 

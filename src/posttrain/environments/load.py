@@ -25,7 +25,7 @@ def load_environment(name: str, arguments: str = "") -> Environment:
 
     Raises:
         UserError: there is no such environment or parameter (the nearest one given), a value is none of its type, or
-            what is named is no subclass of `Environment`.
+            the class is no subclass of `Environment`.
     """
     found = load("environment", name, "class") if ".py" in name else _installed(name)
     if not (inspect.isclass(found) and issubclass(found, Environment)):

@@ -25,7 +25,7 @@ class ScoredEnvironment:
 
     @classmethod
     def of(cls, rewards: str) -> "ScoredEnvironment":
-        """One question, one answer, with rewards as they are typed; raises `UserError` for what is none."""
+        """The single-turn environment with rewards as typed; raises `UserError` if they cannot be parsed."""
         return cls(parse_rewards(rewards))
 
     @property

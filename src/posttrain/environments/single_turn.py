@@ -7,10 +7,10 @@ from posttrain.types import Outcome, Task
 
 
 class SingleTurn(Environment):
-    """The policy is shown the task's prompt and answers once. What that is worth is for rewards to say."""
+    """The policy answers the task's prompt once; rewards score the answer."""
 
     async def play(self, task: Task, seats: Mapping[str, Seat], seed: int) -> Outcome:
-        """Ask the policy once.
+        """One turn of the policy.
 
         Raises:
             UserError: there is no seat "policy".

@@ -14,10 +14,10 @@ _SEED = 7
 
 @dataclass
 class ScriptedSeat:
-    """A seat that says given things and remembers what it was told. After the last one it repeats it.
+    """A seat with scripted replies, which records messages. It repeats the last reply.
 
     Attributes:
-        replies: what it says; messages, where it calls tools.
+        replies: its replies; messages, for tool calls.
         max_turns: how often it may be asked.
         stop_reason: of every reply.
     """
@@ -48,16 +48,16 @@ class ScriptedSeat:
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """What it was told and said, in order."""
+        """Its messages and replies, in order."""
         return tuple(m for told, said in zip(self.told, self.said, strict=True) for m in (*told, said))
 
 
 class SeatFailure(Exception):
-    """What the kit's failing seat raises."""
+    """Raised by the kit's failing seat."""
 
 
 class FailingSeat:
-    """A seat that cannot answer."""
+    """A seat that fails."""
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
         """Raise `SeatFailure`."""
@@ -65,7 +65,7 @@ class FailingSeat:
 
 
 async def check_environment(environment: Environment, tasks: Sequence[Task] = ()) -> list[str]:
-    """What `environment` does wrong on `tasks` (unless given, its own), one line each; an empty list: it conforms.
+    """Violations of `environment` on `tasks` (by default its own), one line each; an empty list: it conforms.
 
     Checked, with scripted seats: its own tasks depend on the seed alone, and none is in both splits; every seat is told
     each message once, and never its own words; where there is one seat, the first call begins with the task's prompt;

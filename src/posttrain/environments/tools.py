@@ -1,8 +1,8 @@
 """Tools: JSON schemas of Python functions, and execution of tool calls.
 
-A policy can call wrongly: a name that does not exist, arguments that are no JSON or do not fit. That is said to it, as
-the result of its call. A tool that fails of itself is another matter: what it raises ends the episode, which is tried
-again where the cause may pass; it is never something that the policy would learn from.
+Errors of the policy (an unknown tool, malformed or invalid arguments) are returned to it as the result of the call.
+Any other exception of a tool ends the episode, which is retried if the error may be transient; the policy is never
+trained on it.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ LONGEST = 8000  # characters of a result
 
 
 class ToolError(Exception):
-    """What the policy did wrong, in words for it; a tool raises it, and the policy is told."""
+    """An error of the policy, raised by a tool and returned to the policy as the result."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that may be called, plain or async. A plain one runs in a thread, so that it delays nobody else."""
+    """A callable function, plain or async. A plain one runs in a thread, so that it does not block other episodes."""
 
     function: Callable[..., Any]
     name: str
     schema: str  # JSON, as chat templates want it
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """The result as text; what is no text is written as JSON.
+        """The result as text; other types are written as JSON.
 
         Raises:
             ToolError: the arguments do not fit, or the function raises it.
@@ -52,7 +52,7 @@ class Tool:
 
 
 def tool(function: Callable[..., Any]) -> Tool:
-    """A tool of a function: its docstring says what it does, its annotations what it takes.
+    """Make a tool of a function: the docstring is its description, the annotations its parameters.
 
     A line `name: text` under `Args:` describes a parameter. Raises `UserError` for a parameter without annotation, or
     with one that is not str, int, float, bool or list.
@@ -88,7 +88,7 @@ def _names() -> list[str]:
 
 
 def schemas(tools: Sequence[Tool]) -> tuple[str, ...]:
-    """What `Seat.turn` takes."""
+    """The schemas that `Seat.turn` takes."""
     return tuple(each.schema for each in tools)
 
 

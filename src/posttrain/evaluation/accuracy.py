@@ -15,9 +15,9 @@ from posttrain.types import Group, StopReason, Task, Trajectory
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What an evaluation found. `accuracy` is pass@1: the mean over tasks of the share of samples that solve them.
+    """Result of an evaluation. `accuracy` is pass@1: the mean over tasks of the fraction of samples that solve them.
 
-    Where no reward says what is solved, `measure` is "reward": `accuracy` is the mean reward then, and nothing passes.
+    If no reward indicates correctness, `measure` is "reward": `accuracy` is then the mean reward, without pass@k.
     """
 
     accuracy: float
@@ -42,7 +42,7 @@ def evaluate(
     samples_per_task: int = 1,
     seed: int = 0,
 ) -> Accuracy:
-    """Answer every task `samples_per_task` times and count what is solved, by the environment's outcome alone.
+    """Answer every task `samples_per_task` times and count solved ones, by the environment's outcome only.
 
     Temperature 0 is greedy and needs one sample. The task is the unit of the interval: samples of one task are not
     independent of each other.
@@ -67,9 +67,9 @@ def evaluate(
 
 
 def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accuracy:
-    """Count what was solved in scored groups; without an outcome, the mean of their rewards.
+    """pass@k of scored groups; without an outcome, their mean reward.
 
-    Tasks with an answer that the outcome does not apply to are left out. Groups may differ in size: pass@k goes up to
+    Tasks with an answer to which the outcome does not apply are excluded. Groups may differ in size: k goes up to
     the smallest.
 
     Raises:
@@ -103,7 +103,7 @@ def summarize(groups: Sequence[Group], outcome: str, *, greedy: bool) -> Accurac
 
 
 def _rewarded(groups: Sequence[Group], *, greedy: bool) -> Accuracy:
-    """The mean over tasks of their mean reward; tasks with an answer that no reward applies to are left out."""
+    """The mean over tasks of their mean reward, excluding tasks with an answer to which no reward applies."""
     kept = [group for group in groups if not any(map(math.isnan, group.rewards))]
     if not kept:
         raise RewardError(f"no reward applies to the answers of any of the {len(groups)} tasks; name another one")

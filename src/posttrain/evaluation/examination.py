@@ -9,7 +9,7 @@ from posttrain.evaluation.intervals import Difference, difference, pass_at_inter
 
 @dataclass(frozen=True)
 class Examination:
-    """What one model did: sampled, greedy, or both. The headline is the sampled accuracy where there is one."""
+    """Results of one model: sampled, greedy, or both. The headline is the sampled accuracy, if there is one."""
 
     model: str
     sampled: Accuracy | None = None
@@ -21,23 +21,23 @@ class Examination:
 
     @property
     def answers(self) -> dict[str, Accuracy]:
-        """What there is, under `sampled` and `greedy`, the headline first."""
+        """The available results, by `sampled` and `greedy`, the headline first."""
         found = {"sampled": self.sampled, "greedy": self.greedy}
         return {decoding: accuracy for decoding, accuracy in found.items() if accuracy is not None}
 
     @property
     def headline(self) -> Accuracy:
-        """The accuracy to be quoted alone."""
+        """The headline accuracy."""
         return next(iter(self.answers.values()))
 
     def judged_by(self, outcome: str) -> "Examination":
-        """The same answers, counted by another outcome, or by their rewards where there is none."""
+        """The same answers, scored by another outcome, or by their rewards if there is none."""
         return Examination(
             self.model, **{name: summarize(a.groups, outcome, greedy=a.greedy) for name, a in self.answers.items()}
         )
 
     def over(self, before: "Examination") -> dict[str, Difference]:
-        """How much more of the same tasks this model solves, under `sampled` and `greedy`.
+        """Paired differences to an earlier model on the same tasks, by `sampled` and `greedy`.
 
         Raises:
             ValueError: `before` had other tasks, or was not asked in the same ways.
@@ -45,11 +45,11 @@ class Examination:
         return {decoding: difference(before.answers[decoding], found) for decoding, found in self.answers.items()}
 
     def summary(self) -> dict[str, Any]:
-        """The numbers for a machine to read: those of `sampled` and of `greedy`."""
+        """Results as JSON values, by `sampled` and `greedy`."""
         return {"model": self.model} | {decoding: numbers(found) for decoding, found in self.answers.items()}
 
     def metrics(self) -> dict[str, float]:
-        """The numbers by names such as `sampled/pass_at_8`, for `metrics.jsonl`."""
+        """Results by names such as `sampled/pass_at_8`, for `metrics.jsonl`."""
         return {
             f"{decoding}/{name}": value
             for decoding, found in self.answers.items()
@@ -63,7 +63,7 @@ class Examination:
         }
 
     def lines(self) -> list[str]:
-        """The same for people, one line for each way of answering."""
+        """Results as text, one line each for sampled and greedy."""
         return [f"  {decoding:<8} {_sentence(found)}" for decoding, found in self.answers.items()]
 
 
@@ -97,7 +97,7 @@ def _sentence(found: Accuracy) -> str:
 
 
 def percent(share: float, interval: tuple[float, float] | None = None) -> str:
-    """A share as people write it, with its interval.
+    """A fraction in per cent, with its interval.
 
     Example:
         >>> percent(0.4756, (0.43, 0.5)), percent(0.0125)

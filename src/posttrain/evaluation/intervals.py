@@ -24,7 +24,7 @@ def pass_at_interval(found: Accuracy, k: int) -> Interval:
 
 
 def difference(before: Accuracy, after: Accuracy, k: int = 1) -> Difference:
-    """pass@k of `after` minus pass@k of `before`, paired by task, or how much more reward it earns.
+    """pass@k of `after` minus pass@k of `before`, paired by task, or the difference of rewards.
 
     k is at most the number of samples per task. A task that counts for one of them alone is left out: a reward may not
     apply to an answer of the other.

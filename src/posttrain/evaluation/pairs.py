@@ -1,7 +1,7 @@
 """Reward-model metrics on held-out pairs: accuracy, calibration, biases, ensemble uncertainty.
 
-A score is right where the chosen response has the higher one; equal scores are half right. Of an ensemble the score is
-the mean of its members'.
+A pair is right if the chosen response has the higher score; a tie counts half. The score of an ensemble is the mean of
+its members'.
 """
 
 import math
@@ -21,7 +21,7 @@ HOTTEST, COLDEST = 20.0, 0.05
 
 @dataclass(frozen=True, slots=True)
 class ScoredPair:
-    """The scores of two responses, by each member of an ensemble, and how many tokens they have."""
+    """The scores of two responses, by each member of an ensemble, and their lengths in tokens."""
 
     chosen: tuple[float, ...]
     rejected: tuple[float, ...]
@@ -32,17 +32,17 @@ class ScoredPair:
 
     @property
     def margin(self) -> float:
-        """By how much the chosen one scores more."""
+        """Score of the chosen response minus that of the rejected one."""
         return fmean(self.chosen) - fmean(self.rejected)
 
     @property
     def disagreement(self) -> float:
-        """How far the members are apart over that: the standard deviation of theirs."""
+        """Standard deviation of the margin over ensemble members."""
         return pstdev(a - b for a, b in zip(self.chosen, self.rejected, strict=True))
 
     @property
     def right(self) -> float:
-        """1 where the chosen one scores more, 0 where it scores less, 1/2 where they score the same."""
+        """1 if the chosen response scores higher, 0 if lower, 1/2 for a tie."""
         return (self.margin > 0) + 0.5 * (self.margin == 0)
 
 
@@ -61,8 +61,8 @@ def scored_pairs(units: Sequence[Ranked], scores: Sequence[tuple[float, ...]], *
     return found
 
 
-class Accuracy(NamedTuple):
-    """How often the chosen response has the higher score."""
+class PairAccuracy(NamedTuple):
+    """Pair accuracy."""
 
     value: float
     ci95: Interval
@@ -70,15 +70,15 @@ class Accuracy(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """Pairs of which a model is about equally sure."""
+    """A confidence bin of pairs."""
 
     confidence: float  # how likely it finds its own choice, on average
     right: float  # how often that was people's
     pairs: int
 
 
-def accuracy(pairs: Sequence[ScoredPair]) -> Accuracy:
-    """The share that is right, with its interval; the prompt is the unit, as it is in training.
+def accuracy(pairs: Sequence[ScoredPair]) -> PairAccuracy:
+    """Pair accuracy, with an interval over prompts, the unit of training.
 
     Raises:
         UserError: there are no pairs.
@@ -86,32 +86,32 @@ def accuracy(pairs: Sequence[ScoredPair]) -> Accuracy:
     if not pairs:
         raise UserError("there are no pairs to judge")
     rates = list(by_prompt(pairs).values())
-    return Accuracy(fmean(rates), mean_interval(rates), len(pairs))
+    return PairAccuracy(fmean(rates), mean_interval(rates), len(pairs))
 
 
 def by_prompt(pairs: Sequence[ScoredPair]) -> dict[int, float]:
-    """The share of each prompt's pairs that is right."""
+    """The pair accuracy of each prompt."""
     found: dict[int, list[float]] = {}
     for pair in pairs:
         found.setdefault(pair.prompt, []).append(pair.right)
     return {prompt: fmean(right) for prompt, right in found.items()}
 
 
-def by_category(pairs: Sequence[ScoredPair]) -> dict[str, Accuracy]:
-    """The same for each category, in the order in which they come; nothing where there is one at most."""
+def by_category(pairs: Sequence[ScoredPair]) -> dict[str, PairAccuracy]:
+    """Accuracy by category, in order of appearance; empty if there are fewer than two."""
     names = dict.fromkeys(pair.category for pair in pairs)
     return {name: accuracy([p for p in pairs if p.category == name]) for name in names} if len(names) > 1 else {}
 
 
 def log_loss(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> float:
-    """The mean of -log sigmoid(margin / T), in nats: 0.693 for somebody who knows nothing and says so."""
+    """The mean of -log sigmoid(margin / T), in nats: 0.693 for margins of 0."""
     return fmean(_softplus(-pair.margin / temperature) for pair in pairs)
 
 
 def calibration(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> list[Bin]:
-    """How sure a model is, and how often it is right then, in up to ten bins of equal width from 0.5 to 1.
+    """Reliability curve: confidence and accuracy in up to ten equal-width bins from 0.5 to 1.
 
-    It finds its choice sigmoid(|margin| / T) likely. Bins without pairs are left out.
+    The confidence is sigmoid(|margin| / T). Empty bins are left out.
     """
     bins: list[list[ScoredPair]] = [[] for _ in range(BINS)]
     for pair in pairs:
@@ -132,11 +132,11 @@ def calibration_error(pairs: Sequence[ScoredPair], temperature: float = 1.0) -> 
 
 
 def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
-    """The temperature by which scores have to be divided so that sigmoid(margin) is how often people agree.
+    """Temperature scaling: the T for which sigmoid(margin / T) is calibrated.
 
-    The one with the least log loss, within 0.05 to 20 (Guo et al. 2017, section 4.2), which changes no choice. n pairs
-    count as if people chose as they did with a probability of (n + 1) / (n + 2), as in Platt scaling (Platt 1999): few
-    pairs of which all are judged rightly do not make a model certain. Where most are wrong it is the upper end.
+    It minimises log loss, within 0.05 to 20 (Guo et al. 2017, section 4.2), and does not change accuracy. The target
+    probability of n pairs is (n + 1) / (n + 2), as in Platt scaling (Platt 1999), so that a few pairs
+    that are all right do not give certainty. If most are wrong it is the upper end.
 
     Example:
         >>> pairs = [ScoredPair((4.0,), (0.0,))] * 75 + [ScoredPair((0.0,), (4.0,))] * 25
@@ -153,7 +153,7 @@ def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
 
 
 def crossfitted_error(pairs: Sequence[ScoredPair]) -> float:
-    """The calibration error at a temperature that was fitted to other pairs: each half is judged by the other's."""
+    """The calibration error at a cross-fitted temperature: each half uses the one fitted on the other half."""
     halves = pairs[: len(pairs) // 2], pairs[len(pairs) // 2 :]
     if not all(halves):
         return calibration_error(pairs)
@@ -166,9 +166,9 @@ def crossfitted_error(pairs: Sequence[ScoredPair]) -> float:
 
 
 def length_correlation(pairs: Sequence[ScoredPair]) -> float | None:
-    """Pearson's correlation of how much more a response scores than the other with how many more tokens it has.
+    """Pearson's correlation of score differences and length differences of pairs.
 
-    None where either does not vary.
+    None if either does not vary.
     """
     # both ways round, so that the order of the two says nothing: the means are 0
     margins, longer = [p.margin for p in pairs], [p.chosen_tokens - p.rejected_tokens for p in pairs]
@@ -176,18 +176,18 @@ def length_correlation(pairs: Sequence[ScoredPair]) -> float | None:
     return sum(m * d for m, d in zip(margins, longer, strict=True)) / spread if spread else None
 
 
-def by_length(pairs: Sequence[ScoredPair]) -> dict[str, Accuracy]:
-    """Accuracy where the chosen response is the longer one, and where it is the shorter one."""
+def by_length(pairs: Sequence[ScoredPair]) -> dict[str, PairAccuracy]:
+    """Accuracy on pairs whose chosen response is the longer one, and the shorter one."""
     longer = [p for p in pairs if p.chosen_tokens > p.rejected_tokens]
     shorter = [p for p in pairs if p.chosen_tokens < p.rejected_tokens]
     return {name: accuracy(some) for name, some in (("longer", longer), ("shorter", shorter)) if some}
 
 
 def disagreement_tells(pairs: Sequence[ScoredPair]) -> float | None:
-    """The chance that members disagree more over a pair that is judged wrongly than over one that is judged rightly.
+    """The probability that disagreement is larger on a wrong pair than on a right one.
 
-    The area under the ROC curve of disagreement as a sign of error: 0.5 where it says nothing, 1 where it tells all.
-    None without members to disagree, without errors, or with nothing else.
+    The area under the ROC curve of disagreement as a predictor of errors: 0.5 is chance, 1 is perfect.
+    None without an ensemble, without errors, or with errors only.
     """
     if not pairs or len(pairs[0].chosen) == 1:
         return None
@@ -200,7 +200,7 @@ def disagreement_tells(pairs: Sequence[ScoredPair]) -> float | None:
 
 
 def measures(pairs: Sequence[ScoredPair]) -> dict[str, float]:
-    """What is worth logging along a run, by name."""
+    """Metrics of pairs to log, by name."""
     found = {
         "loss": log_loss(pairs),
         "accuracy": accuracy(pairs).value,

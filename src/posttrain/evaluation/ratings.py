@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 def correlations(
     names: Sequence[str], foretold: Sequence[Sequence[float]], rated: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
-    """Pearson's correlation of what was foretold with what was rated, for each attribute where both vary.
+    """Pearson's correlation of predictions and ratings, for each attribute where both vary.
 
     Args:
         names: of the attributes.

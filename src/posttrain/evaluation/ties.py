@@ -1,6 +1,6 @@
 """Ties: whether score differences separate tied from decided pairs.
 
-A model that scores rarely gives two responses the same number, so what it calls a tie is a margin within some epsilon.
+Equal scores are rare, so a predicted tie is a margin within some epsilon.
 """
 
 import math
@@ -16,7 +16,7 @@ from posttrain.statistics import Interval, mean_interval
 
 
 class Ties(NamedTuple):
-    """What a model makes of ties."""
+    """Results on ties."""
 
     told: float
     """The chance that its margin is smaller over a pair that people found equal than over one that they decided: 0.5
@@ -73,7 +73,7 @@ def ties_of(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> Ties:
 
 
 def best_epsilon(pairs: Sequence[ScoredPair], ties: Sequence[ScoredPair]) -> float:
-    """The smallest margin up to which to call a pair equal, of those by which most is right; prompts weigh the same."""
+    """The smallest epsilon of highest accuracy, with equal weight for each prompt."""
     of_prompt = Counter(one.prompt for one in (*pairs, *ties))
     margins = sorted((pair.margin, 1 / of_prompt[pair.prompt]) for pair in pairs)
     sizes = sorted((abs(tie.margin), 1 / of_prompt[tie.prompt]) for tie in ties)

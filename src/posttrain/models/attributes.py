@@ -34,8 +34,8 @@ ABOUT = "reward_attributes"  # what its configuration calls all that is said of 
 GATE = "gate.safetensors"
 
 
-class Units(NamedTuple):
-    """The attributes, and how they were rated: heads learn ratings of mean 0 and spread 1."""
+class RatingScale(NamedTuple):
+    """The attributes, and mean and standard deviation of their ratings: heads predict standardised ratings."""
 
     names: tuple[str, ...]
     means: tuple[float, ...]
@@ -43,7 +43,7 @@ class Units(NamedTuple):
 
 
 class Gate(nn.Module):
-    """What each attribute counts for after a prompt; the same for all until it has learned.
+    """Prompt-conditioned gate over attributes; uniform at initialisation.
 
         g(x) = softmax( W_2 relu(W_1 h(x) + b_1) + b_2 )
 
@@ -66,7 +66,7 @@ class Gate(nn.Module):
 
 
 class Mixture(NamedTuple):
-    """How the attributes of a response become its score.
+    """Combines the attributes of a response into its score.
 
     R(x, y) = s sum_k g_k(x) w_k (a_k(x, y) - l_k a_j(x, y)) - z
     """
@@ -92,7 +92,7 @@ class Mixture(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the trunk makes of responses."""
+    """Outputs of the trunk for responses."""
 
     prompts_ED: Tensor  # the last state of each one's prompt
     attributes_EK: Tensor  # a: ratings in units of mean 0 and spread 1
@@ -100,10 +100,10 @@ class Reading(NamedTuple):
 
 @dataclass
 class AttributeModel:
-    """A decoder with a row for each attribute, and how they are mixed."""
+    """A decoder with a head for each attribute, and their gate."""
 
     body: LanguageModel  # whose network is transformers' ...ForSequenceClassification with K labels
-    units: Units
+    units: RatingScale
     mixture: Mixture
 
     @property
@@ -113,11 +113,11 @@ class AttributeModel:
 
     @property
     def comparable(self) -> bool:
-        """Whether a score of 0 is known to be that of a middling response."""
+        """True if scores are centred: 0 is the mean response's score."""
         return self.mixture.comparable
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:
-        """The parameters that require a gradient, by name; the gate learns apart."""
+        """The parameters that require a gradient, by name, without the gate, which is trained separately."""
         return self.body.trainable()
 
     def read(self, row: Packed) -> Reading:
@@ -135,7 +135,7 @@ class AttributeModel:
     def save(self, folder: Path, *, padding: int) -> None:
         """Write a Hugging Face folder, which transformers reads as a classifier with K labels: the attributes.
 
-        They are in units of mean 0 and spread 1; what makes one score of them is beside, for posttrain alone. An
+        They are in units of mean 0 and spread 1; the gate is a file next to it, for posttrain only. An
         adapter is merged into the weights.
         """
         network: Any = self.body.network
@@ -205,7 +205,7 @@ def load_attributes(
     body = load_classifier(name, label, nn.init.zeros_, dtype=dtype, device=device)
     if adapter:
         body = add_adapter(body, adapter, seed=seed, whole=ROWS)
-    units = Units(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
+    units = RatingScale(tuple(names), (0.0,) * len(names), (1.0,) * len(names))
     return AttributeModel(body, units, even(body, weights, width=width, seed=seed))
 
 
@@ -219,7 +219,7 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
     if not (where / GATE).is_file():
         return load_reward_model(name, dtype=dtype, device=device, trained=True)
     about: Any = getattr(AutoConfig.from_pretrained(str(where)), ABOUT, None)
-    if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *Units._fields} - {"gate"}:
+    if not isinstance(about, Mapping) or about.keys() != {*Mixture._fields, *RatingScale._fields} - {"gate"}:
         raise ModelError(f"'{name}' has a gate and does not say how to use it; fetch or save it again")
     said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     if not said["finished"]:
@@ -227,7 +227,7 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
             f"'{name}' was saved before what makes one score of its attributes was learned; go on with --resume RUN "
             "(--steps N ends it sooner)"
         )
-    units = Units(*(said.pop(field) for field in Units._fields))
+    units = RatingScale(*(said.pop(field) for field in RatingScale._fields))
     weights = load_file(where / GATE)
     width = len(weights["inner.bias"])
     model = load_attributes(name, units.names, said["weights"], dtype=dtype, device=device, width=width)

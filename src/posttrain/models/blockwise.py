@@ -29,7 +29,7 @@ DECADES = 7
 
 
 def worth_quantizing(tensor: Tensor) -> bool:
-    """Whether a tensor's moments are kept in 8 bits: a matrix (no norm, no bias) of 4,096 numbers or more."""
+    """Whether a tensor's moments are quantised: a matrix (no norm, no bias) of 4,096 numbers or more."""
     return tensor.dim() >= 2 and tensor.numel() >= LEAST and tensor.is_contiguous()
 
 

@@ -16,26 +16,26 @@ from posttrain.models.rounding import wide_dtype
 
 
 class Critic(Protocol):
-    """Something that gives values."""
+    """A value function."""
 
     def values(self, row: Packed, states: Tensor | None = None) -> Tensor:
         """One number for each learned token of a row, [M], wide.
 
-        `states` [M, D] are the policy's, from which those tokens are predicted, where they are at hand.
+        `states` [M, D] are the policy's, from which those tokens are predicted, if available.
         """
         ...
 
     def values_alone(self, row: Packed) -> Tensor:
-        """The same, with a gradient for nothing but the critic's own parameters."""
+        """The same, with gradients for the critic's own parameters only."""
         ...
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """What is the critic's own, by name: what its optimiser holds."""
+        """The critic's own parameters, by name: those that its optimiser holds."""
         ...
 
     @property
     def embedding(self) -> Tensor:
-        """The input embedding of the network that it reads with."""
+        """The input embedding of its network."""
         ...
 
 
@@ -54,7 +54,7 @@ class _Head(nn.Module):
 
 
 class TrunkCritic:
-    """A row on the policy's own trunk, which its loss moves too: no second network."""
+    """A value head on the policy's trunk, which the value loss trains too: no second network."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model, self._head = model, _Head(model)
@@ -80,7 +80,7 @@ class TrunkCritic:
 
 
 class OwnCritic:
-    """A network of its own that begins as the policy's; where the policy has an adapter, so has the critic."""
+    """A separate network, initialised from the policy; with an adapter if the policy has one."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model, self._head = copy.deepcopy(model), _Head(model)

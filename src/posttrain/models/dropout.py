@@ -1,7 +1,7 @@
 """Stateless adapter dropout: a function of seed, layer, example and token.
 
-So a resumed run drops what the uninterrupted one dropped, a second forward pass of the same micro-batch drops the same
-numbers as the first, and how a batch is cut into micro-batches changes nothing.
+So a resumed run has the masks of the uninterrupted one, a second forward pass of a micro-batch has the masks of the
+first, and the micro-batch split does not change the result.
 
 Shape letters: N tokens of a flat row, D inputs of a layer.
 """
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 
-class Row(Protocol):
-    """What dropout needs to know of a packed row (data/packing.py makes them)."""
+class DropoutRow(Protocol):
+    """The fields of a packed row that dropout needs (data/packing.py makes them)."""
 
     token_ids: list[int]
     families: list[tuple[int, list[int]]]
@@ -34,7 +34,7 @@ class Dropout:
 
     @property
     def on(self) -> bool:
-        """Whether a forward pass would drop anything now."""
+        """Whether dropout is active."""
         return self._seed is not None
 
     @contextlib.contextmanager
@@ -44,7 +44,7 @@ class Dropout:
             yield
 
     def as_now(self) -> contextlib.AbstractContextManager[None]:
-        """A block to be entered later, in which what is dropped is what a forward pass would drop now."""
+        """A context to enter later, which restores the current dropout seed."""
         return self._in_state(self._seed, self._segments)
 
     @contextlib.contextmanager
@@ -62,7 +62,7 @@ class Dropout:
         for layer in self.layers:
             layer.training = on  # by which DoRA decides whether its inputs were dropped
 
-    def read(self, row: Row) -> None:
+    def read(self, row: DropoutRow) -> None:
         """The next forward pass is of this row. A prefix is known by its tokens, a continuation by its example."""
         self._segments = []
         if not self.on:
@@ -87,7 +87,7 @@ class Dropout:
 
 
 class KeyedDropout(nn.Module):
-    """What stands in for `nn.Dropout` in one layer: y = x m / (1 - p), m ~ Bernoulli(1 - p)."""
+    """Replaces `nn.Dropout` in one layer: y = x m / (1 - p), m ~ Bernoulli(1 - p)."""
 
     def __init__(self, p: float, layer: int, dropout: Dropout) -> None:
         super().__init__()

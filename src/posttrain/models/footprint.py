@@ -148,7 +148,7 @@ def end_bytes(shape: Shape, itemsize: int, tokens: int, learned: int) -> int:
 
 
 def input_bytes(shape: Shape, itemsize: int, *, tokens: int) -> int:
-    """With gradient checkpointing: what is kept of a row in the layers' stead, the input of each."""
+    """With gradient checkpointing: the saved inputs of all layers for a row."""
     return shape.layers * tokens * itemsize * shape.hidden
 
 

@@ -1,8 +1,8 @@
 """Memory-efficient RMS norm and gated MLP.
 
-They compute what transformers' own modules compute, in the same order and to the last bit, but keep less for the
-backward pass and make it in fewer passes over memory: a norm's backward takes a tenth of the time on a CPU. A module is
-given its lean form only if it is seen to give the same numbers; what is not recognised stays as it is.
+They are bitwise identical to transformers' own modules, but save fewer activations for the backward pass, which makes
+fewer passes over memory: a norm's backward takes a tenth of the time on a CPU. A module is
+replaced only if a test run gives the same numbers; unrecognised modules are kept.
 
 Shape letters: N tokens, D hidden width, I width inside the MLP.
 """

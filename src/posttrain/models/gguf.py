@@ -27,7 +27,7 @@ def convert(gguf: Path, folder: Path, config_fields: Mapping[str, Any]) -> None:
     from transformers.utils.quantization_config import GgufConfig
 
     source: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
-    # the loaders draw progress bars; what is shown on a terminal is the caller's business
+    # the loaders draw progress bars; terminal output is the caller's
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         unpacked = AutoModelForCausalLM.from_pretrained(
             gguf.parent, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32, **source
@@ -36,7 +36,7 @@ def convert(gguf: Path, folder: Path, config_fields: Mapping[str, Any]) -> None:
         config = unpacked.config
         for field, value in config_fields.items():
             setattr(config, field, value)
-        vars(config).pop("_model_name_or_path", None)  # GGUF's own title of the model; nobody can load it
+        vars(config).pop("_model_name_or_path", None)  # GGUF's own title of the model; it cannot be loaded
         # the loaded model refuses to be saved, being marked as quantised: its weights move to a fresh one
         fresh = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         fresh.load_state_dict(unpacked.state_dict())

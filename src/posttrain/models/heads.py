@@ -31,23 +31,23 @@ ZEROS = "reward_zeros"  # what the configuration in a folder calls the scores th
 
 
 class Calibration(NamedTuple):
-    """What to take off the scores of each head, and what to divide by then."""
+    """Calibration of scores: the zero of each head, and a temperature."""
 
     zeros: tuple[float, ...]
     temperature: float
 
 
 class Scores(Protocol):
-    """A model that gives every response a score, or one of each member."""
+    """A reward model: one score per response, or one per ensemble member."""
 
     @property
     def body(self) -> LanguageModel:
-        """What it reads with."""
+        """The language model under the heads."""
         ...
 
     @property
     def members(self) -> int:
-        """How many scores it gives: H."""
+        """Number of scores: H."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class RewardModel:
 
     @property
     def members(self) -> int:
-        """How many heads give a score: H."""
+        """Number of heads that give a score: H."""
         return len(self.zeros)
 
     def trainable(self) -> list[tuple[str, nn.Parameter]]:

@@ -1,9 +1,9 @@
 """Host allocator settings: freed memory is reused by the next step.
 
-glibc returns every large block to the system as soon as it is freed, and the next step gets it back page by page: a
-million page faults and a fifth of the time of an update. Kept, the blocks serve again; but sampling and training ask
-for other sizes, which differ from step to step, so that a kept heap breaks up and resident memory creeps up. So a
-process that trains keeps what was freed, and gives it back once more is resident than the steps before needed.
+glibc returns every large block to the system when it is freed, and the next step faults it in again: a
+million page faults and a fifth of the time of an update. If kept, the blocks are reused; but sizes differ between
+sampling and training and from step to step, so that the heap fragments and resident memory grows. So a training
+process keeps freed memory, and returns it once resident memory exceeds the need of earlier steps.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ GROWN = 1.1
 """Freed memory is given back when this times what was needed is resident."""
 
 SETTLING = 4
-"""How many phases say what is needed: two of sampling and two of training."""
+"""Number of phases that determine the need: two of sampling and two of training."""
 
 
 @cache
@@ -50,7 +50,7 @@ def release_freed_memory() -> None:
 
 
 def resident_bytes() -> int:
-    """What this process has in memory now; 0 where the system does not say."""
+    """Resident memory of this process; 0 if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
@@ -59,7 +59,7 @@ def resident_bytes() -> int:
 
 @dataclass
 class Heap:
-    """Sees that what is kept does not grow: to be told when a phase of a step has ended."""
+    """Bounds the memory that is kept; call it at the end of each phase of a step."""
 
     resident: Callable[[], int] = resident_bytes
     release: Callable[[], None] = release_freed_memory

@@ -25,7 +25,7 @@ from posttrain.models.support import PAGE, TESTED
 
 
 class Packed(Protocol):
-    """What a forward pass needs to know of a packed row (data/packing.py makes them)."""
+    """The fields of a packed row that a forward pass needs (data/packing.py makes them)."""
 
     token_ids: list[int]
     positions: list[int]
@@ -49,12 +49,12 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.network.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
+        """The compute dtype."""
         return self.network.dtype
 
     @property
@@ -71,7 +71,7 @@ class LanguageModel:
 
     @property
     def readout(self) -> Readout:
-        """What it does to the products with `head` before they are logits."""
+        """Scaling and soft-capping of the products with `head`, which gives logits."""
         config = self.network.config
         divisor = getattr(config, "logits_scaling", None) or 1.0
         multiplier = getattr(config, "logit_scale", None) or 1.0
@@ -94,7 +94,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def whole(self) -> dict[str, Tensor]:
-        """What a Hugging Face folder of the whole model has: the weights, and the buffers that are kept with them.
+        """The contents of a Hugging Face folder of the whole model: the weights, and persistent buffers.
 
         An adapter is merged, for which a second set of weights is in the host's memory.
         """
@@ -157,7 +157,7 @@ class LanguageModel:
         (self.network if self.adapter is None else self.adapter).save_pretrained(str(folder))
 
     def ids(self, numbers: Sequence[int]) -> Tensor:
-        """Numbers as a tensor beside the weights."""
+        """A tensor on the device of the weights."""
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
 
@@ -190,7 +190,7 @@ def ready(network: PreTrainedModel) -> PreTrainedModel:
 
 
 _PREFIX, _BRANCHES = [0, 1, 2, 3, 4], [[5, 6, 7], [8, 9, 10, 11, 12, 13]]
-_STATES_BOUND = {torch.bfloat16: 0.1, torch.float16: 0.1}  # of the largest; what is wrong is usually wrong by more
+_STATES_BOUND = {torch.bfloat16: 0.1, torch.float16: 0.1}  # of the largest; real errors are usually larger
 _FAULTS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # what an unknown type may raise
 
 
@@ -205,7 +205,7 @@ def _own_states(network: PreTrainedModel) -> Tensor:
 
 @torch.no_grad()
 def _refuse_other_states(network: PreTrainedModel, own: Tensor) -> None:
-    """Whether a packed row gives the states `own` of its sequences alone: a type that nobody has tried may not."""
+    """Whether a packed row gives the states `own` of its sequences alone: an untested type may not."""
     body: Any = network.base_model
     ids = [*_PREFIX, *chain.from_iterable(_BRANCHES)]
     positions = [*range(len(_PREFIX)), *(len(_PREFIX) + i for branch in _BRANCHES for i in range(len(branch)))]

@@ -34,7 +34,7 @@ def locate(name: str) -> str:
 
 
 def base_of(adapter: str) -> str:
-    """Where the model is that an adapter's folder belongs to.
+    """The base model of an adapter's folder.
 
     Raises:
         ModelError: the adapter does not say, or it is not there.
@@ -50,7 +50,7 @@ def base_of(adapter: str) -> str:
 
 
 def tokenizer_of(name: str) -> str:
-    """Where a model's tokenizer is: with the model, and of an adapter without one with its base."""
+    """The folder of a model's tokenizer; for an adapter without one, that of its base."""
     where = locate(name)
     alone = lora.is_adapter(where) and not any(Path(where).glob("tokenizer*"))
     return base_of(where) if alone else where

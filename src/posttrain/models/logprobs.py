@@ -73,7 +73,7 @@ def token_logprobs(
 def token_divergence(
     hidden: Tensor, weight: Tensor, from_hidden: Tensor, from_weight: Tensor, readout: Readout = PLAIN
 ) -> Tensor:
-    """How far each prediction is from another model's, over the whole vocabulary: [N], in nats, wide.
+    """KL of each prediction from another model's, over the whole vocabulary: [N], in nats, wide.
 
         D_n = KL(q_n || p_n) = sum_v q_n[v] (log q_n[v] - log p_n[v])
         p = softmax(readout(W h)),   q = softmax(readout(W' h'))
@@ -126,7 +126,7 @@ class _ChunkedHead(torch.autograd.Function):
 
     What the backward pass needs of a chunk are its residuals, softmax - onehot, for d logprob / d logits is minus them
     over the temperature. They take the place of the logits. Where all rows fit one chunk, they are made in the forward
-    pass, which has the exponentials at hand, and kept; else the backward pass makes them again, chunk by chunk. The
+    pass, which has the exponentials, and kept; else the backward pass makes them again, chunk by chunk. The
     entropy's gradient, d entropy / d z_v = -p_v (log p_v + entropy), is added to them there. Where logits are capped,
     they are multiplied by d z / d x = 1 - (z / cap)^2.
     """

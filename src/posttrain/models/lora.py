@@ -21,7 +21,7 @@ try:
 except ImportError:  # an extra: only adapters need it
     peft = None
 
-# peft asks transformers by an old name; nobody who trains an adapter can do anything about that
+# peft asks transformers by an old name; users cannot change that
 warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
 # GPT-2 keeps its weights transposed; peft sees that by itself, and says so for every layer
 warnings.filterwarnings("ignore", "fan_in_fan_out is set to False but the target module is `Conv1D`")

@@ -1,8 +1,8 @@
 """Attention of a whole packed row with a mask, for GPUs.
 
-There a small operation costs as much as a large one: a row of eight families taken apart is a thousand small ones per
-pass, and a GPU would mostly wait for them. One product over the row computes scores that nobody may look at, and is
-still several times as fast. On a CPU it is the other way round.
+Small kernels are launch-bound there: attention per family is a thousand kernels per pass for a row of eight families.
+One product over the whole row computes scores that the mask discards, and is still several times as fast. On a CPU
+attention per family is faster.
 
 Shape letters: N tokens of a flat row, H query heads, K key heads, E head width.
 """
@@ -15,13 +15,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 LONGEST = 2**13  # tokens of a row: the bias has N^2 numbers, 134 MB in bfloat16; making it takes four times as much
-# Flash attention takes no bias, and cuDNN's plans anew for every length of a row, 1.5 ms a call; few rows are as long.
+# Flash attention takes no bias, and cuDNN's builds a plan for every row length, 1.5 ms a call; few rows are as long.
 KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 ALIGNED = 8  # a bias whose rows begin elsewhere would be copied by every call
 
 
 class WholeRow:
-    """Who sees whom in a flat row of families: a token sees those before it in its branch, and in its prefix.
+    """The attention mask of a flat row of families: a token sees those before it in its branch, and in its prefix.
 
     `families` holds (prefix length, branch lengths), in the order of the row.
     """

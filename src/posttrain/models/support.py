@@ -1,8 +1,8 @@
 """Supported architectures, checked on the configuration before weights are read.
 
-A packed row holds many sequences side by side, so a layer may mix tokens only in attention that a plan decides. What
-does otherwise (a state-space layer, a convolution, attention in chunks of positions) would read its neighbours in the
-row and give wrong numbers without an error.
+A packed row holds many sequences, so a layer may mix tokens only in attention controlled by a plan. Other
+layers (state-space layers, convolutions, attention in chunks of positions) would mix neighbouring sequences
+and silently give wrong numbers.
 """
 
 from typing import Any

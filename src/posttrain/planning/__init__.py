@@ -1,4 +1,4 @@
-"""What a run takes before it starts: batches, memory, time and disk, as `--dry-run` says it."""
+"""Cost estimates of runs for `--dry-run`: batches, memory, time and disk."""
 
 from posttrain.planning.plan import plan_of
 from posttrain.planning.result import Plan

@@ -26,33 +26,33 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What is held at the worst moment of a part of a step: bytes by what they are for."""
+    """Peak memory of a phase of a step: bytes by purpose."""
 
     name: str
     parts: Mapping[str, int]
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a model is trained: in which number format (bytes of a number), all of it or an adapter, beside what."""
+    """Training setup of a model: bytes per number, full or adapter, and further networks held."""
 
     shape: Shape
     itemsize: int
     lora_rank: int = 0
-    references: int = 0  # networks of which logprobs are asked and that stay as they are
+    references: int = 0  # frozen networks that compute logprobs
     on_gpu: bool = False
     head: bool = True  # whether words are predicted; a reward model's head is one row
     reads: int = 0  # passes over the batch that only read it: the reference's, a critic's before the update
-    critic: bool = False  # whether a critic's own network is held and trained beside; it is like the policy
+    critic: bool = False  # whether there is a separate critic network, of the policy's size
     moment_bits: int = 32  # of each of Adam's moments
     checkpointing: bool = False  # whether layers keep their inputs alone, and are computed again
     adapter: AdapterSize | None = None  # with which layers have it; None: a plain one on all
-    judges: int = 0  # parameters of all reward models
+    reward_models: int = 0  # parameters of all reward models
     teacher: Shape | None = None  # a model that is distilled; one of `reads` is its own
 
     @property
@@ -64,7 +64,7 @@ class Training:
 
     @property
     def networks(self) -> int:
-        """How many are trained: the policy, and a critic's own."""
+        """Number of trained networks: the policy, and a separate critic."""
         return 1 + self.critic
 
     @property
@@ -74,7 +74,7 @@ class Training:
 
     @property
     def copies_masters(self) -> bool:
-        """Whether float32 masters stand beside the weights: for all weights in a narrower format."""
+        """Whether there are float32 master weights: if all weights are trained in a narrower format."""
         return not self.lora_rank and self.itemsize < 4
 
     @property
@@ -83,7 +83,7 @@ class Training:
         return self.reads + (_multiplied(self.teacher) / _multiplied(self.shape) - 1 if self.teacher else 0.0)
 
     def held(self) -> dict[str, int]:
-        """What stays from the first update to the last."""
+        """Memory held from the first update to the last."""
         trained = self.networks * self.trainable
         kept = {"weights": self.networks * self.shape.parameters * self.itemsize}
         whole = self.networks * self.adapter.whole if self.adapter else 0
@@ -98,8 +98,8 @@ class Training:
             kept["reference"] = self.references * self.shape.parameters * self.itemsize
         if self.teacher:
             kept["teacher"] = self.teacher.parameters * self.itemsize
-        if self.judges:
-            kept["reward models"] = self.judges * self.itemsize
+        if self.reward_models:
+            kept["reward models"] = self.reward_models * self.itemsize
         name = "Adam state" if self.moment_bits == 32 else f"Adam state in {self.moment_bits} bits"
         return kept | {name: self.networks * self.moments}
 
@@ -113,7 +113,7 @@ class Training:
 def update_phase(training: Training, load: Load) -> Phase:
     """Forward and backward of a full micro-batch, at the moment when its activations are all there.
 
-    Where masters stand beside the weights, so do the sums of gradients, all the time; else they are there in an update.
+    With master weights, gradient buffers are held all the time; else only in an update.
     """
     parts = activations(training, load)
     if training.head:
@@ -131,7 +131,7 @@ def update_phase(training: Training, load: Load) -> Phase:
 
 
 def activations(training: Training, load: Load) -> dict[str, int]:
-    """What autograd keeps of a full micro-batch; with checkpointing the layers' inputs, and one layer at a time."""
+    """Activations of a full micro-batch; with gradient checkpointing the layers' inputs, and one layer at a time."""
     shape, itemsize, tokens = training.shape, training.itemsize, min(load.microbatch_tokens, load.tokens)
     learned = math.ceil(tokens * load.sequences * load.completion_tokens / load.tokens)
     if not training.checkpointing:
@@ -158,7 +158,7 @@ def saving_phase(training: Training) -> Phase:
 
 
 def decoded_together(training: Training, load: Load, *, cache_bytes: int) -> int:
-    """How many sequences the engine decodes at the same time: as many as the cache holds, at least one."""
+    """Number of sequences decoded together: as many as the KV cache holds, at least one."""
     per_sequence = _longest(training, load) * cache_bytes_per_token(training.shape, training.itemsize)
     return max(1, min(DECODED_TOGETHER, load.sequences, cache_bytes // per_sequence))
 
@@ -179,7 +179,7 @@ def checkpoint_bytes(training: Training) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What this machine does: seconds."""
+    """Throughput of this machine, in seconds."""
 
     trained_token: float  # forward and backward of one token
     read_token: float  # forward of one token of a prompt
@@ -188,14 +188,14 @@ class Speed:
 
 
 def update_seconds(training: Training, load: Load, speed: Speed, *, updates: int = 1) -> float:
-    """All updates of a step, after every token was read as often as it is."""
+    """Seconds of all updates of a step and of the forward passes before them."""
     read = training.passes * load.tokens * speed.read_token
     each = load.tokens * speed.trained_token + training.trainable * speed.parameter
     return read + updates * training.networks * each
 
 
 def sampling_seconds(training: Training, load: Load, speed: Speed, *, cache_bytes: int) -> float:
-    """Decoding in as many rounds as the cache makes necessary, after every prompt was read once."""
+    """Seconds of prefill, and of decoding in as many rounds as the KV cache requires."""
     rounds = math.ceil(load.sequences / decoded_together(training, load, cache_bytes=cache_bytes))
     return load.prompts * load.prompt_tokens * speed.read_token + rounds * load.completion_tokens * speed.decode_step
 
@@ -241,14 +241,14 @@ def speed_from_products(training: Training, slots: int, flops_per_second: float)
 
 
 def _multiplied(shape: Shape) -> int:
-    """Numbers that one token is multiplied with, the head among them."""
+    """Weights that one token is multiplied with, head included."""
     return shape.active + shape.vocabulary * shape.hidden
 
 
 def what_to_change(
     training: Training, load: Load, phases: Sequence[Phase], available: int, *, cache_bytes: int
 ) -> list[str]:
-    """One line for each phase that does not fit into `available` bytes: what is missing, and what would make it fit."""
+    """One line for each phase that exceeds `available` bytes: the excess, and options that reduce it."""
     advice: list[str] = []
     for phase in phases:
         if (missing := phase.total - available) <= 0:
@@ -263,7 +263,7 @@ def what_to_change(
 
 
 def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_bytes: int) -> str:
-    """The option that costs least and is enough."""
+    """The cheapest sufficient option."""
     if phase.name == "sampling" and (cache := phase.parts["keys and values"] - missing) > cache_bytes // 10:
         return f"type --cache-gb {math.floor(10 * cache / 2**30) / 10:.1f}"
     longest = load.prompt_tokens + load.completion_tokens
@@ -286,7 +286,7 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
 
 
 def _leaner(training: Training) -> list[tuple[str, Training]]:
-    """What takes less memory for more time, as it is typed: one of the two, or both."""
+    """Options that trade time for memory, as typed: one of the two, or both."""
     checkpointing, bits = "--gradient-checkpointing", "--optim adamw-8bit"
     return [
         (checkpointing, replace(training, checkpointing=True)),

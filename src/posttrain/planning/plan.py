@@ -1,8 +1,8 @@
 """`--dry-run`: the cost of a run, and what does not fit.
 
-Nothing is trained and no weights are read: memory is arithmetic over the model's configuration (models/footprint.py
-says which), time is measured on two cut-down copies of the model, with few and with more layers of random weights.
-Left out: evaluations during the run, and what other programs will take meanwhile.
+Nothing is trained and no weights are read: memory is computed from the model's configuration (models/footprint.py),
+time is measured on two cut-down copies of the model, with few and with more layers of random weights.
+Not included: evaluations during the run, and the load of other programs.
 """
 
 import os
@@ -41,7 +41,7 @@ class Planned(Settings, Protocol):
 
 
 def plan_of(config: Planned, work: Work, *, measure: bool = True) -> Plan:
-    """What a run with these options will take. Without `measure` no time is said, which takes some seconds.
+    """Estimate a run with these options. Without `measure` there is no time estimate, which takes some seconds.
 
     Raises:
         UserError: an adapter that the run would refuse, or 8-bit moments that would change nothing.
@@ -88,7 +88,7 @@ def plan_of(config: Planned, work: Work, *, measure: bool = True) -> Plan:
 
 
 def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> Training:
-    """How the run trains; what it would refuse of that is refused."""
+    """The run's training setup; raises what the run would raise."""
     shape, lora = work.shape, lora_of(config)
     training = Training(
         shape,
@@ -102,7 +102,7 @@ def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> T
         OPTIMIZERS[config.optim],
         config.gradient_checkpointing,
         adapter=_adapter(shape.name, lora),
-        judges=work.judges,
+        reward_models=work.reward_models,
         teacher=work.teacher,
     )
     if training.moment_bits == 8 and not shape.quantized(training.lora_rank):
@@ -119,7 +119,7 @@ def _adapter(model: str, lora: Lora | None) -> AdapterSize | None:
 
 
 def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, Load]]:
-    """The phases of a step, each with what it computes when it takes the most memory."""
+    """Peak memory of each phase of a step."""
     sampled = (work.longest, *work.longest_beside) if work.cache else ()
     learned = (work.updated[0] if work.updated else work.longest, *((work.text,) if work.text else ()))
     found = (
@@ -134,7 +134,7 @@ def _worst(training: Training, work: Work, libraries: int) -> list[tuple[Phase, 
 
 
 def _sampling_seconds(training: Training, work: Work, speed: Callable[[int], Speed]) -> float:
-    """Of a step: what is learned from, and what is sampled beside, each at the speed of so many sequences together."""
+    """Sampling time of a step: of training samples and auxiliary ones, each at its number of concurrent sequences."""
     seconds = 0.0
     for load, longest in zip((work.expected, *work.beside), (work.longest, *work.longest_beside), strict=True):
         together = costs.decoded_together(training, longest, cache_bytes=work.cache)
@@ -152,7 +152,7 @@ def _update_seconds(training: Training, work: Work, speed: Speed) -> float:
 def _warnings(
     training: Training, work: Work, worst: Sequence[tuple[Phase, Load]], available: int, disk: int, free: int
 ) -> list[str]:
-    """What will not fit, and what to change."""
+    """Messages about what does not fit, and which options to change."""
     found: list[str] = []
     for phase, computed in worst:
         found += costs.what_to_change(training, computed, [phase], available, cache_bytes=work.cache)

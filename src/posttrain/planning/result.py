@@ -10,7 +10,7 @@ from posttrain.training.load import Load
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will take. Bytes, seconds and tokens; memory for the longest sequences, time for the expected ones."""
+    """Cost estimate of a run. Bytes, seconds and tokens; memory for the longest sequences, time for expected ones."""
 
     command: str
     training: Training
@@ -35,7 +35,7 @@ class Plan:
 
     @property
     def epochs(self) -> float:
-        """Passes over the data."""
+        """Epochs."""
         return self.steps * self.longest.prompts / self.rows
 
     @property
@@ -44,7 +44,7 @@ class Plan:
         return None if self.update_seconds is None else (self.sampling_seconds or 0.0) + self.update_seconds
 
     def summary(self) -> dict[str, Any]:
-        """The numbers for a machine to read."""
+        """The estimate as JSON values."""
         step = self.step_seconds
         return {
             "command": self.command,
@@ -72,7 +72,7 @@ class Plan:
         }
 
     def lines(self) -> list[str]:
-        """The same in plain words."""
+        """The estimate as text."""
         shape, held = self.training.shape, self.training.held()
         adapter = f", of which an adapter trains {self.training.trainable:,}" if self.training.lora_rank else ""
         return [

@@ -42,6 +42,6 @@ def unloaded(options: Begins, resume: Path | None, *, scored: bool = False) -> U
     return Unloaded(shape, chat, saved.notes())
 
 
-def judge_parameters(names: Sequence[str], gold: str) -> int:
+def reward_model_parameters(names: Sequence[str], gold: str) -> int:
     """Parameters of the reward models of these names, and of the gold one, where there is one."""
     return sum(read_shape(saved_model(name).where).parameters for name in (*names, gold) if name)

@@ -15,7 +15,7 @@ from posttrain.training.load import Load
 
 @dataclass(frozen=True)
 class Work:
-    """What a command will compute."""
+    """The workload of a command."""
 
     command: str
     shape: Shape
@@ -28,20 +28,20 @@ class Work:
     updates: int = 1
     updated: tuple[Load, Load] | None = None  # longest and expected of an update, where it is not all of a step
     cache: int = 0  # bytes for keys and values; 0 where nothing is sampled
-    references: int = 0  # how many are held beside the policy
+    references: int = 0  # number of further frozen models
     reads: int = 0  # passes over a batch that only read it
-    critic: bool = False  # whether a critic's own network is trained beside
-    text: Load | None = None  # what is learned in an update, but not sampled
-    beside: tuple[Load, ...] = ()  # what is sampled in a step with average sequences, but not learned from
+    critic: bool = False  # whether there is a separate critic network
+    text: Load | None = None  # trained on in an update, but not sampled
+    beside: tuple[Load, ...] = ()  # auxiliary samples of a step, of average length
     longest_beside: tuple[Load, ...] = ()  # the same with the longest
     head: bool = True  # whether words are predicted
-    judges: int = 0  # parameters of reward models
+    reward_models: int = 0  # parameters of reward models
     notes: tuple[str, ...] = ()  # what the run would tell its user
     teacher: Shape | None = None  # the model that is distilled, where there is one
 
 
 class Sampled(Protocol):
-    """The options that say what is sampled in a step."""
+    """The options that determine the samples of a step."""
 
     @property
     def prompts_per_step(self) -> int: ...  # noqa: D102
@@ -56,7 +56,7 @@ class Sampled(Protocol):
 
 
 def sampled_work(command: str, shape: Shape, options: Sampled, lengths: Sequence[int], *, steps: int) -> Work:
-    """Of a run that learns from samples of prompts of these lengths in tokens."""
+    """Of a run on samples for prompts of these lengths in tokens."""
 
     def load(prompt_tokens: int) -> Load:
         words = (prompt_tokens, options.max_new_tokens, options.microbatch_tokens)
@@ -78,7 +78,7 @@ def sampled_work(command: str, shape: Shape, options: Sampled, lengths: Sequence
 
 
 def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None = None) -> Work:
-    """The same with what an online algorithm reads, samples and learns besides."""
+    """The same with the inputs and auxiliary losses of an online algorithm."""
     greedy, continued = (_besides(algorithm, kind, work.expected) for kind in (GreedyReward, StateValues))
     batch = work.batch + "".join(f", and {one.sequences:,} greedy ones" for one in greedy)
     batch += f", and up to {sum(one.sequences for one in continued):,} continuations of them" if continued else ""
@@ -94,7 +94,7 @@ def with_algorithm(work: Work, algorithm: OnlineAlgorithm, *, text: Load | None 
 
 
 def with_pairs(work: Work, pairs: int, updates: int) -> Work:
-    """The same where an update learns from so many pairs of what was sampled, if there are as many."""
+    """The same for updates on this number of pairs of samples, if there are as many."""
     most = work.longest.prompts * (work.longest.group // 2)
     longest, expected = (replace(one, prompts=min(pairs, most), group=2) for one in (work.longest, work.expected))
     batch = f"{work.batch}, {longest.prompts} pairs of them an update"
@@ -109,7 +109,7 @@ def text_load(tokens: Sequence[int], per_update: int, microbatch_tokens: int) ->
 def supervised_work(
     command: str, shape: Shape, examples: Sequence[Example], *, per_step: int, steps: int, microbatch_tokens: int
 ) -> Work:
-    """Of a run that learns whole examples."""
+    """Of a run on whole examples."""
     lengths = [size_of(example) for example in examples]
 
     def load(tokens: int) -> Load:

@@ -36,7 +36,7 @@ from posttrain.errors import RewardError, UserError
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.runs import jsonl
-from posttrain.runs.resumable_output import Parts
+from posttrain.runs.resumable_output import Chunks
 from posttrain.session import Progress
 from posttrain.setup.heldout import weighed
 from posttrain.setup.judges import MAY_DIFFER
@@ -169,7 +169,7 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     saved = saved_model(config.model)
     options = OnlineOptions(**{option.name: getattr(config, option.name) for option in fields(SampledOptions)})
     setup = set_up(replace(options, prompts_per_step=1), saved.where, where=lambda name: saved_model(name).where)
-    parts = Parts(path, _about(config, setup, saved.where))
+    parts = Chunks(path, _about(config, setup, saved.where))
     seen = _Seen()
     for part in parts.done:
         seen.add(_Seen(**part))
@@ -245,7 +245,11 @@ def _about(config: BestOfN, setup: Setup, model: str) -> dict[str, Any]:
     prompts = repr([(task.id, task.prompt, task.answer) for task in setup.tasks])
     left_out = ("output", "adversarial_pairs", "annotation_items", *MAY_DIFFER)
     options = {key: value for key, value in asdict(config).items() if key not in left_out}
-    return {**options, "prompts": blake2b(prompts.encode()).hexdigest(), "models": [model, *setup.judges.values()]}
+    return {
+        **options,
+        "prompts": blake2b(prompts.encode()).hexdigest(),
+        "models": [model, *setup.model_folders.values()],
+    }
 
 
 def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _Seen:
@@ -253,7 +257,7 @@ def _sampled(config: BestOfN, setup: Setup, start: int, progress: Progress) -> _
     seen = _Seen()
     with progress.phase("sampling"):
         groups = sample_groups(
-            setup.judge,
+            setup.heldout_environment,
             setup.tasks[start : start + TOGETHER],
             replace(setup.players, on_tokens=progress.tokens),
             completions_per_prompt=config.completions_per_prompt,

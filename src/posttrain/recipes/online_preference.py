@@ -24,7 +24,7 @@ from posttrain.errors import UserError, unknown
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, plan_of, unloaded
-from posttrain.planning.unloaded import judge_parameters
+from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, with_pairs
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.session.early_stopping import patience
@@ -177,7 +177,7 @@ def dry_run(
         with_pairs(work, config.pairs_per_step, config.updates_per_round),
         references=int(compared),
         reads=config.updates_per_round if compared else 0,
-        judges=judge_parameters(names_in(config.reward_model), config.gold_model),
+        reward_models=reward_model_parameters(names_in(config.reward_model), config.gold_model),
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.rounds)),
     )
     return plan_of(config, work, measure=measure)
@@ -214,7 +214,12 @@ def _open(
 
     settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
     about = compute_of(parts.setup.policy.model, config.precision)
-    about |= {"model": parts.model, "steps": config.rounds, "judges": parts.setup.judges, "data": digests(settings)}
+    about |= {
+        "model": parts.model,
+        "steps": config.rounds,
+        "judges": parts.setup.model_folders,
+        "data": digests(settings),
+    }
     training = Training(
         steps=config.rounds,
         trained=parts.learner,

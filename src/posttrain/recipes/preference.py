@@ -34,7 +34,7 @@ from posttrain.setup.feedback import Feedback, Units, feedback_for
 from posttrain.setup.feedback_session import feedback_training
 from posttrain.setup.pair_options import PairOptions
 from posttrain.setup.policy import trained_policy
-from posttrain.training.cached_reference import Remembered, remember
+from posttrain.training.cached_reference import CachedLogprobs, remember
 from posttrain.training.learner import POLICY, REFERENCE, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.pairwise import TOGETHER, needs_column
@@ -65,7 +65,7 @@ def run(
     learner, units = parts.learner, parts.units
 
     def examine() -> dict[str, float]:
-        found = parts.objective.judge(units.heldout) | {"pairs": len(units.heldout)}
+        found = parts.objective.evaluate(units.heldout) | {"pairs": len(units.heldout)}
         return {f"evaluation/{name}": value for name, value in found.items()}
 
     with _open(config, algorithm, parts, where) as session:
@@ -154,7 +154,7 @@ def _remembers(algorithm: PreferenceAlgorithm | UnpairedAlgorithm, policy: Polic
     return policy.model.adapter is None and needs_column(algorithm) and may_be_remembered(algorithm)
 
 
-def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> Remembered:
+def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLogprobs:
     """Precompute the logprobs of every response under the initial policy."""
     units = parts.units
     heldout = [units.heldout] if units.heldout else []

@@ -117,7 +117,7 @@ class Quickstart:
 
 
 @dataclass(frozen=True)
-class Examination:
+class StageResult:
     """One model's answers to the held-out problems."""
 
     name: str
@@ -142,9 +142,9 @@ class QuickstartResult:
     run: Path
     report: Path
     seconds: float
-    base: Examination
-    cold_start: Examination
-    rl: Examination
+    base: StageResult
+    cold_start: StageResult
+    rl: StageResult
 
     @property
     def gains(self) -> dict[str, Difference]:
@@ -321,7 +321,7 @@ class _Examiner:
     tasks: Sequence[Task]
     quiet: bool
 
-    def __call__(self, name: str, problems: int | None = None) -> Examination:
+    def __call__(self, name: str, problems: int | None = None) -> StageResult:
         """Sampled and greedy answers to the first `problems`; every model gets the same ones and the same noise."""
 
         def answers(samples: int, temperature: float) -> Accuracy:
@@ -341,7 +341,7 @@ class _Examiner:
             with progress.phase("greedy"):
                 greedy = answers(1, 0.0)
             progress.step(2, sampled=sampled.accuracy, greedy=greedy.accuracy)
-        return Examination(name, sampled, greedy)
+        return StageResult(name, sampled, greedy)
 
 
 def _problems(config: Quickstart, split: str, size: int) -> list[Task]:

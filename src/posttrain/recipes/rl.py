@@ -37,7 +37,7 @@ from posttrain.models.critic import CRITICS
 from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, plan_of, unloaded
-from posttrain.planning.unloaded import judge_parameters
+from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, text_load, with_algorithm
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.sampler import Rolled
@@ -211,7 +211,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
         references[REFERENCE] = reference_for(model, renewed=renewed)
     if teacher:
         references[TEACHER], distances[TEACHER_KL] = teacher.load(model), TEACHER
-        setup = replace(setup, judges=setup.judges | {config.teacher: teacher.where})
+        setup = replace(setup, model_folders=setup.model_folders | {config.teacher: teacher.where})
     if setup.gold or config.kl_budget:
         stays = references.get(REFERENCE) if not renewed else None
         references[START], distances[KL] = stays or reference_for(model), START
@@ -244,7 +244,7 @@ def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, 
         updates=config.updates_per_step,
         critic=config.critic == "own",
         references=compared + apart,
-        judges=judge_parameters(names, config.gold_model),
+        reward_models=reward_model_parameters(names, config.gold_model),
         teacher=teacher.shape if teacher else None,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.steps)),
     )
@@ -368,7 +368,12 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
 
     settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
     about = compute_of(parts.setup.policy.model, config.precision)
-    about |= {"model": parts.model, "steps": config.steps, "judges": parts.setup.judges, "data": digests(settings)}
+    about |= {
+        "model": parts.model,
+        "steps": config.steps,
+        "judges": parts.setup.model_folders,
+        "data": digests(settings),
+    }
     training = Training(
         steps=config.steps,
         trained=parts.learner,

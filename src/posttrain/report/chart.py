@@ -229,7 +229,7 @@ def _legend(kept: Sequence[tuple[int, Series]], percent: bool) -> str:
 
 
 def _spoken(title: str, kept: Sequence[tuple[int, Series]], percent: bool) -> str:
-    """The chart for those who hear it."""
+    """The chart's text for screen readers."""
     parts = [
         f"{series.name} from {number(series.points[0][1], percent)} to {number(series.points[-1][1], percent)}"
         for _, series in kept

@@ -11,7 +11,7 @@ from posttrain.report.finding import Finding, Severity, Thresholds
 
 
 def not_finite(run: Curves, limits: Thresholds) -> Finding | None:
-    """A number that is not one; null is how `metrics.jsonl` keeps it."""
+    """Non-finite metrics; `metrics.jsonl` stores them as null."""
     for row in run.rows:
         bad = [
             name
@@ -29,7 +29,7 @@ def not_finite(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def dead(run: Curves, limits: Thresholds) -> Finding | None:
-    """Most groups earn the same in all their completions, so that every advantage is 0."""
+    """Most groups have equal rewards, so that all their advantages are 0."""
     name = "groups/zero_advantage"
     if not run.has(name) or (share := run.end(name)) < limits.zero_advantage:
         return None
@@ -57,7 +57,7 @@ def dead(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def entropy_collapse(run: Curves, limits: Thresholds) -> Finding | None:
-    """The policy says the same again and again, and can no longer explore."""
+    """Entropy collapse: the policy no longer explores."""
     if not run.has("entropy") or run.solved():
         return None
     end, start = run.end("entropy"), run.start("entropy")
@@ -72,7 +72,7 @@ def entropy_collapse(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def repetition(run: Curves, limits: Thresholds) -> Finding | None:
-    """Loops: the same words over and over within a completion."""
+    """Repetition loops within completions."""
     if not run.has("repetition"):
         return None
     end, start = run.end("repetition"), run.start("repetition")
@@ -87,7 +87,7 @@ def repetition(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def truncated(run: Curves, limits: Thresholds) -> Finding | None:
-    """Completions that reach the limit of new tokens before they end."""
+    """Completions truncated at the limit of new tokens."""
     name = "length/truncated"
     if not run.has(name) or (share := run.end(name)) < limits.truncated:
         return None
@@ -101,7 +101,7 @@ def truncated(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def longer_for_nothing(run: Curves, limits: Thresholds) -> Finding | None:
-    """Length that grows while what it should serve does not."""
+    """Length grows without more reward."""
     name, outcome = "length/mean", run.outcome()
     if not run.has(name, outcome) or run.end(name) < limits.length_growth * run.start(name) or run.rose(outcome):
         return None
@@ -114,7 +114,7 @@ def longer_for_nothing(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def kl(run: Curves, limits: Thresholds) -> Finding | None:
-    """The policy leaves its reference, slowly or at one step."""
+    """KL to the reference grows, slowly or at one step."""
     if not run.has("kl"):
         return None
     values = sorted(run.values("kl"))
@@ -135,7 +135,7 @@ def kl(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def logprob_gap(run: Curves, limits: Thresholds) -> Finding | None:
-    """The engine that samples and the trainer disagree about what was sampled."""
+    """Logprob gap: sampler and trainer disagree about sampled tokens."""
     parts = []
     for name, limit in (("logprob_gap/mean", limits.logprob_gap_mean), ("logprob_gap/max", limits.logprob_gap_max)):
         worst = max(run.values(name), default=0.0)
@@ -152,7 +152,7 @@ def logprob_gap(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def clipped(run: Curves, limits: Thresholds) -> Finding | None:
-    """The clip stops more than it should have to."""
+    """A large fraction of clipped ratios."""
     name = "clip_fraction"
     if not run.has(name) or (share := run.end(name)) < limits.clip_fraction:
         return None
@@ -165,7 +165,7 @@ def clipped(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def unparsed(run: Curves, limits: Thresholds) -> Finding | None:
-    """Completions in which the verifier finds no answer, right or wrong."""
+    """Unparsed completions: the verifier finds no answer."""
     name = "unparsed"
     if not run.has(name) or (share := run.end(name)) < limits.unparsed:
         return None
@@ -178,7 +178,7 @@ def unparsed(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def gaming(run: Curves, limits: Thresholds) -> Finding | None:
-    """More reward and no more right answers: the policy may have found what pays instead."""
+    """Reward rises without accuracy: possible reward hacking."""
     reward, held_out = "reward/mean", run.values("evaluation/accuracy")
     if not run.rose(reward):
         return None
@@ -199,7 +199,7 @@ def gaming(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def over_optimised(run: Curves, limits: Thresholds) -> Finding | None:
-    """The gold reward has turned down while the one that is learned from goes on rising."""
+    """Overoptimisation: gold declines while the training reward still rises."""
     gold, proxy = run.values("evaluation/gold"), run.values("evaluation/reward")
     if len(gold) < 3 or len(gold) != len(proxy):
         return None
@@ -218,7 +218,7 @@ def over_optimised(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def progress(run: Curves, limits: Thresholds) -> Finding | None:
-    """Whether what the run is for got better: the reward, or without one the loss."""
+    """Improvement of the objective: the reward, or without one the loss."""
     if run.has("reward/mean"):
         if run.rose("reward/mean"):
             return Finding(Severity.GOOD, "The policy earns more reward", run.change("reward/mean"))
@@ -246,7 +246,7 @@ def progress(run: Curves, limits: Thresholds) -> Finding | None:
 
 
 def overfit(run: Curves, limits: Thresholds) -> Finding | None:
-    """A held-out loss that has turned up again."""
+    """Overfitting: the held-out loss rises again."""
     losses = run.values("evaluation/loss")
     if len(losses) < 2 or losses[-1] <= (1 + limits.overfit) * min(losses):
         return None

@@ -22,7 +22,7 @@ class Curves:
         return [float(value) for value in found if math.isfinite(value)]
 
     def has(self, *names: str) -> bool:
-        """Whether there is enough of these metrics to judge them."""
+        """Whether there are enough values of these metrics."""
         return all(len(self.values(name)) >= self._limits.min_steps for name in names)
 
     def start(self, name: str) -> float:
@@ -49,15 +49,15 @@ class Curves:
         return self.has(name) and self.gain(name) < -self._limits.standard_errors
 
     def outcome(self) -> str:
-        """What says whether answers are right, the reward where nothing else does."""
+        """The metric of correctness, or else the reward."""
         return "accuracy" if self.has("accuracy") else "reward/mean"
 
     def change(self, name: str) -> str:
-        """The start and the end in words."""
+        """The start and the end as text."""
         return f"{name} went from {number(self.start(name))} to {number(self.end(name))}"
 
     def solved(self) -> bool:
-        """Whether nearly all answers are right by now."""
+        """Whether nearly all answers are right at the end."""
         return self.has("accuracy") and self.end("accuracy") >= self._limits.solved
 
     def _windows(self, name: str) -> tuple[list[float], list[float]]:
@@ -67,10 +67,10 @@ class Curves:
 
 
 def number(value: float) -> str:
-    """A number with three digits that count."""
+    """A number with three significant digits."""
     return f"{value:.3g}"
 
 
 def percent(value: float) -> str:
-    """A share as people say it."""
+    """A fraction in per cent."""
     return f"{100 * value:.0f} %"

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much a finding matters, the worst first."""
+    """Severity of a finding, the worst first."""
 
     PROBLEM = "problem"  # the run is broken or wasted; stop and change something
     WARNING = "warning"  # look at it before trusting the result
@@ -15,10 +15,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the numbers say.
+    """A finding of a run's metrics.
 
     Attributes:
-        title: what is the matter, in plain words.
+        title: the problem, in plain words.
         evidence: the numbers that say so.
         advice: what to try; empty where nothing needs doing.
     """
@@ -56,7 +56,7 @@ class Thresholds:
     truncated: float = 0.2
     """Share of completions that are cut off: every fifth has no chance to be right."""
     length_growth: float = 1.5
-    """Times as long as at the start, without more reward: length itself is what is being learned."""
+    """Times as long as at the start, without more reward: length itself is being learned."""
     kl: float = 0.5
     """Nats per token from the reference: a sentence of 20 tokens is e^10, 22000 times, likelier than it was."""
     kl_jump: float = 10.0
@@ -68,7 +68,7 @@ class Thresholds:
     clip_fraction: float = 0.2
     """Share of tokens that the clip stops: with one in five the update is much larger than the method allows for."""
     unparsed: float = 0.2
-    """Share of completions in which no answer is found: what is being judged is the format, not the answer."""
+    """Share of completions in which no answer is found: the reward measures format, not correctness."""
     held_out_gain: float = 0.01
     """Held-out accuracy that moved less than a point has not moved."""
     gold_lost: float = 0.2

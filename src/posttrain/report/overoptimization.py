@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 FEWEST = 4  # points that a law of two numbers is fitted to
-PARTS = 10  # of the distance that a run went, each of which counts alike
+PARTS = 10  # equal-width bins of the distance, with equal weights
 
 
 class Point(NamedTuple):

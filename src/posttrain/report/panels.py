@@ -11,7 +11,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A chart of some metrics. A key that ends with a slash stands for all metrics below it."""
+    """A chart of some metrics. A key that ends with a slash matches all metrics below it."""
 
     title: str
     keys: tuple[str, ...]

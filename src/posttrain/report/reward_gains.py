@@ -3,23 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-Row = Mapping[str, Any]
+HeldoutSample = Mapping[str, Any]
 
 
 class Risen(NamedTuple):
     """The same held-out prompt, answered at the first evaluation and at the last."""
 
-    before: Row
-    after: Row
+    before: HeldoutSample
+    after: HeldoutSample
 
     @property
     def by(self) -> float:
-        """How much more the later answer earned."""
+        """Reward of the later answer minus that of the earlier one."""
         return self.after["reward"] - self.before["reward"]
 
 
-def risen(rows: Sequence[Row], most: int = 10) -> list[Risen]:
-    """Those whose reward rose most, the most first; none where there was one evaluation alone.
+def risen(rows: Sequence[HeldoutSample], most: int = 10) -> list[Risen]:
+    """Completions by reward gain, the largest first; empty if there was only one evaluation.
 
     Args:
         rows: held-out samples with their `step`; every evaluation has those of the same prompts in the same order.

@@ -58,7 +58,7 @@ def write_report(
         run: what to report on; `RunDirectory.read()` gives it.
         tables: the headline numbers.
         findings: the verdict; worked out from the metrics where None.
-        charts: curves beside those of the metrics, in sections with a title.
+        charts: additional curves, in sections with a title.
         parts: runs that this one was made of, such as a cold start and the RL after it; each gets its own curves.
         path: where to write; `report.html` in the run's directory where None.
     """
@@ -176,7 +176,7 @@ def _part(run: Run, *, named: bool) -> list[str]:
 
 
 def _gamed(rows: panels.Rows) -> list[tuple[str, list[chart.Chart]]]:
-    """Where a gold reward was read: what became of it while the policy went away from where it began."""
+    """Overoptimisation: gold over the distance from the initial policy, if gold was logged."""
     series = [chart.Series(*curve) for curve in overoptimization.curves(overoptimization.points_of(rows))]
     drawn = chart.Chart("Reward gained by how far the policy has gone", series, "over the square root of its KL")
     return [("Is the reward being gamed?", [drawn])]
@@ -196,7 +196,7 @@ def _curves(sections: Sequence[tuple[str, Sequence[chart.Chart]]]) -> list[str]:
 
 
 def _rise(run: Run) -> list[str]:
-    """The held-out answers whose reward rose most, before and after."""
+    """Held-out completions with the largest reward gain, before and after."""
     found = risen(run.heldout)
     if not found:
         return []
@@ -295,7 +295,7 @@ def _final(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _changed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Only the keys that are not the same everywhere."""
+    """Only the keys that differ."""
     keys = {key for config in configs for key in config if any(other.get(key) != config[key] for other in configs)}
     return [
         {key: value if isinstance(value, int | float) else str(value) for key, value in c.items() if key in keys}
@@ -310,7 +310,7 @@ def _distinct(runs: Sequence[Run]) -> list[str]:
 
 
 def _started(run: Run) -> str:
-    """When a run started, as people write it; what is there where it is no time."""
+    """When a run started, as readable text; the raw value if it is no time."""
     time = str(run.environment.get("time", ""))
     try:
         return f"{datetime.fromisoformat(time):%d %B %Y, %H:%M} UTC"

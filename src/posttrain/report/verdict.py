@@ -1,7 +1,7 @@
 """Verdicts: findings from a run's metrics.
 
-A run can look alive and learn nothing, or earn more reward and get worse. Each check here is one such story that people
-of the field tell; its threshold and the reason for it are in `Thresholds`, and nowhere else.
+A run can run smoothly and learn nothing, or earn more reward and get worse. Each check covers one known failure mode;
+thresholds, with reasons, are in `Thresholds` only.
 """
 
 from posttrain.report.checks import CHECKS
@@ -10,7 +10,7 @@ from posttrain.report.finding import Finding, Severity, Thresholds
 
 
 def verdict(rows: Rows, thresholds: Thresholds | None = None) -> list[Finding]:
-    """What is to be said about a run, the worst first; never empty.
+    """The findings of a run, the worst first; never empty.
 
     Args:
         rows: one mapping of metrics a step, in order, as in `metrics.jsonl`. Metrics that are absent are not judged.

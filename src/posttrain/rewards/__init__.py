@@ -6,7 +6,7 @@ from posttrain.rewards.context import RewardContext
 from posttrain.rewards.custom import CustomReward, from_function, load_reward, reward_function
 from posttrain.rewards.judges.pointwise import Judge
 from posttrain.rewards.judges.prompt import JudgePrompt, read_prompt
-from posttrain.rewards.learned import COMBINATIONS, Disagreement, LearnedReward, Remembered
+from posttrain.rewards.learned import COMBINATIONS, CachedScores, Disagreement, LearnedReward
 from posttrain.rewards.reward import ROLES, EpisodeReward, Named, Reward, apart, score_all, score_each, scoring
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
@@ -32,6 +32,7 @@ __all__ = [
     "TIME_LIMITS",
     "VERDICTS",
     "AnswerIn",
+    "CachedScores",
     "ChoiceVerifier",
     "CustomReward",
     "Disagreement",
@@ -46,7 +47,6 @@ __all__ = [
     "MathVerifier",
     "Named",
     "NumberVerifier",
-    "Remembered",
     "Repetition",
     "Reward",
     "RewardContext",

@@ -1,4 +1,4 @@
-"""The conformance kit of rewards: what every reward must do, and that it can read each task's own answer."""
+"""Conformance kit of rewards, and checks that reference answers can be parsed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ NOWHERE = Score(math.nan, explanation="there is no score")
 
 @runtime_checkable
 class ReadsAnswers(Protocol):
-    """A reward that says beforehand which tasks it cannot judge."""
+    """A reward that reports in advance which tasks it cannot score."""
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """Of each task, why its own answer cannot be read; "" where it can."""
+        """For each task, why its reference answer cannot be parsed; "" if it can."""
         ...
 
 
@@ -27,10 +27,10 @@ async def check_reward(
     timeout_s: float = 60.0,
     deterministic: bool = True,
 ) -> list[str]:
-    """What `reward` does wrong on what it is given, one line each; an empty list means that it conforms.
+    """Violations of `reward`, one line each; an empty list means that it conforms.
 
-    Episodes are groups of their own. It is asked for nothing, for all groups, for all of them again in reverse order,
-    with the episodes of each in reverse order, and for each group alone. Checked: one score per episode, finite where
+    Episodes are groups of their own. Scored are an empty batch, the full batch, the reversed batch,
+    with the episodes of each group reversed, and one group at a time. Checked: one score per episode, finite where
     it applies; the same score for an episode whatever its place in its group and the group's company (left out where
     `deterministic` is off, for judges), spans included; spans within the text of a turn; a known role; totals within
     its `bounds`, if it states them; an unparsed answer never earns; and tasks are left as they were.
@@ -79,7 +79,7 @@ async def check_reward(
 
 
 async def check_gold(reward: Reward, tasks: Sequence[Task], *, timeout_s: float = 300.0) -> list[str]:
-    """The tasks whose own gold completion does not score 1 under `reward`, one line each.
+    """The tasks whose gold completion does not score 1 under `reward`, one line each.
 
     Tasks without a gold completion are passed over; if none has one, that is a failure, since nothing was shown.
 
@@ -100,10 +100,10 @@ async def check_gold(reward: Reward, tasks: Sequence[Task], *, timeout_s: float 
 
 
 async def unreadable_answers(reward: Reward, tasks: Sequence[Task]) -> list[str]:
-    """Of each task, why `reward` cannot judge by the task's own answer; "" where it can.
+    """For each task, why `reward` cannot parse its reference answer; "" if it can.
 
-    A reward that reads answers where it would cost time, such as in a process of its own, does so in a method
-    `unreadable(tasks)`. Any other verifier is asked about a completion that says nothing: it reads the task's answer
+    A reward for which this is slow, such as one with a worker process, has a method
+    `unreadable(tasks)`. Any other verifier scores an empty completion: it parses the reference answer
     first, and raises if it cannot. A reward that is no verifier needs no answer.
     """
     if isinstance(reward, ReadsAnswers):
@@ -132,7 +132,7 @@ def gold_episode(task: Task) -> Episode:
 
 
 def _flat(scores: Sequence[Sequence[SeatScores]]) -> list[Mapping[str, Score]]:
-    """By seat; "" where one score is meant for all."""
+    """By seat; "" if one score holds for all."""
     return [{"": score} if isinstance(score, Score) else score for of_group in scores for score in of_group]
 
 

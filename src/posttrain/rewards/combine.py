@@ -48,11 +48,11 @@ REWARDS: dict[str, Callable[[], Reward]] = {
 }
 """Every reward that has a name. One line registers another."""
 
-RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are logged of the sum, beside reward/NAME
+RESERVED = ("mean", "std", "length_correlation")  # reward/mean and so on are metrics of the sum, next to reward/NAME
 
 DEFAULT_TIMEOUT_S = 300.0
 NO_JUDGES: Mapping[str, Reward] = MappingProxyType({})
-_SHARE = (0.0, 1.0)  # what a reward is taken to give that does not state its bounds
+_SHARE = (0.0, 1.0)  # assumed bounds of a reward that declares none
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class Weighted:
 
     @property
     def outcome(self) -> str:
-        """The part that says whether a task was solved: the first verifier; without one, the first reward of at most 1.
+        """The part that indicates correctness: the first verifier; without one, the first reward with maximum 1.
 
-        Empty where no verifier is, and a score of 1 does not mean solved: beside a reward model or a judge, beside a
-        function that has given a score outside 0 to 1, and for rules that only take something off.
+        Empty without a verifier if a score of 1 does not indicate correctness: with a reward model or a judge, with a
+        function that has returned a score outside [0, 1], and for penalties.
         """
         verifiers = [reward.name for reward, _ in self.parts if role_of(reward) == "verifier"]
         judges = {reward.name: bounds_of(reward) or _SHARE for reward, _ in self.parts if role_of(reward) != "monitor"}
@@ -107,7 +107,7 @@ class Weighted:
 
     @property
     def min_group(self) -> int:
-        """How many completions of a task the rewards need together."""
+        """Minimum group size of the rewards."""
         return max(min_group_of(reward) for reward, _ in self.parts)
 
     @property
@@ -117,16 +117,16 @@ class Weighted:
 
     @property
     def compares(self) -> bool:
-        """Whether what an episode earns may depend on the others of its group."""
+        """Whether the score of an episode may depend on the others of its group."""
         return any(compares(reward) for reward, _ in self.parts)
 
     @property
     def asks(self) -> list[str]:
-        """The functions that may ask judges."""
+        """The functions that may call judges."""
         return [function.name for function in self._functions if function.asks]
 
     def give(self, context: RewardContext) -> None:
-        """Tell the functions that ask for it what they may ask; once the run knows."""
+        """Give the functions with a parameter `reward_context` its value, once it is known."""
         for function in self._functions:
             function.context[:] = [context]
 
@@ -137,26 +137,26 @@ class Weighted:
 
     @property
     def unbounded(self) -> dict[str, float]:
-        """The functions that have given a score outside 0 to 1, and the first such score: what a checkpoint keeps."""
+        """The functions that have returned a score outside [0, 1], and the first such score; saved in checkpoints."""
         functions = [reward for reward, _ in self.parts if isinstance(reward, CustomReward)]
         return {function.name: function.beyond[0] for function in functions if function.beyond}
 
     def restore(self, unbounded: Mapping[str, float]) -> None:
-        """Go on with what `unbounded` was when the checkpoint was saved."""
+        """Restore `unbounded` from a checkpoint."""
         for reward, _ in self.parts:
             if isinstance(reward, CustomReward) and reward.name in unbounded:
                 reward.beyond[:] = [unbounded[reward.name]]
 
     @property
     def certain(self) -> bool:
-        """Whether the outcome stays what it is: a function may yet give a score that shows that 1 is not its most."""
+        """Whether the outcome is final: a function without bounds may still return a score above 1."""
         found = next((reward for reward, _ in self.parts if reward.name == self.outcome), None)
         return found is not None and (role_of(found) == "verifier" or bounds_of(found) is not None)
 
     async def score_parts(self, groups: Sequence[EpisodeGroup]) -> list[list[dict[str, SeatScores]]]:
         """The scores of every reward by its name, one dictionary per episode of each group.
 
-        The rewards work at the same time.
+        The rewards run concurrently.
 
         Raises:
             RewardError: any of them failed; see `score_all`.
@@ -172,16 +172,16 @@ class Weighted:
         ]
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """Of each task, why the first part that cannot read its own answer cannot; "" where all can."""
+        """For each task, why the first part that cannot parse its reference answer cannot; "" if all can."""
         columns = [await unreadable_answers(reward, tasks) for reward, _ in self.parts]
         return [next((why for why in row if why), "") for row in zip(*columns, strict=True)]
 
     def total(self, parts: Mapping[str, Score]) -> float:
-        """sum_i w_i s_i over the applicable scores of one episode; the other weights are not raised for it.
+        """sum_i w_i s_i over the applicable scores of one episode, without renormalising the weights.
 
         s_i is the total of a score: its value plus its spans.
 
-        NaN where none of the rewards that have a weight applies: the episode is lost, which is not a total of 0.
+        NaN if no weighted reward applies: the episode is lost, which is not a total of 0.
 
         Raises:
             KeyError: a part is missing.
@@ -207,7 +207,7 @@ class Weighted:
 
 
 def compares(reward: Reward) -> bool:
-    """Whether a reward may look at all of a group, whatever its `min_group`."""
+    """Whether a reward compares the episodes of a group, whatever its `min_group`."""
     if isinstance(reward, Named):
         return compares(reward.reward)
     return reward.mode == "group" if isinstance(reward, CustomReward) else not isinstance(reward, EpisodeReward)

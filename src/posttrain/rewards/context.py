@@ -35,9 +35,9 @@ class RewardContext:
         raise unknown("judge", name, self.judges)
 
     def seed_for(self, *parts: int | str) -> int:
-        """A seed that depends on the run's seed and all parts, such as a task's id and what is asked.
+        """A seed that depends on the run's seed and all parts, such as a task's id and the request.
 
-        Not on when it is asked, so that a resumed run asks the same, and a cache has the reply.
+        It does not depend on request order, so that a resumed run repeats the requests, and hits the cache.
         """
         return seed_of(self.seed, *parts)
 

@@ -1,6 +1,6 @@
 """Python functions as rewards: `path/to/file.py:function`.
 
-The names of its parameters say what it wants; the word for the completion says whether it takes one or a batch:
+Its parameter names select its inputs; the name for the completion selects a single one or a batch:
 
 one completion at a time
 
@@ -17,7 +17,7 @@ the completions of one task, to compare them with each other; other arguments as
 
     def reward(group, completions): ...                        group: posttrain.types.EpisodeGroup
 
-judges that the run names, and its seed, beside any of these
+the run's judges and seed, in addition to any of these
 
     async def reward(completion, reward_context): ...          reward_context: posttrain.rewards.RewardContext
 
@@ -74,7 +74,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Declared:
-    """What is known of a function besides its parameters; see `Reward`."""
+    """A function's declaration, apart from its parameters; see `Reward`."""
 
     role: str = "rule"
     bounds: tuple[float, float] | None = None
@@ -95,7 +95,7 @@ _DECLARED = "__posttrain_reward__"
 def reward_function(
     *, role: str = "rule", bounds: tuple[float, float] | None = None, min_group: int = 1
 ) -> Callable[[F], F]:
-    """Declare what a reward function is; the function stays what it was.
+    """Declare role, bounds and group size of a reward function; returns the function unchanged.
 
     Args:
         role: `verifier`, a score of 1 means that the task is solved; `rule`; `learned`; `judge`; `monitor`, it is
@@ -144,7 +144,7 @@ class CustomReward:
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """As declared; infinite once a function that declares none has given a score outside 0 to 1."""
+        """As declared; infinite once a function without declared bounds has returned a score outside [0, 1]."""
         return self.declared.bounds or (_UNBOUNDED if self.beyond else None)
 
     @property
@@ -154,16 +154,16 @@ class CustomReward:
 
     @property
     def asks(self) -> bool:
-        """Whether it takes `reward_context`, and so may ask judges."""
+        """Whether it takes `reward_context`, and so may call judges."""
         return _CONTEXT in (*self.parameters, *self.optional)
 
     @property
     def patient(self) -> bool:
-        """Whether it has no time limit of its own: what it asks a judge has."""
+        """Whether it has no time limit: requests to judges have their own."""
         return self.asks
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """Nothing: which answers a function can read is not known before it is asked about a completion."""
+        """Empty: which answers a function can parse is not known in advance."""
         return [""] * len(tasks)
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> list[list[SeatScores]]:
@@ -215,7 +215,7 @@ class CustomReward:
         return await without_exit(cast("Awaitable[object]", returned)) if inspect.isawaitable(returned) else returned
 
     def _columns(self, episodes: Sequence[Episode]) -> dict[str, list[Any]]:
-        """What the function is given, each as a list over `episodes`."""
+        """The function's arguments, each as a list over `episodes`."""
         batch = self.mode != "single"
         ours: dict[str, list[Any]] = {
             "completion": [_said(episode) if batch else episode.completion for episode in episodes],
@@ -308,7 +308,7 @@ def load_reward(path: str) -> CustomReward:
 
 
 def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
-    """A function that is already at hand, as a reward.
+    """A Python function as a reward.
 
     Raises:
         UserError: its parameters are not understood.
@@ -353,14 +353,14 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
 
 
 def _usual(mode: str) -> set[str]:
-    """What `**metadata` is given besides metadata: TRL's functions find prompts there that they do not name."""
+    """Additional values of `**metadata`: TRL's functions find prompts there that they do not name."""
     if mode == "single":
         return {"prompt", "completion", "answer"}
     return {"prompts", "completions", "answers", "answer", "completion_ids"}
 
 
 def _said(episode: Episode) -> Any:
-    """The completion as TRL passes it: in the form that the data's prompt has."""
+    """The completion as TRL passes it: in the format of the data's prompt."""
     if not episode.task.conversational:
         return episode.completion
     return _as_dicts(episode.messages[len(episode.task.prompt) :])
@@ -391,7 +391,7 @@ def _object(arguments: str) -> Any:
 
 
 def _log_nothing(name: str, value: object) -> None:
-    """Stands in for TRL's `log_extra` and `log_metric`."""
+    """No-op for TRL's `log_extra` and `log_metric`."""
 
 
 _LOGS = ("log_extra", "log_metric")

@@ -1,6 +1,6 @@
 """Reward models as rewards, with ensemble aggregation.
 
-The model itself is not here: a learned reward is handed something to ask (`ScoreFn`), and a lambda tests it.
+A learned reward takes any `ScoreFn`; tests pass a lambda.
 """
 
 import math
@@ -23,7 +23,7 @@ COMBINATIONS: Mapping[str, Combine] = MappingProxyType(
         "uncertain": lambda scores, penalty: fmean(scores) - penalty * pvariance(scores),
     }
 )
-"""From what the members of an ensemble say, and a weight, to one score.
+"""Aggregations of an ensemble's scores, with a weight.
 
     mean        1/H sum_h r_h
     worst       min_h r_h
@@ -36,7 +36,7 @@ uncertainty-weighted optimisation.
 
 @dataclass(frozen=True)
 class LearnedReward(EpisodeReward):
-    """What a reward model gives. It has no bounds, and no value of it means that a task is solved.
+    """The score of a reward model. It is unbounded and does not indicate correctness.
 
     Args:
         ask: conversations in, the score of each by every member out.
@@ -71,9 +71,9 @@ class LearnedReward(EpisodeReward):
 
 @dataclass(frozen=True)
 class Disagreement(EpisodeReward):
-    """How far the members of an ensemble are apart: the standard deviation of their scores. To be logged beside.
+    """Disagreement of an ensemble: the standard deviation of the members' scores. A monitor.
 
-    With `Remembered` as `ask`, shared with the reward itself, nothing is scored twice.
+    With `CachedScores` as `ask`, shared with the reward itself, nothing is scored twice.
     """
 
     ask: ScoreFn
@@ -86,15 +86,15 @@ class Disagreement(EpisodeReward):
         return [Score(pvariance(scores) ** 0.5) for scores in _asked(self.ask, self.name, episodes)]
 
 
-class Remembered:
-    """A `ScoreFn` that keeps its last answer, for those who ask the same at the same time."""
+class CachedScores:
+    """A `ScoreFn` that caches its last result, for rewards that share it."""
 
     def __init__(self, ask: ScoreFn) -> None:
         self._ask, self._lock = ask, threading.Lock()
         self._last: tuple[list[tuple[Message, ...]], Sequence[Sequence[float]]] = ([], [])
 
     def __call__(self, conversations: Sequence[Sequence[Message]]) -> Sequence[Sequence[float]]:
-        """As what it was made of."""
+        """As the wrapped `ScoreFn`."""
         asked = [tuple(one) for one in conversations]
         with self._lock:
             if self._last[0] != asked:

@@ -1,4 +1,4 @@
-"""Outcomes of environments as rewards: what each seat earned, and whether the task was solved."""
+"""Outcomes of environments as rewards: reward of each seat, and task success."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _SILENT = "the environment does not say"
 
 @dataclass(frozen=True)
 class Earned(EpisodeReward):
-    """What each seat of an episode earned by its environment's `Outcome`. It applies to the seats that are named."""
+    """The environment's reward of each seat, from its `Outcome`. It applies to the seats that are named."""
 
     name: str = "environment"
     bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
@@ -25,14 +25,14 @@ class Earned(EpisodeReward):
 
 @dataclass(frozen=True)
 class Solved(EpisodeReward):
-    """1 where the environment's `Outcome` says that the task was solved, 0 where it was not."""
+    """Task success as reported by the environment's `Outcome`: 1 if solved, else 0."""
 
     name: str = "solved"
     role: ClassVar[str] = "verifier"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
-        """It does not apply where the environment does not say."""
+        """It does not apply if the environment does not report it."""
         return [_solved(episode.outcome.solved) for episode in episodes]
 
 

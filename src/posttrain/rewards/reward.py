@@ -1,9 +1,9 @@
 """The reward interface, and validation of what rewards return.
 
-A reward sees groups of finished episodes, in words, and answers each episode with a `Score`. It is asked for a whole
-batch at once, so that one that calls something slow can do so once. Most rewards look at one episode at a time
-(`EpisodeReward`); one that compares the answers to a task says how many it needs. A reward that fails stops the run: a
-failure that is scored 0 would be learned as if the policy had been wrong.
+A reward takes groups of finished episodes, as text, and returns a `Score` for each episode. It is called with a whole
+batch, so that it can batch slow calls. Most rewards score one episode at a time (`EpisodeReward`); one that compares
+the episodes of a task declares its minimum group size. A failing reward stops the run: a failure scored 0 would be
+learned as a wrong answer.
 """
 
 import math
@@ -25,7 +25,7 @@ class Reward(Protocol):
     Optional attributes:
 
     - `role`: `verifier`, a score of 1 means that the task is solved; `rule`, the default; `learned`, from people's
-      choices; `judge`, a model that is asked; `monitor`, it is logged and never optimised.
+      choices; `judge`, an LLM judge; `monitor`, logged and never optimised.
     - `bounds`: the (lowest, highest) value that it can give, which `check_reward` tests; infinite ones say that no
       value means that a task is solved.
     - `min_group`: how many episodes of a task it needs to compare; 1 unless given.
@@ -34,13 +34,13 @@ class Reward(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in weights, metrics and reports."""
+        """Name in weights, metrics and reports."""
         ...
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> Sequence[Sequence[SeatScores]]:
         """For each group one score per episode, in order. Raises rather than guesses.
 
-        It is meant for every trained seat of the episode; a mapping has one for each that it names.
+        A score holds for every trained seat of the episode; a mapping has one for each seat that it names.
         """
         ...
 
@@ -49,22 +49,22 @@ ROLES = ("verifier", "rule", "learned", "judge", "monitor")
 
 
 def role_of(reward: Reward) -> str:
-    """What a reward declares itself to be: one of `ROLES`."""
+    """The declared role of a reward: one of `ROLES`."""
     return getattr(reward, "role", "rule")
 
 
 def bounds_of(reward: Reward) -> tuple[float, float] | None:
-    """The lowest and the highest value that a reward states it can give; None where it states none."""
+    """The declared lowest and highest value of a reward; None if it declares none."""
     return getattr(reward, "bounds", None)
 
 
 def min_group_of(reward: Reward) -> int:
-    """How many episodes of a task a reward needs."""
+    """Minimum group size of a reward."""
     return getattr(reward, "min_group", 1)
 
 
 class EpisodeReward:
-    """A reward that looks at one episode at a time, whatever its company: a subclass has a `name` and this method."""
+    """A reward of single episodes, independent of their group: a subclass has a `name` and `score_episodes`."""
 
     name: str
 
@@ -103,12 +103,12 @@ class Named:
         return min_group_of(self.reward)
 
     async def score(self, groups: Sequence[EpisodeGroup]) -> Sequence[Sequence[SeatScores]]:
-        """What the reward says."""
+        """The reward's scores."""
         return await self.reward.score(groups)
 
 
 async def score_all(reward: Reward, groups: Sequence[EpisodeGroup], *, timeout_s: float) -> list[list[SeatScores]]:
-    """Ask `reward` for its scores and let nothing but one `Score` per episode through, finite where it applies.
+    """Run `reward` and validate that it returns one `Score` per episode, finite where it applies.
 
     The reward runs in a thread of its own, so that a hang hits the time limit even if it blocks. (Only compiled code
     that never releases the interpreter's lock cannot be timed out inside a process; the verifiers that call such code
@@ -177,7 +177,7 @@ def scoring(name: str, episode: Episode) -> Generator[None, None, None]:
 
 
 def score_each(name: str, episodes: Sequence[Episode], score_one: Callable[[Episode], Score]) -> list[Score]:
-    """The scores of a reward that looks at one episode at a time."""
+    """The scores of a reward of single episodes."""
     scores: list[Score] = []
     for episode in episodes:
         with scoring(name, episode):
@@ -190,7 +190,7 @@ _running: ContextVar[list[tuple[int, Episode]]] = ContextVar("_running", default
 
 
 def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object) -> list[list[SeatScores]]:
-    """`returned` as scores of each group, or the error that says what is wrong with it."""
+    """`returned` as scores of each group, or the error that describes its violation."""
     values = cast(Sequence[object], returned) if isinstance(returned, list | tuple) else None
     if values is None or len(values) != len(groups):
         what = _kind(cast(object, returned)) if values is None else f"{len(values)} lists"
@@ -201,7 +201,7 @@ def _checked_groups(name: str, groups: Sequence[EpisodeGroup], returned: object)
 
 
 def _checked(name: str, episodes: Sequence[Episode], returned: object) -> list[SeatScores]:
-    """`returned` as scores, or the error that says what is wrong with it."""
+    """`returned` as scores, or the error that describes its violation."""
     if not isinstance(returned, list | tuple):
         raise RewardError(
             f"reward '{name}' returned {_kind(returned)} for {len(episodes)} episodes ({_tasks(episodes)}); "
@@ -246,7 +246,7 @@ def _checked_score(name: str, episode: Episode, value: object, seat: str = "") -
 
 
 def _wrong_with(score: Score, episode: Episode, seat: str) -> str:
-    """What is wrong with the spans of a score; "" where nothing is."""
+    """Violation of a score's spans; "" if they are valid."""
     if not seat and len(episode.texts) > 1:
         return f"spans for all of the seats {', '.join(episode.texts)}; expected a score for each seat, as a mapping"
     if episode.texts and seat and seat not in episode.texts:

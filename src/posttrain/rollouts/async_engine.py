@@ -1,9 +1,9 @@
 """Async engine: single requests of many coroutines, sampled in batches.
 
-What awaits something else meanwhile (a tool, an environment, a judge) costs no sampling, and what blocks its event loop
-cannot stop it either. Two schedules:
+Coroutines that await something else (a tool, an environment, a judge) do not delay sampling, and neither does a blocked
+event loop. Two schedules:
 
-- `lockstep`: nothing is sampled until every episode waits for the engine. Requests are then ordered by whose they are,
+- `lockstep`: nothing is sampled until every episode waits for the engine. Requests are then ordered by origin,
   not by when they came, and are answered together. The same seeds run the same forward passes in every run.
 - `continuous`: a request joins at the next token and is answered when it is done. What is drawn is the same as far as
   rounding goes, for draws depend on the request alone; which sequences share a forward pass depends on the clock.
@@ -47,7 +47,7 @@ class _Ask:
         return self.place, self.request.seed, self.request.token_ids, self.number
 
     def answer(self, found: Completion | Exception) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # its loop is closed
             self.loop.call_soon_threadsafe(self._settle, found)
 
     def _settle(self, found: Completion | Exception) -> None:
@@ -115,7 +115,7 @@ class AsyncEngine:
         """Run a coroutine in a thread of its own, and answer its requests in this one until it is done.
 
         Raises:
-            BaseException: what the coroutine raises, or what the engine raises, as it is. A signal's exception ends
+            BaseException: what the coroutine raises, or what the engine raises, unchanged. A signal's exception ends
                 both.
         """
         loop, ended = loop_of(LOOP), threading.Event()

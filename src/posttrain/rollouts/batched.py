@@ -11,14 +11,14 @@ _Asked = tuple[Request, "Future[Completion]"]
 
 
 class _Abandoned(Exception):
-    """Nobody waits for the batch any more."""
+    """All requests of the batch were cancelled."""
 
 
 class BatchedEngine:
-    """Collects the requests that are submitted together, on any event loop, and answers them by one `generate`.
+    """Batches the requests that are submitted together, on any event loop, in one `generate`.
 
-    It runs in a daemon thread. What is submitted meanwhile is the next batch. A request may be cancelled; when all of a
-    batch are, sampling ends at the next token.
+    It runs in a daemon thread. Requests submitted meanwhile form the next batch. If all requests of a
+    batch are cancelled, sampling ends at the next token.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -9,7 +9,7 @@ from posttrain.types import Reply, Usage
 
 @dataclass
 class Budget:
-    """Counts requests as they are sent, those that fail too, and money as replies come.
+    """Counts requests when they are sent, failed ones included, and cost when replies arrive.
 
     Nothing is sent beyond it. What requests that are under way cost is known when they are answered: by that the money
     may be exceeded.

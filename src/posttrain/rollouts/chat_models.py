@@ -21,7 +21,7 @@ class Submits(Protocol):
 
 @dataclass(frozen=True)
 class EngineChat:
-    """An engine and its words. Conforms to `types.ChatModel`.
+    """An engine with its chat template. Conforms to `types.ChatModel`.
 
     Special tokens that a message spells are ordinary text. A conversation that fills the context gets an empty reply
     that ended by `StopReason.CONTEXT`.

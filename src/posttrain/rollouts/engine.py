@@ -1,7 +1,7 @@
 """The engine interface, and its conformance kit.
 
-The interface itself is `types.Engine`: requests in, completions out, all at once or one by one as they come. An engine
-that passes may be trained with.
+The interface is `types.Engine`: requests in, completions out, in one batch or by continuous batching. An engine that
+passes can be used for training.
 """
 
 import contextlib
@@ -50,9 +50,9 @@ class BatchEngine:
 
 @dataclass
 class Batches:
-    """The decoding of a `BatchEngine`.
+    """The `Decoding` of a `BatchEngine`.
 
-    Nothing joins a batch that is under way; what is cancelled is sampled to its end where its batch has begun.
+    Requests do not join a running batch; cancelled requests of a running batch are sampled to the end.
     """
 
     generate: Callable[[Sequence[Request], Callable[[int], None] | None], list[Completion]]
@@ -93,9 +93,9 @@ class Subject:
 
 
 def check_engine(subject: Subject) -> list[str]:
-    """What the engine does wrong, one line each; an empty list means that it conforms."""
+    """Violations, one line each; an empty list means that the engine conforms."""
     failures = _answers(subject)
-    if failures:  # what is not an answer at all cannot be looked into
+    if failures:  # malformed answers cannot be inspected
         return failures
     return [
         line
@@ -223,7 +223,7 @@ def _progress(subject: Subject) -> list[str]:
 
 
 def _arrivals(subject: Subject) -> list[str]:
-    """Requests that come while others are under way, or go, change nothing for the others."""
+    """Requests that are added or cancelled during decoding do not change the others."""
     requests = _requests(subject, Sampling(8), seeds=4)
     together = subject.engine.generate(requests)
     done: dict[int, Completion] = {}

@@ -91,7 +91,7 @@ class Lost:
 
     @property
     def cause(self) -> str:
-        """What is counted: the type of the error."""
+        """Metric name of the failure: the type of the error."""
         return type(self.error).__name__
 
 

@@ -1,7 +1,7 @@
 """Reward-hacking signals: evidence for inspection, not proof.
 
-Each is a share or a correlation over the completions of a batch, and means something as a curve: a policy that is paid
-for length, lists or refusals shows it here before anybody has read a sample.
+Each is a fraction or a correlation over the completions of a batch, to be read as a curve: a policy that is rewarded
+for length, lists or refusals shows it here before samples are inspected.
 """
 
 import math
@@ -21,9 +21,9 @@ BEGINNING = 200  # characters in which a refusal is looked for: later ones are m
 
 
 def signals(groups: Sequence[Group]) -> dict[str, float]:
-    """The signs, by name.
+    """The signals, by name.
 
-    `distinct/2` is the share of different pairs of tokens among all pairs of a group's completions (Li et al. 2016,
+    `distinct/2` is the fraction of distinct bigrams among all bigrams of a group's completions (Li et al. 2016,
     https://arxiv.org/abs/1510.03055): it falls when all answers become one. `formatting` is the share of completions
     with lists, headings, tables, code or bold words; `refusals` the share that begin like one;
     `reward/length_correlation` the correlation of reward and length within groups.
@@ -49,7 +49,7 @@ def _distinct(group: Group) -> float:
 
 
 def _length_correlation(groups: Sequence[Group]) -> float | None:
-    """Of rewards and lengths less the means of their group and seat, as prompts that earn more do not count.
+    """Correlation of rewards and lengths, centred by group and seat to remove differences between prompts.
 
     None if one does not vary.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Prefill(FamilyAttention):
-    """Attention of several prompts side by side, which keeps their keys and values."""
+    """Attention of a packed row of prompts (prefill), which keeps keys and values."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
         super().__init__([(length, []) for length in lengths], device)
@@ -34,7 +34,7 @@ class Prefill(FamilyAttention):
 
 @dataclass(frozen=True)
 class Stored:
-    """Keys and values of the beginning of a sequence: by layer [K, T, E], of which `length` tokens count."""
+    """Keys and values of a sequence's prefix: by layer [K, T, E], of which the first `length` tokens are valid."""
 
     keys: Mapping[int, Tensor]
     values: Mapping[int, Tensor]
@@ -42,7 +42,7 @@ class Stored:
 
 
 class Continued:
-    """Attention of several sequences whose beginnings are known; `parts` has those, and how many tokens follow each.
+    """Attention of several sequences with cached prefixes; `parts` has those, and the number of new tokens after each.
 
     A flat row holds only the new tokens. The cache has the keys and values of the whole sequences.
 
@@ -56,7 +56,7 @@ class Continued:
         begun_R = torch.tensor([begun.length for begun, _ in parts], device=device)
         query_L = torch.arange(max(new for _, new in parts), device=device)
         key_T = torch.arange(max(begun.length + new for begun, new in parts), device=device)
-        # how far back each key lies; what is padding lies ahead of every query
+        # distance to each key; padding keys lie ahead of every query
         self._distance_RLT = begun_R[:, None, None] + query_L[:, None] - key_T
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
@@ -93,7 +93,7 @@ def _shape(config: "PreTrainedConfig") -> tuple[int, int]:
     return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-STEP = 32  # tokens by which the cache grows: a slice of it would have to be copied for its products, the whole has not
+STEP = 32  # tokens by which the cache grows: products on a slice would copy it, on the whole they do not
 
 
 class KeyValueCache:
@@ -111,7 +111,7 @@ class KeyValueCache:
         self.set_positions([])
 
     def widen(self, slots: int) -> None:
-        """Have more slots; what is in those in use stays."""
+        """Add slots; slots in use are kept."""
         for kept in (self._keys, self._values):
             for layer, old in enumerate(kept):
                 kept[layer] = torch.cat([old, old.new_zeros(slots - len(old), *old.shape[1:])])
@@ -176,6 +176,6 @@ class KeyValueCache:
                 new = old.new_empty(*old.shape[:2], room, old.shape[3])
                 both = min(room, old.shape[2])
                 new[:, :, :both] = old[:, :, :both]
-                # zeros: what is hidden gets weight 0, and 0 times a stray nan would still be nan
+                # zeros: masked entries get weight 0, and 0 times nan would be nan
                 new[:, :, both:] = 0
                 kept[layer] = new

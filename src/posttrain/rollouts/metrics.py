@@ -12,7 +12,7 @@ SOLVED = 1.0  # an outcome's score when the task is solved
 
 
 def rollout_metrics(groups: Sequence[Group], outcome: str) -> dict[str, float]:
-    """Rewards in all and by name, outcome, lengths and repetition of scored groups.
+    """Rewards (total and by name), outcome, lengths and repetition of scored groups.
 
     `accuracy` is the share of completions whose `outcome` is 1, `unparsed` the share in which no answer was found;
     neither exists without an outcome reward, such as with a function that gave a score outside 0 to 1.
@@ -91,6 +91,6 @@ def _values(scores: Sequence[Mapping[str, Score]], name: str) -> list[float]:
 
 
 def _repetition(token_ids: Sequence[int], n: int = 4) -> float:
-    """The share of n-grams that stood before in the same completion; 0 where there are fewer than two."""
+    """The fraction of n-grams that repeat an earlier one of the same completion; 0 if there are fewer than two."""
     grams = [tuple(token_ids[i : i + n]) for i in range(len(token_ids) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if len(grams) > 1 else 0.0

@@ -10,7 +10,7 @@ from posttrain.errors import RewardError
 from posttrain.rollouts.episodes import Played, Players, play, score
 from posttrain.types import Group, States, StateValues, Trajectory
 
-SCORED_TOGETHER = 128  # episodes: a reward's time limit is for what it is given at once
+SCORED_TOGETHER = 128  # episodes: a reward's time limit is per batch
 
 
 def state_values(

@@ -1,7 +1,7 @@
 """Chat models behind an OpenAI-compatible API, hosted or local.
 
-Where everything happens: in one event loop of its own thread, whoever asks, so that limit, budget and cache need no
-locks. A key is read from the environment when the first request is made, and written nowhere: not in errors either.
+All requests run in one event loop in a thread of its own, so that limit, budget and cache need no
+locks. The key is read from the environment at the first request, and never written, not even in errors.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ _SHOWN = 200  # characters of what a server says
 
 
 class _Garbage(Exception):
-    """A reply that is no chat completion."""
+    """A malformed chat completion."""
 
 
 class OpenAIChat:
     """Conforms to `types.ChatModel`.
 
-    What may pass (HTTP 408, 409, 429, 5xx, time-outs, lost connections, a reply that is none) is tried again after a
-    pause, as long as the server asks for, or twice as long each time. What does not pass is an error at once.
+    Transient failures (HTTP 408, 409, 429, 5xx, time-outs, lost connections, malformed replies) are retried after the
+    server's `Retry-After`, or with exponential backoff. Other failures are immediate errors.
 
     Args:
         name: what the model is called in errors; the key is read from the variable NAME_API_KEY in capitals, and for
@@ -192,7 +192,7 @@ class OpenAIChat:
         client = _library().AsyncOpenAI(
             api_key=self._key() or "none", base_url=self.address, max_retries=0, timeout=TIMEOUT_S
         )
-        if not self._official:  # who one is at OpenAI is nobody else's business
+        if not self._official:  # OpenAI's organisation and project headers go to OpenAI only
             client.organization = client.project = None
         return client
 

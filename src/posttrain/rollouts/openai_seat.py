@@ -1,6 +1,6 @@
-"""A seat behind the OpenAI client: for agents and environments that run a loop of their own and ask a chat API.
+"""A seat as an OpenAI client: for agents and environments with their own loop that call a chat API.
 
-No port is opened: requests of the client never leave the process. A program that wants an address, or runs as another
+No port is opened: requests of the client never leave the process. Programs that need a URL, or run in another
 process, cannot use it.
 """
 
@@ -24,9 +24,9 @@ _Essence = tuple[Any, str, list[tuple[Any, Any]]]
 def openai_client(seat: Seat) -> "AsyncOpenAI":
     """An OpenAI client whose chat completions are the turns of one seat in one episode.
 
-    Every request holds the whole conversation, and the seat is given what is new to it. Model, temperature, token limit
-    and seed of a request are ignored: the run decides how its policy is sampled. A request that rewrites what was said
-    before gets HTTP 400, and so does one for a stream or several choices. What a seat raises passes through the client.
+    Every request holds the whole conversation; the seat gets its new messages. Model, temperature, token limit
+    and seed of a request are ignored: sampling follows the run's settings. A request that rewrites earlier messages
+    gets HTTP 400, and so does one for a stream or several choices. Exceptions of a seat pass through the client.
 
     Raises:
         UserError: the library openai is not installed.
@@ -59,7 +59,7 @@ class _Conversation:
         self._known: list[_Essence] = []
 
     def news(self, body: Mapping[str, Any]) -> tuple[list[Message], tuple[str, ...]]:
-        """The messages of a request that are new, and its tools.
+        """The new messages of a request, and its tools.
 
         Raises:
             ValueError: no seat can answer the request.
@@ -81,7 +81,7 @@ class _Conversation:
         return messages, tools
 
     def said(self, reply: Reply) -> dict[str, Any]:
-        """The chat completion that is a reply."""
+        """A reply as a chat completion."""
         calls = reply.message.tool_calls
         named = [replace(call, id=call.id or f"call_{len(self._known)}_{i}") for i, call in enumerate(calls)]
         (item,) = written([replace(reply.message, tool_calls=tuple(named))])

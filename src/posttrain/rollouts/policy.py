@@ -22,7 +22,7 @@ ENGINES: Mapping[str, type[TransformersEngine | VLLMEngine]] = {"embedded": Tran
 
 @dataclass(frozen=True)
 class Policy:
-    """Model, words and sampler that belong together. The engine samples from the weights that the model has now."""
+    """Model, chat format and engine. The engine samples from the model's current weights."""
 
     model: LanguageModel
     chat: ChatFormat

@@ -15,9 +15,9 @@ Ask = Callable[[Request, int], Awaitable[Completion]]
 class PolicySeat:
     """Keeps the tokens of one seat in one episode. Conforms to `environments.env.Seat`.
 
-    A turn appends to the tokens before it. Where the chat template would show earlier replies differently than they
-    were sampled (it drops their reasoning, say), a new branch begins: its context is the conversation as the template
-    shows it now, which is not trained.
+    A turn appends to the tokens before it. If the chat template renders earlier replies differently than they
+    were sampled (it drops their reasoning, say), a new branch begins: its context is the re-rendered conversation,
+    which is not trained.
 
     Args:
         ask: answers a request.
@@ -50,7 +50,7 @@ class PolicySeat:
         """Answer what has been said since this seat's last turn.
 
         Raises:
-            UserError: it is asked more often than `max_turns`, or given other tools than in its first turn.
+            UserError: more than `max_turns` turns, or other tools than in its first turn.
         """
         if self._asked == self._max_turns:
             raise UserError(f"a seat is asked more than {self._max_turns} times; raise max_turns of the environment")

@@ -18,7 +18,7 @@ class _Entry:
 
 
 class PrefixCache:
-    """Sequences by their beginnings; those that were not asked for longest go first when `capacity` bytes are full."""
+    """Sequences by their prefixes, with LRU eviction above `capacity` bytes."""
 
     def __init__(self, capacity: int, *, block: int = BLOCK) -> None:
         self._capacity, self._block, self._size = capacity, block, 0
@@ -31,7 +31,7 @@ class PrefixCache:
         return len(self._entries)
 
     def keep(self, token_ids: tuple[int, ...], stored: Stored, size: int) -> None:
-        """Keep a sequence, in the place of one that it begins with."""
+        """Store a sequence; it replaces a stored prefix of itself."""
         if size > self._capacity:
             return
         known = self._find(token_ids)
@@ -46,7 +46,7 @@ class PrefixCache:
             self._by_beginning.setdefault(beginning, {})[number] = None
 
     def longest(self, token_ids: tuple[int, ...]) -> Stored | None:
-        """What is known of the longest beginning of a prompt, without its last token; None where nothing is."""
+        """The longest cached prefix of a prompt, without its last token; None if there is none."""
         found = self._find(token_ids[:-1])
         if found is None:
             return None
@@ -55,7 +55,7 @@ class PrefixCache:
         return replace(self._entries[number].stored, length=length)
 
     def _find(self, token_ids: tuple[int, ...]) -> tuple[int, int] | None:
-        """The entry with the longest common beginning of a block or more, and how many tokens that has."""
+        """The entry with the longest common prefix of a block or more, and its number of tokens."""
         for beginning, length in reversed(list(self._beginnings(token_ids))):
             for number in reversed(self._by_beginning.get(beginning, ())):
                 there = self._entries[number].token_ids
@@ -67,7 +67,7 @@ class PrefixCache:
         return None
 
     def _beginnings(self, token_ids: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-        """A hash of each beginning of whole blocks, and its length."""
+        """A hash of each prefix of whole blocks, and its length."""
         so_far = 0
         for start, end in pairwise(range(0, len(token_ids) + 1, self._block)):
             so_far = hash((so_far, token_ids[start:end]))

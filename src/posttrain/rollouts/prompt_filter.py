@@ -18,7 +18,7 @@ def fitting(
     title: str = "",
     chat_template: str = "",
 ) -> list[Task]:
-    """The tasks whose prompts have at most `max_prompt_tokens` tokens and leave room for a new one in the context.
+    """The tasks whose prompts have at most `max_prompt_tokens` tokens and fit the context with one new token.
 
     Args:
         tasks: what to ask.

@@ -1,7 +1,7 @@
 """Persistent cache of chat-model replies.
 
-A line has the digest of what was asked, the reply, and a checksum of both. The text that was asked is not kept. A line
-that is torn or damaged is passed over: that question is asked again.
+A line has the digest of the request, the reply, and a checksum of both. The text of the request is not stored. A
+truncated or corrupt line is ignored: its request is sent again.
 """
 
 import hashlib

@@ -63,7 +63,7 @@ class Sampler:
 
         Raises:
             RewardError: in the first draw of a run no optimised reward applies to any group.
-            EpisodeError: so many episodes failed that no group is left.
+            EpisodeError: no group is left after failed episodes.
         """
         failed: Counter[str] = Counter()
 

@@ -19,8 +19,8 @@ _GAMMA, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
     """One number in [0, 1) per (seed, position): SplitMix64 (Steele et al. 2014) of the two, top 53 bits.
 
-    It has no state, so a draw depends on the request's seed and how many tokens it has, and on nothing else: not on the
-    batch around it, nor on what was drawn before.
+    It is stateless: a draw depends only on the request's seed and its number of tokens, not on the batch or on earlier
+    draws.
     """
     x = np.asarray(seeds, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -43,7 +43,7 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, *, temperature: float, top_k: int
     """Sample each row of softmax(logits / temperature) by inverting its distribution function at `uniform_B`.
 
     Temperature 0 takes the most likely token, whose logprob is that of temperature 1. `top_k` and `top_p` (nucleus)
-    cut the distribution, whose rest is scaled to 1; the logprob is that of the cut one.
+    truncate the distribution, which is renormalised; the logprob is that of the truncated distribution.
 
     Raises:
         TrainingError: a logit is nan or infinite.

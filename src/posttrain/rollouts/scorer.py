@@ -22,7 +22,7 @@ _PLAIN = (Message("user", "1"), Message("assistant", "2"))
 
 @dataclass(frozen=True)
 class Scorer:
-    """A reward model, its words, and how much it computes at once. A `ScoreFn`."""
+    """A reward model with its chat format and micro-batch size. A `ScoreFn`."""
 
     model: Scores
     chat: ChatFormat
@@ -53,7 +53,7 @@ class Scorer:
 
     @property
     def most(self) -> int:
-        """The most tokens of a conversation."""
+        """Maximum tokens of a conversation."""
         return min(self.model.body.context, self.microbatch_tokens)
 
     def _reply(self, prompt: Sequence[int], messages: Sequence[Message]) -> Sequence[int]:
@@ -84,10 +84,10 @@ class Scorer:
 
 
 def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 4096) -> Scorer:
-    """A trained reward model, ready to score.
+    """Load a trained reward model.
 
     Raises:
-        ModelError: there is no such model, or it is none that scores.
+        ModelError: there is no such model, or it is not a reward model.
     """
     device = default_device()
     model = load_scores(name, dtype=dtype_of(precision, device), device=device)
@@ -97,7 +97,7 @@ def load_scorer(name: str, *, precision: str = "auto", microbatch_tokens: int = 
 
 
 def _tail(tokenizer: ChatTokenizer, chat: ChatFormat) -> tuple[int, ...]:
-    """What the template writes behind the last stop token; nothing where it writes none."""
+    """The tokens that the template adds after the last stop token; empty if there are none."""
     said = written(_PLAIN)
     ids = tokenizer.encode(tokenizer.apply_chat_template(said, tokenize=False), add_special_tokens=False)
     stops = [place for place, token in enumerate(ids) if token in chat.stop_ids]

@@ -9,7 +9,7 @@ from posttrain.types import Completion, Request, StopReason
 
 @dataclass
 class ScriptedEngine(BatchEngine):
-    """Answers each request with the token ids that `script` gives it, at one logprob for all. Keeps what it was asked.
+    """Answers each request with token ids of `script`, with a constant logprob, and records the requests.
 
     A script longer than `max_new_tokens` is cut there, as a model would be.
     """

@@ -1,4 +1,4 @@
-"""From spans of text to rewards of tokens: where process rewards are paid."""
+"""Process rewards: spans of text to per-token rewards."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from posttrain.types import Span, Trajectory
 
 
 def step_rewards(trajectory: Trajectory, spans: Sequence[Span], chat: ChatFormat) -> dict[int, float]:
-    """What spans pay at which of the sampled tokens of a trajectory, counted over all its turns from 0.
+    """Rewards of spans by index of the sampled token, counted over all turns of a trajectory from 0.
 
-    A span is paid at the last token that it overlaps; several that end at one token are added up. One that ends in text
-    which was given, and not sampled, is paid at no token.
+    A span's reward is at the last token that it overlaps; those of one token are summed. A span that ends in
+    given, not sampled, text has no token.
     """
     firsts = [0, *accumulate(len(turn.token_ids) for turn in trajectory.turns)]
     ends = {number: _ends(trajectory, number, chat) for number in sorted({span.turn for span in spans})}

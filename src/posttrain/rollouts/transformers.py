@@ -1,8 +1,8 @@
 """The embedded engine: samples in-process from the policy's own weights.
 
-A prompt is computed once for all its completions, and in a conversation once for all turns: what is done leaves its
-keys and values, and a prompt that begins like it computes the rest alone. A sequence that has finished leaves the batch
-at once and another takes its place. How many are decoded together is bounded by the memory of their keys and values.
+Shared prefill: a prompt is computed once for all its completions. Prefix caching: finished sequences leave their KV
+cache, and a prompt with a cached prefix computes only the rest. Continuous batching: a finished sequence frees its slot
+for another at once; the number of slots is bounded by the memory of the KV cache.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ Settings = tuple[float, int, float]
 
 @dataclass
 class _Prompt:
-    """A prompt that has been computed: its keys and values inside a prefilled row, and its last hidden state."""
+    """A prefilled prompt: its keys and values inside a packed row, and its last hidden state."""
 
     prefill: Prefill | Continued
     start: int
@@ -41,7 +41,7 @@ class _Prompt:
 
 @dataclass
 class _Running:
-    """One sequence that is being decoded; its place in the engine's list is its slot in the cache."""
+    """A sequence being decoded; its index in the engine's list is its slot in the KV cache."""
 
     number: int
     request: Request
@@ -71,7 +71,7 @@ class TransformersEngine:
 
     @contextlib.contextmanager
     def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator["_Decoding"]:
-        """Sample with the weights as they are now. They may be packed meanwhile, and must not change."""
+        """Open a decoding with the current weights. They may be packed, and must not change while it is open."""
         with contextlib.ExitStack() as stack:
             prefixes = PrefixCache(self._cache_bytes) if turns and fast_paths.on("prefix cache") else None
             decoding = _Decoding(
@@ -179,7 +179,7 @@ class _Decoding:
         self._cache = KeyValueCache(self._model.network.config, self._slots, self._model.dtype, self._model.device)
 
     def _widen(self) -> None:
-        """Make room for what came while others run, as far as memory goes."""
+        """Add slots for requests that arrived during decoding, as far as memory allows."""
         wanted = self._places(len(self._waiting) + len(self._running))
         if wanted > self._slots:
             self._cache.widen(wanted)
@@ -195,7 +195,7 @@ class _Decoding:
         return min(len(request.token_ids) + request.sampling.max_new_tokens, self._model.context)
 
     def _admit(self, places: int) -> int:
-        """Start as many waiting sequences as there are places, and draw their first tokens."""
+        """Prefill waiting sequences into free slots, and draw their first tokens."""
         new = [self._waiting.popleft() for _ in range(min(places, len(self._waiting)))]
         for sequence in new:
             if sequence.request.token_ids not in self._prompts:
@@ -219,9 +219,9 @@ class _Decoding:
             self._prompts.pop(prompt_ids, None)
 
     def _prompts_ahead(self, new: Sequence[_Running]) -> dict[tuple[int, ...], Stored | None]:
-        """The next prompts to compute, and what is known of their beginnings.
+        """The next prompts to prefill, and their cached prefixes.
 
-        At least one, and as many of the waiting ones as fill a forward pass with what is not known of them.
+        At least one, and as many waiting ones as fill a forward pass with their uncached tokens.
         """
         ahead = dict.fromkeys(s.request.token_ids for s in chain(new, self._waiting))
         found: dict[tuple[int, ...], Stored | None] = {}
@@ -237,7 +237,7 @@ class _Decoding:
         return found
 
     def _prefill(self, prompts: Mapping[tuple[int, ...], Stored | None]) -> None:
-        """Compute prompts: those that begin like something kept from there on, the others whole."""
+        """Prefill prompts: after their cached prefixes, the others whole."""
         fresh = [prompt for prompt, known in prompts.items() if known is None]
         if fresh:
             self._compute(fresh, Prefill([len(p) for p in fresh], self._model.device), [0] * len(fresh))
@@ -268,7 +268,7 @@ class _Decoding:
         return count
 
     def _extend(self, sequences: Sequence[_Running], hidden: Tensor) -> None:
-        """Draw one token for each sequence from its hidden state [B, D], and let go of those that are done."""
+        """Draw one token for each sequence from its hidden state [B, D], and release finished ones."""
         logits = self._model.logits(hidden)
         by_settings: dict[Settings, list[int]] = {}
         for place, sequence in enumerate(sequences):

@@ -12,14 +12,14 @@ from posttrain.types import Message, Request, Role, Sampling
 TRIES = 4  # draws of a reply that says something, and something else than the first
 
 Asked = tuple[int, Sequence[Mapping[str, str]]]
-"""A number, and a conversation."""
-Reply = tuple[str, str, str]
-"""A text, the name of who said it, and why it stopped there."""
+"""A seed, and a conversation."""
+Candidate = tuple[str, str, str]
+"""A text, the name of its policy, and its stop reason."""
 
 
 @dataclass(frozen=True)
 class Talker:
-    """A policy, by the name that is kept beside what it said."""
+    """A policy, with the name that is recorded with its replies."""
 
     name: str
     policy: Policy
@@ -27,18 +27,18 @@ class Talker:
 
 @dataclass(frozen=True)
 class TwoReplies:
-    """One talker gives both replies, or each of two gives one."""
+    """One policy gives both replies, or each of two gives one."""
 
     talkers: Sequence[Talker]
     sampling: Sampling
 
-    def __call__(self, asked: Sequence[Asked]) -> list[list[Reply] | str]:
-        """The replies to conversations, each with its talker's name and why it stopped; or why there are none.
+    def __call__(self, asked: Sequence[Asked]) -> list[list[Candidate] | str]:
+        """The replies to conversations, each with its policy's name and stop reason; or why there are none.
 
-        A conversation comes with a number. It decides what is drawn, whatever else is asked at the same time. A reply
-        that says nothing, or the same as the first one, is drawn again, a few times.
+        Draws depend on a conversation's seed only, not on the batch. An empty reply, or one equal to the first, is
+        resampled a few times.
         """
-        found: list[list[Reply] | str] = [[] for _ in asked]
+        found: list[list[Candidate] | str] = [[] for _ in asked]
         for draw, talker in enumerate((self.talkers[0], self.talkers[-1])):
             for turn in range(TRIES):
                 self._draw(talker, asked, found, (draw, turn))
@@ -48,7 +48,7 @@ class TwoReplies:
         return found
 
     def _draw(
-        self, talker: Talker, asked: Sequence[Asked], found: list[list[Reply] | str], which: tuple[int, int]
+        self, talker: Talker, asked: Sequence[Asked], found: list[list[Candidate] | str], which: tuple[int, int]
     ) -> None:
         """The first or second reply to each conversation; in a later try where it has to be another one."""
         draw, turn = which
@@ -70,13 +70,13 @@ class TwoReplies:
         completions = talker.policy.engine.generate(list(requests.values())) if requests else []
         for place, done in zip(requests, completions, strict=True):
             text = talker.policy.chat.decode(done.token_ids).replace("\0", "\N{REPLACEMENT CHARACTER}")
-            replies = cast(list[Reply], found[place])
+            replies = cast(list[Candidate], found[place])
             if replies[draw:] and not text.strip():
                 continue  # what was drawn before may say something
             replies[draw:] = [(text, talker.name, str(done.stop_reason))]
 
 
-def _stands(replies: Sequence[Reply]) -> bool:
-    """Whether the last reply says something, and not what the one before it says."""
+def _stands(replies: Sequence[Candidate]) -> bool:
+    """Whether the last reply is not empty, and differs from the one before it."""
     *before, (said, _, _) = replies
     return bool(said.strip()) and all(said != text for text, _, _ in before)

@@ -1,8 +1,8 @@
 """vLLM as in-process engine.
 
-VLLM keeps a copy of the weights in its own layout. It is written anew, from memory to memory, whenever the policy's
-weights have changed since: nothing is ever sampled from old ones. Needs vLLM (README says how it is installed). Its
-rounding differs from the trainer's; by how much is measured at every step (`logprob_gap`).
+VLLM keeps a copy of the weights in its own layout. It is updated in memory whenever the policy's weights have changed:
+stale weights are never sampled from. Needs vLLM (installation: README). Its rounding differs from the trainer's; the
+difference is measured at every step (`logprob_gap`).
 """
 
 import importlib
@@ -21,10 +21,10 @@ SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"
 
 
 class VLLMEngine(BatchEngine):
-    """Samples by vLLM, from the weights that `model` has at that moment. Conforms to `types.Engine`.
+    """Samples with vLLM, from the current weights of `model`. Conforms to `types.Engine`.
 
-    `context` is the longest sequence it makes room for; the model's own context unless given. `compiled` has vLLM
-    compile the model, which takes a minute or two and pays in long runs.
+    `context` is the maximum sequence length; by default the model's own context. `compiled` has vLLM
+    compile the model, which takes a minute or two and pays off in long runs.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ def weight_versions(model: LanguageModel) -> tuple[int, ...]:
 
 
 def refresh_tied_head(network: Any) -> None:
-    """A head that is the input embedding is packed once on a CPU (vLLM 0.32), and would keep the first weights."""
+    """A head tied to the input embedding is packed once on a CPU (vLLM 0.32), and would keep the first weights."""
     head = getattr(network, "lm_head", None)
     if head is not None and network.config.tie_word_embeddings:
         head.quant_method.process_weights_after_loading(head)

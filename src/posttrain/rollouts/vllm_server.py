@@ -4,9 +4,9 @@
         --worker-extension-cls posttrain.rollouts.vllm_worker.WeightReceiver
     posttrain rl --engine http://localhost:8000 ...
 
-The server's environment needs posttrain as well. Its development mode lets whoever reaches the port change the weights:
-keep it inside a network that one trusts. Whenever the policy's weights have changed they are sent, from memory to
-memory, under a new version; an answer that was sampled from another version is an error.
+The server's environment needs posttrain as well. In its development mode anyone who can reach the port can change the
+weights: keep it inside a trusted network. Whenever the policy's weights have changed they are sent, from memory to
+memory, with a new version; a reply sampled from another version is an error.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Weight transfer between processes, local or over the network.
 
-The trainer offers them on a port; whoever has the key is sent all of them, one at a time, each as a safetensors
-document behind its length. Nothing that arrives is ever executed. The connection is not encrypted: it is for a network
-that one trusts.
+The trainer offers them on a port; a client with the key receives all of them, one at a time, each as a safetensors
+document after its length. Received data are never executed. The connection is not encrypted: use it in a trusted
+network.
 """
 
 import hmac
@@ -58,7 +58,7 @@ def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
     """The weights that are offered there.
 
     Raises:
-        EngineError: nobody offers them, the key is wrong, or the connection broke before the last one.
+        EngineError: no trainer offers them, the key is wrong, or the connection broke before the last one.
     """
     try:
         with socket.create_connection((host, port), timeout=PATIENCE) as connection:

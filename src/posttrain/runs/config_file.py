@@ -73,12 +73,12 @@ def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as TOML would bring it back: no None, tuples as lists, paths as strings."""
+    """A configuration after a TOML round trip: no None, tuples as lists, paths as strings."""
     return {str(key): _plain(value, str(key)) for key, value in config.items() if value is not None}
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any], ignore: Collection[str] = ()) -> list[str]:
-    """What differs, one phrase a key, tables by dotted keys; `ignore` names keys, dotted too, that may differ.
+    """Differences, one phrase per key, tables by dotted keys; `ignore` names keys, dotted too, that may differ.
 
     Example:
         >>> differences({"steps": 40, "lora": {"rank": 8}}, {"steps": 40, "lora": {"rank": 16}, "seed": 1})
@@ -90,7 +90,7 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any], ignore: Collecti
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, by dotted keys."""
+    """Flatten nested tables to dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:

@@ -25,7 +25,7 @@ PACKAGES = (
     "vllm",
     "ray",
 )
-"""Those whose version can change a result."""
+"""Packages whose version can change a result."""
 
 _GIB = 2**30
 
@@ -81,7 +81,7 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
 
 
 def machine_line(environment: Mapping[str, Any]) -> str:
-    """What a run computes on, in one line: processor or GPU, what it has for matrix products, threads, number format.
+    """The compute environment in one line: processor or GPU, instruction sets, threads, number format.
 
     Example:
         >>> machine_line({"cpu": "EPYC", "cpu_features": ["avx2"], "threads": 2, "precision": "torch.float32"})
@@ -100,7 +100,7 @@ def machine_line(environment: Mapping[str, Any]) -> str:
 
 
 def _cores() -> int | None:
-    """How many cores this process may use, which can be fewer than there are."""
+    """Number of cores that this process may use, which can be fewer than exist."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count()
 

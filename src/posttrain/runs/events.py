@@ -44,7 +44,7 @@ class EventFile:
         self._add(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def close(self) -> None:
-        """Let go of the file; all of it is written."""
+        """Close the file; all of it is written."""
         self._file.close()
 
     def _add(self, event: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from posttrain.errors import DataError, UserError
 
-Row = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 def append(file: BinaryIO, row: Mapping[str, Any]) -> None:
@@ -27,7 +27,7 @@ def append(file: BinaryIO, row: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Name the file in an error of the system's, such as a full disk: what fails while it is written names none."""
+    """Add the file's name to an `OSError`, such as a full disk, which has none while writing."""
     try:
         yield
     except OSError as error:
@@ -37,7 +37,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write a file of rows; it is there when all of it is, or not at all. Returns how many.
+    """Write a file of rows atomically. Returns their number.
 
     Raises:
         UserError: it cannot be written. What `rows` raises is passed on, and nothing is written.
@@ -74,7 +74,7 @@ def new_file(output: str, *, option: str = "output") -> Path:
     return path
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[JsonObject]:
     """All whole rows; none where there is no file. A torn last line is left out.
 
     Raises:
@@ -106,7 +106,7 @@ def truncate(path: Path, step: int) -> int | None:
     return last
 
 
-def _scan(path: Path) -> list[tuple[Row, int]]:
+def _scan(path: Path) -> list[tuple[JsonObject, int]]:
     """Each whole row, and the byte after it. Lines end with a newline alone: text may hold other line separators."""
     if not path.exists():
         return []

@@ -11,14 +11,14 @@ from posttrain.runs import jsonl
 _ABOUT, _PART = "about", "part"
 
 
-class Parts:
+class Chunks:
     """The finished parts of `best.jsonl`, which lie in `best.jsonl.part` until all of it is written.
 
     Each part must be the same whenever it is done, whatever was done before it in the same process.
     """
 
     def __init__(self, output: Path, about: Mapping[str, Any]) -> None:
-        """Read what is finished.
+        """Read finished chunks.
 
         Args:
             output: the file that is to be made of the parts.
@@ -52,6 +52,6 @@ class Parts:
         jsonl.append(self._file, {"step": len(self.done), _PART: part})
 
     def remove(self) -> None:
-        """The file that they were for is there."""
+        """Remove the parts: the output file is complete."""
         self._file.close()
         self.path.unlink()

@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that a run directory says.
+    """The contents of a run directory.
 
     Attributes:
         metrics: one row a step, in order, each with its `step`.
@@ -84,7 +84,7 @@ def read_run(path: Path) -> Run:
 
 
 def read_environment(path: Path) -> dict[str, Any]:
-    """What a run ran on; empty where its file is missing."""
+    """The run's environment; empty if its file is missing."""
     try:
         environment = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
     except FileNotFoundError:

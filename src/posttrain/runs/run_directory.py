@@ -1,4 +1,4 @@
-"""The directory that a training or evaluating command writes.
+"""Run directories, written by training and evaluation commands.
 
     runs/rl-2026-01-31-1/
       config.toml           the whole configuration: `posttrain rl --config runs/rl-2026-01-31-1/config.toml` repeats it
@@ -139,11 +139,11 @@ class RunDirectory:
 
     @property
     def report(self) -> Path:
-        """Where the report goes."""
+        """Path of the report."""
         return self.path / REPORT
 
     def rewind(self, step: int) -> None:
-        """Drop what was logged after `step`, the step of the checkpoint that training goes on from.
+        """Drop what was logged after `step`, the step of the checkpoint that training resumes from.
 
         Rows of `step` itself stay. Without a checkpoint, -1 drops everything.
         """
@@ -177,7 +177,7 @@ class RunDirectory:
                 jsonl.append(file, {"step": step} | asdict(sample))
 
     def read(self) -> Run:
-        """Everything written so far."""
+        """The run as written so far."""
         return read_run(self.path)
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class RunDirectory:
 
 
 def refuse_used(path: Path) -> None:
-    """Refuse a path that no new run can have; raises `UserError`, which says what is there."""
+    """Refuse an existing path for a new run; raises `UserError`, which names its contents."""
     if path.is_dir():
         if any(path.iterdir()):
             hint = f", or type --resume {path} to go on with the run in it" if (path / CONFIG).exists() else ""
@@ -263,7 +263,7 @@ def _write_environment(path: Path, about: Mapping[str, Any]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it sees the old or the new one, whole."""
+    """Write a file atomically."""
     new = path.with_name(f".{path.name}.new")
     new.write_text(text, encoding="utf-8")
     os.replace(new, path)

@@ -24,20 +24,20 @@ EVENTS = ("on_run_start", "on_step", "on_evaluation", "on_checkpoint", "on_run_e
 
 
 class Callback:
-    """Does nothing at any event; a subclass overrides those that it needs, and a class of one's own may have only some.
+    """No-op callback; subclasses override events, and any class that has some of them will do.
 
-    What a callback raises ends the run with a checkpoint of the last finished step. `session.stop(why)` ends it as a
-    finished one after the step that goes on.
+    An exception in a callback ends the run with a checkpoint of the last finished step. `session.stop(why)` ends the
+    run as finished after the current step.
     """
 
     def on_run_start(self, session: "Session") -> None:
-        """Before the first evaluation and step, also of a run that goes on (`session.step` were done)."""
+        """Before the first evaluation and step, also of a resumed run (`session.step` steps are done)."""
 
     def on_step(self, session: "Session", step: int, metrics: Mapping[str, float]) -> None:
         """After the row of a step was written, with what an evaluation added to it."""
 
     def on_evaluation(self, session: "Session", step: int, metrics: Mapping[str, float]) -> None:
-        """After an evaluation; `metrics` is what it found. Step 0: before training."""
+        """After an evaluation; `metrics` are its results. Step 0: before training."""
 
     def on_checkpoint(self, session: "Session", step: int, folder: Path) -> None:
         """After a checkpoint was written."""

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-Row = Mapping[str, Any]
-Score = Callable[[Row], float | None]
+MetricsRow = Mapping[str, Any]
+Score = Callable[[MetricsRow], float | None]
 
 
-def best_is_past(rows: Iterable[Row], patience: int, score: Score) -> bool:
+def best_is_past(rows: Iterable[MetricsRow], patience: int, score: Score) -> bool:
     """Whether none of the last `patience` evaluations scored higher than the best before; never for a patience of 0.
 
     Example:
@@ -19,10 +19,10 @@ def best_is_past(rows: Iterable[Row], patience: int, score: Score) -> bool:
     return patience > 0 and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
 
 
-def patience(evaluations: int, score: Score) -> Callable[[Sequence[Row]], str]:
+def patience(evaluations: int, score: Score) -> Callable[[Sequence[MetricsRow]], str]:
     """Ends a run once that many evaluations in a row were no better than the best before them; 0: never."""
 
-    def finished(rows: Sequence[Row]) -> str:
+    def finished(rows: Sequence[MetricsRow]) -> str:
         return f"no improvement for {evaluations} evaluations" if best_is_past(rows, evaluations, score) else ""
 
     return finished

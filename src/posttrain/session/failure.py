@@ -1,4 +1,4 @@
-"""What a failed step leaves: its batch, and where to resume from."""
+"""Failed updates: the batch is saved, and the error says where to resume from."""
 
 import contextlib
 import json

@@ -68,7 +68,7 @@ def _chat_model_digest(word: str, folder: str) -> str:
 
 
 class InputsChanged(UserError):
-    """Files that a run reads are others than when it began; `names` are the options that name them, as typed."""
+    """Input files have changed since the run began; `names` are the options that name them, as typed."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Say so of each."""
@@ -140,7 +140,7 @@ def relocated(options: Mapping[str, Any], run: Path, starts: Sequence[Mapping[st
     """The options of a run, with each path that is not there from here replaced by where it is.
 
     Looked for in the folders in which the run began and went on and, code and prompts, among the copies in the run.
-    What is found nowhere stays: whoever reads it says so.
+    Paths that are not found are kept: their reader reports them.
 
     Args:
         options: by name, as they were typed.
@@ -209,7 +209,7 @@ def _imports(path: Path, root: Path) -> Iterator[Path]:
         return
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # whoever imports it says so
+    except (SyntaxError, ValueError):  # the import reports it
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -256,7 +256,7 @@ def _replaced(name: str, text: str, by: Callable[[Path], str]) -> str:
 def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # an open quote, which whoever reads the option refuses
+    except ValueError:  # an open quote, which the option's parser refuses
         return [text]
 
 

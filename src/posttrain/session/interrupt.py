@@ -19,7 +19,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass
 class StopRequest:
-    """Whether somebody has asked the loop to stop.
+    """Whether the loop was asked to stop.
 
     Attributes:
         requested: ask it between steps; save and leave where it is true.
@@ -88,7 +88,7 @@ def stop_requests() -> Iterator[StopRequest]:
             stop.request(signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # a job started in the background or with nohup ignores some signals, and goes on doing so
+    # a job started in the background or with nohup ignores some signals, and still does
     before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
     try:
         for number in before:

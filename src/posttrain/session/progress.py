@@ -29,7 +29,7 @@ class Phase:
 
 
 def announce(line: str, *, quiet: bool = False) -> None:
-    """Print a line before the work begins, such as what it computes on; nothing where it is to be quiet."""
+    """Print a line before the work begins, such as the hardware; nothing if quiet."""
     if not quiet:
         _console(sys.stderr).print(Text(line))
 
@@ -63,10 +63,10 @@ class Progress:
         """Describe the work.
 
         Args:
-            title: what goes on, such as `rl`.
+            title: name of the work, such as `rl`.
             total: how many steps there are, those done before included.
             start: how many were done before, in a run that was resumed.
-            quiet: print nothing but what `say` is told.
+            quiet: print only messages of `say`.
             every_seconds: where there is no terminal, how long to wait between lines.
             file: where to print, instead of standard error.
             clock: seconds, ever growing.
@@ -116,7 +116,7 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Phase]:
-        """Show what goes on within a step, such as `rollout`; `tokens` counts from 0 within it, also for the caller."""
+        """Show a phase of a step, such as `rollout`; `tokens` counts from 0 within it, also for the caller."""
         self._phase = Phase(name, self._clock())
         try:
             yield self._phase
@@ -136,7 +136,7 @@ class Progress:
         console.print(Text(message))
 
     def status(self) -> str:
-        """One line: how far, how long, how much longer, and the newest numbers."""
+        """One line: progress, elapsed and remaining time, and the newest metrics."""
         return f"{self._title} {self._position()}"
 
     def _position(self) -> str:
@@ -175,7 +175,7 @@ class Progress:
 
 
 class _Status(ProgressColumn):
-    """The text beside the bar."""
+    """The text next to the bar."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         super().__init__()

@@ -17,16 +17,16 @@ class RunResult:
 
 @dataclass(frozen=True)
 class FeedbackResult(RunResult):
-    """A run on what people said."""
+    """A run on human feedback."""
 
     pairs: int  # or what else the data has: judged rows, rated responses
     dropped: int  # those that were too long
-    before: dict[str, float] | None  # loss, accuracy and so on of what is held out, where there is any
+    before: dict[str, float] | None  # held-out metrics, if there are any
     after: dict[str, float] | None
 
 
 def heldout_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float] | None, dict[str, float] | None]:
-    """What a run logged of what is held out, before the first step and last; None where it did not."""
+    """The first and last held-out value that a run logged; None if it has none."""
     prefix = "evaluation/"
     found = [
         {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)} for row in rows

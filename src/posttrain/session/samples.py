@@ -29,7 +29,7 @@ def samples_of(groups: Sequence[Group], *, per_group: int | None = None, model: 
 
 
 def _said(group: Group, row: int) -> str:
-    """The completion; of several turns, all that was said after the prompt."""
+    """The completion; for several turns, all text after the prompt."""
     said = group.conversation(row)[len(group.task.prompt) :]
     if len(said) <= 1:
         return group.trajectories[row].text

@@ -9,10 +9,10 @@
             session.evaluate(examine)                 # when due
     return Result(session.directory.path, session.step, session.interrupted, ...)
 
-What a failure costs: before the first update of a step nothing, for the state after the last finished step is saved
-from memory; after it, the last checkpoint stands. An evaluation that fails or is interrupted costs no update: its step
-is saved as it is, and a resumed run evaluates first. A signal ends sampling, scoring and evaluations at once, and an
-update that has begun is finished.
+Failures: before the first update of a step nothing is lost, since the state after the last finished step is saved
+from memory; after it, the last checkpoint remains. A failed or interrupted evaluation loses no update: its step
+is saved, and a resumed run evaluates first. A signal ends sampling, scoring and evaluations at once; an update that has
+begun is finished.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from posttrain.training import checkpoint
 from posttrain.training.schedule import LearningRate
 from posttrain.types import Group
 
-Row = Mapping[str, Any]
+MetricsRow = Mapping[str, Any]
 
 
 class RunOptions(TypedDict):
@@ -57,28 +57,28 @@ class RunOptions(TypedDict):
 
 
 class Trained(Protocol):
-    """What is trained, as it is kept in a checkpoint."""
+    """Training state that checkpoints save."""
 
     def save(self, folder: Path) -> None:
         """Fill a checkpoint's folder."""
         ...
 
     def restore(self, folder: Path) -> None:
-        """Put everything back as it was when `folder` was filled."""
+        """Restore the state saved in `folder`."""
         ...
 
 
-def _no_score(row: Row) -> float | None:
+def _no_score(row: MetricsRow) -> float | None:
     return None
 
 
-def _not_finished(rows: Sequence[Row]) -> str:
+def _not_finished(rows: Sequence[MetricsRow]) -> str:
     return ""
 
 
 @dataclass(frozen=True)
 class Evaluations:
-    """When a run evaluates, and what an evaluation decides.
+    """Evaluation schedule, checkpoint selection and early stopping.
 
     Attributes:
         every: steps between evaluations; 0: none between the first and the last.
@@ -91,8 +91,8 @@ class Evaluations:
     every: int = 0
     first: bool = False
     last: bool = False
-    score: Callable[[Row], float | None] = _no_score
-    finished: Callable[[Sequence[Row]], str] = _not_finished
+    score: Callable[[MetricsRow], float | None] = _no_score
+    finished: Callable[[Sequence[MetricsRow]], str] = _not_finished
 
 
 def _nothing() -> None:
@@ -101,7 +101,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Training:
-    """What a run does, beside the loop.
+    """A training run, apart from its loop.
 
     Attributes:
         steps: that the run shall have in all.
@@ -152,7 +152,7 @@ class Session:
         found: checkpoint.Checkpoint | None,
         callbacks: Sequence[object],
     ) -> None:
-        """See `open_session`; `found` is the checkpoint that the run goes on from."""
+        """See `open_session`; `found` is the checkpoint that the run resumes from."""
         self.directory, self.progress, self.total = directory, progress, training.steps
         self.step = found.step if found else 0
         self.state: dict[str, Any] = dict(found.state) if found else {}
@@ -171,7 +171,7 @@ class Session:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the step that goes on."""
+        """The learning rate of the current step."""
         return self._rate(self.step)
 
     @property
@@ -199,7 +199,7 @@ class Session:
         return self.directory.read().metrics
 
     def stop(self, why: str) -> None:
-        """End the run, as a finished one, after the step that goes on."""
+        """End the run, as a finished one, after the current step."""
         self.finished = why or "a callback said so"
 
     def steps(self) -> Iterator[int]:
@@ -383,7 +383,7 @@ def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.
 
 
 def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run writes of what it reads: digests, the folder that paths are relative to, and models by full path."""
+    """Record of a run's inputs: digests, the working directory of relative paths, and models by full path."""
     began = str(environment.get("model", ""))
     models = {"model": [began], **judges_by_option(settings, environment.get("judges", {}))}
     where = {"model": os.path.abspath(began)} if os.path.isdir(began) else {}
@@ -398,7 +398,7 @@ def _resumed(
     environment: Mapping[str, Any],
     accept_changes: Sequence[str],
 ) -> RunDirectory:
-    """The directory of a run that goes on; options that name files are compared by what is in these."""
+    """The directory of a resumed run; options that name files are compared by file contents."""
     starts = read_run(run).environment
     before: Mapping[str, str] = [starts, *starts.get("resumed", [])][-1].get("inputs", {})
     now: Mapping[str, str] = environment["inputs"]

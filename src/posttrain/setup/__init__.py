@@ -1,1 +1,1 @@
-"""From options to parts: option forms that recipes share, their checks, and what they name, loaded."""
+"""Shared option forms of recipes, their checks, and loading of what they name."""

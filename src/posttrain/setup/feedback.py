@@ -22,7 +22,7 @@ from posttrain.data import (
     pair_of,
     parse_columns,
 )
-from posttrain.data.packing import Example, Graded, Judged, Pair, Ranked, size_of
+from posttrain.data.packing import Example, Graded, Labelled, Pair, Ranked, size_of
 from posttrain.data.preferences import Loaded, ranked_of, shortened, together
 from posttrain.errors import UserError
 from posttrain.setup.pair_options import PairOptions
@@ -71,7 +71,7 @@ RANKINGS: Feedback[tuple[Preference, ...], Ranked] = Feedback(
     shortened,
 )
 
-JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Judged, ...]] = Feedback(
+JUDGEMENTS: Feedback[tuple[Judgement, ...], tuple[Labelled, ...]] = Feedback(
     "judged rows",
     load_judgements,
     lambda judgements: judgements[0].prompt,

@@ -21,7 +21,7 @@ def feedback_training(
     notes: tuple[str, ...],
     prepare: Callable[[], None] = lambda: None,
 ) -> Training:
-    """For `open_session`; the best checkpoint and an early end go by the accuracy on held-out pairs."""
+    """For `open_session`; checkpoint selection and early stopping use the accuracy on held-out pairs."""
 
     def score(row: Mapping[str, float]) -> float | None:
         return row.get("evaluation/accuracy")

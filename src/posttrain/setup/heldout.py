@@ -30,7 +30,7 @@ class HeldOut(NamedTuple):
 
 
 class HeldOutReward(NamedTuple):
-    """Held-out reward where no reward says that a task is solved; beside it gold and KL where they were read."""
+    """Held-out reward if no reward indicates correctness; also gold and KL if measured."""
 
     reward: float
     reward_se: float | None  # standard error, over tasks; None of a single one
@@ -44,10 +44,10 @@ Measure = Callable[[Sequence[Group]], Mapping[str, float]]
 def examined(
     setup: Setup, options: OnlineOptions, on_tokens: OnTokens | None = None
 ) -> tuple[list[Group], dict[str, float]]:
-    """Answers of the policy as it is now to the held-out tasks, always by the same draws, and what is logged of them.
+    """Sample the current policy on held-out tasks, always with the same seeds; returns the groups and their metrics.
 
     Raises:
-        EpisodeError: so many episodes failed that none is left, or more than may.
+        EpisodeError: all episodes failed, or more than allowed.
     """
     failed: Counter[str] = Counter()
 
@@ -55,7 +55,7 @@ def examined(
         failed[lost.cause] += 1
 
     groups = sample_groups(
-        setup.judge,
+        setup.heldout_environment,
         setup.heldout,
         replace(setup.players, sampling=Sampling(options.max_new_tokens), on_tokens=on_tokens, on_lost=on_lost),
         completions_per_prompt=options.eval_samples,
@@ -67,13 +67,13 @@ def examined(
 
 
 def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
-    """What is logged of them: accuracy where a reward says what is solved; rewards and gold, with standard errors.
+    """Held-out metrics: accuracy if a reward indicates correctness; rewards and gold, with standard errors.
 
     The task is the unit of intervals and errors: samples of one task are not independent of each other. `lost` is the
     share of tasks with an answer to which no optimised reward applies, where there are any; they are left out.
     """
     found: dict[str, float] = {}
-    if outcome := setup.judge.outcome_of(groups):
+    if outcome := setup.heldout_environment.outcome_of(groups):
         solved = summarize(groups, outcome, greedy=False)
         low, high = solved.ci95
         found |= {"accuracy": solved.accuracy, "accuracy_low": low, "accuracy_high": high}
@@ -91,13 +91,13 @@ def heldout_metrics(setup: Setup, groups: Sequence[Group]) -> dict[str, float]:
 
 
 def weighed(scores: Mapping[str, Score], weights: Mapping[str, float]) -> float:
-    """The weighted sum of those of an answer's scores, by name, that apply; NaN where none does."""
+    """The weighted sum of the applicable scores of an answer, by name; NaN if none applies."""
     found = [weight * scores[name].total for name, weight in weights.items() if scores[name].applicable]
     return sum(found) if found else math.nan
 
 
 def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
-    """The mean over tasks, without those with an answer to which no reward applies."""
+    """The mean over tasks, excluding those with an answer to which no reward applies."""
     by_task = [fmean(each) for each in values if not any(map(math.isnan, each))]
     if not by_task:
         return {}
@@ -106,16 +106,16 @@ def _mean(name: str, values: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def chosen_by(setup: Setup) -> tuple[str, ...]:
-    """By what checkpoints are compared: by gold alone where it is read, by accuracy where every evaluation has one."""
+    """Metrics for checkpoint selection: gold only, if it is read; accuracy, if every evaluation has one."""
     if setup.gold:
         return (GOLD,)
-    return BY if setup.judge.reward.certain else tuple(name for name in BY if name != "accuracy")
+    return BY if setup.heldout_environment.reward.certain else tuple(name for name in BY if name != "accuracy")
 
 
 def goodness(metrics: Mapping[str, Any], kl_budget: float = 0.0, by: Sequence[str] = BY) -> float | None:
-    """How good the policy of a step is, for choosing the best checkpoint: the first measure of `by` that there is.
+    """Score of a step for checkpoint selection: the first available metric of `by`.
 
-    None where there is none of them, as where nothing was held out then, and where the policy was past the budget.
+    None if there is none, such as without held-out tasks, and if the policy exceeded the KL budget.
     """
     if past_budget(metrics, kl_budget):
         return None
@@ -123,18 +123,18 @@ def goodness(metrics: Mapping[str, Any], kl_budget: float = 0.0, by: Sequence[st
 
 
 def past_budget(metrics: Mapping[str, Any], kl_budget: float) -> bool:
-    """Whether the policy of a step was further from where it began than so many nats; never for a budget of 0."""
+    """Whether the held-out KL to the initial policy exceeds the budget, in nats; never for a budget of 0."""
     return 0 < kl_budget < metrics.get(PREFIX + KL, -math.inf)
 
 
 def past_best(metrics: Iterable[Mapping[str, Any]], patience: int, by: Sequence[str] = BY) -> bool:
-    """Whether the last `patience` evaluations were no better than the best before them; never for a patience of 0."""
+    """Early stopping: whether the last `patience` evaluations brought no improvement; never for a patience of 0."""
     found = [value for row in metrics if (value := goodness(row, by=by)) is not None]
     return patience > 0 and len(found) > patience and max(found[-patience:]) <= max(found[:-patience])
 
 
 def held_out(metrics: Iterable[Mapping[str, Any]]) -> tuple[HeldOut | HeldOutReward | None, ...]:
-    """The first and the last held-out result in a run's metrics, both of one kind; None where nothing was held out."""
+    """The first and the last held-out result in a run's metrics, both of one kind; None without held-out tasks."""
     rows = [row for row in metrics if PREFIX + "reward" in row or PREFIX + "accuracy_low" in row]
     solved = all(PREFIX + "accuracy_low" in row for row in rows)
     found = [_read(row, solved) for row in rows if solved or PREFIX + "reward" in row]

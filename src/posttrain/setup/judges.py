@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from posttrain.environments.env import Environment, Seat, trained_seats
-from posttrain.environments.judged import Judged, judged
+from posttrain.environments.judged import ParsedRewards, judged
 from posttrain.errors import UserError, unknown
 from posttrain.rollouts.batched import BatchedEngine
 from posttrain.rollouts.budget import Budget
@@ -69,13 +69,13 @@ class JudgeModels:
                 model.load()
 
     def refuse_policy(self, command: str) -> None:
-        """Raise `UserError` where the policy is a judge, for a command that scores no episodes of its own policy."""
+        """Raise `UserError` for NAME=policy, in commands that score no episodes of a policy of their own."""
         if self.policy in self.models.values():
             raise UserError(f"{command} has no policy to ask; a judge is NAME=MODEL or NAME=URL#MODEL there")
 
     @contextmanager
     def kept_in(self, folder: Path) -> Iterator[None]:
-        """Cache replies in this folder, unless the user has named a file; what is there counts towards the budget."""
+        """Cache replies in this folder, unless the user has named a file; cached replies count towards the budget."""
         with self._kept(folder / CACHE):
             yield
 
@@ -203,7 +203,7 @@ def players_of(
     return {name: partial(ChatSeat, model, sampling) for name, model in judging.seats.items()}
 
 
-def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold: str = "") -> Judged:
+def rewards_with(judging: JudgeModels, options: JudgeOptions, reward: str, gold: str = "") -> ParsedRewards:
     """Rewards and gold rewards as they are typed, and the judges; see `environments.judged`."""
     return judged(
         reward,

@@ -31,7 +31,7 @@ def lora_of(options: LoraOptions) -> Lora | None:
     """The adapter that a recipe's options ask for; None for `--lora-rank 0`. Nothing is loaded.
 
     Raises:
-        UserError: an option is out of range, or shapes an adapter where none is asked for; peft is not installed.
+        UserError: an option is out of range, or an adapter option is given without --lora-rank; peft is not installed.
     """
     rank, alpha, dropout = options.lora_rank, options.lora_alpha, options.lora_dropout
     given = {

@@ -18,7 +18,7 @@ class Trained(LoraOptions, Protocol):
 
 
 def trained_policy(options: Trained, where: str, **sampling: Any) -> Policy:
-    """The policy in the folder `where`, as the options say that it is trained; `sampling` as in `load_policy`."""
+    """Load the policy in the folder `where` for training by the options; `sampling` as in `load_policy`."""
     lora, seed = lora_of(options), options.seed
     return load_policy(
         where, precision=options.precision, chat_template=options.chat_template, lora=lora, seed=seed, **sampling

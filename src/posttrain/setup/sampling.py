@@ -26,8 +26,8 @@ from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.types import Sampling, Task
 
 
-class _Judge(Protocol):
-    """Rewards, as far as it goes here."""
+class _Rewards(Protocol):
+    """Rewards that check reference answers."""
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]: ...
 
@@ -42,10 +42,10 @@ class Setup:
     policy: Policy
     players: Players  # the policy in all seats
     notes: tuple[str, ...]  # messages to the user
-    judge: ScoredEnvironment  # the environment of held-out tasks: gold rewards are read there, too
+    heldout_environment: ScoredEnvironment  # with gold rewards
     gold: dict[str, float] = field(default_factory=dict[str, float])  # their names and weights, where there are some
-    # reward models and local judges as they are named, and their folders
-    judges: dict[str, str] = field(default_factory=dict[str, str])
+    # of reward models and local judges, by name as typed
+    model_folders: dict[str, str] = field(default_factory=dict[str, str])
     judging: JudgeModels = field(default_factory=JudgeModels)  # judge models
 
     @property
@@ -88,12 +88,12 @@ def set_up(
     others = players_of(judging, played or SingleTurn(), sampling)
     tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
     names = names_in(options.reward_model)
-    judges = {name: where(name) for name in (*names, options.gold_model) if name}
-    models = [_scorer(options, judges[name]) for name in names]
+    folders = {name: where(name) for name in (*names, options.gold_model) if name}
+    models = [_scorer(options, folders[name]) for name in names]
     judging.load()
     refuse_other_zeros(options.ensemble_aggregation, models)
-    gold_model = _scorer(options, judges[options.gold_model]) if options.gold_model else None
-    environment, judge, gold = overseen(
+    gold_model = _scorer(options, folders[options.gold_model]) if options.gold_model else None
+    environment, heldout_environment, gold = overseen(
         rewards,
         models,
         members=sum(scorer.model.members for scorer in models),
@@ -105,7 +105,7 @@ def set_up(
     )
     need_group(environment, options.completions_per_prompt, "--completions-per-prompt")
     if options.eval_every:
-        need_group(judge, options.eval_samples, "--eval-samples")
+        need_group(heldout_environment, options.eval_samples, "--eval-samples")
     policy = trained_policy(options, model, engine=options.engine, cache_gb=options.cache_gb)
     if options.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
@@ -124,8 +124,9 @@ def set_up(
         policy_chat=judging.policy,
     )
     judging.policy.bind(policy.chat, policy.model.context)
-    notes, judges = (*met, *judge_notes, *prompts.notes), judges | judging.folders
-    return Setup(prompts.tasks, heldout, environment, policy, players, notes, judge, gold, judges, judging)
+    notes, folders = (*met, *judge_notes, *prompts.notes), folders | judging.folders
+    sampled = (prompts.tasks, heldout, environment, policy, players)
+    return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
 
 
 def _room(options: OnlineOptions, environment: Environment, context: int, together: int) -> int:
@@ -176,7 +177,7 @@ def fitting_prompts(
 
 
 def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1) -> Prompts:
-    """The prompts of a run that is only planned: all that its options name is read but weights.
+    """The prompts of a run that is only planned: reads everything that the options name except weights.
 
     Raises:
         UserError: as `set_up`, of all that shows without weights.
@@ -227,7 +228,7 @@ def _scorer(options: OnlineOptions, where: str) -> Scorer:
 
 
 def rewards_of(config: OnlineOptions) -> str:
-    """The rewards as they are typed, none beside a reward model or judge; else of a gym: source its own.
+    """The rewards as typed; by default none with a reward model or judge, and `gym` for a gym: source.
 
     Raises:
         UserError: none are named.
@@ -245,7 +246,7 @@ def rewards_of(config: OnlineOptions) -> str:
 
 
 def read_tasks(
-    config: OnlineOptions, rewards: _Judge | None, gold: _Judge | None, environment: Environment | None = None
+    config: OnlineOptions, rewards: _Rewards | None, gold: _Rewards | None, environment: Environment | None = None
 ) -> tuple[list[Task], list[Task], list[str]]:
     """Training tasks, held-out tasks, and messages to the user.
 
@@ -259,12 +260,9 @@ def read_tasks(
     words = {"system": config.system, "prompt_template": config.prompt_template}
     columns = parse_columns(config.columns) if config.columns else None
     tasks = load_tasks(config.dataset, columns=columns, limit=config.limit, seed=config.seed, **words)
-    for judge in (
-        rewards,
-        None if config.eval_every else gold,
-    ):  # evaluations alone read gold rewards, if there are any
-        if judge:
-            refuse_unreadable(judge, tasks, config.dataset)
+    for each in (rewards, None if config.eval_every else gold):  # gold is read on held-out tasks, if there are any
+        if each:
+            refuse_unreadable(each, tasks, config.dataset)
     if config.eval_dataset and not config.eval_every:
         raise UserError("--eval-dataset needs --eval-every; pass it too")
     if not config.eval_every:
@@ -280,15 +278,15 @@ def read_tasks(
         seed=config.seed,
         **words,
     )
-    for judge in (rewards, gold):
-        if judge:
-            refuse_unreadable(judge, heldout, config.eval_dataset or config.dataset)
+    for each in (rewards, gold):
+        if each:
+            refuse_unreadable(each, heldout, config.eval_dataset or config.dataset)
     kept = disjoint(tasks, heldout)
     return tasks, kept.tasks, met_before(kept.removed)
 
 
 def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Task], list[Task]]:
-    """The tasks that an environment has itself: to train on, and held out where there are evaluations.
+    """The environment's own tasks: for training, and held out if there are evaluations.
 
     Raises:
         UserError: it has none.
@@ -303,13 +301,13 @@ def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Tas
     return found, heldout
 
 
-def refuse_unreadable(judge: _Judge, tasks: Sequence[Task], source: str) -> None:
+def refuse_unreadable(rewards: _Rewards, tasks: Sequence[Task], source: str) -> None:
     """Better now than when the first completion has been sampled. Rows are not left out: the rest would be easier ones.
 
     Raises:
         DataError: names the first row whose answer cannot be read, its answer, and how many there are.
     """
-    found = [(number, why) for number, why in enumerate(finish(judge.unreadable(tasks)), 1) if why]
+    found = [(number, why) for number, why in enumerate(finish(rewards.unreadable(tasks)), 1) if why]
     if found:
         number, why = found[0]
         task = tasks[number - 1]

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, Graded, PackedRow, pack
-from posttrain.models.attributes import AttributeModel, Reading, Units
+from posttrain.models.attributes import AttributeModel, RatingScale, Reading
 from posttrain.objectives.attributes import rating_error
-from posttrain.training.learner import POLICY, Batch, Parts, Share
+from posttrain.training.learner import POLICY, Batch, Models, Share
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RatingLoss:
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[AttributeModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[AttributeModel]) -> Share:
         """As in `Loss`."""
         predicted_EK, units = parts.model.read(row).attributes_EK, parts.model.units
         graded = [batch.units["graded"][number] for number in row.examples]
@@ -46,7 +46,7 @@ def rated_batch(graded: Sequence[Graded], *, seed: int | None = None) -> Batch:
     return Batch(examples, Counts(len(examples), 0), units={"graded": graded}, seed=seed)
 
 
-def standard(units: Units, graded: Sequence[Graded], *, like: Tensor) -> tuple[Tensor, Tensor]:
+def standard(units: RatingScale, graded: Sequence[Graded], *, like: Tensor) -> tuple[Tensor, Tensor]:
     """Standardised ratings and their mask, [E, K] each."""
     rows = [
         [

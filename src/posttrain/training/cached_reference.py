@@ -9,7 +9,7 @@ from posttrain.training.learner import Column, Learner
 Key = tuple[tuple[int, ...], int]  # the tokens of a sequence, and how many of them are learned
 
 
-class Remembered:
+class CachedLogprobs:
     """Precomputed logprobs of sequences."""
 
     def __init__(self, kept: Mapping[Key, Sequence[float]]) -> None:
@@ -27,7 +27,7 @@ def remember(
     microbatch_tokens: int,
     together: int,
     on_batch: Callable[[int], None] = lambda done: None,
-) -> Remembered:
+) -> CachedLogprobs:
     """Precompute the reference logprobs of all training sequences with a learner's current policy.
 
     The batches are those of training, in order, so that rows are packed identically and the results do not depend on
@@ -48,7 +48,7 @@ def remember(
                 for example, found in zip(examples, learner.logprobs(examples, together=together), strict=True):
                     kept.setdefault(_key(example), array("d", found))
         on_batch(done)
-    return Remembered(kept)
+    return CachedLogprobs(kept)
 
 
 def _key(example: Example) -> Key:

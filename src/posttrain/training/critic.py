@@ -12,7 +12,7 @@ from posttrain.algorithms.algorithm import ActorCritic, OnlineAlgorithm
 from posttrain.data.packing import PackedRow
 from posttrain.models.critic import CRITICS, Critic
 from posttrain.models.language_model import LanguageModel
-from posttrain.training.learner import CRITIC, Batch, Parts, Share
+from posttrain.training.learner import CRITIC, Batch, Models, Share
 from posttrain.training.optimizer import OPTIMIZERS, MasterAdamW
 
 
@@ -25,7 +25,7 @@ class CriticLoss:
     reaches: ClassVar[tuple[str, ...]] = (CRITIC,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[object]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[object]) -> Share:
         """As in `Loss`."""
         assert isinstance(self.algorithm, ActorCritic), "an algorithm without a critic"
         assert parts.critic is not None, "this learner has no critic"

@@ -74,7 +74,7 @@ def fit_gate(mixture: Mixture, choices: Choices, *, seed: int) -> Mixture:
     updates = 0
     if fifth:
         learner, judged = _Learner(mixture, choices.some(~judged_B)), choices.some(judged_B)
-        costs = [learner.judge(judged), *(learner.judge(judged) for _ in learner.updates(LONGEST))]
+        costs = [learner.heldout_loss(judged), *(learner.heldout_loss(judged) for _ in learner.updates(LONGEST))]
         updates = costs.index(min(costs))
     learner = _Learner(mixture, choices)
     for _ in learner.updates(updates):
@@ -108,7 +108,7 @@ class _Learner:
         yield from self._descend(self._choices, [*self.gate.parameters(), self.log_scale], most, GATE_LR)
 
     @torch.no_grad()
-    def judge(self, choices: Choices) -> float:
+    def heldout_loss(self, choices: Choices) -> float:
         """L on other pairs."""
         return self._cost(choices).item()
 

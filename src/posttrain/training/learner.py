@@ -85,7 +85,7 @@ class Whole(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts(Generic[M]):
+class Models(Generic[M]):
     """The models that a loss may use.
 
     Attributes:
@@ -117,7 +117,7 @@ class Loss(Protocol[M]):
     extremes: ClassVar[tuple[str, ...]]
     """The metrics whose maximum is also logged."""
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[M]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[M]) -> Share:
         """A row's share."""
         ...
 

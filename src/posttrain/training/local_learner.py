@@ -16,7 +16,7 @@ from posttrain.errors import TrainingError
 from posttrain.models.critic import Critic
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import AdapterOff, FrozenAdapter, FrozenCopy, FrozenModel
-from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Parts
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, Models
 from posttrain.training.metric_means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
@@ -40,7 +40,7 @@ class _Kept:
         self.key, self._found = key, {}
 
     def keep(self, name: str, row: PackedRow, compute: Callable[[], Tensor]) -> Tensor:
-        """See `Parts.keep`."""
+        """See `Models.keep`."""
         place = (name, row.examples[0], tuple(row.token_ids))
         if place not in self._found:
             self._found[place] = compute()
@@ -81,7 +81,7 @@ class LocalLearner(Generic[M]):
         self._microbatch_tokens = microbatch_tokens
         self._kept = _Kept()
         reference = self._references.get(REFERENCE)
-        self._parts = Parts(model, self._critic, reference, self._kept.keep)
+        self._parts = Models(model, self._critic, reference, self._kept.keep)
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         self._trained = Trained(save_model, optimizer, critic[1] if critic else None, reference if renewed else None)
 

@@ -17,7 +17,7 @@ from posttrain.data.packing import Example, PackedRow, Pair
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.logprobs import token_divergence, token_logprobs
 from posttrain.objectives import reduce
-from posttrain.training.learner import POLICY, Batch, Column, Parts, Share, Whole
+from posttrain.training.learner import POLICY, Batch, Column, Models, Share, Whole
 from posttrain.training.sequence_logprobs import responses_of
 
 TOGETHER = len(Pair._fields)
@@ -35,7 +35,7 @@ class PairwiseLoss:
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As in `Loss`."""
         if declared(self.algorithm, ReferenceDivergence):
             assert parts.reference is not None, "logprobs alone do not say how far two models are apart"

@@ -13,7 +13,7 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm, Tokens
 from posttrain.data.packing import PackedRow
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives.reduce import sequence_sum
-from posttrain.training.learner import CRITIC, POLICY, Batch, Parts, Share
+from posttrain.training.learner import CRITIC, POLICY, Batch, Models, Share
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PolicyLoss:
     reaches: ClassVar[tuple[str, ...]] = (POLICY, CRITIC)
     extremes: ClassVar[tuple[str, ...]] = ("ratio", "logprob_gap")
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As in `Loss`."""
         model, algorithm = parts.model, self.algorithm
         states = model.learned_states(row)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
-from posttrain.data.packing import Example, Judged, Pair
+from posttrain.data.packing import Example, Labelled, Pair
 from posttrain.training.learner import REFERENCE, Batch, Column, Learner, Loss
 from posttrain.training.pairwise import TOGETHER, PairwiseLoss, needs_column, pairwise_batch
 from posttrain.training.unpaired import UnpairedLoss, divergence_of, unpaired_batch, unpaired_measures
@@ -30,7 +30,7 @@ class Objective(Protocol):
         """The batch of one update; `seed` as in `Batch`."""
         ...
 
-    def judge(self, units: Sequence[Any]) -> dict[str, float]:
+    def evaluate(self, units: Sequence[Any]) -> dict[str, float]:
         """The mean loss and metrics, without training."""
         ...
 
@@ -56,7 +56,7 @@ class OfPairs:
         reference = self.remembered or partial(self.learner.logprobs, model=REFERENCE, together=TOGETHER)
         return pairwise_batch(units, reference=reference(batch.examples), seed=seed)
 
-    def judge(self, units: Sequence[Pair]) -> dict[str, float]:
+    def evaluate(self, units: Sequence[Pair]) -> dict[str, float]:
         """As in `Objective`."""
         return self.learner.forward(self.batch(units), self.loss)
 
@@ -74,14 +74,14 @@ class OfResponses:
         """As in `Objective`."""
         return UnpairedLoss(self.algorithm)
 
-    def batch(self, units: Sequence[Sequence[Judged]], *, seed: int | None = None) -> Batch:
+    def batch(self, units: Sequence[Sequence[Labelled]], *, seed: int | None = None) -> Batch:
         """As in `Objective`."""
         judged = list(chain.from_iterable(units))
         divergence = divergence_of(self.learner, self._reference, judged)
         reference = self._reference([one.example for one in judged])
         return unpaired_batch(judged, reference=reference, divergence=divergence, seed=seed)
 
-    def judge(self, units: Sequence[Sequence[Judged]]) -> dict[str, float]:
+    def evaluate(self, units: Sequence[Sequence[Labelled]]) -> dict[str, float]:
         """As in `Objective`."""
         return unpaired_measures(self.learner, self.algorithm, units, self._reference)
 

@@ -16,7 +16,7 @@ from posttrain.data.packing import Example, PackedRow, Ranked
 from posttrain.models.heads import RewardModel
 from posttrain.objectives.debias import centring, length_apart, overlap
 from posttrain.objectives.pairwise import bradley_terry, wins
-from posttrain.training.learner import POLICY, Batch, Learner, Parts, Share
+from posttrain.training.learner import POLICY, Batch, Learner, Models, Share
 from posttrain.training.metric_means import Means
 
 
@@ -44,7 +44,7 @@ class RewardLoss:
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[RewardModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[RewardModel]) -> Share:
         """As in `Loss`, without the term of length, which is of the whole batch (`reward_gradient`)."""
         scores_EH, units = parts.model.scores(row), batch.units["ranked"]
         pairs = _pairs(units, row.examples, scores_EH)
@@ -75,7 +75,7 @@ class ScoreGradient:
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[RewardModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[RewardModel]) -> Share:
         """As in `Loss`; the overlap belongs to the row of the first example."""
         found_EH = parts.model.scores_and_length(row)
         gradient = [batch.units["gradient"][number] for number in row.examples]

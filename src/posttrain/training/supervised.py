@@ -8,7 +8,7 @@ from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import Example, PackedRow
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import likelihood, reduce
-from posttrain.training.learner import POLICY, Batch, Parts, Share
+from posttrain.training.learner import POLICY, Batch, Models, Share
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class NLL:
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As in `Loss`."""
         loss_N = likelihood.negative_log_likelihood(parts.model.logprobs(row).logprobs)
         return Share(self.weight * reduce.token_mean(loss_N, batch.counts.tokens), {})

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.algorithm import Counts, Responses, UnpairedAlgorithm
-from posttrain.data.packing import Example, Judged, PackedRow
+from posttrain.data.packing import Example, Labelled, PackedRow
 from posttrain.models.language_model import LanguageModel
 from posttrain.objectives import reduce
 from posttrain.objectives.pairwise import wins
-from posttrain.training.learner import POLICY, Batch, Column, Learner, Parts, Share
+from posttrain.training.learner import POLICY, Batch, Column, Learner, Models, Share
 from posttrain.training.metric_means import Means
 from posttrain.training.sequence_logprobs import responses_of
 
@@ -31,7 +31,7 @@ class UnpairedLoss:
     reaches: ClassVar[tuple[str, ...]] = (POLICY,)
     extremes: ClassVar[tuple[str, ...]] = ()
 
-    def of_row(self, row: PackedRow, batch: Batch, parts: Parts[LanguageModel]) -> Share:
+    def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As in `Loss`."""
         logprobs_N = parts.model.logprobs(row).logprobs
         reference_N = batch.column("reference_logprobs", row, logprobs_N)
@@ -44,7 +44,9 @@ class UnpairedLoss:
         return Share(loss, {**found.metrics, **_by_verdict(policy, good_E)})
 
 
-def unpaired_batch(judged: Sequence[Judged], *, reference: Column, divergence: float, seed: int | None = None) -> Batch:
+def unpaired_batch(
+    judged: Sequence[Labelled], *, reference: Column, divergence: float, seed: int | None = None
+) -> Batch:
     """Judged responses with the reference's logprobs; `divergence` as in `divergence_of`, `seed` as in `Batch`."""
     examples = [one.example for one in judged]
     counts = Counts(len(examples), sum(sum(example.learned) for example in examples))
@@ -61,7 +63,7 @@ def unpaired_batch(judged: Sequence[Judged], *, reference: Column, divergence: f
 def unpaired_measures(
     learner: Learner,
     algorithm: UnpairedAlgorithm,
-    units: Sequence[Sequence[Judged]],
+    units: Sequence[Sequence[Labelled]],
     reference: Callable[[Sequence[Example]], Column],
 ) -> dict[str, float]:
     """The mean loss and metrics over responses, without training.
@@ -84,7 +86,9 @@ def unpaired_measures(
     return {"divergence": divergence, **seen.summary(), **right}
 
 
-def divergence_of(learner: Learner, reference: Callable[[Sequence[Example]], Column], batch: Sequence[Judged]) -> float:
+def divergence_of(
+    learner: Learner, reference: Callable[[Sequence[Example]], Column], batch: Sequence[Labelled]
+) -> float:
     """KTO's estimate of the KL of the policy to the reference, in nats per response, at least 0.
 
         z = max(0, 1/m sum_i log( pi(y_j | x_i) / pi_ref(y_j | x_i) ))

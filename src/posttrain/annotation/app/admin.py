@@ -57,7 +57,7 @@ def _number(form: dict[str, str], name: str, otherwise: int) -> int:
 
 @router.get("/{number}")
 def project_page(request: Request, desk: Asked, visitor: Manager, number: Number) -> Response:
-    """How far a project is, who agrees with whom, and where they do not."""
+    """Progress, agreement and disagreements of a project."""
     return _page(request, desk, visitor, number)
 
 

@@ -39,7 +39,7 @@ def _inside(desk: Desk, entry: Entry) -> Response:
 
 @router.get("/")
 def home(request: Request, desk: Asked, visitor: Somebody) -> Response:
-    """The projects that somebody works in."""
+    """The user's projects."""
     with desk.store.read() as connection:
         query = select(Project).join(Member, Member.project_id == Project.id).where(Member.user_id == visitor.user.id)
         projects = list(connection.scalars(query.order_by(Project.id)))
@@ -80,7 +80,7 @@ def logout(request: Request, desk: Asked, visitor: Somebody, form: Form) -> Resp
 
 @router.get("/invite/{secret}")
 def invitation_page(request: Request, desk: Asked, secret: str) -> Response:
-    """The form by which somebody becomes a user, or joins another project."""
+    """The form of an invitation: sign up, or join another project."""
     desk.failures.check(_address(request))
     with desk.store.read() as connection:
         found = people.invitation(connection, secret)
@@ -109,7 +109,7 @@ def accept(request: Request, desk: Asked, secret: str, form: Form) -> Response:
     desk.failures.check(_address(request))
     try:
         _invited(request, desk, secret)
-        kept = people.sealed(form.get("password", ""))  # before the write, as when somebody logs in
+        kept = people.sealed(form.get("password", ""))  # before the write, as at login
         with desk.store.write() as connection:
             user = people.accept(connection, secret, form.get("name", ""), kept)
             _leave(connection, request)

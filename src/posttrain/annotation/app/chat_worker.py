@@ -7,24 +7,24 @@ from threading import Event, Thread
 from posttrain.annotation.store import conversations
 from posttrain.annotation.store.database import Store
 
-Reply = tuple[str, str, str]
+Candidate = tuple[str, str, str]
 """A text, the model that wrote it, and why it ended there (a `StopReason`)."""
 
-Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[list[Reply] | str]]
-"""Conversations in, each with a number that decides what is drawn; two replies to each out, or why there are none."""
+Speak = Callable[[Sequence[tuple[int, Sequence[Mapping[str, str]]]]], list[list[Candidate] | str]]
+"""Conversations in, each with a seed; two replies to each out, or why there are none."""
 
 TOGETHER = 8  # conversations that are answered at once
 PAUSE = 5.0  # seconds, after which a store that could not be reached is tried again
 
 
 class Partner:
-    """Answers what waits in the store, from its start until it is closed.
+    """Answers the conversations that wait in the store, from its start until it is closed.
 
-    What could not be answered is not tried again until somebody asks for it, and then with other draws.
+    A failed turn is retried only on request, with another seed.
     """
 
     def __init__(self, store: Store, speak: Speak, say: Callable[[str], None]) -> None:
-        """Speak for what waits in `store`; `say` is told what whoever serves should know."""
+        """Reply to waiting turns in `store`; `say` prints messages for the operator."""
         self._store, self._speak, self._say = store, speak, say
         self._wanted, self._closed = Event(), Event()
         self._troubles: dict[int, str] = {}
@@ -53,7 +53,7 @@ class Partner:
         return self._troubles.get(turn, "")
 
     def answer(self) -> int:
-        """Answer those who have waited longest; returns how many were answered or cannot be."""
+        """Answer the longest-waiting turns; returns how many were answered or failed."""
         with self._store.read() as connection:
             found = conversations.waiting(connection, TOGETHER + len(self._troubles))
             turns = {turn.id: conversations.transcript(turn) for turn in found if turn.id not in self._troubles}
@@ -66,11 +66,11 @@ class Partner:
                     conversations.reply(connection, turn, replies)
         return len(asked)
 
-    def _replies(self, asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]]) -> list[list[Reply] | str]:
-        """What the model says; where it fails over several conversations, to each of them alone."""
+    def _replies(self, asked: Sequence[tuple[int, Sequence[Mapping[str, str]]]]) -> list[list[Candidate] | str]:
+        """The model's replies; if it fails on a batch, each conversation is retried alone."""
         try:
             return self._speak(asked) if asked else []
-        except Exception as problem:  # whatever it was, this thread must go on, and people must hear of it
+        except Exception as problem:  # this thread must survive any error, and users must see it
             if len(asked) > 1:
                 return [replies for one in asked for replies in self._replies([one])]
             return [f"the model failed ({type(problem).__name__}); whoever serves it sees why"]

@@ -26,11 +26,11 @@ class Exchange(NamedTuple):
     replies: list[tuple[str, int, str]]  # a letter, the number, the text; none yet
     cut: frozenset[int]  # those that broke off because they were too long
     choice: Answer | None
-    followed: int | None  # the reply with which the conversation goes on, once there is a choice
+    followed: int | None  # the reply with which the conversation continues, once chosen
 
 
 def exchanges(project: Project, assignment: Assignment) -> list[Exchange]:
-    """A conversation as far as it has come; nothing for kinds in which nobody talks."""
+    """The turns of a conversation; empty for other kinds."""
     chosen = work.choices(assignment)
     found: list[Exchange] = []
     for turn in assignment.turns:
@@ -44,7 +44,7 @@ def exchanges(project: Project, assignment: Assignment) -> list[Exchange]:
 
 
 def doing(assignment: Assignment, *, change: bool) -> Doing:
-    """What is to be done next in a conversation; `change` asks for the last choice once more."""
+    """The next action in a conversation; `change` reopens the last choice."""
     turns, here, versions = assignment.turns, f"/work/{assignment.id}", len(assignment.judgements)
     chosen, ended = work.choices(assignment), assignment.state == "done"
     whole = bool(turns) and len(chosen) == len(turns)

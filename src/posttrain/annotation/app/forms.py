@@ -1,6 +1,6 @@
 """Form parsing for browsers without scripts, by kind of question.
 
-Whether that is a whole answer is for `kinds` to say.
+`task_kinds` validates the answer.
 """
 
 from collections.abc import Callable, Mapping

@@ -44,10 +44,10 @@ def create_app(
     Args:
         store: where everything is kept.
         url: where browsers find the pages; invitations begin with it, whatever a request says.
-        hosts: names by which browsers may ask for them, besides localhost and addresses; None for any.
+        hosts: names by which browsers may ask for them, besides localhost and IP addresses; None for any.
         https: browsers reach it by TLS, so that cookies go no other way.
         speak: who replies in conversations.
-        say: is told what whoever serves should know.
+        say: prints messages for the operator.
     """
     partner = Partner(store, speak, say) if speak else None
 
@@ -85,7 +85,7 @@ def create_app(
 
 
 def _answer_errors(app: FastAPI) -> None:
-    """What browsers are told of errors."""
+    """Error pages."""
     answers: dict[type[Exception] | int, tuple[int, str]] = {
         Changed: (409, ""),
         NoAnswer: (422, ""),

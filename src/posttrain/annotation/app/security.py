@@ -1,7 +1,7 @@
 """Request guards of the web app: size limits, security headers, origin checks, rate limits.
 
-Everything that says something is a POST from one of our own pages: the session's token is in it, which no other site
-can read, and the browser says that it comes from here.
+Every write is a POST from one of our own pages: it has the session's CSRF token, which no other site
+can read, and `Origin` or `Sec-Fetch-Site` show the same origin.
 """
 
 import asyncio
@@ -41,26 +41,26 @@ HEADERS = {
 
 
 class Forbidden(Exception):
-    """A request that none of our pages makes; its message says what is wrong with it."""
+    """A request that no page of ours makes; its message says why it is refused."""
 
 
 class TooOften(Exception):
-    """Somebody tries too often."""
+    """Rate limit exceeded."""
 
 
 class TooLarge(Exception):
-    """A body that goes on after it should have ended."""
+    """A body above the size limit."""
 
 
 class TooSlow(Exception):
-    """A body that has not come in time."""
+    """A body that exceeded its time limit."""
 
 
 class Guard:
     """An ASGI layer: refuses other hosts, bodies that are too large or too slow, and puts the headers on every answer.
 
     Args:
-        app: what is asked of.
+        app: the wrapped application.
         hosts: names by which browsers may ask for these pages, besides localhost and addresses; None for any.
     """
 
@@ -114,7 +114,7 @@ class Guard:
             late = PlainTextResponse("the request took too long", 408, {"connection": "close"})
             await late(scope, receive, with_headers)
         except ClientDisconnect:
-            return  # nobody is there to be answered
+            return  # the client is gone
 
 
 def host_of(scope: Message) -> str:
@@ -160,10 +160,10 @@ SWEPT = 1024  # keys from which those are forgotten that have nothing left: addr
 
 
 class Limit:
-    """At most so many within so many seconds, for each key. It lives in this process and forgets with it.
+    """Rate limit per key: a maximum number within a number of seconds. It is kept in this process.
 
-    What is counted afterwards (a failure) may be more by as many as are looked at together: a room full of people that
-    log in at once, from one address, must not be sent away.
+    Failures are counted afterwards, so concurrent requests may exceed it: a room full of people that
+    log in at once, from one address, must not be refused.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -172,7 +172,7 @@ class Limit:
         self._lock = Lock()
 
     def full(self, key: str) -> bool:
-        """Whether there is no room for another one."""
+        """Whether the limit is reached."""
         with self._lock:
             seen, now = self._seen[key], time.monotonic()
             while seen and seen[0] <= now - self.seconds:
@@ -182,7 +182,7 @@ class Limit:
             return len(seen) >= self.most
 
     def count(self, key: str) -> None:
-        """One more."""
+        """Count one."""
         with self._lock:
             now = time.monotonic()
             if len(self._seen) >= SWEPT:
@@ -191,6 +191,6 @@ class Limit:
             self._seen[key].append(now)
 
     def check(self, key: str) -> None:
-        """Raise `TooOften` if there is no room."""
+        """Raise `TooOften` if the limit is reached."""
         if self.full(key):
             raise TooOften

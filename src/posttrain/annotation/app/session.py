@@ -21,12 +21,12 @@ COOKIE = "posttrain_session"
 
 
 class LoggedOut(Exception):
-    """Nobody is logged in."""
+    """No user is logged in."""
 
 
 @dataclass(frozen=True)
 class Desk:
-    """What all pages share."""
+    """Shared state of all pages."""
 
     store: Store
     templates: Jinja2Templates
@@ -56,7 +56,7 @@ class Desk:
 
 @dataclass(frozen=True)
 class Visitor:
-    """Somebody who is logged in."""
+    """A logged-in user."""
 
     user: User
     csrf: str
@@ -68,7 +68,7 @@ def desk_of(request: Request) -> Desk:
 
 
 def visitor_of(request: Request) -> Visitor:
-    """Who is logged in; raises `LoggedOut` if nobody is."""
+    """The logged-in user; raises `LoggedOut` if there is none."""
     cookie = request.cookies.get(COOKIE)
     if cookie:
         with desk_of(request).store.read() as connection:
@@ -81,7 +81,7 @@ def visitor_of(request: Request) -> Visitor:
 
 
 def manager_of(request: Request) -> Visitor:
-    """A manager who is logged in; for anybody else there is nothing here."""
+    """The logged-in manager; anybody else gets 404."""
     visitor = visitor_of(request)
     if visitor.user.role != "manager":
         raise LookupError("manage")
@@ -106,7 +106,7 @@ Number = Annotated[int, Path(ge=1, lt=2**31)]
 
 
 def allowed(desk: Desk, visitor: Visitor, form: dict[str, str]) -> None:
-    """Raise unless somebody may write: the form is from their own page, and they do not write too often."""
+    """Raise unless a write is allowed: the form is from the user's own page, and within the rate limit."""
     same_token(visitor.csrf, form.get("csrf", ""))
     desk.writes.check(str(visitor.user.id))
     desk.writes.count(str(visitor.user.id))
@@ -127,7 +127,7 @@ class Doing(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a page of work sends."""
+    """The form data of a task page."""
 
     answer: dict[str, Any]  # what its script made of the form; empty where no script runs
     sending: str  # a name for this sending
@@ -136,7 +136,7 @@ class Sent(NamedTuple):
 
 
 def sent_by(form: dict[str, str]) -> Sent:
-    """Read it; raises `NoAnswer` for what no page of ours sends."""
+    """Parse it; raises `NoAnswer` for malformed data."""
     try:
         version, seconds = int(form.get("version", "0")), float(form.get("seconds", "0"))
         answer = json.loads(form["answer"]) if form.get("answer") else {}

@@ -19,7 +19,7 @@ router = APIRouter()
 
 
 def _project(connection: Connection, number: int, visitor: Visitor) -> Project:
-    """A project that somebody works in; any other is not there."""
+    """A project of the user; any other gets 404."""
     if connection.get(Member, (number, visitor.user.id)) is None:
         raise LookupError("project")
     return connection.get_one(Project, number)
@@ -39,7 +39,7 @@ def following(request: Request, desk: Asked, visitor: Somebody, number: Number) 
 
 @router.get("/projects/{number}/mine")
 def mine(request: Request, desk: Asked, visitor: Somebody, number: Number) -> Response:
-    """What somebody has done, to look at and to change."""
+    """The user's own answers, to review and correct."""
     with desk.store.read() as connection:
         project = _project(connection, number, visitor)
         done = work.mine(connection, project, visitor.user)
@@ -90,7 +90,7 @@ def lettered(item: Item, shown: Sequence[int]) -> list[tuple[str, int, str]]:
 
 @router.post("/work/{number}")
 def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
-    """Keep an answer. It is on the disk when this is answered."""
+    """Store an answer. It is on disk before the response is sent."""
     allowed(desk, visitor, form)
     sent = sent_by(form)
     with desk.store.write() as connection:
@@ -111,7 +111,7 @@ def judge(request: Request, desk: Asked, visitor: Somebody, number: Number, form
 
 @router.post("/work/{number}/skip")
 def skip(desk: Asked, visitor: Somebody, number: Number, form: Form) -> Response:
-    """Leave an item to others."""
+    """Skip an item."""
     allowed(desk, visitor, form)
     with desk.store.write() as connection:
         assignment = work.assigned(connection, number, visitor.user)

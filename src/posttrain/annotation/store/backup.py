@@ -61,7 +61,7 @@ def _source(url: str, output: Path) -> Path:
 
 @contextlib.contextmanager
 def _temporary(output: Path) -> Iterator[Path]:
-    """A private file beside `output`, which is gone afterwards with all that SQLite puts beside it."""
+    """A private temporary file next to `output`, removed afterwards with SQLite's side files."""
     handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".new", dir=output.parent)
     os.close(handle)
     try:

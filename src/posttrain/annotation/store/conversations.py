@@ -21,7 +21,7 @@ MOST = 50  # turns of a conversation
 
 
 def say(connection: Connection, assignment: Assignment, message: str, *, sending: str, turn: int) -> Turn:
-    """Keep what somebody says to the model; it has no replies yet.
+    """Store an annotator's message to the model; it has no replies yet.
 
     Args:
         connection: within a write.
@@ -71,14 +71,14 @@ def say(connection: Connection, assignment: Assignment, message: str, *, sending
 
 
 def following(project: Project, turn: Turn, choice: Answer) -> int:
-    """The reply with which the conversation goes on after a choice: the upper one where neither was better."""
+    """The reply with which the conversation continues after a choice: the upper one for a tie."""
     goes_on = KINDS[project.kind].goes_on
     taken = goes_on(choice) if goes_on else None
     return turn.shown[0] if taken is None else taken
 
 
 def transcript(turn: Turn) -> list[dict[str, str]]:
-    """What the model reads before it replies: the item's messages, those of the turns before, and this one's."""
+    """The model's context: the item's messages, those of earlier turns, and this turn's message."""
     messages = [dict(message) for message in turn.assignment.item.prompt]
     for before in turn.assignment.turns[: turn.number]:
         messages.append({"role": "user", "content": before.message})

@@ -50,7 +50,7 @@ class Store:
             yield connection
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         self.engine.dispose()
 
 
@@ -67,7 +67,7 @@ def open_store(url: str) -> Store:
     name = parsed.database if parsed.get_backend_name() == "sqlite" else shown
     file = sqlite_file(parsed)
     if file is not None and not file.exists():
-        with contextlib.suppress(OSError):  # SQLite says better what is wrong with the path
+        with contextlib.suppress(OSError):  # SQLite's own error is clearer
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
     try:
         engine = create_engine(
@@ -121,7 +121,7 @@ def _arguments(backend: str) -> dict[str, Any]:
 
 
 def _prepare(connection: sqlite3.Connection, record: object) -> None:
-    """Transactions are begun by us, readers do not wait for the writer, and what is committed outlives a power cut."""
+    """Transactions are begun by us, readers do not wait for the writer, and commits survive a power failure."""
     connection.isolation_level = None
     connection.create_function(
         "lower", 1, lambda text: text and text.lower(), deterministic=True
@@ -144,10 +144,10 @@ def _migrate(engine: Engine) -> None:
 
 
 def one_by_one(connection: Connection, project: int) -> None:
-    """Wait until nobody else gives out work of this project; until the end of the transaction nobody will."""
+    """Take the project's lock for assigning work, until the end of the transaction."""
     connection.execute(update(Project).where(Project.id == project).values(turn=Project.turn + 1))
 
 
 def record(connection: Connection, user: int | None, action: str, subject: str, **details: Any) -> None:
-    """Note who does what; called by everything that writes."""
+    """Write to the audit log; called by every write."""
     connection.add(Event(user_id=user, action=action, subject=subject, details=details))

@@ -23,9 +23,9 @@ def done(connection: Connection, project: Project, item: Item | None = None) -> 
 
 
 def first(connection: Connection, project: Project) -> list[Assignment]:
-    """What teaches and is compared: what annotators said when they met an item first.
+    """Answers for training and agreement: annotators' first encounters with each item.
 
-    Items whose answer is known are there to see who pays attention, and are not among them.
+    Attention-check items are excluded.
     """
     return [one for one in done(connection, project) if not one.repeat and one.item.expected is None]
 

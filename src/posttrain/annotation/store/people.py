@@ -28,7 +28,7 @@ _COST = {"n": 2**14, "r": 8, "p": 1}  # 16 MB and some 50 ms for each guess
 
 
 class Refused(UserError):
-    """Something that may not be done, or not like this; its message is shown to whoever tried."""
+    """A refused action; its message is shown to the user."""
 
 
 def _digest(secret: str) -> str:
@@ -89,14 +89,14 @@ def _end_bootstrap(connection: Connection) -> None:
 
 
 def invitation(connection: Connection, secret: str, *, locked: bool = False) -> Invite | None:
-    """The invitation that a secret opens, if it is still good; `locked`, so that nobody else uses it meanwhile."""
+    """The invitation that a secret opens, if it is still good; `locked` against concurrent use."""
     query = select(Invite).where(Invite.digest == _digest(secret))
     found = connection.scalar(query.with_for_update() if locked else query)
     return found if found and found.uses_left > 0 and found.expires > now() else None
 
 
 def sealed(password: str) -> str:
-    """What is kept of a new password; it takes a while. Raises `Refused` for one that will not do."""
+    """The scrypt hash of a new password; slow. Raises `Refused` for an unsuitable one."""
     if len(password) < SHORTEST:
         raise Refused(f"a password has at least {SHORTEST} letters")
     return _hashed(password, secrets.token_bytes(16))
@@ -108,7 +108,7 @@ def accept(connection: Connection, secret: str, name: str, kept: str) -> User:
     Args:
         connection: within a write.
         secret: the invitation's.
-        name: the user's, which nobody else has.
+        name: the user's, which must be unique.
         kept: of the password, by `sealed`.
     """
     found = invitation(connection, secret, locked=True)
@@ -132,7 +132,7 @@ def admit(connection: Connection, user: User, project: int) -> None:
 
 
 def join(connection: Connection, secret: str, user: User) -> bool:
-    """Give somebody who is a user already what the invitation is for: its project, its role; never a lesser role.
+    """Apply an invitation to an existing user: its project and its role; never a lesser role.
 
     Returns whether there was anything to give. If so, their sessions are ended: one that somebody else holds does not
     become a manager's with them.
@@ -200,7 +200,7 @@ def enter(connection: Connection, user: User, *, days: float = 30) -> Entry:
 
 
 def session(connection: Connection, cookie: str) -> Session | None:
-    """The session that a cookie stands for, if it is still good."""
+    """The session of a cookie, if it is still valid."""
     found = connection.scalar(select(Session).where(Session.digest == _digest(cookie)))
     return found if found and found.expires > now() and not found.user.disabled else None
 
@@ -220,7 +220,7 @@ def _end_sessions(connection: Connection, user: User) -> None:
 
 
 def managers(connection: Connection) -> int:
-    """How many there are that may come in."""
+    """Number of users that can log in."""
     query = select(func.count()).where(User.role == "manager", ~User.disabled)
     return connection.scalar(query) or 0
 

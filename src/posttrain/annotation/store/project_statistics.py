@@ -28,7 +28,7 @@ REST = 19  # after a longer one its result is cached for this many times its dur
 
 
 class Work(NamedTuple):
-    """What one annotator has done."""
+    """Statistics of one annotator."""
 
     done: int
     skipped: int
@@ -42,17 +42,17 @@ class Dispute(NamedTuple):
 
     item: int  # its id
     agreement: float  # Kendall's W, or the share of those who say what most say
-    decided: str  # by whom; "" while nobody has
+    decided: str  # by whom; "" if undecided
 
 
 class Statistics(NamedTuple):
-    """What a manager sees of a project."""
+    """Statistics of a project."""
 
     alpha: float | None
     kendall_w: float | None
     annotators: list[agreement.Annotator]
     work: dict[str, Work]  # by annotator
-    disputes: list[Dispute]  # what nobody has decided first, and then where they agree least
+    disputes: list[Dispute]  # undecided items first, then by least agreement
 
 
 @dataclass
@@ -66,7 +66,7 @@ class _Said:
 
 @dataclass
 class _ItemState:
-    """An item that somebody has judged, and what follows from that."""
+    """A judged item, and its statistics."""
 
     name: str
     expected: Answer | None
@@ -76,7 +76,7 @@ class _ItemState:
     shares: ItemShares | None = None
     kendall_w: float | None = None
     units: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
-    agreement: float | None = None  # how far they agree, where that can be told
+    agreement: float | None = None  # agreement, if defined
 
 
 class ProjectStatistics:
@@ -134,7 +134,7 @@ class ProjectStatistics:
         )
 
     def _new(self, connection: Connection) -> set[int]:
-        """Take in what is new, and return the items that it is about."""
+        """Read new rows, and return their items."""
         changed: set[int] = set()
         for row in connection.execute(self._judgements()):
             state = self._items.setdefault(row.item_id, _ItemState(row.name, row.expected, row.assignment_id))
@@ -239,7 +239,7 @@ def _take_in(said: dict[str, _Said], row: Row[Any]) -> None:
 
 
 def _measure(state: _ItemState, kind: Kind, ruling: tuple[Answer, str] | None) -> None:
-    """Find out how far the annotators of an item agree. One whose answer is known is not there for that."""
+    """Compute the agreement on an item. Attention checks have none."""
     if state.expected is not None or not state.first:
         return
     said = sorted(state.first.items(), key=lambda pair: pair[1].assignment)

@@ -68,12 +68,12 @@ def _word(attribute: str) -> bool:
 
 
 def attributes_of(project: Project) -> list[str]:
-    """What is scored in a project of that kind."""
+    """Attributes of a `score` project."""
     return list(project.settings.get("attributes", ()))
 
 
 def rules_of(project: Project) -> list[str]:
-    """What a model may not do, in a project that tries to make it do so."""
+    """Rules of a red-team project."""
     return list(project.settings.get("rules", ()))
 
 
@@ -154,7 +154,7 @@ def add_items(connection: Connection, project: Project, items: Sequence[NewItem]
 
 
 class Progress(NamedTuple):
-    """How far a project is."""
+    """Progress of a project."""
 
     items: int
     known: int  # items besides, whose answer is known

@@ -24,18 +24,18 @@ def decidable(project: Project) -> bool:
 def rule(
     connection: Connection, item: Item, user: User, sent: Mapping[str, Any], *, sending: str, version: int
 ) -> Ruling:
-    """Keep what a manager decides: the first decision on an item, or one that corrects it.
+    """Store a manager's ruling: the first on an item, or a correction.
 
     Args:
         connection: within a write.
-        item: what it is about.
+        item: the decided item.
         user: the manager.
         sent: the answer, as an annotator would give it.
         sending: a name that the page made up for this sending; if it is known, what was kept then is returned.
         version: how many decisions the page knew of.
 
     Raises:
-        Refused: there is nothing to decide in projects of this kind, or nobody has judged the item.
+        Refused: there is nothing to decide in projects of this kind, or the item has no judgements.
         NoAnswer: it does not answer the question.
         Changed: there is a decision that the page did not know of.
     """
@@ -67,7 +67,7 @@ class Disputed(NamedTuple):
 
     item: Item
     agreement: float  # Kendall's W, or the share of those who say what most say
-    decided: str  # by whom; "" while nobody has
+    decided: str  # by whom; "" if undecided
 
 
 def disputed(connection: Connection, disputes: Sequence[Dispute]) -> list[Disputed]:
@@ -78,7 +78,7 @@ def disputed(connection: Connection, disputes: Sequence[Dispute]) -> list[Disput
 
 
 def said_of(connection: Connection, project: Project, item: Item) -> list[tuple[str, str]]:
-    """What each annotator says of an item, and what was decided: a name, and the answer in words."""
+    """Each annotator's answer to an item, and the ruling: a name, and the answer as text."""
     words = KINDS[project.kind].words
     if words is None:
         return []

@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
 def now() -> str:
-    """The time as it is stored."""
+    """The current time in storage format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -23,7 +23,7 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """Somebody who judges, or who manages those who do."""
+    """A user: annotator or manager."""
 
     __tablename__ = "users"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -35,7 +35,7 @@ class User(Base):
 
 
 class Session(Base):
-    """A browser that has logged in."""
+    """A login session."""
 
     __tablename__ = "sessions"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -48,7 +48,7 @@ class Session(Base):
 
 
 class Invite(Base):
-    """A link by which somebody becomes a user."""
+    """An invitation link."""
 
     __tablename__ = "invites"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -74,11 +74,11 @@ class Project(Base):
     repeat_share: Mapped[float]  # of an annotator's items, those that come a second time
     settings: Mapped[dict[str, Any]]
     created: Mapped[str] = mapped_column(String(32), default=now)
-    turn: Mapped[int] = mapped_column(default=0)  # raised by whoever gives out work, so that they come one by one
+    turn: Mapped[int] = mapped_column(default=0)  # incremented at each assignment, to serialise them
 
 
 class Member(Base):
-    """Who works in which project."""
+    """Membership of users in projects."""
 
     __tablename__ = "members"
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
@@ -87,7 +87,7 @@ class Member(Base):
 
 
 class Item(Base):
-    """Something to judge: a prompt, and completions of it."""
+    """An annotation item: a prompt, and its completions."""
 
     __tablename__ = "items"
     __table_args__ = (
@@ -107,7 +107,7 @@ class Item(Base):
 
     @property
     def about(self) -> str:
-        """What is asked; where people ask, what they should talk about, which the model is not told."""
+        """The prompt; for conversations, the topic, which the model does not see."""
         if self.prompt and self.prompt[-1]["role"] == "user":
             return self.prompt[-1]["content"]
         return str(self.details.get("topic") or self.name)
@@ -122,12 +122,12 @@ class Completion(Base):
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), index=True)
     number: Mapped[int]
     text: Mapped[str] = mapped_column(Text)
-    model: Mapped[str] = mapped_column(String(200))  # which nobody who judges is shown
+    model: Mapped[str] = mapped_column(String(200))  # hidden from annotators
     details: Mapped[dict[str, Any]]
 
 
 class Assignment(Base):
-    """An item given to an annotator."""
+    """An item assigned to an annotator."""
 
     __tablename__ = "assignments"
     __table_args__ = (
@@ -149,7 +149,7 @@ class Assignment(Base):
 
 
 class Judgement(Base):
-    """What somebody said; the highest version is what they say now."""
+    """An annotator's answer; the highest version is current."""
 
     __tablename__ = "judgements"
     __table_args__ = (UniqueConstraint("assignment_id", "version"),)
@@ -181,7 +181,7 @@ class Turn(Base):
 
 
 class Ruling(Base):
-    """What a manager decides of an item, where annotators do not agree; the highest version holds."""
+    """A manager's ruling on an item with disagreement; the highest version is current."""
 
     __tablename__ = "rulings"
     __table_args__ = (UniqueConstraint("item_id", "version"),)
@@ -196,7 +196,7 @@ class Ruling(Base):
 
 
 class Event(Base):
-    """Who wrote what, when: a row for every write."""
+    """Audit log: a row for every write."""
 
     __tablename__ = "audit"
     id: Mapped[int] = mapped_column(primary_key=True)

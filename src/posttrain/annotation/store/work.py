@@ -28,7 +28,7 @@ class Changed(Refused):
 
 
 def next_for(connection: Connection, project: Project, user: User) -> Assignment | None:
-    """The next item for somebody: the one that they have begun, or a new one; None if there is nothing left for them.
+    """The next item for a user: the one that they have begun, or a new one; None if there is none left.
 
     Items of the highest priority come first, then those that others have begun, then any. Those whose answer is known
     are mixed among them, for everybody as often as their share of all items, while there is something else to do (or
@@ -76,7 +76,7 @@ def _count(connection: Connection, *which: ColumnElement[bool]) -> int:
 
 
 def _release(connection: Connection, project: Project) -> int:
-    """Take back what was given to somebody long ago who never answered; they may still do so. Returns how many."""
+    """Release stale assignments, which may still be answered. Returns their number."""
     before = (datetime.now(UTC) - HELD).isoformat(timespec="milliseconds")
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
     query = query.where(Item.project_id == project.id, Assignment.state == "open", Assignment.given < before)
@@ -107,7 +107,7 @@ def _again(connection: Connection, project: Project, user: User) -> Item | None:
 
 
 def assigned(connection: Connection, number: int, user: User) -> Assignment:
-    """Somebody's assignment; raises `LookupError` where it is another's, as if it were not there."""
+    """A user's assignment; raises `LookupError` if it is another's, as for a missing one."""
     found = connection.get(Assignment, number)
     if found is None or found.user_id != user.id or connection.get(Member, (found.item.project_id, user.id)) is None:
         raise LookupError(f"assignment {number}")
@@ -178,7 +178,7 @@ def finish(assignment: Assignment) -> None:
 
 
 def asked(project: Project, item: Item) -> Question:
-    """What is asked of an item."""
+    """The question of an item."""
     texts = {completion.number: completion.text for completion in item.completions}
     return Question(texts, attributes_of(project), rules_of(project))
 
@@ -201,7 +201,7 @@ def choices(assignment: Assignment) -> list[Answer]:
 
 
 def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
-    """Give an item back, for another annotator to judge."""
+    """Skip an item, so that another annotator gets it."""
     reason = reason.strip()
     if not reason:
         raise Refused("say why you skip this one")
@@ -216,7 +216,7 @@ def skip(connection: Connection, assignment: Assignment, reason: str) -> None:
 
 
 def mine(connection: Connection, project: Project, user: User) -> list[Assignment]:
-    """What somebody has done in a project, the latest first."""
+    """An annotator's answers in a project, the latest first."""
     query = select(Assignment).join(Item, Item.id == Assignment.item_id)
     seen = Assignment.state.in_(("done", "skipped")) | Assignment.judgements.any()
     query = query.where(Item.project_id == project.id, Assignment.user_id == user.id, seen)
@@ -224,7 +224,7 @@ def mine(connection: Connection, project: Project, user: User) -> list[Assignmen
 
 
 def so_far(connection: Connection, project: Project, user: User, number: int) -> tuple[int, int | None]:
-    """How many items somebody has answered in a project, and the last answered one before assignment `number`."""
+    """Number of items a user has answered in a project, and the last answered one before assignment `number`."""
     done = (Item.project_id == project.id, Assignment.user_id == user.id, Assignment.state == "done")
     count = select(func.count(Assignment.id)).join(Item, Item.id == Assignment.item_id).where(*done)
     before = select(func.max(Assignment.id)).join(Item, Item.id == Assignment.item_id)

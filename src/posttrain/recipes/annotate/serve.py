@@ -29,7 +29,7 @@ from posttrain.errors import UserError
 from posttrain.recipes.annotate.forms import Serve
 from posttrain.recipes.annotate.http_timeouts import TimedProtocol
 from posttrain.rollouts.policy import load_policy
-from posttrain.rollouts.two_replies import Asked, Reply, Talker, TwoReplies
+from posttrain.rollouts.two_replies import Asked, Candidate, Talker, TwoReplies
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling
 
@@ -57,7 +57,7 @@ def load_talkers(config: Serve) -> Speak:
     policies = [load_policy(one.where, precision=config.precision, cache_gb=config.cache_gb) for one in saved]
     replies = TwoReplies([Talker(one.title, policy) for one, policy in zip(saved, policies, strict=True)], sampling)
 
-    def speak(asked: Sequence[Asked]) -> list[list[Reply] | str]:
+    def speak(asked: Sequence[Asked]) -> list[list[Candidate] | str]:
         try:
             return replies(asked)
         except Exception as problem:

@@ -25,7 +25,7 @@ from posttrain.models.footprint import read_shape
 from posttrain.models.load import locate
 from posttrain.models.precision import compute_of
 from posttrain.recipes.evaluate_reward.report import write_page
-from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, Judged
+from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult
 from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.runs import RunDirectory, Sample, machine_line
 from posttrain.session import Progress, announce
@@ -98,7 +98,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     about = compute_of(scorer.model.body, config.precision) | {"model": models[0].where, "notes": notes}
     directory = RunDirectory.create(output, "evaluate-reward-model", asdict(config), environment=about)
     announce(machine_line(directory.environment), quiet=quiet)
-    found: list[Judged] = []
+    found: list[ModelResult] = []
     done = 0
     everything = [*rankings, *equal]
     with directory, Progress("evaluate", len(everything) * len(models), quiet=quiet) as progress:
@@ -106,7 +106,7 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
             if found:
                 del scorer  # its memory is needed for the next one
                 scorer = _load(config, saved)
-            judged = Judged(saved.title, ())
+            judged = ModelResult(saved.title, ())
             for first in range(0, len(everything), AT_A_TIME):
                 some = everything[first : first + AT_A_TIME]
                 units = [ranked_of(scorer.chat, preferences) for preferences in some]
@@ -129,14 +129,16 @@ def run(config: EvaluateReward, *, output: Path | None = None, quiet: bool = Fal
     return result
 
 
-def _more(judged: Judged, compared: Sequence[Preference], scored: Sequence[ScoredPair], decided: int) -> Judged:
+def _more(
+    judged: ModelResult, compared: Sequence[Preference], scored: Sequence[ScoredPair], decided: int
+) -> ModelResult:
     """The same with more pairs; those from number `decided` on are ties."""
     new = [replace(pair, category=one.category) for pair, one in zip(scored, compared, strict=True)]
     pairs, equal = ([p for p in new if (p.prompt < decided) == known] for known in (True, False))
     return replace(judged, pairs=(*judged.pairs, *pairs), equal=(*judged.equal, *equal))
 
 
-def _by_prompt(judged: Judged, everything: Sequence[tuple[Preference, ...]]) -> Judged:
+def _by_prompt(judged: ModelResult, everything: Sequence[tuple[Preference, ...]]) -> ModelResult:
     """The same with one number for each prompt, wherever it is among the pairs and the ties."""
     first = {one[0].prompt: number for number, one in reversed(list(enumerate(everything)))}
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from posttrain.evaluation.examination import percent
-from posttrain.evaluation.pairs import Accuracy, accuracy, by_category, by_length, calibration
-from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, Judged
+from posttrain.evaluation.pairs import PairAccuracy, accuracy, by_category, by_length, calibration
+from posttrain.recipes.evaluate_reward.result import EvaluateRewardResult, ModelResult
 from posttrain.report import Estimate, Finding, Severity, Table, write_report
 from posttrain.report.chart import Chart, Series
 from posttrain.runs import read_run
@@ -23,7 +23,7 @@ def write_page(result: EvaluateRewardResult) -> None:
     write_report(page, tables=_tables(result), findings=_findings(result), charts=[("Calibration", [_curve(result)])])
 
 
-def _models(result: EvaluateRewardResult) -> list[Judged]:
+def _models(result: EvaluateRewardResult) -> list[ModelResult]:
     return [one for one in (result.model, result.baseline) if one is not None]
 
 
@@ -115,5 +115,5 @@ def _findings(result: EvaluateRewardResult) -> list[Finding]:
     return [*found, *(Finding(Severity.NOTE, "About these pairs", note) for note in result.notes)]
 
 
-def _estimate(found: Accuracy) -> Estimate:
+def _estimate(found: PairAccuracy) -> Estimate:
     return Estimate(found.value, *found.ci95)

@@ -7,7 +7,7 @@ from typing import Any
 
 from posttrain.evaluation.examination import percent
 from posttrain.evaluation.pairs import (
-    Accuracy,
+    PairAccuracy,
     ScoredPair,
     accuracy,
     by_category,
@@ -26,7 +26,7 @@ from posttrain.statistics import Interval, paired_difference_interval
 
 
 @dataclass(frozen=True)
-class Judged:
+class ModelResult:
     """What one model made of the pairs."""
 
     model: str
@@ -90,8 +90,8 @@ class EvaluateRewardResult:
     report: Path
     seconds: float
     dataset: str
-    model: Judged
-    baseline: Judged | None
+    model: ModelResult
+    baseline: ModelResult | None
     notes: tuple[str, ...]
 
     @property
@@ -121,9 +121,9 @@ class EvaluateRewardResult:
         return [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]
 
 
-def _numbers(found: Accuracy) -> dict[str, Any]:
+def _numbers(found: PairAccuracy) -> dict[str, Any]:
     return {"accuracy": found.value, "ci95": list(found.ci95), "n": found.pairs}
 
 
-def _share(found: Accuracy) -> str:
+def _share(found: PairAccuracy) -> str:
     return percent(found.value, found.ci95)

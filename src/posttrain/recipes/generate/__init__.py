@@ -90,7 +90,7 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Generated:
     """One completion of one prompt."""
 
     prompt: str
@@ -105,7 +105,7 @@ class GenerateResult:
     """What the model said, prompt by prompt, and how fast."""
 
     model: str
-    replies: tuple[Reply, ...]
+    replies: tuple[Generated, ...]
     seconds: float  # of sampling, without loading the model
     notes: tuple[str, ...] = ()
     shown: bool = False  # a conversation was on the terminal already
@@ -229,9 +229,9 @@ def _tasks(config: Generate, said: Iterable[str]) -> list[Task]:
     return [Task(dress([Message("user", prompt)], **words), id=f"prompt {i}") for i, prompt in enumerate(asked, 1)]
 
 
-def _reply(prompt: str, policy: Policy, done: Completion) -> Reply:
+def _reply(prompt: str, policy: Policy, done: Completion) -> Generated:
     text = policy.chat.decode(done.token_ids)
-    return Reply(prompt, text, done.stop_reason, len(done.token_ids), sum(done.logprobs))
+    return Generated(prompt, text, done.stop_reason, len(done.token_ids), sum(done.logprobs))
 
 
 def _chat(
@@ -250,7 +250,7 @@ def _chat(
 
     seed, room = seed_for(config.seed, "chat"), policy.model.context
     seat = PolicySeat(ask, policy.chat, _sampling(config), seed, room=room, max_turns=sys.maxsize)
-    replies: list[Reply] = []
+    replies: list[Generated] = []
     seconds = 0.0
     show(f"{title}: type a line; an empty one ends the conversation")
     for line in said:
@@ -262,13 +262,13 @@ def _chat(
         seconds += time.perf_counter() - began
         tokens = answer.usage.completion_tokens
         logprob = sum(seat.turns[-1].logprobs) if tokens else 0.0
-        replies.append(Reply(line.strip(), answer.text, answer.stop_reason, tokens, logprob))
+        replies.append(Generated(line.strip(), answer.text, answer.stop_reason, tokens, logprob))
         cut = "" if answer.stop_reason is StopReason.STOP else f"\n  [{_ended(replies[-1])}]"
         show(f"{printable(answer.text)}{cut}")
     return GenerateResult(title, tuple(replies), seconds, tuple(notes), shown=True)
 
 
-def _ended(reply: Reply) -> str:
+def _ended(reply: Generated) -> str:
     why = {
         StopReason.STOP: "it stopped by itself",
         StopReason.LENGTH: "cut off by --max-new-tokens",

@@ -26,7 +26,7 @@ from posttrain.models.precision import compute_of, default_device, dtype_of
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.recipes.reward_attributes.data import Attributes, of_these, read, units_of, weights_of
-from posttrain.recipes.reward_attributes.gating import Parts, judge, mix
+from posttrain.recipes.reward_attributes.gating import Parts, evaluate, mix
 from posttrain.session.early_stopping import patience
 from posttrain.session.result import RunResult, heldout_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
@@ -62,7 +62,7 @@ def run(config: Attributes, **where: Unpack[RunOptions]) -> AttributesResult:
     def examine() -> dict[str, float]:
         if session.step:
             mix(config, parts)
-        return judge(config, parts, session.progress)
+        return evaluate(config, parts, session.progress)
 
     with _open(config, parts, where) as session:
         session.evaluate(examine)
@@ -88,7 +88,7 @@ def _open(config: Attributes, parts: Parts, where: RunOptions) -> AbstractContex
         steps=steps,
         trained=parts.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, steps),
-        evaluations=Evaluations(config.eval_every, parts.judges, True, score, patience(config.stop_after, score)),
+        evaluations=Evaluations(config.eval_every, parts.holds_out, True, score, patience(config.stop_after, score)),
         environment=about | {"model": parts.begun, "steps": steps, "data": digests(asdict(config))},
         save_every=config.save_every,
         keep_last=config.keep_last,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from posttrain.data import Graded, question_of
 from posttrain.errors import UserError, unknown
-from posttrain.models.attributes import Units
+from posttrain.models.attributes import RatingScale
 from posttrain.setup import feedback
 from posttrain.setup.feedback import RANKINGS, RATINGS, Sides
 from posttrain.setup.pair_options import ScoreOptions
@@ -122,10 +122,10 @@ def of_these(rated: Sides[Rated], names: Collection[str]) -> Sides[Rated]:
     return replace(rated, learned=kept(rated.learned), heldout=kept(rated.heldout))
 
 
-def units_of(names: Sequence[str], graded: Sequence[Graded]) -> Units:
+def units_of(names: Sequence[str], graded: Sequence[Graded]) -> RatingScale:
     """Mean and spread of each attribute's ratings."""
     given = [[one.ratings[name] for one in graded if name in one.ratings] for name in names]
     for name, values in zip(names, given, strict=True):
         if len(set(values)) < 2:
             raise UserError(f"all ratings of '{name}' are equal; leave it out with --weights {name}=0")
-    return Units(tuple(names), tuple(map(fmean, given)), tuple(map(pstdev, given)))
+    return RatingScale(tuple(names), tuple(map(fmean, given)), tuple(map(pstdev, given)))

@@ -42,7 +42,7 @@ class Parts:
     notes: tuple[str, ...]  # what to tell the user
 
     @property
-    def judges(self) -> bool:
+    def holds_out(self) -> bool:
         """Whether anything is held out."""
         return bool(self.graded.heldout or (self.pairs and self.pairs.heldout))
 
@@ -62,7 +62,7 @@ def mix(config: Attributes, parts: Parts) -> None:
     model.mixture = model.mixture._replace(finished=True)
 
 
-def judge(config: Attributes, parts: Parts, progress: Progress) -> dict[str, float]:
+def evaluate(config: Attributes, parts: Parts, progress: Progress) -> dict[str, float]:
     """What held-out rows say of the attributes and of the score, which pairs calibrate."""
     model, most = parts.model, config.microbatch_tokens
     metrics: dict[str, float] = {}

@@ -1,7 +1,6 @@
 """Pointwise LLM judge: single-answer grading (Zheng et al. 2023, https://arxiv.org/abs/2306.05685).
 
-The model is not here: a judge is handed something to ask (`ChatModel`), and a lambda in a class tests it. Left out:
-pairwise comparison, and the bias of position that it has.
+A judge takes any `ChatModel`; tests pass a stub. Not implemented: pairwise comparison, with its position bias.
 """
 
 import asyncio
@@ -26,19 +25,19 @@ def _default_prompt() -> JudgePrompt:
 
 @dataclass(frozen=True)
 class Judge(EpisodeReward):
-    """Asks a model about each episode; its score, from the prompt's scale to [0, 1].
+    """Judges each episode; its score is mapped from the prompt's scale to [0, 1].
 
-    A verdict without a score is asked for again with another seed. After `tries` verdicts without one the reward does
-    not apply to the episode. What is asked, and its seed, depend on the run's seed, the task and the episode alone.
+    A verdict without a score is resampled with another seed. After `tries` verdicts without one the reward does
+    not apply to the episode. A request and its seed depend only on the run's seed, the task and the episode.
 
     Args:
-        model: what is asked.
+        model: the judge model.
         name: of the reward.
         prompt: with its scale.
         sampling: of verdicts. At temperature 0 another try would say the same, so tries after the first have 1.
         seed: of the run.
         tries: verdicts about an episode, at most.
-        at_once: episodes that are asked about at the same time.
+        at_once: concurrent requests.
     """
 
     model: ChatModel
@@ -57,14 +56,14 @@ class Judge(EpisodeReward):
             raise UserError(f"a judge needs 1 or more tries and requests at once; got {self.tries} and {self.at_once}")
 
     async def unreadable(self, tasks: Sequence[Task]) -> list[str]:
-        """Of each task, why it cannot be judged: the prompt shows an answer of the data, and there is none."""
+        """For each task, why it cannot be judged: the prompt needs a reference answer, and there is none."""
         why = f"the prompt of judge '{self.name}' has {{reference}}, which is that answer"
         return [why if self.prompt.needs("reference") and task.answer is None else "" for task in tasks]
 
     async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
         """One score per episode, in order.
 
-        When one fails, no other is begun; those that are under way may finish, so that their replies can be cached.
+        After a failure no new request is sent; those in flight may finish, so that their replies can be cached.
         """
         scores: dict[int, Score] = {}
         numbers = iter(range(len(episodes)))

@@ -1,14 +1,14 @@
 """Judge prompts: templates whose placeholders are filled in one pass.
 
-Nothing that a policy wrote is evaluated: a placeholder or a brace in an answer stays as it is.
+Text of the policy is never evaluated: placeholders and braces in an answer are kept.
 
 | placeholder | is |
 |---|---|
 | `{question}` | the last user message of the task's prompt |
 | `{conversation}` | all messages before the answer |
-| `{answer}` | what the policy said last |
+| `{answer}` | the policy's last turn |
 | `{reference}` | the task's answer |
-| `{boundary}` | a mark that depends on the episode, so that no answer can contain it |
+| `{boundary}` | a delimiter derived from the episode, which no answer can contain |
 | `{scale 0 to 10}` | the lowest and the highest score; it becomes "0 to 10" |
 """
 
@@ -23,7 +23,7 @@ from posttrain.types import Episode
 
 NAMES = ("question", "conversation", "answer", "reference", "boundary")
 PACKAGED = ("quality", "reference")
-"""Prompts that have a name: of the answer's quality, and of its agreement with the task's answer."""
+"""Packaged prompts: the answer's quality, and its agreement with the reference answer."""
 
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
 _SCALE = re.compile(rf"\{{scale ({_NUMBER}) to ({_NUMBER})\}}")
@@ -67,13 +67,13 @@ class JudgePrompt:
         return f"{{{name}}}" in self.text
 
     def fill(self, values: Mapping[str, str]) -> str:
-        """The text with every placeholder replaced once; what the values say is not looked at again."""
+        """The text with every placeholder replaced in one pass; values are not expanded."""
         return _FIELD.sub(
             lambda found: values[found[1]] if found[1] in NAMES else found[1].removeprefix("scale "), self.text
         )
 
     def of(self, episode: Episode, boundary: str) -> str:
-        """What a judge is asked about an episode; half a character, which a model can emit, becomes a question mark."""
+        """The judge prompt of an episode; lone surrogates, which a model can emit, become question marks."""
         messages = episode.messages
         last = max((i for i, message in enumerate(messages) if message.role == "assistant"), default=len(messages))
         prompt = episode.task.prompt

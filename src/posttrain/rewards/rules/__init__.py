@@ -1,1 +1,1 @@
-"""Rules: what a completion looks like, whatever it says. One file each."""
+"""Rules: rewards of format and style. One file each."""

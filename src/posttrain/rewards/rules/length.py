@@ -59,7 +59,7 @@ class SoftOverlong(EpisodeReward):
 
 @dataclass(frozen=True)
 class LengthTarget(EpisodeReward):
-    """How far the completion's length is from a target, as a penalty from -1 to 0.
+    """Distance of the completion's length from a target, as a penalty from -1 to 0.
 
         value = -min(1, | |y| - target | / target)
 

@@ -1,4 +1,4 @@
-"""The steps of a completion's reasoning, and how many of them say something new."""
+"""Diversity of reasoning steps."""
 
 import re
 from collections.abc import Sequence

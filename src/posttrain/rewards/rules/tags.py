@@ -18,7 +18,7 @@ class Tags(EpisodeReward):
 
     Args:
         tags: in order.
-        text_after: whether the answer follows the last tag, or stands inside it.
+        text_after: whether the answer follows the last tag, or is inside it.
         opened_by_prompt: the chat template's prompt already ends in the first opening tag, so the completion starts
             after it.
     """

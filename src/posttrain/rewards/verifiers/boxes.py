@@ -1,6 +1,6 @@
-r"""What stands around the box that an answer is in: a negated, struck-out or retracted box is no answer.
+r"""Context of the answer's box: a negated, struck-out or retracted box is no answer.
 
-Only what touches the box is read, and what takes it back later: a "not" elsewhere in a solution says nothing.
+Only adjacent text is read, and later retractions: a "not" elsewhere in a solution is ignored.
 """
 
 import re
@@ -64,7 +64,7 @@ _TAKEN_BACK = re.compile(
 
 
 def doubt_around_box(completion: str, question: str = "") -> str | None:
-    r"""Why what stands around the last box leaves it open whether its content is the answer; None where nothing does.
+    r"""Why the context of the last box leaves its content in doubt; None if it does not.
 
     Example:
         >>> doubt_around_box(r"So $x = \boxed{42}$ cm."), doubt_around_box(r"It is not \boxed{42}.")
@@ -94,7 +94,7 @@ def doubt_around_box(completion: str, question: str = "") -> str | None:
 
 
 def doubt_around_tag(completion: str) -> str | None:
-    """The same of the last `<answer>...</answer>`, around which less is read: its content is compared as it stands.
+    """The same of the last `<answer>...</answer>`, with less context: its content is compared verbatim.
 
     Example:
         >>> doubt_around_tag("So <answer>Rome</answer>."), doubt_around_tag("It is not <answer>Rome</answer>.")
@@ -114,7 +114,7 @@ def doubt_around_tag(completion: str) -> str | None:
 
 
 def _hidden(before: str) -> bool:
-    """Whether the box is within what is struck out or a comment."""
+    """Whether the box is struck out or in a comment."""
     paragraph = before.rpartition("\n\n")[2]
     opened = list(_OPENED.finditer(before))
     return paragraph.count("~~") % 2 == 1 or bool(opened and opened[-1]["on"])
@@ -133,7 +133,7 @@ def _open_formula(before: str) -> str | None:
 
 
 def _fits_before(before: str, formula: str | None, box: str, question: str) -> bool:
-    """Whether what stands directly before the box only leads to it."""
+    """Whether the text directly before the box only introduces it."""
     left = _stripped(_LINE.split(before if formula is None else formula)[-1])
     if formula is not None and left:
         return _leads(left, box, question)
@@ -178,7 +178,7 @@ def _words_fit(left: str, question: str) -> bool:
 
 
 def _fits_after(after: str, in_formula: bool, question: str) -> bool:
-    """Whether what stands directly after the box is a unit, or says nothing about it."""
+    """Whether the text directly after the box is a unit, or irrelevant to it."""
     line = re.split(_ENDINGS, _LINE.split(after)[0])[0]
     if in_formula:
         close = re.search(r"\$\$?|\\[\])]", line)

@@ -1,9 +1,9 @@
-"""Characters that are not seen, or that look like others, in what a model wrote."""
+"""Invisible and look-alike characters in model output."""
 
 import re
 
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
-_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069]")  # what is seen has another order than what is read
+_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069]")  # displayed order differs from text order
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
 
 

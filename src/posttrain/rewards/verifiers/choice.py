@@ -1,4 +1,4 @@
-"""Multiple choice: which letter the completion gives."""
+"""Multiple choice: parses the letter of the answer."""
 
 import re
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _ALONE = re.compile(
 _BECAUSE = re.compile(
     r"(?i)[ ,;.:\-]*(?:(?:because|since) \w|as (?=(?:it|this|that|he|she|they|we|the)\b|(?-i:[A-Z])))"
 )
-# What may stand before the letter, and after it. No word in it can turn what the sentence says.
+# Text allowed before and after the letter. No word in it can change the sentence's meaning.
 _LEADS = frozenset(
     (
         *("so", "thus", "therefore", "hence", "i", "i'd", "i'll", "we", "would", "will", "think", "believe", "choose"),
@@ -63,7 +63,7 @@ _ASKS = re.compile(
     r"(?i)[ *_\"'(]*(?:(?:is|am)\b|(?:would|will|must)(?: (?:it|this|that|i|we|the|option|choice)\b|\W*$))"
 )
 _ASKS_AFTER = re.compile(r"(?i)\b(?:is|would|will|must) (?:it|this|that|i|we)\b.*\w")
-# Words that turn what a sentence says: with one of them, free text says nothing for certain.
+# Words that change a sentence's meaning: with one of them, free text is ambiguous.
 _TURNS = re.compile(
     r"(?i)\b(?:no|not|none|never|nor|neither|cannot|can't|\w+n['\u2019]t|wait|actually|instead|rather|but|however|though"
     r"|although|or|and|also|possibly|maybe|perhaps|probably|might|may|could|either|both|all|any|except|unless|without"
@@ -82,7 +82,7 @@ class ChoiceVerifier(EpisodeReward):
     under "choices" in the task's metadata, or else the lines "A) ...", "B) ..." of its prompt. An answer is read as a
     letter if it is the letter alone, "(B)", "the answer is B", "B) Paris" or "B, because ...", or the text of a choice.
     Anything else is `unparsed`: an answer with two letters, a denial or a hedge ("B is wrong", "possibly B"), or
-    whose letter and text belong to two choices, or that what stands before or after it takes back.
+    whose letter and text belong to two choices, or that the text before or after it retracts.
 
     Raises (while scoring):
         RewardError: `task.answer` names no choice, or may mean two; there are more than 26 choices.
@@ -125,7 +125,7 @@ class ChoiceVerifier(EpisodeReward):
 def read_letter(text: str, choices: Sequence[str] = (), question: str = "") -> str | None:
     """The letter that `text` gives as its answer, or None.
 
-    Where the choices are not known, the text after a letter must stand in the `question`.
+    Where the choices are not known, the text after a letter must be in the `question`.
 
     Example:
         >>> [read_letter(text) for text in ("(b)", "B) Paris", "I think the answer is **C**.", "A dog")]
@@ -178,7 +178,7 @@ _TEXT_BESIDE = re.compile(r"[(\[]?(?P<letter>[a-z])[)\].:] *(?P<text>.+)")
 
 
 def _by_text(text: str, choices: Sequence[str]) -> str | None:
-    """The letter of the choice whose text is given: after "the answer is", or with its own letter beside it."""
+    """The letter of the choice whose text is given: after "the answer is", or next to its own letter."""
     text = _THE_ANSWER.sub("", _without_marks(text), count=1)
     letters = [letter for letter, choice in zip(ascii_uppercase, choices, strict=False) if _same(choice, text)]
     for beside in (_LETTER_BESIDE.fullmatch(text.strip(" .*")), _TEXT_BESIDE.fullmatch(text)):
@@ -215,7 +215,7 @@ def _gives(text: str, letter: re.Match[str], choices: Sequence[str], question: s
 
 
 def _stands_beside(letter: str, text: str, question: str) -> bool:
-    """Whether the question, whose choices are not known, has this text beside this letter and beside no other."""
+    """Whether the question, whose choices are not known, has this text next to this letter and no other."""
     text, letters = rf"(?i:{re.escape(text)})", list(_LETTER_IN_QUESTION.finditer(question))
     if not re.search(r"\w", text.removeprefix("(?i:")) or not letters:
         return False
@@ -271,7 +271,7 @@ def _same(choice: str, text: str) -> bool:
 
 
 def _without_marks(text: str) -> str:
-    """`text` without the marks that stand before it."""
+    """`text` without leading marks."""
     return _BEFORE_TEXT.sub("", text, count=1)
 
 

@@ -1,10 +1,10 @@
-"""Whether a sentence in prose says its number as the answer, not as another's, as a label, a bound or a first try."""
+"""Whether prose asserts a number as the answer, rather than attributing it, or as a label, a bound or a draft."""
 
 import re
 
 from posttrain.rewards.verifiers.units import CHANGES, stem
 
-# Words that may name what is asked for, or only lead to it.
+# Words that may name the requested quantity, or introduce it.
 _NEUTRAL = frozenset(
     (
         *(
@@ -85,7 +85,7 @@ _IS = re.compile(r"^[*_$`)]*(?: \w+){0,2} (is|was|seems|looks|smells|remains|use
 
 
 def is_claim(before: str, after: str, question: str) -> bool:
-    """Whether what stands before and after a number in its sentence lets it be the answer to `question`.
+    """Whether the sentence around a number lets it be the answer to `question`.
 
     Example:
         >>> is_claim("She sold ", " clips", "How many clips?"), is_claim("Room ", "", ""), is_claim("", " is a lie", "")
@@ -123,7 +123,7 @@ def is_claim(before: str, after: str, question: str) -> bool:
 
 
 def _is_predicate(verb: str, text: str, known: set[str]) -> bool:
-    """Whether what a number is said to be is no more than what is asked for: "42 is the answer", not "42 is a trap"."""
+    """Whether a number's description only names the requested quantity: "42 is the answer", not "42 is a trap"."""
     words = [word.casefold() for word in re.findall(r"[^\W\d_]+", text)]
     if not words or verb not in ("is", "was") or (verb == "was" and "answer" in words):
         return False

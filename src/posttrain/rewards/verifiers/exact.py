@@ -1,4 +1,4 @@
-"""Exact text."""
+"""Exact match."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-r"""Where in a completion the answer is. Shared by all verifiers, so that `unparsed` means the same everywhere.
+r"""Answer extraction, shared by all verifiers, so that `unparsed` means the same everywhere.
 
-Every way looks at the completion outside its reasoning: what stands before the last `</think>` was a thought, and a
-completion that opens `<think>` and never closes it has not answered yet. Of several answers the last one counts.
+Answers are extracted outside the reasoning: text before the last `</think>` is ignored, and a
+completion with an unclosed `<think>` has no answer. Of several answers the last one counts.
 """
 
 import re
@@ -67,13 +67,13 @@ def not_found(answer_in: AnswerIn) -> str:
 
 
 def outside_reasoning(completion: str) -> str:
-    """The completion without its reasoning: what follows the last `</think>`; nothing if `<think>` is still open."""
+    """The completion without its reasoning: the text after the last `</think>`; empty if `<think>` is not closed."""
     rest = completion.rpartition("</think>")[2]
     return rest.partition("<think>")[0]
 
 
 def reasoning(completion: str) -> str:
-    """What stands before the last `</think>`, without the tags; the whole completion where it has no such tags."""
+    """The text before the last `</think>`, without the tags; the whole completion if it has no such tags."""
     before, closed, _ = completion.rpartition("</think>")
     thought = before if closed else completion
     return thought.replace("<think>", " ").replace("</think>", " ").strip()

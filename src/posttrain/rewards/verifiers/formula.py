@@ -1,7 +1,7 @@
-r"""What a formula says beside its value, and how much work it asks for; read before it is given to computer algebra.
+r"""Content of a formula other than its value, and its cost; checked before computer algebra.
 
-math-verify reads `41 = 42`, `\neq 42`, `42_8` and `42 \text{ million}` as 42: it drops what it does not know. So an
-answer whose parts the right answer does not explain is not paid, whatever value is found in it.
+math-verify parses `41 = 42`, `\neq 42`, `42_8` and `42 \text{ million}` as 42: it drops unknown parts. So an
+answer with parts that the right answer does not explain earns nothing, whatever its parsed value.
 """
 
 import re
@@ -87,7 +87,7 @@ _BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*[a-z][^{}]*\}\s*\{[0-9]{3,}|\\[d
 
 
 def too_large(text: str) -> str | None:
-    """Why computer algebra is not asked about `text`: what it would cost is decided by its size, not by a clock.
+    """Why `text` is too expensive for computer algebra, decided by its size, not by a clock.
 
     Example:
         >>> too_large("9^{9^{9^9}}"), too_large("2^{2025}")
@@ -278,7 +278,7 @@ def _depth(text: str) -> int:
 
 
 def _answers(text: str) -> int:
-    """How many answers stand side by side; commas inside brackets belong to one, and two signs make two."""
+    """Number of answers in a row; commas inside brackets belong to one, and two signs make two."""
     text = re.sub(r"\\[,;:! ]|\{,\}", " ", text)
     text = _THOUSANDS.sub("0", text)
     signs = len(re.findall(r"\\pm|\\mp|\u00b1", text))

@@ -59,7 +59,7 @@ _FORMS = {
 
 
 def unasked(family: str, answer: str, entry: Mapping[str, Any]) -> str | None:
-    """Why the scorer is not asked about an answer that would cost it seconds; None if it is asked."""
+    """Why an answer is too expensive for the scorer; None if it is not."""
     right = entry.get("answer")
     longest = 4_000 if right is None else 400 + 4 * len(str(right))
     if len(answer) > longest:

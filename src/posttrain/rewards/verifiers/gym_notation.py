@@ -1,4 +1,4 @@
-"""Other ways to write the right answer of a family whose scorer compares texts."""
+"""Equivalent notations of the right answer, for families whose scorer compares text."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _QUOTIENT = re.compile(r"[0-9]\s*[/\u2044\u00f7]\s*[0-9]|frac")  # 2 / 1 may be 
 
 
 def as_the_task_writes_it(family: str, answer: str, entry: Mapping[str, Any]) -> str:
-    """The task's own text, if the answer is the same number or word in another notation; else the answer as it is.
+    """The task's own text, if the answer is the same number or word in another notation; else the answer.
 
     Example:
         >>> entry = {"question": "Count the legs of 73 cows.", "answer": "292"}

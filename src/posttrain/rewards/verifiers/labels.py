@@ -1,4 +1,4 @@
-"""What stands on the left of an answer's equals sign, such as `x =` or `f(x) =`, and what an equation leaves out."""
+"""Left-hand sides of answers, such as `x =` or `f(x) =`, and domains of equations."""
 
 import re
 

@@ -1,4 +1,4 @@
-r"""Mathematical answers: two expressions are equal if they mean the same, `\frac{1}{2}` and `0.5` included.
+r"""Mathematical equivalence of answers, such as `\frac{1}{2}` and `0.5`.
 
 Equivalence is math-verify's (https://github.com/huggingface/Math-Verify). Its own time limit needs the main thread and
 cannot stop compiled code, so it is switched off and the work is done in a worker process that can be killed.

@@ -1,4 +1,4 @@
-r"""Answers that differ by so little that algebra, which rounds, calls them equal: `\pi + e^{-100}` for pi."""
+r"""Answers within rounding error of the right one, which algebra calls equal: `\pi + e^{-100}` for pi."""
 
 from itertools import product
 from typing import Any, cast

@@ -23,8 +23,8 @@ class NumberVerifier(EpisodeReward):
     Read are integers, decimals, `1e3` and 10^3, fractions such as 3/4 and 2 1/2, groups of three, currency signs, a
     percent sign, "minus 5", "forty-two", an equation that holds, and a unit: a common one, or words of the question; of
     the units of time, money, length, mass and volume only those that the question names, where it names any. Numbers
-    are compared exactly, so 0.10 equals .1. 50% equals 50 and 0.5 alike. An answer that says anything else is
-    `unparsed`, and so is one that what stands before or after it takes back.
+    are compared exactly, so 0.10 equals .1. 50% equals both 50 and 0.5. An answer that says anything else is
+    `unparsed`, and so is one that the text before or after it retracts.
 
     Args:
         answer_in: where the answer is.

@@ -1,7 +1,7 @@
-"""Several worker processes of one function, and the questions on which the clock has decided.
+"""A pool of worker processes for one function, and a record of time-outs.
 
-A question that once took too long is not asked again: a verdict by the clock depends on the machine's load, and must be
-the same when a run is resumed. The run keeps such questions in a file.
+A question that timed out is not asked again: such a verdict depends on the machine's load, and must be
+the same when a run is resumed. The run keeps these questions in a file.
 """
 
 import contextvars
@@ -25,7 +25,7 @@ Q = TypeVar("Q")
 
 
 class TimeLimits:
-    """The questions that took too long, by digest; in a file too, one a line, once there is one."""
+    """Questions that timed out, by digest; also in a file, one per line, once it is set."""
 
     def __init__(self) -> None:
         self._digests: set[str] = set()
@@ -123,7 +123,7 @@ def _workers(target: str, process: int) -> Workers:
 
 
 def size() -> int:
-    """How many processes work at a time."""
+    """Number of concurrent processes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(MAX_WORKERS, cores))
 

@@ -25,7 +25,7 @@ _COMMAND = re.compile(r"\\(?:boxed|text|textbf|mathbf|mathrm) ?\{([^{}]*)\}")
 _SENTENCE = re.compile(
     r"\n+|(?<!\bno)(?<!\bnot)(?<!\bca)(?<!\bapprox)(?<!\bvs)(?<!\bfig)(?<!\bst)(?<!\be\.g)[.!?;][*_)\"']*\s+", re.I
 )
-# Words that turn what a sentence says, or leave it open. With one of them prose says nothing for certain.
+# Words that change a sentence's meaning, or hedge it. With one of them prose is ambiguous.
 _TURNS = re.compile(
     r"(?i:\b(?:not?|none|never|nor|neither|nobody|cannot|\w+n['\u2019]t|wait|actually|instead|rather|however|or|possibly"
     r"|maybe|perhaps|probably|might|could|either|between|except|unless|wrong|incorrect\w*|false|falsely|invalid|untrue"
@@ -102,7 +102,7 @@ def final_number(text: str, question: str = "") -> Number | None:
 
 
 def final_formula(text: str, question: str = "") -> str | None:
-    r"""What stands in the last box, in the last formula, or else the last number; None where it is in doubt.
+    r"""The content of the last box or formula, or else the last number; None if it is in doubt.
 
     Example:
         >>> final_formula(r"So $x^2 = 4$. The answer is $2$."), final_formula(r"The answer is $2$ or $-2$.")
@@ -188,7 +188,7 @@ def _numbers_in_words(text: str) -> bool:
 
 
 def _inside(sentence: str, question: str) -> Number | None:
-    """The last number in a sentence of one notation, where nothing beside it changes what it says."""
+    """The last number in a sentence of one notation, if no adjacent text changes its meaning."""
     text = _UNIT_WITH_DIGIT.sub(" ", sentence)
     digit = max(map(text.rfind, "0123456789"))
     match = next((match for match in _INSIDE.finditer(text) if match.start() <= digit < match.end()), None)
@@ -207,7 +207,7 @@ def _inside(sentence: str, question: str) -> Number | None:
 
 
 def words_fit(before: str, after: str, negated: bool, question: str) -> bool:
-    """Whether no word beside the number changes what it says."""
+    """Whether no adjacent word changes the number's meaning."""
     said = [word.strip(".,;:!?*_()$").casefold() for word in before[-40:].split()[-2:]]
     follow = re.sub(r"^ times(?= *[.!)]*$)", "", after.lstrip("*_$`\"')"))[:40].split()[:3]
     follow = follow[: next((i + 1 for i, word in enumerate(follow) if word[-1] in ".,:;"), 3)]
@@ -222,7 +222,7 @@ def words_fit(before: str, after: str, negated: bool, question: str) -> bool:
 
 
 def _signs_fit(before: str, after: str, match: re.Match[str]) -> bool:
-    """Whether no sign, and no other number, stands directly at the number."""
+    """Whether no sign or other number is adjacent to the number."""
     glued, follows = before.rstrip(" *_$(`")[-1:], after.lstrip(" *_$)`")[:1]
     if glued and not (glued.isalpha() or glued in "0123456789.,:;=)\"'!\u2019"):
         return False
@@ -235,7 +235,7 @@ def _signs_fit(before: str, after: str, match: re.Match[str]) -> bool:
         return False
     if (match["sign"] and glued.isdigit()) or re.search(r"\w\([ *_$]*$", before):  # 3 -5, f(72)
         return False
-    between = re.split(r"[0-9]", before)[-1]  # what stands between this number and the one before it
+    between = re.split(r"[0-9]", before)[-1]  # the text between this number and the previous one
     if not re.search(r"[0-9]", before):
         return True
     if re.search(r"[,;] *[a-z] *=", between):  # x = 3, y = 4

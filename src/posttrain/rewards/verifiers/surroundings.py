@@ -1,4 +1,4 @@
-"""What stands before and after the place of an answer, and takes the answer back."""
+"""Context of an answer: text before and after it that retracts it."""
 
 import re
 
@@ -45,7 +45,7 @@ _NEXT_TASK = re.compile(
 
 
 def around(completion: str, answer_in: AnswerIn, answer: str) -> tuple[str, str]:
-    r"""What stands outside the reasoning before and after the place where `extract` found this answer.
+    r"""The text outside the reasoning before and after the answer that `extract` found.
 
     A new task that a model makes up after its answer is not looked at.
 
@@ -68,12 +68,12 @@ def around(completion: str, answer_in: AnswerIn, answer: str) -> tuple[str, str]
 
 
 def answered_before(before: str, answer_in: AnswerIn) -> str | None:
-    """The answer that stands in the same line before the one that counts: of two in a line neither does."""
+    """An earlier answer in the same line: of two in a line neither counts."""
     return extract(before.rpartition("\n")[2], answer_in) if before and answer_in in _MARKS else None
 
 
 def taken_back(before: str, after: str, answer_in: AnswerIn = "text") -> bool:
-    """Whether what stands around an answer denies it, hides it, takes it back or goes on with it.
+    """Whether the text around an answer negates, hides, retracts or continues it.
 
     Example:
         >>> taken_back("It is not ", ""), taken_back("It is not 41. So ", ""), taken_back("", "Wait, no.")

@@ -1,4 +1,4 @@
-"""Reading what a model wrote as an expression or a literal, without running any of it.
+"""Safe parsing of model output as expressions or literals, without executing it.
 
 Everything else is refused before anything is evaluated, and so are powers of powers and exponents above 9999, or above
 that in all. Neither function bounds time or memory beyond that: they are used in a worker process that does.

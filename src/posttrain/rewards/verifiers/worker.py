@@ -24,7 +24,7 @@ from typing import IO, Any, cast
 
 START_TIMEOUT_S = 120.0  # to start an interpreter and import sympy, on a busy machine
 MEMORY_BYTES = 4 << 30  # address space of the process: an answer must not take the machine's memory
-TIMED_OUT = "verifier timed out"  # how the explanation of such a score begins, for whoever counts them
+TIMED_OUT = "verifier timed out"  # prefix of the explanation of such a score, to count them
 _GRACE_S = 5.0
 
 
@@ -180,5 +180,5 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         if pipe is not None:
             try:
                 pipe.close()
-            except BrokenPipeError:  # what was still to be written has nobody left to read it
+            except BrokenPipeError:  # pending output has no reader
                 continue

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 Say = Callable[[str], None]
 
 LAST_WAIT_S = 15.0
-"""How long the end of a run waits for a tracker to take what is left."""
+"""Seconds that the end of a run waits for a tracker to take the remaining rows."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run.
+    """A run's identity and settings for a tracker.
 
     Attributes:
         project: project or experiment.
@@ -24,7 +24,7 @@ class TrackedRun:
         tags: of the run.
         settings: the run's options.
         folder: the run's directory.
-        identity: the tracker's own id of the run, where it is one that goes on; "" for a new one.
+        identity: the tracker's own id of the run, if the run is resumed; "" for a new one.
     """
 
     project: str
@@ -54,7 +54,7 @@ class Tracker(Protocol):
 class Sender:
     """Sends a run's rows to one tracker from a thread of its own.
 
-    What fails is said once, and sent again with the next row; what is left at the end is tried for `LAST_WAIT_S`.
+    Failures are reported once, and failed rows are sent again with the next row; at the end, for `LAST_WAIT_S`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Sender:
         self._rows.put((step, metrics))
 
     def finish(self, status: str, *, wait_s: float | None = None) -> None:
-        """Send what is left, and end the run there; in `LAST_WAIT_S` unless said otherwise."""
+        """Send remaining rows and end the run there; by default within `LAST_WAIT_S`."""
         wait_s = LAST_WAIT_S if wait_s is None else wait_s
         self._rows.put(status)
         self._thread.join(wait_s)
