@@ -64,8 +64,11 @@ def test_a_mutant_changes_the_line_that_it_names_and_no_other() -> None:
         assert new == f"+ {mutant.text.splitlines()[mutant.line - 1].strip()}"
 
 
-def test_what_is_false_becomes_true_and_not_none() -> None:
+def test_nothing_is_not_put_in_the_place_of_nothing() -> None:
     assert every("a: bool = False\n") == ["a: bool = True\n"]
+    for nothing in ("None", "()", '""'):
+        assert every(f"a: A = {nothing}\n") == []
+    assert every("a: A = (b,)\n") == ["a: A = None\n"]
     assert every("a, b = c\n") == []
     assert every("a = c\n") == ["a = None\n"]
 

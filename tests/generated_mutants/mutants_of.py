@@ -79,10 +79,12 @@ def _keyword(argument: cst.Arg) -> str:
 
 
 def _says_nothing(old: cst.CSTNode, new: cst.CSTNode) -> bool:
-    """Whether `new` is a guard left out of a call, None for False, or `a, b = None`, which no line of code survives."""
+    """Whether `new` is a guard left out of a call, nothing for nothing, or `a, b = None`, which no code survives."""
     match old, new:
-        case cst.Assign(value=cst.Name("False")) | cst.AnnAssign(value=cst.Name("False")), _:
+        case cst.Assign(value=cst.Name("False")), _:
             return True
+        case cst.AnnAssign(value=cst.Name("False" | "None") | cst.Tuple(elements=()) | cst.SimpleString('""')), _:
+            return True  # a field's default: what is empty is asked for by its truth
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Tuple())]), cst.Assign():
             return True
         case cst.Call(args=before), cst.Call(args=after):

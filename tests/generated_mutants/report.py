@@ -7,7 +7,7 @@ from tests.generated_mutants.examine import Examined
 from tests.generated_mutants.selection import room_of
 
 # The share of survivors that a room may have. Some change nothing that anybody can observe, so it cannot be 0:
-# by the first samples (docs/LOG.md) a tenth survives, of which half are gaps.
+# by the first samples (docs/LOG.md) 11 % survive, of which half are gaps.
 MOST = 0.25
 
 
