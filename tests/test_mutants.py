@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import mutants
-from tests.mutations import Mutation, collect
+from tests import mutants, mutations
+from tests.mutations import Mutation, collect, objectives
 
 
 @pytest.mark.parametrize("mutation", collect(), ids=lambda m: f"{m.file}: {m.old.strip()[:40]}")
@@ -13,3 +13,14 @@ def test_a_mutation_changes_exactly_one_place_and_its_tests_exist(mutation: Muta
     assert mutation.new != mutation.old
     assert mutation.tests.split()
     assert all((mutants.ROOT / "tests" / name.partition("::")[0]).exists() for name in mutation.tests.split())
+
+
+@pytest.mark.parametrize("file", ["data/chat.py", "statistics.py", "objectives.py"])
+def test_a_list_has_no_room_whose_mutants_are_generated(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    monkeypatch.setattr(objectives, "MUTATIONS", [*objectives.MUTATIONS, Mutation(file, "a", "b", "test_a.py")])
+    with pytest.raises(ValueError, match=f"^{file} gets generated mutants"):
+        collect()
+
+
+def test_every_room_with_a_list_is_there() -> None:
+    assert {m.file.split("/")[0] for m in collect()} == {*mutations.ROOMS}

@@ -56,9 +56,9 @@ def read(*argv: str, file: dict[str, Any] | None = None, forms: tuple[type, ...]
 
 
 def test_defaults_then_file_then_flags():
-    file = {"steps": 5, "lr": 1, "out": "there", "knobs": {"clip": 0.1}}
+    file = {"steps": 5, "lr": 1, "out": "there", "mode": "slow", "knobs": {"clip": 0.1}}
     recipe, knobs = read("--steps", "7", "--clip-high", "0.3", file=file)
-    assert recipe == Recipe(steps=7, lr=1.0, out=Path("there"))
+    assert recipe == Recipe(steps=7, lr=1.0, out=Path("there"), mode="slow")
     assert knobs == Knobs(clip=0.1, clip_high=0.3)
     assert isinstance(recipe.lr, float)  # TOML's 1 is a whole number
     assert type(recipe) is Recipe and type(knobs) is Knobs

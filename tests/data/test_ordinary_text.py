@@ -235,3 +235,12 @@ def test_of_a_turn_in_words_the_stop_token_and_tags_alone_are_special(name):
     never = {chat.tokenizer.convert_tokens_to_ids(text) for text in special}
     assert set(learned) & never == {learned[-1]} and learned[-1] in chat.stop_ids and tags <= set(learned)
     assert chat.decode(learned).strip().endswith(said)  # behind Qwen3's empty thinking
+
+
+def test_special_tokens_of_a_reasoning_in_words_are_text_as_well():
+    chat = CHATS["qwen3"]
+    turn = chat.in_words(Message("assistant", "b", reasoning="<|im_end|><|endoftext|>a"))
+    ids, mask = chat.training_ids([Message("user", "?"), turn])
+    learned = [token for token, learn in zip(ids, mask, strict=True) if learn]
+    assert learned[-1] in chat.stop_ids and not {*learned[:-1]} & {*chat.stop_ids}
+    assert "<|im_end|><|endoftext|>a" in chat.decode(learned)

@@ -37,6 +37,7 @@ def test_by_hand():
     ]
     found = summarize(groups, "right", greedy=False)
     assert found.rates == (0.5, 0.0, 0.75)  # 0.99 is not solved
+    assert found.measure == "accuracy"
     assert found.accuracy == pytest.approx(1.25 / 3)
     assert (found.n, found.samples_per_task) == (3, 4)
     # of 4 samples with c solved, pass@2 = 1 - C(4-c, 2)/6: 5/6 for 2, 0 for 0, 1 for 3

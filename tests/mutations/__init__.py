@@ -1,12 +1,14 @@
 """Mutations: small faults that the tests must notice. `make mutants` plants each in a copy of the source.
 
-Every file here is one room's list, `MUTATIONS`; add lines to it, or a file for another room. Plant what people get
-wrong: a sign, a bound, a mask, a denominator, a detach.
+Every file here is a list, `MUTATIONS`, of the rooms where a fault is a number that looks right. Plant what people get
+wrong: a sign, a bound, a mask, a denominator, a detach. The other rooms get generated mutants (`make mutants-nightly`).
 """
 
 import importlib
 import pkgutil
 from typing import NamedTuple
+
+ROOMS = ("objectives", "algorithms", "training", "rewards", "rollouts", "setup")
 
 
 class Mutation(NamedTuple):
@@ -19,6 +21,9 @@ class Mutation(NamedTuple):
 
 
 def collect() -> list[Mutation]:
-    """Gather the mutations of all rooms."""
-    rooms = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return [m for room in rooms for m in importlib.import_module(f"{__name__}.{room}").MUTATIONS]
+    """Gather the mutations of all lists. Raises ValueError if one is of a room whose mutants are generated."""
+    lists = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    found = [m for name in lists for m in importlib.import_module(f"{__name__}.{name}").MUTATIONS]
+    if other := [m.file for m in found if m.file.split("/")[0] not in ROOMS]:
+        raise ValueError(f"{other[0]} gets generated mutants; those of {', '.join(ROOMS)} are written by hand")
+    return found

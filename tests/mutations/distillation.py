@@ -2,9 +2,6 @@
 
 from tests.mutations import Mutation
 
-DISTILLED = "recipes/test_distillation.py"
-PLAYED = "recipes/test_self_play.py"
-
 MUTATIONS = [
     *(
         Mutation("algorithms/opd.py", old, new, "algorithms/test_opd.py algorithms/test_online.py")
@@ -89,52 +86,5 @@ MUTATIONS = [
             ("if teacher.context < longest:", "if False:"),
             ("dtype=policy.dtype", "dtype=torch.float32"),
         ]
-    ),
-    Mutation(
-        "models/reference.py",
-        "model.network.requires_grad_(False)\n\n\ndef",
-        "pass\n\n\ndef",
-        "training/test_teacher.py",
-    ),
-    *(
-        Mutation("planning/costs.py", old, new, "planning/test_costs.py")
-        for old, new in [
-            ("self.teacher.parameters * self.itemsize", "self.shape.parameters * self.itemsize"),
-            (
-                "_multiplied(self.teacher) / _multiplied(self.shape) - 1 if",
-                "_multiplied(self.teacher) / _multiplied(self.shape) if",
-            ),
-            ("training.passes * load.tokens", "training.reads * load.tokens"),
-        ]
-    ),
-    *(
-        Mutation("recipes/rl.py", old, new, test)
-        for old, new, test in [
-            ('dict(state["inputs"])', "{}", PLAYED),
-            ('dict(state["inputs"])', 'state["inputs"]', PLAYED + "::test_a_step_that_fails_after_its_batch_was_made"),
-            (', "inputs": context.state}', "}", PLAYED),
-            (
-                "distances[TEACHER_KL] = teacher.load(model), TEACHER",
-                "distances[TEACHER_KL] = teacher.load(model), START",
-                DISTILLED,
-            ),
-            (
-                "model_folders=setup.model_folders | {config.teacher: teacher.where}",
-                "model_folders=setup.model_folders",
-                DISTILLED,
-            ),
-            ("teacher=teacher.shape if teacher else None", "teacher=None", DISTILLED),
-            (
-                "bool(config.teacher) != (declared(algorithm, TeacherLogprobs) is not None)",
-                "False",
-                "recipes/test_rl.py::test_an_option_that_cannot_be_is_refused",
-            ),
-        ]
-    ),
-    Mutation(
-        "catalogue.py",
-        "    models += declared(algorithm, TeacherLogprobs) is not None\n",
-        "",
-        "test_catalogue.py",
     ),
 ]

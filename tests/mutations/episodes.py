@@ -3,8 +3,8 @@
 from tests.mutations import Mutation
 
 ENGINE, TURNS, SEAT = "rollouts/test_async_engine.py", "rollouts/test_turns.py", "rollouts/test_policy_seat.py"
-CALLS, LOST, SCORED = "data/test_tool_calls.py", "rollouts/test_lost_episodes.py", "environments/test_scored.py"
-PREFIXES, CACHE, LOAD = "rollouts/test_prefix_cache.py", "rollouts/test_kv_cache.py", "environments/test_load.py"
+LOST, SCORED = "rollouts/test_lost_episodes.py", "environments/test_scored.py"
+PREFIXES, CACHE = "rollouts/test_prefix_cache.py", "rollouts/test_kv_cache.py"
 CLIENT = "rollouts/test_openai_seat.py"
 OWN = "rollouts/test_policy_judge.py"
 RUNS = "recipes/test_environments.py::test_episodes_that_fail_are_counted_and_the_run_goes_on"
@@ -63,7 +63,6 @@ _FAULTS = {
         ("options.judge_cache, policy, players)", "options.judge_cache, seats=players)"),
         ("if self.policy in self.models.values():", "if False:"),
     ],
-    ("environments/judged.py", OWN): [("RewardContext(seed, judges, policy)", "RewardContext(seed, judges)")],
     ("rollouts/openai_seat.py", CLIENT): [
         (' or body.get("n", 1) != 1', ""),
         ('body.get("stream") or ', ""),
@@ -158,36 +157,6 @@ _FAULTS = {
         ("Request((*so_far, *context_ids), sampling", "Request(tuple(context_ids), sampling"),
         ("Usage(len(so_far) + len(context_ids), 0))", "Usage(0, 0))"),
     ],
-    ("data/tool_calls.py", CALLS): [
-        (r'before = rf"(?:(?<!\s)(?:', r'before = rf"(?:(?:'),
-        ("start = found.end() if read is None else read[1]", "start = len(text) if read is None else read[1]"),
-        ('f"{prefix}{len(calls):03d}"', "prefix"),
-        ('found["name"], read[0]', 'found["name"].lower()[:3], read[0]'),
-        ("                at = read[1]\n", ""),
-        ("        if not isinstance(value, dict):\n            return None\n", ""),
-        (
-            "        except (ValueError, RecursionError):\n            return None\n",
-            "        except ValueError:\n            return None\n",
-        ),
-        ("return text[start:end], closed.end() if closed else end", "return text[start:end], end"),
-        ("if closed else None\n", "if True else None\n"),
-        ("re.DOTALL)", "0)"),
-        ('found[match["key"]] = _value(match["value"])', 'found[match["key"]] = match["value"]'),
-        (
-            "    except (ValueError, RecursionError):\n        return text",
-            "    except ValueError:\n        return text",
-        ),
-        ("separator = _open(between[len(ends) : len(between) - len(own)])", 'separator = ""'),
-        ("_open(lead[: len(lead) - len(own)])", '""'),
-        ("_open(tail[len(ends) :])", '""'),
-        ("_of_object(form, rest, ends) or _of_pairs", "_of_pairs"),
-        ("    if one is None:\n", "    if False:\n"),
-        ('"\\n".join(filter(None, said)) if calls else text', '"".join(filter(None, said)) if calls else text'),
-        ('"\\n".join(filter(None, said)) if calls else text', '"\\n".join(filter(None, said))'),
-        ('[r"\\w*+" if part.startswith(_ID) else re.escape(part)', "[re.escape(part)"),
-        ('before[max(0, before.find("<")) :]', "before"),
-        ("if after_name.strip() else", "if True else"),
-    ],
     ("rollouts/episodes.py", LOST): [
         ("            players.on_lost(each)\n", "            pass\n"),
         ("len(lost) > players.max_lost * len(found)", "len(lost) >= players.max_lost * len(found)"),
@@ -227,37 +196,6 @@ _FAULTS = {
     ("setup/heldout.py", RUNS): [
         ("        failed[lost.cause] += 1\n", "        pass\n"),
     ],
-    ("recipes/rl.py", RUNS): [("**lost, **lost_metrics(rolled.failed)}", "**lost}")],
-    ("recipes/online_preference.py", RUNS): [("            metrics |= lost_metrics(rolled.failed)\n", "")],
-    ("session/samples.py", SCORED): [
-        ("    if len(said) <= 1:\n", "    if True:\n"),
-        ("[len(group.task.prompt) :]", ""),
-    ],
-    ("environments/load.py", LOAD): [
-        ("if kind is bool and text.lower() in", "if kind is bool or text.lower() in"),
-        ("        if kind is not bool:\n", "        if True:\n"),
-        ("if f.init}", "}"),
-        ("        if not equals:\n", "        if False:\n"),
-        ("        if key not in known:\n", "        if False:\n"),
-        ("    except UserError:\n        raise\n", ""),
-        ("inspect.isclass(found) and issubclass", "issubclass"),
-        ("entry_points(group=GROUP)", 'entry_points(group="environments")'),
-        ("type(default) if isinstance(default, int | float | str) else str", "str"),
-        ("    return known or (", "    return (None or "),
-        ("annotation if isinstance(annotation, str) else", "'' if isinstance(annotation, str) else"),
-    ],
-    ("environments/scored.py", SCORED): [
-        (
-            "score if isinstance(score, Score) else score.get(seat, missing)",
-            "score if isinstance(score, Score) else next(iter(score.values()))",
-        ),
-        ("return self.reward.outcome", "return next(iter(self.reward.weights))"),
-        ("return self.reward.total(scores)", "return sum(score.value for score in scores.values())"),
-    ],
-    ("environments/gold_rewards.py", SCORED): [
-        ("    if Earned in kinds and Solved not in kinds:\n", "    if False:\n"),
-        ("    if Earned in kinds and Solved not in kinds:\n", "    if Earned in kinds:\n"),
-    ],
     ("rewards/outcomes.py", SCORED): [
         ("if solved is None else Score(float(solved))", "if not solved else Score(float(solved))"),
         ('role: ClassVar[str] = "verifier"', 'role: ClassVar[str] = "rule"'),
@@ -266,10 +204,6 @@ _FAULTS = {
     ("rewards/reward.py", SCORED): [
         ("    if isinstance(value, Mapping):\n", "    if False:\n"),
         ("{seat: _checked_score(name, episode, score, seat) for", "{seat: cast(Score, score) for"),
-    ],
-    ("session/inputs.py", "session/test_inputs.py"): [
-        ('"judge_prompt", "environment", "chat_template")', '"judge_prompt", "chat_template")'),
-        ('if name in ("reward", "gold", "environment"):', 'if name in ("reward", "gold"):'),
     ],
 }
 

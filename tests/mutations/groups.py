@@ -5,7 +5,6 @@ from tests.mutations import Mutation
 REWARD, GROUPS = "rewards/test_reward.py", "rewards/test_groups.py"
 
 _FAULTS = {
-    ("background.py", "rewards/test_background.py"): [("            other.cancel()\n", "            pass\n")],
     ("rewards/custom.py", "examples/test_court.py"): [
         ("if not isinstance(value, Mapping):", "if True:"),
         ("if one is None else self._score(episode, one)", "if one is None else Score(1.0)"),
@@ -76,10 +75,6 @@ _FAULTS = {
         ('if role_of(reward) != "verifier" or', "if False or"),
     ],
     ("rewards/check.py", GROUPS): [('!= "verifier" or min_group_of(reward) > 1:', '!= "verifier":')],
-    ("environments/scored.py", GROUPS): [
-        ("if size < environment.min_group:", "if False:"),
-        ("if size < environment.min_group:", "if size <= environment.min_group:"),
-    ],
     ("rollouts/episodes.py", "rollouts/test_episodes.py"): [("!= [len(of) for of in played]:", "== []:")],
     ("rollouts/episodes.py", GROUPS): [
         ('    need_group(environment, completions_per_prompt, "the number of completions of a prompt")\n', "")
@@ -90,23 +85,6 @@ _FAULTS = {
     ("setup/sampling.py", "recipes/test_rl.py"): [
         ('    need_group(environment, options.completions_per_prompt, "--completions-per-prompt")\n', ""),
         ("    if options.eval_every:\n        need_group", "    if False:\n        need_group"),
-    ],
-    ("recipes/rl.py", "recipes/test_rl.py"): [
-        ("    if declared(algorithm, GreedyReward):\n        need_group", "    if False:\n        need_group"),
-        ("    if states := declared(algorithm, StateValues):\n", "    if states := None:\n"),
-    ],
-    ("recipes/evaluate/__init__.py", "recipes/test_evaluate.py"): [
-        ('need_group(environment, count, alone if decoding == "greedy" else "--samples")', "pass"),
-    ],
-    ("recipes/score.py", "recipes/test_score.py"): [
-        ("    if not reward.compares:\n", "    if True:\n"),
-        ("    if not reward.compares:\n", "    if reward.min_group == 1:\n"),
-        ("repr((episode.task.prompt, episode.task.answer))", "repr(episode.task.prompt)"),
-        ("if len(rows) < reward.min_group:", "if False:"),
-        ("[found[place] for place in range(len(episodes))]", "list(found.values())"),
-        ("if some and sum(", "if sum("),
-        ("            yield some\n            some = []\n", "            yield some\n"),
-        ("    if some:\n        yield some\n", ""),
     ],
 }
 

@@ -3,9 +3,9 @@
 from tests.mutations import Mutation
 
 JUDGES, CONTEXT = "rewards/judges", "rewards/test_context.py"
-JUDGED, CHAT, CACHE = "environments/test_judged.py", "rollouts/test_openai_chat.py", "rollouts/test_reply_cache.py"
+CHAT, CACHE = "rollouts/test_openai_chat.py", "rollouts/test_reply_cache.py"
 NAMED, BATCHED, ENGINE = "setup/test_judges.py", "rollouts/test_batched.py", "rollouts/test_chat_models.py"
-RUNS, INPUTS, SEATS = "recipes/test_judges.py", "session/test_inputs.py", "recipes/test_seats.py"
+RUNS, SEATS = "recipes/test_judges.py", "recipes/test_seats.py"
 
 _FAULTS = {
     ("rewards/judges/verdict.py", JUDGES): [
@@ -70,26 +70,6 @@ _FAULTS = {
         ("        return self.asks\n", "        return False\n"),
     ],
     ("rewards/context.py", CONTEXT): [("return seed_of(self.seed, *parts)", "return seed_of(*parts)")],
-    ("environments/judged.py", JUDGED): [
-        ("if taken := [name for name in judges if name in REWARDS]:", "if taken := []:"),
-        (
-            "for each in (rewards, read) if each for name in each.weights}",
-            "for each in (rewards,) if each for name in each.weights}",
-        ),
-        (
-            "for each in (rewards, read) if each for name in each.asks]",
-            "for each in (rewards,) if each for name in each.asks]",
-        ),
-        ("((judge, 1.0) for judge in others)", "((judge, 0.0) for judge in others)"),
-        ("            each.give(context)\n", "            pass\n"),
-        ("    elif others:\n", "    else:\n"),
-        ("RewardContext(seed, judges, policy)", "RewardContext(0, judges, policy)"),
-        ("Judge(model, name, asked[name], sampling, seed,", "Judge(model, name, asked[name], sampling, 0,"),
-        ("by_name.get(name, default)", "default"),
-        ('at_once=getattr(model, "at_once", AT_ONCE)', "at_once=AT_ONCE"),
-        ("        elif named[1] not in judges:\n", "        elif False:\n"),
-    ],
-    ("environments/judged.py", RUNS): [(", replies.kept_in(run):", ":")],
     ("rollouts/openai_chat.py", CHAT): [
         ("TRANSIENT = (408, 409, 429,", "TRANSIENT = (408, 409,"),
         ("and code not in _PAID_OUT:", "and True:"),
@@ -226,26 +206,6 @@ _FAULTS = {
         ("(*met, *judge_notes, *prompts.notes)", "(*met, *prompts.notes)"),
         (" or config.judge:", ":"),
     ],
-    ("recipes/rl.py", RUNS): [
-        ('"stop_after", *MAY_DIFFER)', '"stop_after")'),
-        ("        verdicts_kept_in(session.directory.path, setup.judging),\n", ""),
-    ],
-    ("recipes/online_preference.py", RUNS): [
-        ("        verdicts_kept_in(session.directory.path, setup.judging),\n", "")
-    ],
-    ("recipes/evaluate/__init__.py", RUNS): [("        verdicts_kept_in(directory.path, parts.judging),\n", "")],
-    ("recipes/score.py", RUNS): [("with judging.kept_beside(path), Progress", "with Progress")],
-    ("session/inputs.py", INPUTS): [
-        ('digest_of({"model": word[lead:].rpartition("#")[2]})', 'digest_of({"model": word[lead:]})'),
-        ('digest_of({"model": word[lead:].rpartition("#")[2]})', 'digest_of({"model": ""})'),
-        ("    if Path(folder).is_dir() and folder:\n", "    if False:\n"),
-        ("return found.end() if found else 0", "return 0"),
-        ('(name != "judge_prompt" or "." in text or "/" in text)', "True"),
-        ('    if not _may_be_path(name, path):\n        return ""\n', ""),
-        ("lead + found[0][1] + rest", "found[0][1] + rest"),
-        ("words[place] = lead + by(", "words[place] = by("),
-    ],
-    ("session/inputs.py", RUNS): [('CODE = ("reward", "gold", "judge_prompt",', 'CODE = ("reward", "gold",')],
 }
 
 MUTATIONS = [Mutation(file, old, new, tests) for (file, tests), faults in _FAULTS.items() for old, new in faults]

@@ -68,6 +68,7 @@ _FAULTS = {
         ("log_weight_N.exp().clamp", "(-log_weight_N).exp().clamp"),
         ("        if self.tis_cap:\n", "        if False:\n"),
         ("        with model.dropping(None):\n", "        if True:\n"),
+        ("    with model.dropping(None):\n", "    if True:\n"),
     ],
     ("training/policy.py", CRITIC): [
         ("parts.critic.values(row, states)", "parts.critic.values(row, states.detach())"),
@@ -135,28 +136,19 @@ _FAULTS = {
         ("if not needs_column(self.algorithm):", "if True:"),
         ('algorithm.unit == "pair" and (', "("),
     ],
-    ("recipes/preference.py", "recipes/test_pairs.py"): [
-        ("policy.model.adapter is None and needs_column", "needs_column"),
-        ("references = {REFERENCE: reference_for(policy.model)} if held else {}", "references = {}"),
+    ("training/load.py", "planning/test_costs.py"): [
+        ("self.prompt_tokens + self.group * self.completion_tokens", "self.group * self.completion_tokens"),
+        ("self.group * self.completion_tokens)", "self.completion_tokens)"),
+        ("math.ceil(self.tokens / self.microbatch_tokens)", "self.tokens // self.microbatch_tokens"),
     ],
-    ("recipes/rl.py", "recipes/test_rl.py"): [
-        ("if session.step < _critic_warmup(algorithm):", "if False:"),
-        ("* config.updates_per_step", "* 1"),
-        ('algorithm.adapted(batch.scalars["kl"])', "algorithm"),
-        ("config.temperature, config.tis_cap)", "config.temperature)"),
-        ("metrics |= _beside(learner, update.texts)", "pass"),
-        ("NLL(extra.weight)", "NLL(1.0)"),
-        ("learner.copy(POLICY, REFERENCE)", "pass"),
-        (", renewed=renewed)\n    pretraining", ")\n    pretraining"),
-        ("{CRITIC: config.critic_lr} if declared", "{} if declared"),
+    ("training/pretraining.py", "recipes/test_rl.py::test_text_is_learned_beside"): [
+        ("(False, *[True] * (len(ids) - 1))", "(True,) * len(ids)"),
     ],
-    ("recipes/rl.py", "recipes/test_rl_reward_model.py"): [
-        ("= stays or reference_for(model), START", "= references[REFERENCE], START"),
-        ("if setup.gold or config.kl_budget:", "if setup.gold:"),
+    ("training/pretraining.py", "recipes/test_rl.py::test_text_that_cannot_be_learned_is_refused"): [
+        (" if len(text.split()) > 1]", "]"),
     ],
-    ("recipes/online_preference.py", "recipes/test_online_preference.py"): [
-        ("references=references, renewed=renewed)", "references=references)"),
-        ("learner.copy(POLICY, REFERENCE)", "pass"),
+    ("training/optimizer.py", "training/test_optimizer.py"): [
+        ("narrow_(weight, master)", "weight.copy_(master)"),
     ],
 }
 

@@ -2,20 +2,10 @@
 
 from tests.mutations import Mutation
 
-SPANS, ENDS, TOKENS = "rewards/test_spans.py", "data/test_token_ends.py", "rollouts/test_step_rewards.py"
+SPANS, TOKENS = "rewards/test_spans.py", "rollouts/test_step_rewards.py"
 STEPS, PROCESS, INPUTS = "objectives/test_steps.py", "algorithms/test_process_rewards.py", "training/test_inputs.py"
 
 _FAULTS = {
-    ("types.py", SPANS): [
-        ("math.fsum((self.value, *(", "math.fsum((0.0, *("),
-        (
-            "math.fsum((self.value, *(span.value for span in self.spans)))",
-            "sum((self.value, *(span.value for span in self.spans)))",
-        ),
-        ("return self.texts[seat] if seat else", "return self.texts[seat] if False else"),
-        ("self.messages[len(self.task.prompt) :]", "self.messages"),
-        ('("step rewards", self.step_rewards)', '("step rewards", ())'),
-    ],
     ("rewards/reward.py", SPANS): [
         ("if value.spans and (wrong", "if False and (wrong"),
         ("value=math.nan, spans=())", "value=math.nan)"),
@@ -55,45 +45,10 @@ _FAULTS = {
         ("alike and places[0] == places[1] and", "alike and"),
         ("(a.value, b.value), *((x.value, y.value)", "(a.value, b.value), *((x.turn, y.turn)"),
     ],
-    ("evaluation/accuracy.py", SPANS): [
-        ("score.total >= SOLVED", "score.value >= SOLVED"),
-        ('("step_rewards",) if group.step_rewards else ()', "()"),
-    ],
-    ("usage.py", "test_usage.py"): [('f"  {flag(name)}" if value is False else', "")],
-    ("recipes/score.py", "recipes/test_score.py"): [
-        ("for name, score in scored.scores.items() if score.spans}", "for name, score in scored.scores.items()}"),
-        ('**({"spans": spans} if spans else {}),', ""),
-        ('**({"spans": spans} if spans else {}),', '"spans": spans,'),
-    ],
     ("setup/heldout.py", SPANS): [("scores[name].total for", "scores[name].value for")],
-    ("session/samples.py", SPANS): [("score.total for", "score.value for")],
     ("rollouts/metrics.py", SPANS): [
         ("score.total >= SOLVED", "score.value >= SOLVED"),
         ("part[name].total for", "part[name].value for"),
-    ],
-    ("recipes/score.py", SPANS): [
-        ("score.total if score.applicable", "score.value if score.applicable"),
-        ("_mean(score.total for", "_mean(score.value for"),
-        ('f"{score.total:.3f}"', 'f"{score.value:.3f}"'),
-    ],
-    ("data/token_ends.py", ENDS): [
-        ("return ends if said == text else _by_prefixes(decode, token_ids, text)", "return ends"),
-        ("now if number == len(token_ids) else now.rstrip(_UNFINISHED)", "now"),
-        ("now if number == len(token_ids) else now.rstrip(_UNFINISHED)", "now.rstrip(_UNFINISHED)"),
-        ("len(said) + max(0, len(complete) - len(before))", "len(said)"),
-        ("max(0, len(complete) - len(before))", "len(complete) - len(before)"),
-        ("        if complete == now:\n", "        if True:\n"),
-        ("            shown, first = first, number\n", "            shown, first = number, number\n"),
-        ("            shown, first = first, number\n", "            first = number\n"),
-        (
-            "_alike(part, text) for part in begun), len(text)], max)",
-            "_alike(part, text) for part in begun), len(text)], min)",
-        ),
-        ("(decode(token_ids[:number]).rstrip(_UNFINISHED)", "(decode(token_ids[:number])"),
-    ],
-    ("data/chat.py", ENDS): [
-        ("        ends = [0, *token_ends(", "        ends = [*token_ends("),
-        ("accumulate(t not in self.silent for t in token_ids)]", "accumulate(True for t in token_ids)]"),
     ],
     ("rollouts/step_rewards.py", TOKENS): [
         ("bisect_left(of_turn, span.end - given)", "bisect_left(of_turn, span.start - given)"),

@@ -189,10 +189,45 @@ MUTATIONS = [
         ]
     ),
     Mutation("rollouts/hacking_signals.py", "if not group.lost]", "]", "rollouts/test_hacking_signals.py"),
+    *(
+        Mutation("rollouts/two_replies.py", old, new, "rollouts/test_two_replies.py")
+        for old, new in [
+            ("(self.talkers[0], self.talkers[-1])", "(self.talkers[0], self.talkers[0])"),
+            ("range(TRIES)", "range(1)"),
+            ("(turn and _stands(replies)):", "False:"),
+            ("bool(said.strip()) and all", "all"),
+            ("and all(said != text for text, _, _ in before)", ""),
+            ("not replies[draw][0].strip():", "False:"),
+            ("str(done.stop_reason)", "'stop'"),
+            ("except TemplateError as problem:", "except KeyError as problem:"),
+            ("            if room < 1:\n", "            if room < 0:\n"),
+            ("min(room, self.sampling.max_new_tokens)", "self.sampling.max_new_tokens"),
+            ("seed_for(number, draw, turn)", "seed_for(number, 0, turn)"),
+            ("seed_for(number, draw, turn)", "seed_for(number, draw, 0)"),
+            ('.replace("\\0", "\\N{REPLACEMENT CHARACTER}")', ""),
+            ("replies[draw:] = [", "replies[draw:draw] = ["),
+        ]
+    ),
+    *(
+        Mutation("rollouts/prompt_filter.py", old, new, "rollouts/test_prompt_filter.py")
+        for old, new in [
+            ("context - 1 if max_prompt_tokens is None", "context if max_prompt_tokens is None"),
+            ("min(context - 1, max_prompt_tokens)", "max_prompt_tokens"),
+            (")) <= most:", ")) < most:"),
+            ("elif max_prompt_tokens is None:", "elif False:"),
+            ("if not kept:", "if False:"),
+        ]
+    ),
     Mutation(
-        "types.py",
-        "any(map(math.isnan, self.rewards))",
-        "all(map(math.isnan, self.rewards))",
-        "rollouts/test_sampler.py",
+        "rollouts/kv_cache.py",
+        "weights_of(scores, bias, scoring.cap, sinks)",
+        "weights_of(scores, bias, None, sinks)",
+        "models/test_families.py",
+    ),
+    Mutation(
+        "rollouts/kv_cache.py",
+        "weights_of(scores, bias, scoring.cap, sinks)",
+        "weights_of(scores, bias, scoring.cap, None)",
+        "models/test_families.py",
     ),
 ]

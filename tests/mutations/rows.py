@@ -2,20 +2,10 @@
 
 from tests.mutations import Mutation
 
-TYPES, ROLLOUT, ONLINE = "test_types.py", "algorithms/test_rollout.py", "algorithms/test_online.py"
+ROLLOUT, ONLINE = "algorithms/test_rollout.py", "algorithms/test_online.py"
 BRANCHES, DYNAMIC = "training/test_branches.py", "rollouts/test_sampler.py"
 
 _FAULTS = {
-    ("types.py", TYPES): [
-        ("if turn.restarts or i == 0]", "if turn.restarts]"),
-        ("if turn.restarts or i == 0]", "if i == 0]"),
-        ("ends = [*starts[1:], len(self.turns)]", "ends = starts[1:]"),
-        ("any(turn.restarts for turn in self.turns[1:])", "any(turn.restarts for turn in self.turns)"),
-        ("any(turn.restarts for turn in self.turns[1:])", "False"),
-        ("if name == seat) for seat in dict.fromkeys(names))", ") for seat in dict.fromkeys(names))"),
-        ("if column and len(column) != len(self.trajectories):", "if False:"),
-        ("if column and len(column) != len(self.trajectories):", "if len(column) != len(self.trajectories):"),
-    ],
     ("algorithms/rollout.py", ROLLOUT): [
         ("zip(plain.tolist(), self.seats, strict=True)", "zip(plain.tolist(), self.group_R.tolist(), strict=True)"),
         ("members.setdefault(key, [])", "members.setdefault(key[1], [])"),
@@ -84,13 +74,6 @@ _FAULTS = {
     ],
     ("rollouts/hacking_signals.py", "rollouts/test_hacking_signals.py"): [
         ("for rows in each.rows_by_seat]", "for rows in [range(len(each.rewards))]]"),
-    ],
-    ("evaluation/accuracy.py", "evaluation/test_accuracy.py"): [
-        ("size = min(size for size, _ in counts)", "size = counts[0][0]"),
-        ("pass_at_k(*count, k)", "pass_at_k(size, min(count[1], size), k)"),
-        ("[solved / size for", "[solved / counts[0][0] for"),
-        ("single = all(size == 1", "single = any(size == 1"),
-        ("min(len(group.trajectories) for group in kept)", "len(kept[0].trajectories)"),
     ],
 }
 

@@ -272,11 +272,4 @@ MUTATIONS = [
             ("Pair(examples[chosen], examples[rejected])", "Pair(examples[rejected], examples[chosen])"),
         ]
     ),
-    Mutation("data/packing.py", "                at += length\n", "", "training/test_cached_reference.py"),
-    Mutation(
-        "data/packing.py",
-        "(*shared, *self.token_ids[at",
-        "(*shared[:0], *self.token_ids[at",
-        "training/test_cached_reference.py",
-    ),
 ]

@@ -110,6 +110,23 @@ def test_a_curve_without_points_keeps_the_others_colours() -> None:
     assert 'class="line c1"' in html and "none" not in html
 
 
+def test_the_legend_has_each_curves_name_and_last_value_and_of_one_alone_no_name() -> None:
+    def legend(*series: Series) -> str:
+        return re.sub("<[^>]*>", " ", render(Chart("t", [*series])).rpartition('<span class="legend">')[2])
+
+    assert legend(line(1.0, 2.0, name="a"), line(3.0, name="b")).split()[:4] == ["a", "2", "b", "3"]
+    assert legend(line(1.0, 2.0, name="a")).split()[:2] == ["last", "2"]
+
+
+def test_what_is_written_on_the_axes_is_in_the_picture() -> None:
+    html = render(Chart("t", [line(0.25, 0.5, 0.75, 1.0)]))
+    ticks_at = [(float(x), float(y)) for x, y in re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)"', html)]
+    assert len(ticks_at) >= 6
+    assert all(0 < x < WIDTH and 0 < y < HEIGHT for x, y in ticks_at)
+    below = [y for x, y in ticks_at if x >= LEFT]  # those of the steps, under the picture's lower edge
+    assert below and all(y > HEIGHT - BOTTOM for y in below)
+
+
 def test_names_are_escaped() -> None:
     html = render(Chart("<t>", [line(1.0, name="</figure><script>"), line(2.0, name='"')], unit="<u>"))
     assert "<script" not in html and "<t>" not in html and "<u>" not in html and "&lt;script&gt;" in html

@@ -120,6 +120,7 @@ def test_logprob_gap_at_any_step(metrics: Mapping[str, Sequence[float]], words: 
 def test_shares_that_are_high_at_the_end(name: str, check: checks.Check) -> None:
     found = told(check, **{name: (0.0, 0.21)})
     assert found is not None and found.severity == Severity.WARNING and "21 %" in found.evidence
+    assert found.advice  # a warning says what to try
     assert told(check, **{name: (0.5, 0.19)}) is None
 
 

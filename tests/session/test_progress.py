@@ -1,11 +1,12 @@
 import doctest
 import io
+import re
 import sys
 
 import pytest
 
 from posttrain.session import progress as module
-from posttrain.session.progress import Progress
+from posttrain.session.progress import Progress, announce
 
 
 class Clock:
@@ -104,6 +105,7 @@ def test_a_terminal_gets_a_bar_and_keeps_the_last_line(clock: Clock, monkeypatch
         progress.step(1, reward=0.25)
         progress.say("checkpoint [saved]")
     text = file.getvalue()
+    assert re.search(r"rl\S* \S*[━╸]", text)  # the bar has the run's name before it
     assert "━" in text and "checkpoint [saved]" in text  # a name in brackets is not markup
     assert text.splitlines()[-1].endswith("rl 1/2  elapsed 0:07  left 0:07  reward 0.25")
 
@@ -114,6 +116,13 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(clock: Clock, monkeyp
     with Progress("rl", 1, file=file, clock=clock) as progress:
         progress.step(1)
     assert file.getvalue() == "rl 1/1  elapsed 0:00\n"
+
+
+def test_what_is_announced_is_said_unless_it_is_to_be_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    announce("on [a] CPU", quiet=True)
+    assert capsys.readouterr() == ("", "")
+    announce("on [a] CPU")
+    assert capsys.readouterr() == ("", "on [a] CPU\n")
 
 
 def test_everything_goes_to_standard_error(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

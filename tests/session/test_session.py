@@ -255,6 +255,37 @@ def test_a_signal_ends_a_run_that_samples_nothing_after_the_update(tmp_path):
     assert "tokens_per_second" in (row := read_run(tmp_path / "run").metrics[-1]) and "seconds/rollout" not in row
 
 
+def test_a_run_that_is_gone_on_with_may_have_more_steps_and_other_options_not(tmp_path, whole):
+    longer, _ = train(resume=tmp_path / "whole", steps=8)
+    assert longer.step == 8
+    training = Training(8, Number(), LearningRate(1.0, 0, "linear", 8), Evaluations(0, False, False), {}, 100, 2, {})
+    with (
+        pytest.raises(UserError, match="other"),
+        open_session("toy", {"steps": 8, "other": 1}, training, resume=tmp_path / "whole", quiet=True),
+    ):
+        pass
+
+
+def test_an_evaluation_that_was_made_is_not_made_again(tmp_path):
+    seen = []
+
+    def examine():
+        seen.append(session.step)
+        return {"evaluation/score": 1.0}
+
+    training = Training(1, Number(), LearningRate(1.0, 0, "linear", 1), Evaluations(1, True, True), {}, 100, 2, {})
+    with open_session("toy", {"steps": 1}, training, output=tmp_path / "run", quiet=True) as session:
+        session.evaluate(examine)
+        session.evaluate(examine)
+        for _ in session.steps():
+            with session.update(BATCH):
+                pass
+            session.finish_step({})
+            session.evaluate(examine)
+            session.evaluate(examine)
+    assert seen == [0, 1]
+
+
 def test_the_last_step_is_evaluated_whichever_it_is(tmp_path):
     train(output=tmp_path / "run", steps=5)
     assert [row["step"] for row in read_run(tmp_path / "run").metrics if "evaluation/score" in row] == [0, 2, 4, 5]

@@ -1,0 +1,100 @@
+"""Which files get generated mutants, and which tests must notice them."""
+
+from pathlib import Path
+
+from tests.mutations import ROOMS
+
+# Steps from one version of a database to the next are history; and a migration's own tests run it whole.
+LEFT_OUT = ("annotation/store/migrations/", "__main__.py")
+
+# Files that no test file is named after, or that others look at as well as theirs. Below tests, separated by spaces.
+TESTS_OF = {
+    "annotation/app/auth.py": "annotation/app/test_security.py annotation/app/test_admin.py",
+    "annotation/app/chat_worker.py": "annotation/app/test_conversations.py",
+    "annotation/app/forms.py": "annotation/test_choices.py annotation/app/test_tasks.py annotation/app/test_admin.py",
+    "annotation/app/session.py": "annotation/app/test_security.py annotation/app/test_tasks.py "
+    "annotation/app/test_conversations.py",
+    "annotation/consensus.py": "annotation/test_consensus.py annotation/store/test_rulings.py",
+    "annotation/store/project_statistics.py": "annotation/store/test_project_statistics.py "
+    "annotation/store/test_work.py annotation/store/test_conversations.py annotation/store/test_rulings.py",
+    "annotation/store/exports.py": "annotation/store/test_work.py annotation/store/test_conversations.py "
+    "annotation/store/test_rulings.py",
+    "annotation/store/projects.py": "annotation/store/test_projects.py annotation/store/test_work.py "
+    "annotation/store/test_conversations.py",
+    "annotation/store/work.py": "annotation/store/test_work.py annotation/store/test_conversations.py",
+    "annotation/task_kinds.py": "annotation/test_task_kinds.py annotation/test_choices.py "
+    "annotation/store/test_work.py annotation/store/test_rulings.py",
+    "annotation/training_rows.py": "annotation/test_training_rows.py annotation/store/test_conversations.py "
+    "annotation/store/test_rulings.py",
+    "background.py": "rewards/test_background.py rewards/test_reward.py",
+    "commands.py": "test_cli.py test_suggestions.py",
+    "data/chat.py": "data/test_chat.py data/test_tools.py data/test_token_ends.py data/test_ordinary_text.py",
+    "data/completions.py": "recipes/test_score.py",
+    "data/files.py": "data/test_sources.py",
+    "data/messages.py": "data/test_tools.py data/test_rows.py data/test_demonstrations.py",
+    "data/preferences.py": "data/test_preferences.py data/test_layouts.py",
+    "data/rendering.py": "data/test_chat.py data/test_tools.py data/test_ordinary_text.py",
+    "data/rows.py": "data/test_rows.py data/test_demonstrations.py",
+    "data/sources.py": "data/test_sources.py data/test_mixtures.py",
+    "data/tasks.py": "data/test_tasks.py data/test_mixtures.py",
+    "docstrings.py": "test_usage.py",
+    "environments/gold_rewards.py": "environments/test_scored.py recipes/test_rl_reward_model.py",
+    "environments/scored.py": "environments/test_scored.py rewards/test_groups.py",
+    "errors.py": "test_bad_input.py",
+    "export/card.py": "recipes/test_export.py",
+    "export/checking.py": "recipes/test_export.py",
+    "export/folder.py": "recipes/test_export.py",
+    "export/merge.py": "recipes/test_export.py",
+    "lookup.py": "test_cli.py",
+    "models/attention.py": "models/test_attention.py models/test_scoring.py",
+    "models/language_model.py": "models/test_support.py models/test_load.py models/test_lora.py models/test_heads.py",
+    "models/lora.py": "models/test_lora.py models/test_adapters.py",
+    "models/lora_config.py": "models/test_adapters.py",
+    "models/masked_attention.py": "models/test_attention.py",
+    "models/merging.py": "models/test_adapters.py models/test_lora.py",
+    "models/reference.py": "models/test_lora.py models/test_dropout.py",
+    "models/scoring.py": "models/test_scoring.py models/test_attention.py",
+    "options.py": "test_options.py test_usage.py",
+    "recipes/annotate/http_timeouts.py": "recipes/test_annotate_timeouts.py",
+    "recipes/evaluate_reward/__init__.py": "recipes/test_reward_model.py",
+    "recipes/evaluate_reward/report.py": "recipes/test_reward_model.py",
+    "recipes/evaluate_reward/result.py": "recipes/test_reward_model.py",
+    "recipes/preference.py": "recipes/test_pairs.py",
+    "report/finding.py": "report/test_checks.py report/test_run_report.py report/test_verdict.py",
+    "report/masked_text.py": "recipes/test_data_show.py",
+    "runs/jsonl.py": "runs/test_jsonl.py recipes/test_convert.py",
+    "session/early_stopping.py": "session/test_session.py",
+    "session/result.py": "recipes/test_pairs.py",
+    "session/samples.py": "session/test_samples.py environments/test_scored.py",
+    "types.py": "test_types.py rewards/test_spans.py",
+    "user_code.py": "rewards/test_custom.py environments/test_load.py",
+}
+
+
+def files(source: Path, words: list[str]) -> list[str]:
+    """Return the files below `source` that get generated mutants; of `words` at least one is in the path."""
+    every = [path.relative_to(source).as_posix() for path in sorted(source.rglob("*.py"))]
+    ours = [file for file in every if file.split("/")[0] not in ROOMS and not file.startswith(LEFT_OUT)]
+    return [file for file in ours if not words or any(word in file for word in words)]
+
+
+def room_of(file: str) -> str:
+    """Return the folder that `file` is in; files that are rooms by themselves are counted together."""
+    return file.split("/")[0] if "/" in file else "single files"
+
+
+def own_tests(file: str, tests: Path) -> str:
+    """Return the tests, below the folder `tests`, that must notice a fault of `file`; none is the empty string.
+
+    They are those of the table; else the test file with its name, else that of the folder it is in (a recipe may be
+    a folder), else all tests of that folder.
+    """
+    if file in TESTS_OF:
+        return TESTS_OF[file]
+    path = Path(file)
+    folder = path.parent
+    mirrors = [folder / f"test_{path.stem}.py", folder.parent / f"test_{folder.name}.py"]
+    named = [mirror for mirror in mirrors if (tests / mirror).is_file()]
+    if named:
+        return named[0].as_posix()
+    return folder.as_posix() if folder.name and list((tests / folder).glob("test_*.py")) else ""
