@@ -204,6 +204,55 @@ MUTATIONS = [
         ]
     ),
     *(
+        Mutation("errors.py", old, new, "test_errors.py")
+        for old, new in [
+            ("(?<!`)`([a-z]", "`([a-z]"),
+            ("))?`(?!`)", "))?`"),
+            ("(?:=([^`]+))?", "(?:=(.+))?"),
+            ('found[1].replace("_", "-")', "found[1]"),
+            ('("no-" if value == "False" else "")', '""'),
+            ("quoted[2] if quoted else value", "value"),
+            ("_QUOTED.fullmatch(value)", "_QUOTED.match(value)"),
+            ("if isinstance(error, PosttrainError) else foreign(str(error))", ""),
+            ("str(error) if isinstance(error, PosttrainError) else foreign(str(error))", "foreign(str(error))"),
+            ("foreign((str(error).strip().splitlines()", "((str(error).strip().splitlines()"),
+            ("or [type(error).__name__])[0]", "or [''])[0]"),
+        ]
+    ),
+    *(
+        Mutation("errors.py", "(str(error).strip().splitlines() or [type(error).__name__])[0]", "str(error)", tests)
+        for tests in ("models/test_load.py", "models/test_packaged.py")
+    ),
+    *(
+        Mutation(file, old, new, tests)
+        for file, old, new, tests in [
+            ("cli.py", "says or as_typed(str(error))", "says or str(error)", "test_flags.py"),
+            ("cli.py", "*map(as_typed, notes)", "*notes", "test_bad_input.py"),
+            ("cli.py", 'f"{as_typed(str(error))}; to go', 'f"{error}; to go', "session/test_inputs.py"),
+            ("cli.py", "(error.names).replace('_', '-')", "(error.names)", "recipes/test_judges.py"),
+            (
+                "cli.py",
+                'print(as_typed("\\n".join(plan.lines())))',
+                'print("\\n".join(plan.lines()))',
+                "planning/test_plan.py",
+            ),
+            ("cli.py", "[as_typed(line) for line in found[key]]", "found[key]", "planning/test_plan.py"),
+            ("session/progress.py", "Text(as_typed(line))", "Text(line)", "session/test_progress.py"),
+            ("session/progress.py", "Text(as_typed(message))", "Text(message)", "session/test_progress.py"),
+            ("report/run_report.py", "as_typed(finding.advice)", "finding.advice", "report/test_run_report.py"),
+            ("report/run_report.py", "as_typed(finding.evidence)", "finding.evidence", "report/test_run_report.py"),
+            ("report/run_report.py", "as_typed(value) if", "value if", "report/test_run_report.py"),
+            ("runs/run_directory.py", "return as_typed(f", "return (f", "runs/test_run_directory.py"),
+            ("recipes/convert.py", "[as_typed(line) for line in found]", "found", "test_flags.py"),
+            ("recipes/data_show/__init__.py", "as_typed(reason)", "reason", "recipes/test_data_show.py"),
+            ("recipes/evaluate.py", "{as_typed(note)}", "{note}", "recipes/test_evaluate.py"),
+            ("recipes/evaluate.py", "[as_typed(note) for", "[note for", "recipes/test_evaluate.py"),
+            ("annotation/app/security.py", "as_typed(words)", "words", "annotation/app/test_security.py"),
+            ("annotation/app/main.py", "as_typed(str(error))", "str(error)", "annotation/app/test_conversations.py"),
+            ("annotation/app/conversations.py", "return as_typed(", "return (", "annotation/app/test_conversations.py"),
+        ]
+    ),
+    *(
         Mutation("commands.py", old, new, f"test_cli.py::test_{tests}")
         for old, new, tests in [
             (

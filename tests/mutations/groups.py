@@ -88,7 +88,7 @@ _FAULTS = {
         ('    need_group(environment, states.samples, "the number of continuations of a state")\n', "")
     ],
     ("setup/sampling.py", "recipes/test_rl.py"): [
-        ('    need_group(environment, options.completions_per_prompt, "--completions-per-prompt")\n', ""),
+        ('    need_group(environment, options.completions_per_prompt, "`completions_per_prompt`")\n', ""),
         ("    if options.eval_every:\n        need_group", "    if False:\n        need_group"),
     ],
     ("recipes/rl.py", "recipes/test_rl.py"): [
@@ -96,7 +96,7 @@ _FAULTS = {
         ("    if states := declared(algorithm, StateValues):\n", "    if states := None:\n"),
     ],
     ("recipes/evaluate.py", "recipes/test_evaluate.py"): [
-        ('need_group(environment, count, alone if decoding == "greedy" else "--samples")', "pass"),
+        ('need_group(environment, count, alone if decoding == "greedy" else "`samples`")', "pass"),
     ],
     ("recipes/score.py", "recipes/test_score.py"): [
         ("    if not reward.compares:\n", "    if True:\n"),

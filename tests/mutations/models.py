@@ -359,7 +359,6 @@ MUTATIONS = [
             ("refuse_not_finite(name, adapted.trainable())", "pass"),
             ("if lora.is_adapter(where):", "if False:"),
             ("str(Path(where).resolve())", "where"),
-            (".splitlines()[0]", ""),
         ]
     ),
     *(
@@ -398,7 +397,7 @@ MUTATIONS = [
             ("least[number] = min(least[number], time", "least[number] = min(math.inf, time"),
             ("        torch.mm(a, b)  # the", "        pass  # the"),
             ("torch.bfloat16 if able else torch.float32", "torch.bfloat16"),
-            ('"--precision" if precision != "auto" else ', ""),
+            ('"`precision`" if precision != "auto" else ', ""),
         ]
     ),
     *(

@@ -30,8 +30,7 @@ MUTATIONS = [
             ("max(fraction, _share(_bytes_in(work), model.size))", "_share(_bytes_in(work), model.size)"),
             ("min(fetched / size, 0.99)", "fetched / size"),
             ("        except OSError:\n            raise\n", ""),
-            ("{error.strerror or _first_line(error)}", "{error!r}"),
-            (".splitlines()[0]", ""),
+            ("{error.strerror or first_line(error)}", "{error!r}"),
             ('return (Path(shared) if shared else Path.home() / ".cache")', 'return (Path.home() / ".cache")'),
             ("if chosen := os.environ.get", "if chosen := not os.environ.get"),
         ]

@@ -173,7 +173,7 @@ MUTATIONS = [
         Mutation("cli.py", old, new, "planning/test_plan.py")
         for old, new in [
             ("            refuse_used(shared.output)\n", "            pass\n"),
-            ("print(json.dumps(plan.summary()) if shared.json else", "print("),
+            ("    if not shared.json:\n", "    if True:\n"),
         ]
     ),
     *(

@@ -21,7 +21,7 @@ from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
-from posttrain.errors import DataError, EpisodeError, UserError
+from posttrain.errors import DataError, EpisodeError, UserError, as_typed
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination, numbers, percent
 from posttrain.evaluation.intervals import pass_at_interval
@@ -146,7 +146,7 @@ class EvaluateResult:
             over = self.model.over(self.baseline)
             found["baseline"] = self.baseline.summary()
             found["difference"] = {k: {"value": d.value, "ci95": list(d.ci95), "n": d.n} for k, d in over.items()}
-        about = {"dataset": self.config.dataset, "notes": list(self.notes)}
+        about = {"dataset": self.config.dataset, "notes": [as_typed(note) for note in self.notes]}
         return found | about | {"seconds": self.seconds, "run": str(self.run), "report": str(self.report)}
 
     def lines(self) -> list[str]:
@@ -155,7 +155,7 @@ class EvaluateResult:
         if self.baseline is not None:
             found += [f"{self.baseline.model} on the same tasks", *self.baseline.lines()]
             found += [f"  {finding.title}: {finding.evidence}" for finding in _differences(self)]
-        return [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]
+        return [*found, *(f"note: {as_typed(note)}" for note in self.notes), f"report: {self.report}"]
 
 
 def run(config: Evaluate, *, output: Path | None = None, quiet: bool = False) -> EvaluateResult:
@@ -293,7 +293,7 @@ def _prepare(config: Evaluate) -> _Parts:
     environment = overseen(rewards, environment=played).environment
     for decoding, (count, _) in config.decodings().items():
         alone = f"a greedy answer (leave out --greedy, and type --samples {max(SAMPLES, environment.min_group)})"
-        need_group(environment, count, alone if decoding == "greedy" else "--samples")
+        need_group(environment, count, alone if decoding == "greedy" else "`samples`")
     tasks, notes = _tasks(config, environment)
     notes += judge_notes
     model = saved_model(config.model)
