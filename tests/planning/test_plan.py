@@ -243,7 +243,7 @@ def test_the_advice_is_for_what_takes_the_most(folder, monkeypatch):
     update = sum(fits["update"].values())
     monkeypatch.setattr(recipe, "available_bytes", lambda: int(update - 0.2 * fits["update"]["activations"] - 0.5 * GB))
     (warning,) = rl(folder, **words).warnings
-    assert warning.endswith("type --microbatch-tokens 2048")
+    assert warning.endswith("type `microbatch_tokens=2048`")
 
 
 def test_more_is_decoded_together_where_continuations_are(folder):
@@ -325,7 +325,7 @@ def test_what_does_not_fit_is_said_with_what_to_change(folder, monkeypatch):
     found = rl(folder, max_new_tokens=200, microbatch_tokens=10**6, prompts_per_step=512)
     assert not found.summary()["fits"]
     warnings = "\n".join(found.warnings)
-    assert "update needs" in warnings and "`microbatch_tokens=" in warnings and "GB are available" in warnings
+    assert "update needs" in warnings and "`microbatch_tokens`" in warnings and "GB are available" in warnings
     assert any(line.startswith("WARNING") for line in found.lines()) and "It fits." not in found.lines()
 
 
