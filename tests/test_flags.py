@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from posttrain.cli import main
+from posttrain.errors import UserError
+from posttrain.recipes import verify
+from posttrain.recipes.best_of_n import BestOfNResult
+from posttrain.recipes.generate import GenerateResult
 from tests.test_suggestions import EVERY, OF_OTHERS
 from tests.test_walls import MAY_IMPORT, PACKAGE
 
@@ -166,3 +170,23 @@ def test_results_name_flags_too(tmp_path: Path, capsys: pytest.CaptureFixture[st
     words = ["convert", "--dataset", str(data), "--to", "demonstrations", "--output", str(tmp_path / "out.jsonl")]
     assert main(words) == 0
     assert "learn them with sft --train-on last" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        GenerateResult("m", (), 1.0, ("spoken to with `system`",)),
+        BestOfNResult(Path("b.jsonl"), 1, 0, 1, 0, (), 1.0, ("spoken to with `system`",), None, None),
+    ],
+    ids=lambda result: type(result).__name__,
+)
+def test_so_do_notes_of_results(result: GenerateResult | BestOfNResult) -> None:
+    assert result.lines()[0] == "note: spoken to with --system"
+    assert result.summary()["notes"] == ["spoken to with --system"]
+
+
+def test_so_does_an_item_of_verify_that_could_not_be_checked() -> None:
+    def check(subject: object) -> verify.Item:
+        raise UserError("leave out `lora_rank`")
+
+    assert verify._checked("updates", check, None).detail == "leave out --lora-rank"  # type: ignore[arg-type]

@@ -2,6 +2,12 @@
 
 from tests.mutations import Mutation
 
+INPUTS = "session/test_inputs.py::test_a_run_goes_on_elsewhere_after_its_reward_was_mended"
+JUDGES = "recipes/test_judges.py::test_a_changed_prompt_is_noticed_and_the_runs_own_copy_is_found"
+DRY_RUN = "planning/test_plan.py::test_a_dry_run_names_flags_in_notes_and_warnings"
+EVALUATE = "recipes/test_evaluate.py::test_what_a_run_was_trained_with_is_noted"
+NOBODY = "annotation/app/test_conversations.py::test_nobody_replies_where_no_model_is_served"
+
 MUTATIONS = [
     *(
         Mutation("setup/feedback_session.py", old, new, "recipes/test_pairs.py recipes/test_reward_model.py")
@@ -227,16 +233,16 @@ MUTATIONS = [
         Mutation(file, old, new, tests)
         for file, old, new, tests in [
             ("cli.py", "says or as_typed(str(error))", "says or str(error)", "test_flags.py"),
-            ("cli.py", "*map(as_typed, notes)", "*notes", "test_bad_input.py"),
-            ("cli.py", 'f"{as_typed(str(error))}; to go', 'f"{error}; to go', "session/test_inputs.py"),
-            ("cli.py", "(error.names).replace('_', '-')", "(error.names)", "recipes/test_judges.py"),
+            ("cli.py", "*map(as_typed, notes)", "*notes", "test_bad_input.py::test_no_disk_space_at_a_checkpoint"),
+            ("cli.py", 'f"{as_typed(str(error))}; to go', 'f"{error}; to go', INPUTS),
+            ("cli.py", "(error.names).replace('_', '-')", "(error.names)", JUDGES),
             (
                 "cli.py",
                 'print(as_typed("\\n".join(plan.lines())))',
                 'print("\\n".join(plan.lines()))',
-                "planning/test_plan.py",
+                DRY_RUN,
             ),
-            ("cli.py", "[as_typed(line) for line in found[key]]", "found[key]", "planning/test_plan.py"),
+            ("cli.py", "[as_typed(line) for line in found[key]]", "found[key]", DRY_RUN),
             ("session/progress.py", "Text(as_typed(line))", "Text(line)", "session/test_progress.py"),
             ("session/progress.py", "Text(as_typed(message))", "Text(message)", "session/test_progress.py"),
             ("report/run_report.py", "as_typed(finding.advice)", "finding.advice", "report/test_run_report.py"),
@@ -244,12 +250,22 @@ MUTATIONS = [
             ("report/run_report.py", "as_typed(value) if", "value if", "report/test_run_report.py"),
             ("runs/run_directory.py", "return as_typed(f", "return (f", "runs/test_run_directory.py"),
             ("recipes/convert.py", "[as_typed(line) for line in found]", "found", "test_flags.py"),
+            ("recipes/generate.py", "{as_typed(note)}", "{note}", "test_flags.py"),
+            ("recipes/generate.py", "[as_typed(note) for", "[note for", "test_flags.py"),
+            ("recipes/best_of_n.py", "{as_typed(note)}", "{note}", "test_flags.py"),
+            ("recipes/best_of_n.py", "[as_typed(note) for", "[note for", "test_flags.py"),
+            ("recipes/verify/__init__.py", "as_typed(str(error))", "str(error)", "test_flags.py"),
             ("recipes/data_show/__init__.py", "as_typed(reason)", "reason", "recipes/test_data_show.py"),
-            ("recipes/evaluate.py", "{as_typed(note)}", "{note}", "recipes/test_evaluate.py"),
-            ("recipes/evaluate.py", "[as_typed(note) for", "[note for", "recipes/test_evaluate.py"),
-            ("annotation/app/security.py", "as_typed(words)", "words", "annotation/app/test_security.py"),
-            ("annotation/app/main.py", "as_typed(str(error))", "str(error)", "annotation/app/test_conversations.py"),
-            ("annotation/app/conversations.py", "return as_typed(", "return (", "annotation/app/test_conversations.py"),
+            ("recipes/evaluate.py", "{as_typed(note)}", "{note}", EVALUATE),
+            ("recipes/evaluate.py", "[as_typed(note) for", "[note for", EVALUATE),
+            (
+                "annotation/app/security.py",
+                "as_typed(words)",
+                "words",
+                "annotation/app/test_security.py::test_other_names_than_ours_are_not_served",
+            ),
+            ("annotation/app/main.py", "as_typed(str(error))", "str(error)", NOBODY),
+            ("annotation/app/conversations.py", "return as_typed(", "return (", NOBODY),
         ]
     ),
     *(
