@@ -407,7 +407,7 @@ def test_a_run_with_renamed_options_is_resumed_and_its_file_is_refused_as_a_conf
 def test_a_run_begins_with_what_it_computes_on_and_keeps_it(run, sft, here):
     _, _, err = run(*sft, "--output", "a")
     kept = json.loads((here / "a" / "environment.json").read_text())
-    assert (kept["precision"], kept["precision_reason"]) == ("torch.float32", "--precision")
+    assert (kept["precision"], kept["precision_reason"]) == ("torch.float32", "`precision`")
     assert kept["threads"] >= 1 and kept["cpu_capability"] and isinstance(kept["cpu_features"], list)
     first = err.splitlines()[0]
     assert first.startswith(kept["cpu"]) and first.endswith(" float32 (--precision)") and " thread" in first

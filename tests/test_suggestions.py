@@ -21,6 +21,8 @@ SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text(e
 OF_OTHERS = {
     "models/packaged.py": {"--no-deps", "--only-binary", "--no-input", "--quiet", "--disable-pip-version-check"},  # pip
     "runs/environment.py": {"--no-optional-locks", "--porcelain", "--untracked-files"},  # git
+    "annotation/store/backup.py": {"--format", "--file"},  # pg_dump
+    "report/run_report.py": {"--low", "--high", "--at"},  # custom properties of CSS
     "rollouts/vllm_server.py": {"--port", "--logprobs-mode", "--tokens-only", "--worker-extension-cls", "--dtype"},
 }
 """Options of other programs, by the file that names them."""

@@ -22,7 +22,7 @@ import tyro
 
 from posttrain import usage
 from posttrain.commands import COMMANDS, EXAMPLES, Command
-from posttrain.errors import PosttrainError, UserError, described, unknown
+from posttrain.errors import PosttrainError, UserError, as_typed, described, unknown
 from posttrain.lookup import fetch
 from posttrain.options import HELP, HELP_ALL, Section, flag, from_file, given, parse
 from posttrain.runs import config_file
@@ -98,8 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 0
     except InputsChanged as error:
-        accept = f"--accept-changes {shlex.quote(' '.join(error.names))}"
-        return _complain(f"{error}; to go on with what is there now, type {accept}", error.exit_code, words)
+        accept = f"--accept-changes {shlex.quote(' '.join(error.names).replace('_', '-'))}"
+        return _complain(
+            f"{as_typed(str(error))}; to go on with what is there now, type {accept}", error.exit_code, words
+        )
     except PosttrainError as error:
         return _complain(_with_notes(error), error.exit_code, words)
     except ModuleNotFoundError as error:
@@ -146,7 +148,7 @@ def _unexpected(error: Exception, words: Sequence[str]) -> int:
 def _with_notes(error: Exception, says: str = "") -> str:
     """What an error says and, of a run that failed, what of it is saved."""
     notes: list[str] = getattr(error, "__notes__", [])
-    return "; ".join([says or str(error), *notes])
+    return "; ".join([says or as_typed(str(error)), *map(as_typed, notes)])
 
 
 def _complain(message: str, code: int, words: Sequence[str]) -> int:
@@ -248,7 +250,11 @@ def _run(name: str, command: Command, argv: Sequence[str]) -> int:
 
 
 def _show_plan(plan: Any, shared: Any) -> int:
-    print(json.dumps(plan.summary()) if shared.json else "\n".join(plan.lines()))
+    if not shared.json:
+        print(as_typed("\n".join(plan.lines())))
+        return 0
+    found = plan.summary()
+    print(json.dumps(found | {key: [as_typed(line) for line in found[key]] for key in ("warnings", "notes")}))
     return 0
 
 

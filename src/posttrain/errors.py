@@ -1,5 +1,10 @@
-"""Errors that a person can act on. Each says in one line what was given, what was expected, and what to type."""
+"""Errors that a person can act on. Each says in one line what was given, what was expected, and what to type.
 
+Options are named as parameters in backticks, `lora_rank` or `lora_rank=16`, which a caller from Python can read. Where
+a text reaches somebody at a command line, `as_typed` turns them into flags.
+"""
+
+import re
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -53,6 +58,50 @@ class TrainingError(PosttrainError):
     """Training cannot go on: a loss or gradient that is not finite."""
 
 
+_PARAMETER = re.compile(r"(?<!`)`([a-z][a-z0-9]*(?:_[a-z0-9]+)*)(?:=([^`]+))?`(?!`)")
+_QUOTED = re.compile(r"""(["'])([\w@%+=:,./-]+)\1""")  # quotes that a shell does not need
+
+
+def as_typed(text: str) -> str:
+    """A text with its parameters in backticks as flags of the command line.
+
+    Example:
+        >>> as_typed("`lora_rank=16` and less than `microbatch_tokens`")
+        '--lora-rank 16 and less than --microbatch-tokens'
+        >>> as_typed('`optim="adamw-8bit"`, `columns="prompt=a answer=b"`, `lora_dora=True`, `lora_dora=False`')
+        '--optim adamw-8bit, --columns "prompt=a answer=b", --lora-dora, --no-lora-dora'
+    """
+    return _PARAMETER.sub(_flag, text)
+
+
+def _flag(found: re.Match[str]) -> str:
+    name, value = found[1].replace("_", "-"), found[2]
+    if value in (None, "True", "False"):
+        return "--" + ("no-" if value == "False" else "") + name
+    quoted = _QUOTED.fullmatch(value)
+    return " ".join(["--" + name, quoted[2] if quoted else value])
+
+
+def foreign(text: str) -> str:
+    """What another program said, without backticks: in our texts they name parameters.
+
+    Example:
+        >>> foreign("pass `use_cache=True`")
+        "pass 'use_cache=True'"
+    """
+    return text.replace("`", "'")
+
+
+def first_line(error: BaseException) -> str:
+    r"""What an error of another library says, without its explanations.
+
+    Example:
+        >>> first_line(OSError("no `config.json`.\nSee the docs")), first_line(KeyError())
+        ("no 'config.json'", 'KeyError')
+    """
+    return foreign((str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."))
+
+
 def described(error: BaseException) -> str:
     """The type of an error and what it says, if it says anything.
 
@@ -60,7 +109,8 @@ def described(error: BaseException) -> str:
         >>> described(KeyError("a")), described(AssertionError())
         ("KeyError: 'a'", 'AssertionError')
     """
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    says = str(error) if isinstance(error, PosttrainError) else foreign(str(error))
+    return f"{type(error).__name__}: {says}" if says else type(error).__name__
 
 
 def place_of(error: BaseException) -> str:

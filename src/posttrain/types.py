@@ -146,7 +146,7 @@ class Trajectory:
     def _one_branch(self) -> tuple[Turn, ...]:
         if any(turn.restarts for turn in self.turns[1:]):
             raise ValueError(
-                f"a trajectory of {len(self.branches)} branches is not one sequence; read each of `branches`"
+                f"a trajectory of {len(self.branches)} branches is not one sequence; read each of its 'branches'"
             )
         return self.turns
 

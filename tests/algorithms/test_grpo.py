@@ -199,7 +199,7 @@ def test_advantage_metrics_show_a_run_that_learns_nothing():
 
 
 def test_a_group_of_one_says_what_to_type():
-    with pytest.raises(UserError, match="needs 2 or more of them; got 1: type --completions-per-prompt 2"):
+    with pytest.raises(UserError, match="needs 2 or more of them; got 1: type `completions_per_prompt=2`"):
         advantages(GRPO(), [[0.0]] * 4)
     with pytest.raises(ValueError, match="one group has 1 left, another 3: leave groups out"):
         advantages(GRPO(), [[0.0] * 3, [1.0]])

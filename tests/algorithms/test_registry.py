@@ -14,9 +14,9 @@ def test_an_unknown_name_gives_the_nearest_one():
 
 
 def test_an_algorithm_of_another_command_names_that_command():
-    with pytest.raises(UserError, match="posttrain preference --algorithm dpo"):
+    with pytest.raises(UserError, match='posttrain preference `algorithm="dpo"`'):
         algorithms.online("dpo")
-    with pytest.raises(UserError, match="posttrain rl --algorithm grpo"):
+    with pytest.raises(UserError, match='posttrain rl `algorithm="grpo"`'):
         algorithms.preference("grpo")
     with pytest.raises(UserError, match=r"did you mean 'dpop'\? There are: dpo, .*tdpo$"):
         algorithms.preference("dop")

@@ -321,5 +321,5 @@ def test_nothing_to_train_on():
 
 
 def test_a_refusal_names_the_roles_and_the_reason():
-    with pytest.raises(TemplateError, match=r"system, user: System role not supported; .*--system"):
+    with pytest.raises(TemplateError, match=r"system, user: System role not supported; .*`system`"):
         CHATS["gemma2"].prompt_ids(vectors.SYSTEM[:2])

@@ -52,7 +52,7 @@ def test_system_template_columns_and_limit(tmp_path):
     [
         ({"a": 1}, "line 2: no demonstration found; this row has: a; expected messages, or prompt and completion"),
         ({"prompt": "a"}, "line 2: field 'completion' is missing"),
-        ({"prompt": "a", "response": "b"}, "map it with --columns completion=response"),
+        ({"prompt": "a", "response": "b"}, 'map it with `columns="completion=response"`'),
         ({"prompt": "a", "completion": ""}, "line 2: field 'completion' is empty"),
         ({"messages": CHAT[:1]}, "line 2: the conversation has no assistant message"),
         ({"messages": [*CHAT, {"role": "assistant", "content": ""}]}, "field 'messages' message 3 content is empty"),

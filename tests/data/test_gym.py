@@ -82,8 +82,8 @@ def test_options_have_the_type_of_their_defaults():
         ("gym:chain_sum?min_terms=true", "expected a value like its default, 2"),
         ("gym:chain_sum?allow_negation=1", "expected a value like its default, False"),
         ("gym:chain_sum?min_terms=9", "refused by reasoning-gym: max_terms must be >= min_terms"),
-        ("gym:chain_sum?seed=3", "is set by --seed"),
-        ("gym:chain_sum?size=3", "is set by --limit"),
+        ("gym:chain_sum?seed=3", "is set by `seed`"),
+        ("gym:chain_sum?size=3", "is set by `limit`"),
     ],
 )
 def test_wrong_sources_say_what_to_type(spec, problem):

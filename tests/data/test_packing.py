@@ -57,7 +57,7 @@ def test_the_last_token_of_each_example_is_known():
 def test_a_pair_longer_than_a_row_is_refused_though_each_of_it_fits():
     pair = [Example((1, 2), (3, 4), (True,) * 2), Example((1, 2), (5,), (True,))]
     assert len(pack(pair, 5, together=2)) == 1
-    with pytest.raises(UserError, match=r"pair 0 has 5 tokens.*--microbatch-tokens 5"):
+    with pytest.raises(UserError, match=r"pair 0 has 5 tokens.*`microbatch_tokens=5`"):
         pack(pair, 4, together=2)
 
 
@@ -73,7 +73,7 @@ def test_units_of_several_sizes_stay_together_and_share_what_they_can():
     assert [row.token_ids for row in rows] == [[7, 8, 0, 1, 2], [7, 8, 3, 4], [9, 5, 6]]
     assert [row.families for row in pack(examples, 7, together=[3, 2, 2])] == [[(2, [1] * 5)], [(1, [1, 1])]]
     assert [row.examples for row in pack(examples, 7, together=[2, 3, 2])] == [[0, 1, 2, 3, 4], [5, 6]]
-    with pytest.raises(UserError, match=r"ranking 0 has 5 tokens.*--microbatch-tokens 5"):
+    with pytest.raises(UserError, match=r"ranking 0 has 5 tokens.*`microbatch_tokens=5`"):
         pack(examples, 4, together=[3, 2, 2])
 
 
@@ -84,7 +84,7 @@ def test_units_that_are_not_all_of_a_batch_are_refused(count, together):
 
 
 def test_an_example_longer_than_a_row_is_refused_with_the_number_to_type():
-    with pytest.raises(UserError, match="--microbatch-tokens 5"):
+    with pytest.raises(UserError, match="`microbatch_tokens=5`"):
         pack([Example((1, 2), (3, 4, 5), (True,) * 3)], 4)
 
 

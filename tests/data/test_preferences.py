@@ -34,7 +34,7 @@ def test_how_much_better_and_which_part_of_a_benchmark(tmp_path):
     found = load(tmp_path, *rows, row | {"strength": None, "subset": 4})
     assert [(one.strength, one.category) for one in found] == [(1.0, ""), (0.25, "math"), (3.0, "chat"), (1.0, "")]
     for wrong in (-1, "much", True, float("inf")):
-        with pytest.raises(DataError, match=r"field 'margin' must be how much better.*--columns other=margin"):
+        with pytest.raises(DataError, match=r'must be how much better.*`columns="other=margin"`'):
             load(tmp_path, row | {"margin": wrong})
 
 
@@ -205,7 +205,7 @@ def test_a_row_that_is_no_judgement_is_named_with_what_is_wrong(tmp_path, row, p
 
 
 def test_judged_rows_are_no_pairs_and_the_error_says_which_algorithm_takes_them(tmp_path):
-    with pytest.raises(DataError, match=r"pairs.jsonl line 1: .*--algorithm kto"):
+    with pytest.raises(DataError, match=r'pairs.jsonl line 1: .*`algorithm="kto"`'):
         load(tmp_path, JUDGED)
 
 
@@ -258,7 +258,7 @@ def test_of_a_response_that_ends_after_the_steps_the_stop_is_learned():
 
 
 def test_steps_that_are_none_say_how_to_rename_them(tmp_path):
-    with pytest.raises(DataError, match="--columns other=steps"):
+    with pytest.raises(DataError, match='`columns="other=steps"`'):
         load(tmp_path, {"prompt": "a", "chosen": "b", "rejected": "c", "steps": 7})
 
 

@@ -14,7 +14,7 @@ def test_a_missing_field_proposes_the_column_that_is_probably_meant():
         row(question="1+1?", answer="2").text("prompt")
     assert str(caught.value) == (
         "data.jsonl line 17: field 'prompt' is missing; this row has: question, answer; "
-        "map it with --columns prompt=question"
+        'map it with `columns="prompt=question"`'
     )
 
 

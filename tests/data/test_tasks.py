@@ -81,7 +81,7 @@ def test_a_folder_in_gsm8k_s_layout_has_two_splits_that_never_meet(tmp_path):
 
 def test_a_row_that_is_no_task_names_line_and_field(tmp_path):
     source = write(tmp_path, {"prompt": "a"}, {"problem": "b", "answer": "2"})
-    with pytest.raises(DataError, match=r"data.jsonl line 2: field 'prompt' is missing; .*--columns prompt=problem"):
+    with pytest.raises(DataError, match=r'data.jsonl line 2: field .prompt. is missing; .*`columns="prompt=problem"`'):
         load_tasks(source)
     with pytest.raises(DataError, match=r"line 1: field 'prompt' must end with a user message; .* 'assistant'"):
         load_tasks(write(tmp_path, {"prompt": [{"role": "assistant", "content": "a"}]}))
@@ -128,7 +128,7 @@ def test_gym_sources_are_made_not_read():
     assert len(tasks) == 4 and all(t.prompt[0].content.endswith("= Think.") for t in tasks)
     assert [t.id.split("/")[:3] for t in tasks] == [["chain_sum", "heldout", "3"]] * 4
     assert len(load_tasks("gym:chain_sum", limit=3)) == 3
-    with pytest.raises(UserError, match="leave out --columns"):
+    with pytest.raises(UserError, match="leave out `columns`"):
         load_tasks("gym:chain_sum", columns={"prompt": "question"})
 
 
@@ -170,7 +170,7 @@ def test_what_is_held_out_is_a_share_or_what_is_offered_and_no_more_than_the_lim
     tasks, others = asked([(q, 0) for q in range(100)]), asked([(q, 0) for q in range(95, 120)])
     learned, heldout, notes = divide(tasks, share=0.3, offered=None, limit=10, seed=0)
     assert len(heldout) == 10 and len(learned) < 80
-    assert notes == (f"of {100 - len(learned)} held-out rows the first 10 are used (--eval-limit)",)
+    assert notes == (f"of {100 - len(learned)} held-out rows the first 10 are used (`eval_limit`)",)
     learned, heldout, notes = divide(tasks, share=0.0, offered=lambda: others, limit=20, seed=0)
     assert learned == tasks and [t.answer for t in heldout] == [f"{q}0" for q in range(100, 120)]
     assert notes == ("5 held-out rows are also in the training data, or twice, and were left out",)

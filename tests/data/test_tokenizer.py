@@ -60,7 +60,7 @@ def test_a_template_of_ones_own_takes_the_place_of_the_tokenizers_and_is_saved(t
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        (b"", "is empty; give a Jinja file that renders `messages`"),
+        (b"", "is empty; give a Jinja file that renders 'messages'"),
         (b"\xff\xfe", "it is not UTF-8 text; give a Jinja file"),
         (b"a\n{% for m in messages %}", "own.jinja' line 2 cannot be rendered: Unexpected end of template"),
         (b"{{ messages[0].content.no() }}", "cannot be rendered: 'str object' has no attribute 'no'"),
@@ -74,7 +74,7 @@ def test_a_template_that_cannot_be_used_is_an_error_that_names_the_file(tmp_path
         (tmp_path / "own.jinja").write_bytes(written)
     with pytest.raises(TemplateError) as caught:
         load_tokenizer(tmp_path / "a", str(tmp_path / "own.jinja"))
-    assert problem in str(caught.value) and "--chat-template" in str(caught.value) and "\n" not in str(caught.value)
+    assert problem in str(caught.value) and "`chat_template`" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_every_variant_of_a_template_ends_where_scores_are_read(tmp_path):

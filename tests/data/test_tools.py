@@ -183,7 +183,7 @@ def test_a_malformed_row_is_named_in_one_line(fields, problem):
     assert str(caught.value).startswith("data.jsonl line 17: field '") and problem in str(caught.value)
     assert "\n" not in str(caught.value)
     if "tools" in fields:
-        assert str(caught.value).endswith("rename it with --columns other=tools")
+        assert str(caught.value).endswith('rename it with `columns="other=tools"`')
 
 
 def test_text_parts_are_one_text():
@@ -316,7 +316,7 @@ def test_content_and_several_calls_are_one_turn():
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma2", "mistral", "phi3"])
 def test_a_template_that_knows_no_tools_is_an_error_and_not_silence(name):
-    with pytest.raises(TemplateError, match=r"does not show the tool 'weather'; give one .* with --chat-template"):
+    with pytest.raises(TemplateError, match=r"does not show the tool 'weather'; give one .* with `chat_template`"):
         CHATS[name].prompt_ids(DIALOGUE[:1])
     bare = (replace(DIALOGUE[0], tools=()), *DIALOGUE[1:])
     with pytest.raises(TemplateError, match=r"drops part of assistant turn 1 \(of 'weather'\)|refuses"):

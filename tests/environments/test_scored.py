@@ -69,9 +69,9 @@ def test_groups_that_are_too_small_are_refused():
         name, min_group = "vote", 3
 
     environment = ScoredEnvironment(Weighted(((Compares(), 1.0), (Solved(), 0.0))))
-    need_group(environment, 3, "--n")
-    with pytest.raises(UserError, match="reward 'vote' compares 3 or more completions of a task; --n gives 2"):
-        need_group(environment, 2, "--n")
+    need_group(environment, 3, "`n`")
+    with pytest.raises(UserError, match="reward 'vote' compares 3 or more completions of a task; `n` gives 2"):
+        need_group(environment, 2, "`n`")
     assert environment.min_group == 3
 
 

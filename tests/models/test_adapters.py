@@ -163,14 +163,17 @@ def test_the_scale_is_alpha_over_rank_or_its_root(given, scale):
     [
         (
             Lora(4, targets=("q_porj",)),
-            "linear layer of 'tiny' in --lora-targets 'q_porj'; did you mean 'q_proj'",
+            "linear layer of 'tiny' in `lora_targets` 'q_porj'; did you mean 'q_proj'",
         ),
         (
             Lora(4, targets=("q_proj", "input_layernorm")),
             "linear layer .* 'input_layernorm'; There are: down_proj",
         ),
         (Lora(4, targets=("proj",)), "unknown linear layer"),  # a part of a name is no name
-        (Lora(4, targets=("lm_head",)), "--lora-targets cannot be the head 'lm_head'.*--lora-modules-to-save lm_head"),
+        (
+            Lora(4, targets=("lm_head",)),
+            "`lora_targets` cannot be the head 'lm_head'.*`lora_modules_to_save=.lm_head.`",
+        ),
         (Lora(4, modules_to_save=("lm_haed",)), "'lm_haed'; did you mean 'lm_head'"),
         (Lora(4, modules_to_save=("act_fn",)), "unknown module"),  # which has no weights
         (Lora(4, targets=("o_proj",), modules_to_save=("o_proj",)), "'o_proj' is trained in full"),

@@ -160,5 +160,7 @@ def test_other_random_numbers_are_drawn_again_as_they_were():
 
 
 def test_a_network_without_such_layers_is_refused_in_one_line():
-    with pytest.raises(UserError, match=r"^Sequential has no layers that can be checkpointed; leave out --gradient"):
+    with pytest.raises(
+        UserError, match=r"^Sequential has no layers that can be checkpointed; leave out `gradient_checkpointing`"
+    ):
         checkpoint_layers(nn.Sequential(nn.Linear(2, 2)))

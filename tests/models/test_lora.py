@@ -134,7 +134,7 @@ def test_under_an_adapter_that_was_trained_before_the_reference_is_that_adapter_
 
 def test_a_trained_adapter_is_not_thrown_away_for_a_fresh_one(tmp_path):
     trained(add_lora(tiny_llama(), rank=4)).save(tmp_path)
-    with pytest.raises(UserError, match="is an adapter already; leave out --lora-rank"):
+    with pytest.raises(UserError, match="is an adapter already; leave out `lora_rank`"):
         add_lora(load_adapter(tiny_llama(), tmp_path), rank=4)
 
 

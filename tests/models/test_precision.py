@@ -57,4 +57,4 @@ def test_what_a_model_computes_with_says_why(monkeypatch):
     assert (found["device"], found["precision"], found["threads"]) == ("cpu", "torch.float32", torch.get_num_threads())
     assert found["precision_reason"] == "matrix products in bfloat16 are 2.5 times as slow as in float32 here"
     assert found["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
-    assert precision.compute_of(model, "float32")["precision_reason"] == "--precision"
+    assert precision.compute_of(model, "float32")["precision_reason"] == "`precision`"

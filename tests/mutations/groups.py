@@ -83,7 +83,7 @@ _FAULTS = {
         ('    need_group(environment, states.samples, "the number of continuations of a state")\n', "")
     ],
     ("setup/sampling.py", "recipes/test_rl.py"): [
-        ('    need_group(environment, options.completions_per_prompt, "--completions-per-prompt")\n', ""),
+        ('    need_group(environment, options.completions_per_prompt, "`completions_per_prompt`")\n', ""),
         ("    if options.eval_every:\n        need_group", "    if False:\n        need_group"),
     ],
 }

@@ -260,7 +260,7 @@ def test_a_smaller_microbatch_is_advised_where_it_is_enough():
     phase = Phase("update", dict(phase.parts) | {"Python and libraries": 5 * 10**8})  # what no option changes
     available = phase.total - 10**9
     (line,) = what_to_change(FULL, LOAD, [phase], available, cache_bytes=0)
-    tokens = int(line.rpartition("--microbatch-tokens ")[2])
+    tokens = int(line.rpartition("`microbatch_tokens=")[2].rstrip("`"))
     assert update_phase(FULL, replace(LOAD, microbatch_tokens=tokens)).total + 5 * 10**8 <= available
     assert update_phase(FULL, replace(LOAD, microbatch_tokens=2 * tokens)).total + 5 * 10**8 > available
     assert "activations" in line and "\n" not in line
@@ -269,7 +269,7 @@ def test_a_smaller_microbatch_is_advised_where_it_is_enough():
 def test_an_adapter_is_advised_where_no_microbatch_is_small_enough():
     phase = update_phase(FULL, LOAD)
     (line,) = what_to_change(FULL, LOAD, [phase], 16 * P, cache_bytes=0)
-    assert "--lora-rank 16" in line
+    assert "`lora_rank=16`" in line
     adapter = Training(SHAPE, 2, lora_rank=16)
     (line,) = what_to_change(adapter, LOAD, [update_phase(adapter, LOAD)], P, cache_bytes=0)
     assert "smaller model" in line
@@ -288,20 +288,21 @@ def test_what_takes_more_time_and_less_memory_is_advised_before_an_adapter():
         (line,) = what_to_change(FULL, long, [now], available, cache_bytes=0)
         return line.rpartition("; ")[2]
 
-    assert advised(totals[0]) == advised(now.total - 1) == "type --gradient-checkpointing"
-    assert advised(totals[2]) == advised(totals[0] - 1) == "type --gradient-checkpointing --optim adamw-8bit"
-    assert "--lora-rank 16" in advised(totals[2] - 1)
+    assert advised(totals[0]) == advised(now.total - 1) == "type `gradient_checkpointing=True`"
+    eight = '`optim="adamw-8bit"`'
+    assert advised(totals[2]) == advised(totals[0] - 1) == f"type `gradient_checkpointing=True` {eight}"
+    assert "`lora_rank=16`" in advised(totals[2] - 1)
     (line,) = what_to_change(lean, long, [update_phase(lean, long)], totals[2], cache_bytes=0)
-    assert line.endswith("type --optim adamw-8bit")
+    assert line.endswith(f"type {eight}")
     sampling = sampling_phase(FULL, long, cache_bytes=1)
     (line,) = what_to_change(FULL, long, [sampling], sampling.total - 10**8, cache_bytes=1)
-    assert line.endswith("type --optim adamw-8bit")
+    assert line.endswith(f"type {eight}")
 
 
 def test_no_microbatch_shorter_than_a_sequence_is_advised():
     long = replace(LOAD, completion_tokens=3000)
     phase = update_phase(FULL, long)
-    assert "--microbatch-tokens 2048" not in what_to_change(FULL, long, [phase], phase.total - 1, cache_bytes=0)[0]
+    assert "`microbatch_tokens=2048`" not in what_to_change(FULL, long, [phase], phase.total - 1, cache_bytes=0)[0]
 
 
 def test_a_smaller_cache_is_advised_where_sampling_does_not_fit():
@@ -309,7 +310,7 @@ def test_a_smaller_cache_is_advised_where_sampling_does_not_fit():
     phase = sampling_phase(FULL, LOAD, cache_bytes=cache)
     available = phase.total - phase.parts["keys and values"] // 2
     (line,) = what_to_change(FULL, LOAD, [phase], available, cache_bytes=cache)
-    gigabytes = float(line.rpartition("--cache-gb ")[2])
+    gigabytes = float(line.rpartition("`cache_gb=")[2].rstrip("`"))
     assert gigabytes > 0.1
     assert sampling_phase(FULL, LOAD, cache_bytes=int(gigabytes * 2**30)).total <= available
 

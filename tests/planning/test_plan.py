@@ -150,8 +150,8 @@ def test_the_plan_s_copies_of_the_model_are_trained_as_the_run_will_be(folder, m
     ("changes", "message"),
     [
         ({"optim": "adam"}, "unknown optimiser 'adam'; did you mean 'adamw'?"),
-        ({"optim": "adamw-8bit"}, "--optim adamw-8bit would change nothing"),
-        ({"optim": "adamw-8bit", "lora_rank": 4}, "--optim adamw-8bit would change nothing"),
+        ({"optim": "adamw-8bit"}, '`optim="adamw-8bit"` would change nothing'),
+        ({"optim": "adamw-8bit", "lora_rank": 4}, '`optim="adamw-8bit"` would change nothing'),
     ],
 )
 def test_an_optimiser_that_the_run_would_refuse_is_refused(changes, message, folder):
@@ -243,7 +243,7 @@ def test_the_advice_is_for_what_takes_the_most(folder, monkeypatch):
     update = sum(fits["update"].values())
     monkeypatch.setattr(recipe, "available_bytes", lambda: int(update - 0.2 * fits["update"]["activations"] - 0.5 * GB))
     (warning,) = rl(folder, **words).warnings
-    assert warning.endswith("type --microbatch-tokens 2048")
+    assert warning.endswith("type `microbatch_tokens=2048`")
 
 
 def test_more_is_decoded_together_where_continuations_are(folder):
@@ -325,7 +325,7 @@ def test_what_does_not_fit_is_said_with_what_to_change(folder, monkeypatch):
     found = rl(folder, max_new_tokens=200, microbatch_tokens=10**6, prompts_per_step=512)
     assert not found.summary()["fits"]
     warnings = "\n".join(found.warnings)
-    assert "update needs" in warnings and "--microbatch-tokens" in warnings and "GB are available" in warnings
+    assert "update needs" in warnings and "`microbatch_tokens`" in warnings and "GB are available" in warnings
     assert any(line.startswith("WARNING") for line in found.lines()) and "It fits." not in found.lines()
 
 
@@ -338,10 +338,10 @@ def test_a_full_disk_is_said(folder, monkeypatch):
     usage = recipe.shutil.disk_usage("/")
     monkeypatch.setattr(recipe.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     (warning,) = rl(folder).warnings
-    assert "checkpoints take" in warning and "--keep-last 1" in warning
-    assert "--lora-rank 16" in warning
+    assert "checkpoints take" in warning and "`keep_last=1`" in warning
+    assert "`lora_rank=16`" in warning
     (adapted,) = rl(folder, lora_rank=4).warnings
-    assert "--keep-last 1" in adapted and "--lora-rank" not in adapted
+    assert "`keep_last=1`" in adapted and "lora_rank" not in adapted
 
 
 def test_lines_and_summary_can_be_read(folder):
@@ -512,6 +512,22 @@ def test_reward_models_and_the_beginning_are_held_beside_the_policy(folder):
     )
     assert "reward models" not in plain and judged["reward models"] == 2 * plain["weights"]
     assert "reference" not in judged and gold["reference"] == gold["reward models"] == plain["weights"]
+
+
+def test_a_dry_run_names_flags_in_notes_and_warnings(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(speed, "seconds_of", lambda work, device: (work(), 1.0)[1])
+    monkeypatch.setattr(recipe, "available_bytes", lambda: 0)
+    write(tmp_path / "said.jsonl", [{"prompt": "x", "completion": "y"}] * 3)
+    words = ["sft", "--dataset", str(tmp_path / "said.jsonl"), "--examples-per-step", "2", "--warmup-steps", "9"]
+    words += ["--steps", "9", "--model", str(folder / "model"), "--dry-run"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "note     --warmup-steps 9 of 9 steps: " in said and "`" not in said
+    assert "WARNING  update needs" in said and "type --lora-rank 16 (and --microbatch-tokens lower" in said
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["notes"][-1].startswith("--warmup-steps 9 of 9 steps") and "`" not in repr(found)
+    assert "type --lora-rank 16" in found["warnings"][0]
 
 
 COMMANDS = {

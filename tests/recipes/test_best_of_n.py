@@ -163,7 +163,7 @@ def test_prompts_are_sampled_a_few_at_a_time_each_by_draws_of_its_own(config, en
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output": ""}, "say where to write with --output NAME.jsonl"),
+        ({"output": ""}, "say where to write with `output=NAME.jsonl`"),
         ({"output": "nowhere/best.jsonl"}, "there is no folder nowhere"),
         ({"keep": 0}, "--keep must be 1 or more"),
         ({"completions_per_prompt": 0}, "--completions-per-prompt must be 1 or more"),
@@ -254,7 +254,7 @@ def test_nobody_is_asked_where_all_answers_say_the_same(config, tmp_path):
     ("changes", "message"),
     [
         ({"adversarial_pairs": "x.jsonl"}, "needs a gold reward"),
-        ({"annotation_items": "x.txt"}, "--annotation-items NAME.jsonl"),
+        ({"annotation_items": "x.txt"}, "`annotation_items=NAME.jsonl`"),
         ({"annotation_items": "best.jsonl", "output": "best.jsonl"}, "different files"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from posttrain.cli import main
 from posttrain.data import ChatFormat, in_memory, load_demonstrations, load_tokenizer
 from posttrain.errors import UserError
-from posttrain.recipes.data_show import DataShow, result, run
+from posttrain.recipes.data_show import DataShow, _dropped, result, run
 from posttrain.recipes.sft import SFT
 from posttrain.recipes.sft import run as train
 from posttrain.report import masked_text
@@ -166,6 +166,11 @@ def test_mistakes_are_one_line(model, capsys, options, problem):
     assert main(["data", "show", "--model", model, *(option.format(**words) for option in options)]) == 2
     err = capsys.readouterr().err
     assert problem in err and err.count("\n") == 1
+
+
+def test_reasons_name_options_as_flags():
+    (found,) = _dropped(["a line 1: map `columns`", "a line 2: map `columns`"])
+    assert found == ("map --columns", 2, ("a line 1", "a line 2"))
 
 
 def test_json_is_the_last_line(model, capsys):

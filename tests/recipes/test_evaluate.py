@@ -10,7 +10,7 @@ import pytest
 
 from posttrain.data import ChatFormat
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.errors import DataError, UserError
+from posttrain.errors import DataError, UserError, as_typed
 from posttrain.recipes import evaluate as recipe
 from posttrain.recipes.evaluate import Evaluate, run
 from posttrain.rollouts.policy import load_policy
@@ -97,7 +97,7 @@ def test_sampled_accuracy_by_hand(folder, tasks, engines, tmp_path):
     [
         ({}, "a greedy answer (leave out --greedy, and type --samples 8) gives 1"),
         ({"greedy": True}, "a greedy answer"),
-        ({"samples": 1}, "--samples gives 1"),
+        ({"samples": 1}, "`samples` gives 1"),
     ],
 )
 def test_answers_that_a_reward_cannot_compare_are_refused_before_a_model_is_loaded(
@@ -236,8 +236,10 @@ def test_what_a_run_was_trained_with_is_noted(folder, tasks, engines, tmp_path):
     engines.append(scripted(SCRIPT, GREEDY))
     found = run(options(trained, tasks, greedy=True), output=tmp_path / "run", quiet=True)
     assert found.model.model == f"{trained} (step-000003)"
-    assert found.notes == (f"{trained} (step-000003) was trained with --system 'Think.', not with None",)
-    assert found.summary()["notes"] == list(found.notes) and "was trained with" in found.report.read_text()
+    assert found.notes == (f"{trained} (step-000003) was trained with `system` 'Think.', not with None",)
+    (typed,) = found.summary()["notes"]
+    assert typed == as_typed(found.notes[0]) and f"note: {typed}" in found.lines()
+    assert "was trained with --system &#x27;Think.&#x27;, not with None" in found.report.read_text()
 
 
 def test_tasks_that_were_trained_on_are_left_out(folder, tasks, engines, tmp_path):
@@ -257,7 +259,7 @@ def long_tasks(tmp_path):
 
 
 def test_a_prompt_over_the_context_is_named(folder, tmp_path):
-    with pytest.raises(UserError, match=r"'far too long' has \d+ tokens, but .* holds 256 .*--max-prompt-tokens"):
+    with pytest.raises(UserError, match=r"'far too long' has \d+ tokens, but .* holds 256 .*`max_prompt_tokens=128`"):
         run(options(folder, long_tasks(tmp_path)), output=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 

@@ -132,7 +132,7 @@ def test_a_limit_is_on_the_largest_where_nothing_is_rounded_and_on_the_mean_wher
     with pytest.raises(ModelError, match=r"largest difference 0\.002 nats"):
         checking.refuse_far("it", near, rounded=False)
     checking.refuse_far("it", near, rounded=True)
-    with pytest.raises(ModelError, match=r"mean difference 0\.06 nats.*type --dtype float32"):
+    with pytest.raises(ModelError, match=r"mean difference 0\.06 nats.*type `dtype=.float32.`"):
         checking.refuse_far("it", checking.Difference(0.06, 0.06), rounded=True)
     for rounded in (False, True):
         with pytest.raises(ModelError):

@@ -148,7 +148,7 @@ def test_a_wrong_key_is_an_error_at_once_and_stands_nowhere(posttrain, rl, serve
 def test_a_model_that_is_not_there_is_an_error_at_once(posttrain, rl, server):
     rl[rl.index("--judge") + 1] = f"kind={server.address}#other"
     code, _, err = posttrain(*rl, "--output", "run")
-    assert code == 2 and "The model `other` does not exist." in err and "is there a model 'other'" in err
+    assert code == 2 and "The model 'other' does not exist." in err and "is there a model 'other'" in err
 
 
 def test_a_budget_stops_the_run_and_a_larger_one_goes_on(posttrain, rl, server):

@@ -343,10 +343,10 @@ def vote(group, completions):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"completions_per_prompt": 2}, "--completions-per-prompt gives 2"),
-        ({"eval_every": 1, "eval_samples": 1}, "--eval-samples gives 1"),
+        ({"completions_per_prompt": 2}, "`completions_per_prompt` gives 2"),
+        ({"eval_every": 1, "eval_samples": 1}, "`eval_samples` gives 1"),
         ({"algorithm": "remax"}, "the most likely one, which remax compares with, gives 1"),
-        ({"algorithm": "vineppo", "knobs": {"continuations": 2}}, "--continuations gives 2"),
+        ({"algorithm": "vineppo", "knobs": {"continuations": 2}}, "`continuations` gives 2"),
     ],
 )
 def test_groups_that_a_reward_could_not_compare_are_refused_before_anything_is_sampled(changes, what, folder, tmp_path):

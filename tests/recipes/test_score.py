@@ -190,7 +190,7 @@ def test_a_reward_model_gives_what_its_scorer_gives(tmp_path, data):
 @pytest.mark.parametrize(
     ("row", "what"),
     [
-        ({"prompt": "?", "response": "4"}, r"line 2: field 'completion' is missing.*--columns completion=response"),
+        ({"prompt": "?", "response": "4"}, r"line 2: field 'completion' is missing.*`columns=.completion=response.`"),
         ({"completion": "4"}, r"line 2: field 'prompt' is missing"),
         ({"messages": [{"role": "user", "content": "?"}]}, r"line 2: field 'completion' is missing"),
         ({"prompt": "?", "completion": 4}, r"line 2: field 'completion' must be text"),
@@ -211,7 +211,7 @@ def test_a_row_that_cannot_be_scored_is_named(row, what, tmp_path):
         ({"reward": "number"}, "did you mean 'numbers'"),
         ({"ensemble_aggregation": "worst"}, "--ensemble-aggregation needs a --reward-model"),
         ({"output": "there.jsonl"}, "is there already"),
-        ({"output": "out.csv"}, r"--output NAME.jsonl"),
+        ({"output": "out.csv"}, "`output=NAME.jsonl`"),
         ({"limit": 0}, "must be 1 or more"),
         ({"dataset": "a" * 300}, "cannot load 'aaa"),
         ({"dataset": "run"}, "the run run has no samples.jsonl"),

@@ -65,6 +65,15 @@ def test_a_report_has_verdict_numbers_curves_samples_and_configuration(tmp_path:
     assert "--low:1.00%;--high:5.00%;--at:2.50%" in body(path)
 
 
+def test_findings_and_the_environment_name_options_as_flags(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", steps=2)
+    run.environment["precision_reason"] = "`precision`"
+    finding = Finding(Severity.NOTE, "About", "drawn with `limit=3`", "Try `stop_after`.")
+    text = Page(body(write_report(run, findings=[finding]))).text
+    assert "drawn with --limit 3" in text and "Try --stop-after." in text and "--precision" in text
+    assert "`" not in text
+
+
 def test_samples_are_of_the_first_the_middle_and_the_last_step(tmp_path: Path) -> None:
     html = body(write_report(make(tmp_path / "run", steps=31)))
     text = Page(html).text

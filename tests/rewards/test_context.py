@@ -61,7 +61,7 @@ def test_a_column_called_context_is_still_a_column():
 
 def test_a_judge_that_is_not_there_is_named_with_what_to_type():
     reward = from_function(asks)
-    with pytest.raises(UserError, match=r'asks the judge \'kind\', and there are none; type --judge "kind=MODEL"'):
+    with pytest.raises(UserError, match=r'asks the judge \'kind\', and there are none; type `judge="kind=MODEL"`'):
         scores(reward, EPISODES)
     Weighted(((reward, 1.0),)).give(RewardContext(0, {"kins": Says(lambda asked, seed: "1")}))
     with pytest.raises(UserError, match=r"unknown judge 'kind'; did you mean 'kins'"):

@@ -82,7 +82,7 @@ def test_what_cannot_be_declared_is_refused(declared, said):
 
 
 def test_a_smallest_group_needs_a_function_of_groups():
-    with pytest.raises(UserError, match="declares min_group, but takes no `group`"):
+    with pytest.raises(UserError, match="declares min_group, but takes no 'group'"):
         from_function(reward_function(min_group=2)(lambda completions: [0.0] * len(completions)), "flat")
 
 

@@ -70,7 +70,7 @@ def test_what_the_processor_has_for_matrix_products(
 def test_a_run_says_in_one_line_what_it_computes_on() -> None:
     cpu = {"cpu": "AMD EPYC", "cpu_features": ["avx2"], "threads": 2, "precision": "torch.float32"}
     assert (
-        machine_line(cpu | {"precision_reason": "--precision"}) == "AMD EPYC (avx2), 2 threads, float32 (--precision)"
+        machine_line(cpu | {"precision_reason": "`precision`"}) == "AMD EPYC (avx2), 2 threads, float32 (`precision`)"
     )
     assert machine_line(cpu | {"cpu_features": [], "threads": 1}) == "AMD EPYC, 1 thread, float32"
     gpu = cpu | {"gpu": "NVIDIA H100", "precision": "torch.bfloat16", "precision_reason": "the GPU has bfloat16"}

@@ -28,6 +28,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         assert run.checkpoints == run.path / "checkpoints" and run.report == run.path / "report.html"
     found = read_run(run.path)
     assert found.command == "rl" and found.name == "run"
+    assert (run.path / "config.toml").read_text().startswith("# To repeat: posttrain rl --config <this file>\n")
     assert found.config == {key: value for key, value in CONFIG.items() if value is not None}
     assert found.environment["seeds"] == {"seed": 7} and found.environment["device"] == "cpu"
     assert found.metrics == [{"step": 1, "loss": 1.0, "tokens": 10}, {"step": 2, "loss": 0.5, "tokens": 20}]
@@ -65,7 +66,7 @@ def test_a_directory_that_is_not_empty_is_refused_and_untouched(tmp_path: Path) 
 
 def test_a_directory_with_a_run_is_refused_with_what_to_type(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, "rl", CONFIG).close()
-    with pytest.raises(UserError, match=f"type --resume {tmp_path}"):
+    with pytest.raises(UserError, match=f"type `resume={tmp_path}`"):
         RunDirectory.create(tmp_path, "rl", CONFIG)
 
 

@@ -82,8 +82,8 @@ def test_a_changed_file_changes_the_options_that_read_it(here, file, changed):
     if changed:
         with pytest.raises(InputsChanged) as error:
             refuse_changes(before, now, sorted(changed)[1:])
-        assert error.value.names == (sorted(changed)[0].replace("_", "-"),)
-    with pytest.raises(InputsChanged, match="what --new-one reads has changed"):
+        assert error.value.names == (sorted(changed)[0],)
+    with pytest.raises(InputsChanged, match="what `new_one` reads has changed"):
         refuse_changes(before, before | {"new_one": "sha256:1"}, ())
     assert refuse_changes(before, now, ["steps", *changed]) == sorted(changed)
 
@@ -93,7 +93,7 @@ def test_options_are_named_as_they_are_typed_or_written():
     for words in (["reward-model,dataset"], ["--reward_model", "dataset"], ["reward-model,", "dataset"]):
         assert options_named(words, options) == ["reward_model", "dataset"]
     for wrong, hint in {"rewrd": "did you mean 'reward'", "steps": "There are: dataset, reward, reward-model"}.items():
-        with pytest.raises(UserError, match=f"unknown option in --accept-changes: '{wrong}'.*{hint}"):
+        with pytest.raises(UserError, match=f"unknown option in `accept_changes`: '{wrong}'.*{hint}"):
             options_named([wrong], options)
     with pytest.raises(UserError, match="'gold'"):  # which this recipe has not
         options_named(["gold"], options)

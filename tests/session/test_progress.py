@@ -47,6 +47,15 @@ def test_the_first_line_comes_with_the_first_step_and_the_last_with_the_last(clo
     ]
 
 
+def test_what_is_said_names_parameters_as_flags(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    file = io.StringIO()
+    with Progress("rl", 1, quiet=True, file=file, clock=clock) as progress:
+        progress.say("type `lora_rank=16`")
+    module.announce("float32 (`precision`)")
+    assert file.getvalue() == "type --lora-rank 16\n"
+    assert capsys.readouterr().err == "float32 (--precision)\n"
+
+
 def test_the_time_left_follows_the_recent_pace(clock: Clock) -> None:
     """After 40 quick steps and 20 slow ones, 10 more will be slow."""
     lines = run(clock, [1.0] * 40 + [60.0] * module.RECENT_STEPS, total=70, every_seconds=0)

@@ -131,7 +131,7 @@ def test_a_reward_that_fails_costs_no_finished_step(tmp_path, whole, at):
         assert checkpoint.latest(run / "checkpoints") is None
         return
     assert last(run).step == at and read_run(run).metrics[-1]["step"] == at
-    assert failure.value.__notes__ == [f"step {at} is saved in {run}, --resume goes on from there"]
+    assert failure.value.__notes__ == [f"step {at} is saved in {run}, `resume` goes on from there"]
     train(resume=run)
     assert files(run) == whole
 
@@ -144,7 +144,7 @@ def test_what_fails_before_an_update_costs_no_finished_step_whatever_its_kind(tm
     with pytest.raises(kind) as failure:
         train(output=run, **fails)
     assert last(run).step == at and failure.value.__notes__ == [
-        f"step {at} is saved in {run}, --resume goes on from there"
+        f"step {at} is saved in {run}, `resume` goes on from there"
     ]
     train(resume=run)
     assert files(run) == whole

@@ -137,7 +137,7 @@ def test_put_back_it_goes_on_bit_for_bit(bits):
 def test_a_state_of_other_bits_is_refused_and_nothing_is_changed(there, here):
     *_, tensors, json = saved(there)
     optimizer = made(named(), here)
-    message = f"'matrix/exp_avg' is kept in {there} bits in the checkpoint and in {here} here; resume with the --optim"
+    message = f"'matrix/exp_avg' is kept in {there} bits in the checkpoint and in {here} here; resume with the `optim`"
     with pytest.raises(CheckpointError, match=message):
         restore_optimizer(optimizer.adam, optimizer.named_masters(), tensors, json)
     assert not optimizer.adam.state
@@ -170,7 +170,7 @@ def test_an_embedding_that_is_trained_beside_an_adapter_keeps_its_moments_in_32_
 def test_where_nothing_would_be_quantised_the_option_is_refused():
     parameters = [one for one in named() if one[0] != "matrix"]
     embedding = dict(parameters)["embedding"]
-    with pytest.raises(UserError, match=r"^--optim adamw-8bit would change nothing: .* 4,096 numbers or more"):
+    with pytest.raises(UserError, match=r'^`optim="adamw-8bit"` would change nothing: .* 4,096 numbers or more'):
         optimizer_for(PairOptions(optim="adamw-8bit"), parameters, embedding=embedding)
     assert optimizer_for(PairOptions(), parameters, embedding=embedding)
     matrix = named()[:1]

@@ -107,8 +107,8 @@ def test_other_words_than_in_training_are_named(run):
     (run / "config.toml").write_text('system = "Think."\nprompt_template = "{prompt}"\n')
     assert spoken_otherwise(trained, system="Think.", prompt_template="{prompt}") == []
     assert spoken_otherwise(trained, system=None, prompt_template="{prompt}?") == [
-        "a run was trained with --system 'Think.', not with None",
-        "a run was trained with --prompt-template '{prompt}', not with '{prompt}?'",
+        "a run was trained with `system` 'Think.', not with None",
+        "a run was trained with `prompt_template` '{prompt}', not with '{prompt}?'",
     ]
 
 

@@ -11,7 +11,7 @@ def rates(steps, warmup, decay):
 def test_a_warmup_that_the_run_does_not_outlast_is_said():
     assert unreached(warmup=9, steps=10) == unreached(warmup=0, steps=1) == unreached(warmup=1, steps=1) == []
     (note,) = unreached(warmup=10, steps=10)
-    assert "--warmup-steps 10 of 10 steps" in note
+    assert "`warmup_steps=10` of 10 steps" in note
 
 
 def test_warmup_goes_up_in_a_line_to_the_peak():

@@ -100,6 +100,6 @@ def _find(name: str, among: dict[str, Callable[..., A]]) -> Callable[..., A]:
     if name in ALGORITHMS:
         command = COMMANDS[ALGORITHMS[name]().family]
         raise errors.UserError(
-            f"{name} is an algorithm of another command; type: posttrain {command} --algorithm {name}"
+            f'{name} is an algorithm of another command; type: posttrain {command} `algorithm="{name}"`'
         )
     raise errors.unknown("algorithm", name, among)

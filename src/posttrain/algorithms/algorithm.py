@@ -262,7 +262,7 @@ def enough(algorithm: OnlineAlgorithm, size: int) -> None:
     if size < algorithm.least_group:
         raise errors.UserError(
             f"this algorithm compares the completions of one prompt, so it needs {algorithm.least_group} or more of "
-            f"them; got {size}: type --completions-per-prompt {algorithm.least_group} or more"
+            f"them; got {size}: type `completions_per_prompt={algorithm.least_group}` or more"
         )
 
 

@@ -44,7 +44,7 @@ class DPOP(DPO):
         super().__post_init__()
         positive(self, "penalty", or_zero=True)
         if self.reference_free:
-            raise errors.UserError("DPOP compares with what the reference thought likely; leave out --reference-free")
+            raise errors.UserError("DPOP compares with what the reference thought likely; leave out `reference_free`")
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None

@@ -56,7 +56,7 @@ class TDPO(DPO):
         super().__post_init__()
         positive(self, "alpha", or_zero=True)
         if self.reference_free:
-            raise errors.UserError("TDPO is about the distance from a reference; leave out --reference-free")
+            raise errors.UserError("TDPO is about the distance from a reference; leave out `reference_free`")
 
     def loss(
         self, chosen: Responses, rejected: Responses, *, reference: tuple[Responses, Responses] | None = None

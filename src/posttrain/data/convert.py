@@ -102,7 +102,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         ),
         "judgements": Target("prompt, completion, label (posttrain's and TRL's kto)", load_judgements, judgements),
         "demonstrations": Target(
-            "messages of what was found good; learn them with sft --train-on last",
+            'messages of what was found good; learn them with sft `train_on="last"`',
             load_judgements,
             demonstrations,
             once=True,

@@ -71,8 +71,8 @@ def _read(row: Row) -> tuple[Message, ...]:
     if "prompt" not in row and "completion" not in row:
         raise row.fail(
             f"no demonstration found; this row has: {', '.join(row.fields) or 'no fields'}; expected messages, or "
-            "prompt and completion, or question and answer, or instruction and output; map them with --columns "
-            "prompt=COLUMN completion=COLUMN"
+            "prompt and completion, or question and answer, or instruction and output; map them with "
+            '`columns="prompt=COLUMN completion=COLUMN"`'
         )
     prompt = row.messages("prompt")
     completion = row.fields.get("completion")

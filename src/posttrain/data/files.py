@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from posttrain.data.rows import Row
-from posttrain.errors import DataError
+from posttrain.errors import DataError, first_line
 
 TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 TABLES = (".parquet", ".arrow")
@@ -62,11 +62,6 @@ def row_of(value: Any, place: str, id: str) -> Row:
     if not isinstance(value, Mapping):
         raise DataError(f"{place}: expected an object with named fields; got {type(value).__name__}")
     return Row(cast(Mapping[str, Any], value), place, id)
-
-
-def first_line(error: Exception) -> str:
-    """What an error of another library says, without its explanations."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _zst(file: IO[bytes]) -> IO[bytes]:

@@ -19,7 +19,7 @@ from posttrain.types import Message, Task
 SPLITS = ("train", "heldout")
 _HELDOUT_SHARE = 5  # one question in five is held out
 _MOST_CHUNKS = 60  # of `size` draws each, before a family counts as exhausted
-_OURS = {"seed": "--seed", "size": "--limit"}
+_OURS = {"seed": "seed", "size": "limit"}
 
 
 def load_gym(spec: str, *, size: int, seed: int = 0, split: str = "train") -> list[Task]:
@@ -98,7 +98,7 @@ def parse_gym(spec: str) -> tuple[str, dict[str, Any]]:
         if not (option and equals and text):
             raise UserError(f"cannot read the option '{pair}' of '{spec}'; write gym:{name}?option=value&option=value")
         if option in _OURS:
-            raise UserError(f"the option '{option}' of '{spec}' is set by {_OURS[option]}; leave it out here")
+            raise UserError(f"the option '{option}' of '{spec}' is set by `{_OURS[option]}`; leave it out here")
         if option not in defaults:
             raise unknown(f"option of gym:{name}", option, defaults.keys() - _OURS)
         options[option] = _value(f"{option}={text}", text, defaults[option])

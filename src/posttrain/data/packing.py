@@ -133,7 +133,7 @@ def pack(examples: Sequence[Example], microbatch_tokens: int, *, together: int |
             noun = {1: "example", 2: "pair"}.get(len(unit), "ranking")
             raise UserError(
                 f"{noun} {number} has {length} tokens, but microbatch_tokens is {microbatch_tokens}; "
-                f"use --microbatch-tokens {length} or more, or drop longer examples with --max-tokens"
+                f"use `microbatch_tokens={length}` or more, or drop longer examples with `max_tokens`"
             )
     if not fast_paths.on("shared prefix"):
         return _apart(units, microbatch_tokens)

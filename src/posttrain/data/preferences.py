@@ -188,8 +188,8 @@ def preferences_in(row: Row) -> list[Preference]:
     """What a row says, in posttrain's own layout or a public one."""
     if _is_judged(row):
         raise row.fail(
-            "a response that was judged alone, not two of which one was chosen; use --algorithm kto, or of convert "
-            "--to judgements or demonstrations"
+            'a response that was judged alone, not two of which one was chosen; use `algorithm="kto"`, or of convert '
+            '`to="judgements"` or `to="demonstrations"`'
         )
     layout = None if "chosen" in row or "rejected" in row else layout_of(row)
     if layout is None:
@@ -213,7 +213,7 @@ def _preference(row: Row) -> Preference:
                 raise Unusable("'chosen' does not go on from 'prompt'")
             prompt = before  # which may have a system message that the responses do not repeat
     if not prompt or prompt[-1].role == "assistant":
-        raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with --columns")
+        raise row.fail("there is no prompt before the two responses; add a column 'prompt', or map one with `columns`")
     last = (chosen[-1], rejected[-1])
     for name, message in zip(("chosen", "rejected"), last, strict=True):
         if message.reasoning:
@@ -247,7 +247,7 @@ def _strength(row: Row) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise row.fail(
             f"field '{field}' must be how much better the chosen response was found, a number of 0 or more; got "
-            f"{value!r}; if it is something else, give it another name with --columns other={field}"
+            f'{value!r}; if it is something else, give it another name with `columns="other={field}"`'
         )
     return float(value)
 
@@ -265,7 +265,7 @@ def _steps(row: Row, field: str) -> str:
     if not isinstance(steps, Sequence) or not all(isinstance(step, str) for step in steps):
         raise row.fail(
             f"field '{field}' must be the steps before the two responses, text or a list of texts; if it is something "
-            f"else, give it another name with --columns other={field}"
+            f'else, give it another name with `columns="other={field}"`'
         )
     return value if isinstance(value, str) else "".join(f"{step}\n" for step in steps)
 

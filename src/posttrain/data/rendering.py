@@ -12,7 +12,7 @@ from typing import Any, cast, final
 
 from posttrain.data.ordinary_text import OrdinaryText
 from posttrain.data.tokenizer import ChatTokenizer
-from posttrain.errors import TemplateError
+from posttrain.errors import TemplateError, first_line
 from posttrain.types import Message, ToolCall
 
 # Tags in which models think, answer and call tools: text to a reward, even where a tokenizer calls them special.
@@ -61,8 +61,8 @@ class Renderer:
                 except Exception:
                     pass
             raise TemplateError(
-                f"the chat template refuses a conversation of {roles(messages) or 'no messages'}: {one_line(error)}; "
-                "give it the roles that it knows (without --system, if it has no system role)"
+                f"the chat template refuses a conversation of {roles(messages) or 'no messages'}: {first_line(error)}; "
+                "give it the roles that it knows (without `system`, if it has no system role)"
             ) from error
 
     def encode(self, text: str) -> list[int]:
@@ -99,18 +99,18 @@ class Renderer:
             if name not in text:
                 raise TemplateError(
                     f"the chat template does not show the tool {self.show(name)!r}; give one that knows tools with "
-                    "--chat-template, or leave the column 'tools' out with --columns other=tools"
+                    "`chat_template`, or leave the column 'tools' out with `columns=\"other=tools\"`"
                 )
         for number, message in enumerate(messages, 1):
             if message.role == "tool" and not shown(self._ordinary.hide(message.content), text):
                 raise TemplateError(
                     f"the chat template drops the result of a tool in message {number} ({message.content[:60]!r}); "
-                    "give one that knows tools with --chat-template"
+                    "give one that knows tools with `chat_template`"
                 )
             if missing := dropped_of_calls(message, text):
                 raise TemplateError(
                     f"the chat template drops {missing[:60]!r} from the tool calls of message {number}; give one that "
-                    "knows tool calls with --chat-template"
+                    "knows tool calls with `chat_template`"
                 )
 
     def _apply(self, messages: Sequence[Message], generate: bool, *, as_text: bool) -> str:
@@ -202,11 +202,6 @@ def squeeze(text: str) -> str:
 def roles(messages: Sequence[Message]) -> str:
     """Who speaks, in order."""
     return ", ".join(message.role for message in messages)
-
-
-def one_line(error: Exception) -> str:
-    """The first line of what an error says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _names(tools: Sequence[str]) -> Iterator[str]:

@@ -47,7 +47,7 @@ class Row:
         column = next((c for c in (*near, *_ALSO_CALLED.get(field, ())) if c in self.fields), "COLUMN")
         return self.fail(
             f"field '{field}' is missing; this row has: {', '.join(self.fields) or 'no fields'}; "
-            f"map it with --columns {field}={column}"
+            f'map it with `columns="{field}={column}"`'
         )
 
     def __contains__(self, field: str) -> bool:
@@ -86,7 +86,7 @@ class Row:
         try:
             return read_tools(self.fields.get("tools"))
         except DataError as error:
-            raise self.fail(f"{error}; if it is something else, rename it with --columns other=tools") from None
+            raise self.fail(f'{error}; if it is something else, rename it with `columns="other=tools"`') from None
 
     def _text(self, value: Any, name: str) -> str:
         try:

@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from posttrain.data.files import READABLE, exists, first_line, kind_of, read_file, row_of
+from posttrain.data.files import READABLE, exists, kind_of, read_file, row_of
 from posttrain.data.rows import Row, map_columns
-from posttrain.errors import DataError, UserError
+from posttrain.errors import DataError, UserError, first_line
 
 _HUB = re.compile(r"(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<config>[^:@]+))?(?:@(?P<revision>[^\s@]+))?")
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves in a folder of splits, and of one data set
@@ -53,7 +53,7 @@ def read_rows(
         raise UserError(f"the limit of rows must be 1 or more; got {limit}")
     if source.startswith("gym:"):
         raise DataError(
-            f"'{source}' makes tasks, not rows; it can be a --dataset of rl and evaluate, not of this command"
+            f"'{source}' makes tasks, not rows; it can be a `dataset` of rl and evaluate, not of this command"
         )
     rows = list(islice(_found(source, split), limit))
     if not rows:

@@ -53,7 +53,7 @@ def load_tasks(
         if not part.startswith("gym:"):
             return tasks_of(read_rows(part, split=split, columns=columns, limit=limit))
         if columns and part == source:
-            raise UserError(f"'{part}' has no columns to map; leave out --columns")
+            raise UserError(f"'{part}' has no columns to map; leave out `columns`")
         size = _GYM_SIZE if limit is None else limit
         return load_gym(part, size=size, seed=seed, split="train" if split is None else split)
 
@@ -136,8 +136,8 @@ def hold_out(tasks: Sequence[Task], share: float, seed: int) -> tuple[list[Task]
         sides[seed_for(seed, "held out", *question_of(task.prompt)) < share * 2**63].append(task)
     if not all(sides):
         raise UserError(
-            f"--eval-share {share} of {len(tasks)} rows leaves nothing "
-            f"{'to hold out' if sides[0] else 'to train on'}; give another share, or --eval-dataset"
+            f"`eval_share={share}` of {len(tasks)} rows leaves nothing "
+            f"{'to hold out' if sides[0] else 'to train on'}; give another share, or `eval_dataset`"
         )
     return sides
 
@@ -164,7 +164,7 @@ def divide(
     else:
         learned = list(tasks)
         heldout, removed = disjoint(tasks, offered()) if offered is not None else Disjoint([], 0)
-    surplus = [f"of {len(heldout)} held-out rows the first {limit} are used (--eval-limit)"]
+    surplus = [f"of {len(heldout)} held-out rows the first {limit} are used (`eval_limit`)"]
     return Divided(learned, heldout[:limit], (*met_before(removed), *(surplus if len(heldout) > limit else ())))
 
 

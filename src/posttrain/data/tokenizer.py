@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from posttrain.errors import ModelError, TemplateError
+from posttrain.errors import ModelError, TemplateError, first_line
 
 _FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
@@ -70,7 +70,7 @@ def load_tokenizer(name: str | Path, chat_template: str = "") -> ChatTokenizer:
         tokenizer = AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else str(name))
     except Exception as error:  # damaged files raise whatever the parser that met them raises
         raise ModelError(
-            f"cannot load a tokenizer from '{name}': {_first_line(error)}; give a model folder with a tokenizer.json, "
+            f"cannot load a tokenizer from '{name}': {first_line(error)}; give a model folder with a tokenizer.json, "
             "or check the name and the network"
         ) from error
     if not tokenizer.is_fast:
@@ -87,9 +87,9 @@ def _read_template(file: str) -> str:
         text = Path(file).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise TemplateError(f"cannot read --chat-template '{file}': {reason}; give a Jinja file") from error
+        raise TemplateError(f"cannot read `chat_template` '{file}': {reason}; give a Jinja file") from error
     if not text.strip():
-        raise TemplateError(f"--chat-template '{file}' is empty; give a Jinja file that renders `messages`")
+        raise TemplateError(f"`chat_template` '{file}' is empty; give a Jinja file that renders 'messages'")
     return text
 
 
@@ -101,8 +101,8 @@ def _try(tokenizer: ChatTokenizer, file: str) -> None:
         number = getattr(error, "lineno", None)
         line = f" line {number}" if number else ""
         raise TemplateError(
-            f"--chat-template '{file}'{line} cannot be rendered: {_first_line(error)}; give a Jinja file that renders "
-            "`messages`"
+            f"`chat_template` '{file}'{line} cannot be rendered: {first_line(error)}; give a Jinja file that renders "
+            "'messages'"
         ) from error
 
 
@@ -145,7 +145,3 @@ def save_for_scores(tokenizer: ChatTokenizer, folder: Path, ends: Collection[int
     )
     tokenizer.save_pretrained(str(folder))
     return padding
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

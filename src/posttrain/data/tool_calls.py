@@ -115,7 +115,7 @@ def learn_form(written: Written) -> CallForm:
     """
     one = _render(written, 1)
     if one is None:
-        raise TemplateError("the chat template writes no calls of tools; give one that does with --chat-template")
+        raise TemplateError("the chat template writes no calls of tools; give one that does with `chat_template`")
     lead, _, rest = one.partition(_NAMES[0])
     tail = rest[rest.rfind(_VALUES[1]) + len(_VALUES[1]) :]
     between = _between(_render(written, 2) or "") or (tail + lead)
@@ -130,7 +130,7 @@ def learn_form(written: Written) -> CallForm:
     except ValueError:
         raise TemplateError(
             f"the chat template writes a call as {one[:120]!r}, which is no form that can be read back; give one that "
-            "writes its arguments as a JSON object with --chat-template"
+            "writes its arguments as a JSON object with `chat_template`"
         ) from None
 
 

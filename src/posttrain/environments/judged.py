@@ -102,7 +102,7 @@ def _prompts(typed: str, judges: Mapping[str, ChatModel]) -> dict[str, JudgeProm
     try:
         words = shlex.split(typed)
     except ValueError as error:
-        raise UserError(f"cannot read --judge-prompt {typed!r}: {error}; put a path with spaces in quotes") from error
+        raise UserError(f"cannot read `judge_prompt` {typed!r}: {error}; put a path with spaces in quotes") from error
     by_name: dict[str, JudgePrompt] = {}
     default = read_prompt("quality")
     for word in words:
@@ -110,7 +110,7 @@ def _prompts(typed: str, judges: Mapping[str, ChatModel]) -> dict[str, JudgeProm
         if named is None:
             default = read_prompt(word)
         elif named[1] not in judges:
-            raise unknown("judge in --judge-prompt:", named[1], judges)
+            raise unknown("judge in `judge_prompt`:", named[1], judges)
         else:
             by_name[named[1]] = read_prompt(named[2])
     return {name: by_name.get(name, default) for name in judges}

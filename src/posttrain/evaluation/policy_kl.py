@@ -43,7 +43,7 @@ def refuse_incomparable(earlier: str, policy: str, tasks: Sequence[Task], max_ne
         if longest + max_new_tokens > before.context:
             raise UserError(
                 f"a prompt of {longest} tokens with an answer of up to {max_new_tokens} does not fit '{earlier}', "
-                f"which holds {before.context}; type a smaller --max-new-tokens, or leave long prompts out"
+                f"which holds {before.context}; type a smaller `max_new_tokens`, or leave long prompts out"
             )
 
 

@@ -86,5 +86,5 @@ def refuse_far(what: str, apart: Difference, *, rounded: bool) -> None:
         raise ModelError(
             f"{what} computes other logprobs than what was trained: {'mean' if rounded else 'largest'} difference "
             f"{value:.2g} nats, at most {limit:g} is allowed; nothing was written"
-            + ("; type --dtype float32" if rounded else "")
+            + ('; type `dtype="float32"`' if rounded else "")
         )

@@ -27,7 +27,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         new = scratch / target.name  # mkdtemp's own folder is readable by its owner alone
         new.mkdir()
     except OSError as error:
-        raise UserError(f"cannot write to '{target}': {error.strerror}; name another folder with --output") from error
+        raise UserError(f"cannot write to '{target}': {error.strerror}; name another folder with `output`") from error
     try:
         yield new
         for path in new.rglob("*"):
@@ -46,7 +46,7 @@ def refuse_occupied(target: Path) -> None:
     if target.is_dir() and not target.is_symlink() and not any(target.iterdir()):
         return
     if target.exists() or target.is_symlink():
-        raise UserError(f"'{target}' exists and is not an empty folder; name another one with --output, or remove it")
+        raise UserError(f"'{target}' exists and is not an empty folder; name another one with `output`, or remove it")
 
 
 def copy_model(source: Path, target: Path) -> list[str]:

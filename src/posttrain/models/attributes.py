@@ -224,8 +224,8 @@ def load_scores(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Reward
     said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     if not said["finished"]:
         raise ModelError(
-            f"'{name}' was saved before what makes one score of its attributes was learned; go on with --resume RUN "
-            "(--steps N ends it sooner)"
+            f"'{name}' was saved before what makes one score of its attributes was learned; go on with `resume=RUN` "
+            "(`steps=N` ends it sooner)"
         )
     units = RatingScale(*(said.pop(field) for field in RatingScale._fields))
     weights = load_file(where / GATE)

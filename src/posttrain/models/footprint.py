@@ -26,7 +26,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, first_line
 from posttrain.models import lora
 from posttrain.models.blockwise import LEAST, blocks_of, worth_quantizing
 from posttrain.models.load import base_of, locate
@@ -92,7 +92,7 @@ def empty_network(name: str) -> Any:
     except ModelError:  # which is a ValueError, too
         raise
     except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read a language model's configuration from '{name}': {_line(error)}") from error
+        raise ModelError(f"cannot read a language model's configuration from '{name}': {first_line(error)}") from error
 
 
 def shape_of(network: Any, name: str) -> Shape:
@@ -172,7 +172,3 @@ def _experts(config: Any) -> tuple[int, int]:
     """How many experts a layer has, and how many of them a token uses; 1 and 1 where there are none."""
     total = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 1
     return total, min(total, getattr(config, "num_experts_per_tok", None) or 1)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -30,8 +30,8 @@ def checkpoint_layers(network: nn.Module) -> int:
     layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise UserError(
-            f"{type(network).__name__} has no layers that can be checkpointed; leave out --gradient-checkpointing, and "
-            "lower --microbatch-tokens if memory is short"
+            f"{type(network).__name__} has no layers that can be checkpointed; leave out `gradient_checkpointing`, and "
+            "lower `microbatch_tokens` if memory is short"
         )
     for layer in layers:
         layer.forward = MethodType(_checkpointed, layer)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from posttrain import fast_paths
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, first_line
 from posttrain.models import lora
 from posttrain.models.language_model import LanguageModel, Packed, ready
 from posttrain.models.load import is_classifier, load_model, locate, refuse_missing, refuse_not_finite, without_report
@@ -223,7 +223,7 @@ def load_classifier(
     except ModelError:  # which is a ValueError, too
         raise
     except (OSError, ValueError, SafetensorError) as error:
-        raise ModelError(f"cannot load a reward model from '{name}': {str(error).splitlines()[0]}") from error
+        raise ModelError(f"cannot load a reward model from '{name}': {first_line(error)}") from error
     refuse_missing(name, set(missing) - (set() if known else {"score.weight"}))
     if not known:
         fill(network.score.weight)

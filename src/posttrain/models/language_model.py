@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from posttrain import fast_paths
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, first_line
 from posttrain.models.attention import AttentionPlan, FamilyAttention, use_plans
 from posttrain.models.dropout import Dropout
 from posttrain.models.fused import use_lean_forms
@@ -215,7 +215,7 @@ def _refuse_other_states(network: PreTrainedModel, own: Tensor) -> None:
     try:
         packed = body(input_ids=row, position_ids=places, plan=plan, use_cache=False).last_hidden_state
     except _FAULTS as error:
-        raise ModelError(f"models of type {kind} do not run on packed rows: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"models of type {kind} do not run on packed rows: {first_line(error)}") from error
     gap = (packed[0, len(_PREFIX) :].float() - own.float()).abs().max()
     if not gap <= _STATES_BOUND.get(network.dtype, 1e-3) * own.abs().max():
         raise ModelError(

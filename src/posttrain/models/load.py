@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, first_line
 from posttrain.models import lora, packaged
 from posttrain.models.language_model import LanguageModel, wrap
 from posttrain.models.support import context_of, refuse_unsupported
@@ -118,7 +118,7 @@ def load_model(name: str, *, dtype: torch.dtype, device: str = "cpu") -> Languag
     except ModelError:  # which is a ValueError, too
         raise
     except (OSError, ValueError, SafetensorError) as error:
-        raise ModelError(f"cannot load a causal language model from '{name}': {str(error).splitlines()[0]}") from error
+        raise ModelError(f"cannot load a causal language model from '{name}': {first_line(error)}") from error
     network, found = loaded
     refuse_missing(name, found["missing_keys"])
     refuse_not_finite(name, network.named_parameters())

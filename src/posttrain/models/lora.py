@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from posttrain.errors import ModelError, UserError
+from posttrain.errors import ModelError, UserError, foreign
 from posttrain.models.dropout import keyed_dropout
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora_config import Lora, inside, resolve
@@ -80,7 +80,7 @@ def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str =
         UserError: the model is an adapter already, or has no such modules; peft is not installed.
     """
     if model.adapter is not None:
-        raise UserError(f"'{model.name}' is an adapter already; leave out --lora-rank to train that one further")
+        raise UserError(f"'{model.name}' is an adapter already; leave out `lora_rank` to train that one further")
     targets, trained = resolve(model.network, lora, model.name)
     tied = getattr(model.network.config.get_text_config(), "tie_word_embeddings", False)
     config = _peft().LoraConfig(
@@ -101,7 +101,7 @@ def add_adapter(model: LanguageModel, lora: Lora, *, seed: int = 0, whole: str =
     if config.target_parameters:
         raise UserError(
             f"peft would put the adapter on the stacked weights of the experts of '{model.name}', which is not "
-            'supported; name other layers, such as --lora-targets "q_proj k_proj v_proj o_proj"'
+            'supported; name other layers, such as `lora_targets="q_proj k_proj v_proj o_proj"`'
         )
     if whole:
         model.network.get_submodule(whole).requires_grad_(True)
@@ -141,7 +141,7 @@ def load_adapter(model: LanguageModel, folder: str | Path) -> LanguageModel:
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError, SafetensorError) as error:
-        told = " ".join(str(error).split()) or type(error).__name__
+        told = foreign(" ".join(str(error).split())) or type(error).__name__
         raise ModelError(f"cannot load the adapter in '{folder}' on '{model.name}': {told[:300]}") from error
     placed = _peft().get_peft_model_state_dict(adapted).keys()
     if saved.keys() != placed:  # peft itself only warns, and leaves out what does not fit

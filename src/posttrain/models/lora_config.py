@@ -54,19 +54,19 @@ def resolve(network: Any, lora: Lora, name: str) -> tuple[list[str], list[str]]:
     for typed in lora.modules_to_save:
         found = _named(typed, modules)
         if not any(True for path in found for _ in modules[path].parameters()):
-            raise unknown(f"module of '{name}' in --lora-modules-to-save", typed, _names(modules, with_weights=True))
+            raise unknown(f"module of '{name}' in `lora_modules_to_save`", typed, _names(modules, with_weights=True))
         trained += [path for path in found if path not in trained]
     for typed in lora.targets:
         if head is not None and any(modules[path] is head for path in _named(typed, modules)):
             raise UserError(
-                f"--lora-targets cannot be the head '{typed}', whose forward is fused with the loss; train it in full: "
-                f"--lora-modules-to-save {typed}"
+                f"`lora_targets` cannot be the head '{typed}', whose forward is fused with the loss; train it in full: "
+                f'`lora_modules_to_save="{typed}"`'
             )
         found = _named(typed, linear)
         if not found:
-            raise unknown(f"linear layer of '{name}' in --lora-targets", typed, _names(linear))
+            raise unknown(f"linear layer of '{name}' in `lora_targets`", typed, _names(linear))
         if set(found) <= set(inside(network, trained)):
-            raise UserError(f"'{typed}' is trained in full by --lora-modules-to-save; leave it out of --lora-targets")
+            raise UserError(f"'{typed}' is trained in full by `lora_modules_to_save`; leave it out of `lora_targets`")
     return list(lora.targets), trained
 
 

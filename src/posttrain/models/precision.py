@@ -90,7 +90,7 @@ def compute_of(model: Placed, precision: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "device": device,
         "precision": str(model.dtype),
-        "precision_reason": "--precision" if precision != "auto" else fastest(device).reason,
+        "precision_reason": "`precision`" if precision != "auto" else fastest(device).reason,
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }

@@ -265,7 +265,7 @@ def what_to_change(
 def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_bytes: int) -> str:
     """The cheapest sufficient option."""
     if phase.name == "sampling" and (cache := phase.parts["keys and values"] - missing) > cache_bytes // 10:
-        return f"type --cache-gb {math.floor(10 * cache / 2**30) / 10:.1f}"
+        return f"type `cache_gb={math.floor(10 * cache / 2**30) / 10:.1f}`"
     longest = load.prompt_tokens + load.completion_tokens
     now = update_phase(training, load).total
     for tokens in (load.microbatch_tokens // 2**halvings for halvings in range(1, 8)):
@@ -273,7 +273,7 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
             break
         smaller = Load(load.prompts, load.group, load.prompt_tokens, load.completion_tokens, tokens)
         if now - update_phase(training, smaller).total >= missing:
-            return f"type --microbatch-tokens {tokens}"
+            return f"type `microbatch_tokens={tokens}`"
     for words, other in _leaner(training):
         spared = now - update_phase(other, load).total
         if phase.name != "update":
@@ -281,13 +281,13 @@ def _remedy(training: Training, load: Load, phase: Phase, missing: int, cache_by
         if spared >= missing:
             return f"type {words}"
     if not training.lora_rank:
-        return "train an adapter: type --lora-rank 16 (and --microbatch-tokens lower, if it still does not fit)"
+        return "train an adapter: type `lora_rank=16` (and `microbatch_tokens` lower, if it still does not fit)"
     return "use a smaller model, shorter sequences, or a machine with more memory"
 
 
 def _leaner(training: Training) -> list[tuple[str, Training]]:
-    """Options that trade time for memory, as typed: one of the two, or both."""
-    checkpointing, bits = "--gradient-checkpointing", "--optim adamw-8bit"
+    """Options that trade time for memory: one of the two, or both."""
+    checkpointing, bits = "`gradient_checkpointing=True`", '`optim="adamw-8bit"`'
     return [
         (checkpointing, replace(training, checkpointing=True)),
         (bits, replace(training, moment_bits=8)),

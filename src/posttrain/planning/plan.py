@@ -114,7 +114,7 @@ def _adapter(model: str, lora: Lora | None) -> AdapterSize | None:
     """The size of a fresh adapter; a model that is an adapter gets none, as a run would refuse."""
     where = locate(model)
     if lora and is_adapter(where):
-        raise UserError(f"'{model}' is an adapter already; leave out --lora-rank to train that one further")
+        raise UserError(f"'{model}' is an adapter already; leave out `lora_rank` to train that one further")
     return adapter_size(model, lora) if lora else None
 
 
@@ -163,8 +163,8 @@ def _warnings(
             f"prompt and completion may have {longest} tokens, but the model holds {context}; it cuts them there"
         )
     if disk > free:
-        remedies = "keep fewer (--keep-last 1)"
-        remedies += "" if training.lora_rank else ", or train an adapter (--lora-rank 16)"
+        remedies = "keep fewer (`keep_last=1`)"
+        remedies += "" if training.lora_rank else ", or train an adapter (`lora_rank=16`)"
         found.append(
             f"checkpoints take up to {disk / GB:.1f} GB and {free / GB:.1f} GB are free here; make room, {remedies}"
         )

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from posttrain.data.messages import tools_column, written
 from posttrain.data.order import seed_for
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import RewardError, UserError, as_typed
 from posttrain.report.overoptimization import best_of_n, best_of_n_kl
 from posttrain.rollouts.episodes import sample_groups
 from posttrain.runs import jsonl
@@ -100,7 +100,8 @@ class BestOfNResult:
 
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
-        return asdict(self) | {"earned": [one._asdict() for one in self.earned], "notes": list(self.notes)}
+        notes = [as_typed(note) for note in self.notes]
+        return asdict(self) | {"earned": [one._asdict() for one in self.earned], "notes": notes}
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -116,7 +117,7 @@ class BestOfNResult:
         cut = f"; {self.cut_off:,} answers were cut off and left out" if self.cut_off else ""
         told = [] if self.adversarial_pairs is None else [f"{self.adversarial_pairs:,} adversarial pairs"]
         told += [] if self.annotation_items is None else [f"{self.annotation_items:,} items to annotate"]
-        notes = [f"note: {note}" for note in self.notes]
+        notes = [f"note: {as_typed(note)}" for note in self.notes]
         return [*notes, "what the best of n earns:", head, *rows, kept + cut, *told]
 
 

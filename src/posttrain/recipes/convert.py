@@ -14,7 +14,7 @@ from typing import Any
 
 from posttrain.data import parse_columns
 from posttrain.data.convert import TARGETS, Target
-from posttrain.errors import DataError, UserError, unknown
+from posttrain.errors import DataError, UserError, as_typed, unknown
 from posttrain.runs import jsonl
 
 SHOWN = 3  # of what is left out
@@ -58,7 +58,7 @@ class ConvertResult:
             "path": self.path,
             "layout": self.layout,
             "written": self.written,
-            "left_out": list(self.left_out),
+            "left_out": [as_typed(line) for line in self.left_out],
         }
 
     def lines(self) -> list[str]:
@@ -67,7 +67,7 @@ class ConvertResult:
         if self.left_out:
             more = "" if len(self.left_out) <= SHOWN else f"; and {len(self.left_out) - SHOWN:,} more"
             found.append(f"{len(self.left_out):,} left out: " + "; ".join(self.left_out[:SHOWN]) + more)
-        return found
+        return [as_typed(line) for line in found]
 
 
 def run(config: Convert) -> ConvertResult:

@@ -203,7 +203,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Pa
     if declared(algorithm, GreedyReward):
         need_group(setup.environment, 1, f"the most likely one, which {config.algorithm} compares with,")
     if states := declared(algorithm, StateValues):
-        need_group(setup.environment, states.samples, "--continuations")
+        need_group(setup.environment, states.samples, "`continuations`")
     model = setup.policy.model
     renewed, distances = config.ref_sync_every > 0, dict[str, str]()
     references: dict[str, Frozen] = {}

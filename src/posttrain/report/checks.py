@@ -213,7 +213,7 @@ def over_optimised(run: Curves, limits: Thresholds) -> Finding | None:
         "The reward is being gamed: what it stands for gets worse while it rises",
         f"gold was {number(gold[best])} at its best, evaluation {best} of {len(gold) - 1}, and is {number(gold[-1])} "
         f"now; the reward went from {number(proxy[best])} to {number(proxy[-1])} since",
-        "Use the best checkpoint, posttrain rl --stop-after, more KL, an ensemble's worst score, or new labels.",
+        "Use the best checkpoint, `stop_after` of posttrain rl, more KL, an ensemble's worst score, or new labels.",
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from posttrain.errors import UserError
+from posttrain.errors import UserError, as_typed
 from posttrain.report import chart, overoptimization, panels
 from posttrain.report.finding import Finding, Severity
 from posttrain.report.markup import escape, page
@@ -78,7 +78,7 @@ def write_report(
         *_curves(charts),
         *(html for part in shown for html in _part(part, named=len(shown) > 1)),
         _details("Configuration", [_pairs(config_file.flatten(run.config))]),
-        _details("Environment", [_pairs(config_file.flatten(run.environment))]),
+        _details("Environment", [_pairs(_environment(run))]),
         _footer(),
     ]
     return _write(path or run.path / REPORT, page(f"{run.name} · posttrain", _style(), "\n".join(body)))
@@ -117,11 +117,11 @@ def _header(title: str, command: str, when: str) -> str:
 def _verdict(findings: Sequence[Finding]) -> str:
     items = []
     for finding in findings:
-        advice = f'<p class="advice">{escape(finding.advice)}</p>' if finding.advice else ""
+        advice = f'<p class="advice">{escape(as_typed(finding.advice))}</p>' if finding.advice else ""
         tone, mark = finding.severity, _MARKS[finding.severity]
         items.append(
             f'<li class="{tone}"><span class="mark" role="img" aria-label="{tone}">{mark}</span>'
-            f"<div><h3>{escape(finding.title)}</h3><p>{escape(finding.evidence)}</p>{advice}</div></li>"
+            f"<div><h3>{escape(finding.title)}</h3><p>{escape(as_typed(finding.evidence))}</p>{advice}</div></li>"
         )
     return f'<section><h2>Verdict</h2><ul class="verdict">{"".join(items)}</ul></section>' if items else ""
 
@@ -263,6 +263,12 @@ def _pairs(values: Mapping[str, Any]) -> str:
         f'<tr><th scope="row">{escape(key)}</th><td>{escape(value, 500)}</td></tr>' for key, value in values.items()
     )
     return f'<div class="scroll"><table class="pairs"><tbody>{rows}</tbody></table></div>'
+
+
+def _environment(run: Run) -> dict[str, Any]:
+    """What environment.json says; some of it names options."""
+    values = config_file.flatten(run.environment)
+    return {key: as_typed(value) if isinstance(value, str) else value for key, value in values.items()}
 
 
 def _differing(title: str, names: Sequence[str], columns: Sequence[Mapping[str, Any]], note: str = "") -> str:

@@ -31,7 +31,7 @@ class RewardContext:
         if name in self.judges:
             return self.judges[name]
         if not self.judges:
-            raise UserError(f"a reward asks the judge '{name}', and there are none; type --judge \"{name}=MODEL\"")
+            raise UserError(f"a reward asks the judge '{name}', and there are none; type `judge=\"{name}=MODEL\"`")
         raise unknown("judge", name, self.judges)
 
     def seed_for(self, *parts: int | str) -> int:

@@ -340,7 +340,7 @@ def from_function(function: Callable[..., Any], name: str = "") -> CustomReward:
         raise UserError(f"cannot understand the parameters {given} of reward '{name}'; expected {_SIGNATURES}")
     declared: Declared = getattr(function, _DECLARED, Declared())
     if declared.min_group > 1 and "group" not in names:
-        raise UserError(f"reward '{name}' declares min_group, but takes no `group`; expected (group, completions)")
+        raise UserError(f"reward '{name}' declares min_group, but takes no 'group'; expected (group, completions)")
     return CustomReward(
         name=name,
         function=function,

@@ -48,7 +48,7 @@ class Budget:
         if self.requests and self.sent >= self.requests:
             raise RewardError(
                 f"the budget of judges, {self.requests} requests, is used up; their replies are cached: raise "
-                "--judge-budget to go on"
+                "`judge_budget` to go on"
             )
         if self.money and self.spent >= self.money:
             raise RewardError(f"the budget of judges, {self.money:g}, is used up: {self.spent:.4g} is spent")

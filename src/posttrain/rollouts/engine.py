@@ -21,7 +21,7 @@ def refuse_unanswerable(requests: Sequence[Request], context: int, name: str) ->
         if length >= context:
             raise UserError(
                 f"prompt {number} has {length} tokens, but {name} holds {context}, at least one of them new; "
-                "shorten the prompt or filter with --max-prompt-tokens"
+                "shorten the prompt or filter with `max_prompt_tokens`"
             )
 
 

@@ -57,7 +57,7 @@ def state_values(
         if not earned:
             raise RewardError(
                 f"no reward applies to any continuation of task {group.task.id!r}, so that its states have no value; "
-                "leave such tasks out, or use another --algorithm"
+                "leave such tasks out, or use another `algorithm`"
             )
         wanted[state] = sum(earned) / len(earned)
     found: list[StateValues] = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from posttrain.background import run_apart
-from posttrain.errors import RewardError, UserError
+from posttrain.errors import RewardError, UserError, foreign
 from posttrain.rollouts.budget import Budget
 from posttrain.rollouts.reply_cache import ReplyCache, digest_of
 from posttrain.types import Message, Reply, Sampling, StopReason, ToolCall, Usage
@@ -182,7 +182,7 @@ class OpenAIChat:
         """What a server said, in a line, without the key."""
         text = " ".join(str(getattr(error, "message", error)).split())
         key = self._key()
-        return (text.replace(key, "***") if key else text)[:_SHOWN]
+        return foreign(text.replace(key, "***") if key else text)[:_SHOWN]
 
     def _key(self) -> str:
         return os.environ.get(self.variable) or (os.environ.get("OPENAI_API_KEY", "") if self._official else "")

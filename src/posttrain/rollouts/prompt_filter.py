@@ -39,8 +39,8 @@ def fitting(
         elif max_prompt_tokens is None:
             raise UserError(
                 f"the prompt of task '{task.id}' has {length} tokens, but {title or model} holds {context} with at "
-                f"least one of them new; shorten it, or leave such prompts out with --max-prompt-tokens {context // 2}"
+                f"least one of them new; shorten it, or leave such prompts out with `max_prompt_tokens={context // 2}`"
             )
     if not kept:
-        raise UserError(f"all {len(tasks)} prompts have more than {most} tokens; give a larger --max-prompt-tokens")
+        raise UserError(f"all {len(tasks)} prompts have more than {most} tokens; give a larger `max_prompt_tokens`")
     return kept

@@ -105,7 +105,7 @@ class Sampler:
         if lost := [group for group in found if group.lost]:
             raise RewardError(
                 f"no reward applies to the most likely completion of task {lost[0].task.id!r}, to which the algorithm "
-                "compares the others; leave such tasks out, or use another --algorithm"
+                "compares the others; leave such tasks out, or use another `algorithm`"
             )
         return [dict(zip(group.seat_names, group.rewards, strict=True)) for group in found]
 

@@ -45,7 +45,7 @@ class Scorer:
                 raise RewardError(
                     f"a conversation has {len(prompt) + len(said)} tokens for the reward model "
                     f"'{self.model.body.name}', which takes {self.most}, the smaller of its context "
-                    f"{self.model.body.context} and --microbatch-tokens {self.microbatch_tokens}; leave it out, or "
+                    f"{self.model.body.context} and `microbatch_tokens={self.microbatch_tokens}`; leave it out, or "
                     "shorten it"
                 )
             examples.append(Example(tuple(prompt), tuple(said), (False,) * len(said)))

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from posttrain.errors import EngineError, UserError
+from posttrain.errors import EngineError, UserError, foreign
 from posttrain.models.language_model import LanguageModel
 from posttrain.rollouts.engine import BatchEngine, refuse_unanswerable
 from posttrain.rollouts.vllm import completion, sampling_settings, weight_versions
@@ -49,7 +49,7 @@ class VLLMServer(BatchEngine):
         if ours != theirs:
             raise UserError(
                 f"the server at {url} computes in {theirs} and the policy in {ours}; start the one with "
-                f"--dtype {ours}, or the other with --precision {theirs}"
+                f'--dtype {ours}, or the other with `precision="{theirs}"`'
             )
         self._context = min(model.context, config["max_model_len"])
         self._pushed: tuple[int, ...] = ()
@@ -113,7 +113,7 @@ class VLLMServer(BatchEngine):
             with urllib.request.urlopen(call, timeout=TIMEOUT) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
-            said = error.read(500).decode(errors="replace")
+            said = foreign(error.read(500).decode(errors="replace"))
             raise EngineError(
                 f"the server at {self._url} answered {path} with {error.code}: {said}; it is started with: {START}"
             ) from error

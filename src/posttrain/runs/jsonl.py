@@ -58,17 +58,16 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def new_file(output: str, *, option: str = "output") -> Path:
-    """Where `--output`, or another option, says to write, if a file can be made there and none is lost.
+    """Where the parameter `output`, or another `option`, says to write, if a file can be made there and none is lost.
 
     Raises:
         UserError: it does not end with .jsonl, is there already, or its folder is not.
     """
-    flag = f"--{option.replace('_', '-')}"
     if not output.endswith(".jsonl"):
-        raise UserError(f"say where to write with {flag} NAME.jsonl; got {output!r}")
+        raise UserError(f"say where to write with `{option}=NAME.jsonl`; got {output!r}")
     path = Path(output).expanduser()
     if path.exists():
-        raise UserError(f"{path} is there already; remove it, or give {flag} another name")
+        raise UserError(f"{path} is there already; remove it, or give `{option}` another name")
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent}; make it first")
     return path

@@ -37,7 +37,7 @@ class Chunks:
                 other = [key for key in about if not isinstance(old, dict) or old.get(key) != about[key]]
                 raise UserError(
                     f"{self.path} has finished parts of the same with other {', '.join(other)}; remove it to begin "
-                    "anew, or give --output another name"
+                    "anew, or give `output` another name"
                 )
             self.done: list[Any] = [row[_PART] for row in rows[1:]]
             self._file = self.path.open("ab")

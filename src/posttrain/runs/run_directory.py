@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from posttrain.errors import UserError
+from posttrain.errors import UserError, as_typed
 from posttrain.runs import config_file, jsonl
 from posttrain.runs.environment import describe_environment
 from posttrain.runs.events import EventFile
@@ -79,7 +79,7 @@ class RunDirectory:
         Raises:
             UserError: the directory exists and is not empty, or cannot be made.
         """
-        toml = f"# To repeat: posttrain {command} --config <this file>\n{config_file.dumps(config)}"
+        toml = _toml(command, config)
         path = _new_directory(path, command)
         about = {"command": command} | describe_environment(config) | dict(environment or {}) | {"resumed": []}
         try:
@@ -126,9 +126,7 @@ class RunDirectory:
         directory = cls(path, about, before=(starts or [run.environment])[-1])
         command = command or run.command
         if command != run.command or config_file.differences(run.config, config):
-            _replace(
-                path / CONFIG, f"# To repeat: posttrain {command} --config <this file>\n{config_file.dumps(config)}"
-            )
+            _replace(path / CONFIG, _toml(command, config))
         _write_environment(path, run.environment | {"command": command, "resumed": [*starts, about]})
         return directory
 
@@ -207,10 +205,15 @@ def refuse_used(path: Path) -> None:
     """Refuse an existing path for a new run; raises `UserError`, which names its contents."""
     if path.is_dir():
         if any(path.iterdir()):
-            hint = f", or type --resume {path} to go on with the run in it" if (path / CONFIG).exists() else ""
+            hint = f", or type `resume={path}` to go on with the run in it" if (path / CONFIG).exists() else ""
             raise UserError(f"run directory {path} is not empty; give one that is new or empty{hint}")
     elif path.exists():
         raise UserError(f"run directory {path} is a file; give a directory that is new or empty")
+
+
+def _toml(command: str, config: Mapping[str, Any]) -> str:
+    """What config.toml says: the options, after a line for whoever repeats the run."""
+    return as_typed(f"# To repeat: posttrain {command} `config=<this file>`\n") + config_file.dumps(config)
 
 
 def _new_directory(path: Path | None, command: str) -> Path:

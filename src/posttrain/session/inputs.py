@@ -68,14 +68,14 @@ def _chat_model_digest(word: str, folder: str) -> str:
 
 
 class InputsChanged(UserError):
-    """Input files have changed since the run began; `names` are the options that name them, as typed."""
+    """Input files have changed since the run began; `names` are the options that name them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Say so of each."""
-        self.names = tuple(name.replace("_", "-") for name in names)
-        flags = " and ".join(f"--{name}" for name in self.names)
+        self.names = tuple(names)
+        options = " and ".join(f"`{name}`" for name in names)
         super().__init__(
-            f"what {flags} read{'s' if len(names) == 1 else ''} has changed since the run began (its "
+            f"what {options} read{'s' if len(names) == 1 else ''} has changed since the run began (its "
             "digest is another one); put it back, or start a new run"
         )
 
@@ -90,7 +90,7 @@ def options_named(words: Sequence[str], options: Collection[str]) -> list[str]:
     found = [part.strip("-").replace("_", "-") for word in words for part in word.split(",") if part]
     for name in found:
         if name not in known:
-            raise unknown("option in --accept-changes:", name, known)
+            raise unknown("option in `accept_changes`:", name, known)
     return [known[name] for name in found]
 
 

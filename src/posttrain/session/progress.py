@@ -16,6 +16,8 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from posttrain.errors import as_typed
+
 RECENT_STEPS = 20  # that the time left is estimated from: lengths change as a policy learns
 
 
@@ -29,9 +31,12 @@ class Phase:
 
 
 def announce(line: str, *, quiet: bool = False) -> None:
-    """Print a line before the work begins, such as the hardware; nothing if quiet."""
+    """Print a line before the work begins, such as the hardware; nothing if quiet.
+
+    Here and in `Progress.say`, parameters in backticks are shown as flags (`errors.as_typed`).
+    """
     if not quiet:
-        _console(sys.stderr).print(Text(line))
+        _console(sys.stderr).print(Text(as_typed(line)))
 
 
 def _console(file: IO[str]) -> Console:
@@ -133,7 +138,7 @@ class Progress:
     def say(self, message: str) -> None:
         """Print a line above the bar: something that the user must know, however quiet it is to be."""
         console = self._bar.console if self._bar is not None else self._console
-        console.print(Text(message))
+        console.print(Text(as_typed(message)))
 
     def status(self) -> str:
         """One line: progress, elapsed and remaining time, and the newest metrics."""

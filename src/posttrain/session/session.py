@@ -446,5 +446,5 @@ def _saved_on_failure(session: Session) -> Iterator[None]:
         with contextlib.suppress(PosttrainError, OSError):  # such as a full disk, which `error` may be
             session.keep()
         if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
-            error.add_note(f"step {session.saved} is saved in {session.directory.path}, --resume goes on from there")
+            error.add_note(f"step {session.saved} is saved in {session.directory.path}, `resume` goes on from there")
         raise

@@ -103,9 +103,9 @@ def set_up(
         gold_model=gold_model,
         environment=played,
     )
-    need_group(environment, options.completions_per_prompt, "--completions-per-prompt")
+    need_group(environment, options.completions_per_prompt, "`completions_per_prompt`")
     if options.eval_every:
-        need_group(heldout_environment, options.eval_samples, "--eval-samples")
+        need_group(heldout_environment, options.eval_samples, "`eval_samples`")
     policy = trained_policy(options, model, engine=options.engine, cache_gb=options.cache_gb)
     if options.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
@@ -188,7 +188,7 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     players_of(judging, played or SingleTurn(), Sampling(options.max_new_tokens))
     tasks, _, met = read_tasks(options, rewards, gold, played)
     if rewards:
-        need_group(ScoredEnvironment(rewards), options.completions_per_prompt, "--completions-per-prompt")
+        need_group(ScoredEnvironment(rewards), options.completions_per_prompt, "`completions_per_prompt`")
     check_engine(options.engine)
     room = _room(options, played or SingleTurn(), context, together)
     found = fitting_prompts(options, tasks, chat, room, together=together)

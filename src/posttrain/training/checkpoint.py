@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from posttrain.errors import CheckpointError
+from posttrain.errors import CheckpointError, first_line
 
 Json = bool | int | float | str | list[Any] | dict[str, Any] | None
 
@@ -108,7 +108,7 @@ def save(
         _prune(root, step, keep_last)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {folder} was saved, but older ones in {root} cannot be tidied up: {_first_line(error)}; "
+            f"checkpoint {folder} was saved, but older ones in {root} cannot be tidied up: {first_line(error)}; "
             "see who may write there, then resume"
         ) from error
     return folder
@@ -160,7 +160,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read tensors from {path}: {_first_line(error)}") from error
+        raise CheckpointError(f"cannot read tensors from {path}: {first_line(error)}") from error
 
 
 def _seal(folder: Path, about: dict[str, Any]) -> None:
@@ -279,12 +279,8 @@ def _why_not(error: Exception, root: Path, step: int, needed: int) -> str:
         free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
         what += f": no space left; it needs at least {needed} bytes and {free} are free; make room there, then resume"
     else:
-        what += f": {_first_line(error)}; resume once that is put right"
+        what += f": {first_line(error)}; resume once that is put right"
     return f"{what} (earlier checkpoints are as they were)"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _size(folder: Path) -> int:

@@ -28,7 +28,7 @@ OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})
 def nothing_to_quantize(optim: str) -> str:
     """The error message if no trained matrix is large enough for 8 bits."""
     return (
-        f"--optim {optim} would change nothing: it keeps moments of trained matrices with {LEAST:,} numbers or more "
+        f'`optim="{optim}"` would change nothing: it keeps moments of trained matrices with {LEAST:,} numbers or more '
         "in 8 bits, the input embedding's left out, and there are none; leave it out"
     )
 

@@ -78,7 +78,7 @@ def began_from(name: str, run: Path | None) -> SavedModel:
             if os.path.abspath(now.where) == began or _is_another(now, began, run):
                 return now
         return replace(saved_model(began), title=name)
-    gone = ModelError(f"{run} began from {began}, which is gone; put it back, or say where it is now with --model")
+    gone = ModelError(f"{run} began from {began}, which is gone; put it back, or say where it is now with `model`")
     try:
         now = saved_model(name)
     except PosttrainError as error:
@@ -138,7 +138,7 @@ def spoken_otherwise(saved: SavedModel, *, system: str | None, prompt_template: 
         return []
     now = {"system": system, "prompt_template": prompt_template}
     return [
-        f"{saved.title} was trained with --{key.replace('_', '-')} {trained.get(key)!r}, not with {value!r}"
+        f"{saved.title} was trained with `{key}` {trained.get(key)!r}, not with {value!r}"
         for key, value in now.items()
         if trained.get(key) != value
     ]

@@ -29,7 +29,7 @@ def unreached(warmup: int, steps: int) -> list[str]:
     """Warn of a warmup that is not shorter than the run."""
     if warmup < steps or warmup <= 1:
         return []
-    return [f"--warmup-steps {warmup} of {steps} steps: the learning rate is never past its warmup"]
+    return [f"`warmup_steps={warmup}` of {steps} steps: the learning rate is never past its warmup"]
 
 
 def rescheduled(before: int | None, steps: int, done: int, *, peak: float, warmup: int, decay: str) -> list[str]:

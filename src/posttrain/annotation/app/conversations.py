@@ -14,9 +14,10 @@ from posttrain.annotation.store.conversations import following
 from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.tables import Assignment, Project, Turn
 from posttrain.annotation.task_kinds import Answer, NoAnswer
+from posttrain.errors import as_typed
 
 router = APIRouter()
-NOBODY = "nobody replies here: whoever serves these pages must name a model, with --model"
+NOBODY = "nobody replies here: whoever serves these pages must name a model, with `model`"
 
 
 class Exchange(NamedTuple):
@@ -64,7 +65,7 @@ def trouble(desk: Desk, assignment: Assignment) -> str:
     """Why the last message of a conversation has no replies; "" where they are there, or still to come."""
     if not assignment.turns or assignment.turns[-1].replies is not None:
         return ""
-    return NOBODY if desk.partner is None else desk.partner.trouble(assignment.turns[-1].id)
+    return as_typed(NOBODY if desk.partner is None else desk.partner.trouble(assignment.turns[-1].id))
 
 
 @router.post("/work/{number}/say")

@@ -26,6 +26,7 @@ from posttrain.annotation.store.people import Refused
 from posttrain.annotation.store.project_statistics import StatisticsCache
 from posttrain.annotation.store.work import Changed
 from posttrain.annotation.task_kinds import NoAnswer
+from posttrain.errors import as_typed
 
 HERE = Path(str(files("posttrain.annotation.app")))
 
@@ -103,7 +104,7 @@ def _answer_errors(app: FastAPI) -> None:
 
 def _answer(code: int, words: str) -> Any:
     def handler(request: Request, error: Exception) -> Response:
-        return show(request, code, words or str(error))
+        return show(request, code, words or as_typed(str(error)))
 
     return handler
 

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 
+from posttrain.errors import as_typed
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -99,8 +101,8 @@ class Guard:
             return message
 
         if self.hosts is not None and not is_served(host_of(scope), self.hosts):
-            words = "these pages are not served by this name; start the server with --url and the address of the pages"
-            await PlainTextResponse(words, 421)(scope, receive, with_headers)
+            words = "these pages are not served by this name; start the server with `url` and the address of the pages"
+            await PlainTextResponse(as_typed(words), 421)(scope, receive, with_headers)
             return
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > LARGEST:

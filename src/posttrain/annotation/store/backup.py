@@ -26,9 +26,9 @@ def back_up(url: str, output: Path) -> int:
     """
     source = _source(url, output)
     if output.exists():
-        raise UserError(f"{output} is there already; name another file with --output")
+        raise UserError(f"{output} is there already; name another file with `output`")
     if not output.parent.is_dir():
-        raise UserError(f"there is no folder {output.parent}; make it first, or name another file with --output")
+        raise UserError(f"there is no folder {output.parent}; make it first, or name another file with `output`")
     try:
         with _temporary(output) as new:
             count = _copy(source, new)
@@ -55,7 +55,7 @@ def _source(url: str, output: Path) -> Path:
     if file is None:
         raise UserError(f"'{url}' is no file, so that there is nothing to back up")
     if not file.is_file():
-        raise UserError(f"there is no database {file}; name it with --store")
+        raise UserError(f"there is no database {file}; name it with `store`")
     return file
 
 

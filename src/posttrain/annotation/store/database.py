@@ -62,7 +62,7 @@ def open_store(url: str) -> Store:
     """
     parsed = parsed_url(url)
     if "://" not in url and not (folder := Path(str(parsed.database)).parent).is_dir():
-        raise UserError(f"there is no folder {folder}; make it first, or name another file with --store")
+        raise UserError(f"there is no folder {folder}; make it first, or name another file with `store`")
     shown = parsed.difference_update_query(["password"]).render_as_string(hide_password=True)
     name = parsed.database if parsed.get_backend_name() == "sqlite" else shown
     file = sqlite_file(parsed)

@@ -45,7 +45,7 @@ def create(
     rules = [rule.strip() for rule in rules if rule.strip()]
     if (kind == "red-team") != bool(rules):
         raise Refused(
-            "a red team needs rules to break, one a line (on the command line: --rules FILE); other kinds have none"
+            "a red team needs rules to break, one a line (on the command line: `rules=FILE`); other kinds have none"
         )
     if KINDS[kind].goes_on and repeat_share:
         raise Refused("a conversation does not come a second time; leave the share of repeated items at 0")

@@ -25,7 +25,7 @@ from posttrain.annotation.app import create_app
 from posttrain.annotation.app.chat_worker import Speak
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import open_store
-from posttrain.errors import UserError
+from posttrain.errors import UserError, as_typed
 from posttrain.recipes.annotate.forms import Serve
 from posttrain.recipes.annotate.http_timeouts import TimedProtocol
 from posttrain.rollouts.policy import load_policy
@@ -61,7 +61,7 @@ def load_talkers(config: Serve) -> Speak:
         try:
             return replies(asked)
         except Exception as problem:
-            print(f"no replies: {problem!r}", file=sys.stderr, flush=True)
+            print(f"no replies: {as_typed(repr(problem))}", file=sys.stderr, flush=True)
             raise
 
     return speak

@@ -24,7 +24,7 @@ from posttrain.data import (
 )
 from posttrain.data.mixtures import parts_of
 from posttrain.data.rows import UnknownColumn
-from posttrain.errors import TemplateError, UserError, unknown
+from posttrain.errors import TemplateError, UserError, as_typed, unknown
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of
 from posttrain.recipes.data_show.items import Item, columns_say, demonstration_item, feedback_item, task_item
@@ -210,5 +210,5 @@ def _dropped(left_out: Sequence[str]) -> list[Dropped]:
     for line in left_out:
         place, _, reason = line.partition(": ")
         places.setdefault(reason, []).append(place)
-    found = [Dropped(reason, len(found), tuple(found[:NAMED])) for reason, found in places.items()]
+    found = [Dropped(as_typed(reason), len(found), tuple(found[:NAMED])) for reason, found in places.items()]
     return sorted(found, key=lambda one: -one.n)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from posttrain.errors import as_typed
 from posttrain.evaluation.examination import Examination, numbers, percent
 from posttrain.evaluation.intervals import pass_at_interval
 from posttrain.recipes.evaluate.options import Evaluate
@@ -46,7 +47,7 @@ class EvaluateResult:
             over = self.model.over(self.baseline)
             found["baseline"] = self.baseline.summary()
             found["difference"] = {k: {"value": d.value, "ci95": list(d.ci95), "n": d.n} for k, d in over.items()}
-        about = {"dataset": self.config.dataset, "notes": list(self.notes)}
+        about = {"dataset": self.config.dataset, "notes": [as_typed(note) for note in self.notes]}
         return found | about | {"seconds": self.seconds, "run": str(self.run), "report": str(self.report)}
 
     def lines(self) -> list[str]:
@@ -55,7 +56,7 @@ class EvaluateResult:
         if self.baseline is not None:
             found += [f"{self.baseline.model} on the same tasks", *self.baseline.lines()]
             found += [f"  {finding.title}: {finding.evidence}" for finding in _differences(self)]
-        return [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]
+        return [*found, *(f"note: {as_typed(note)}" for note in self.notes), f"report: {self.report}"]
 
 
 def answers_of(groups: Sequence[Group], model: str, decoding: str, outcome: str) -> list[Answer]:

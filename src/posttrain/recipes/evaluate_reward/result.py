@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from posttrain.errors import as_typed
 from posttrain.evaluation.examination import percent
 from posttrain.evaluation.pairs import (
     PairAccuracy,
@@ -108,7 +109,7 @@ class EvaluateRewardResult:
         if self.baseline is not None and self.difference is not None:
             found["baseline"] = self.baseline.summary()
             found["difference"] = {"value": self.difference[0], "ci95": list(self.difference[1])}
-        about = {"dataset": self.dataset, "notes": list(self.notes)}
+        about = {"dataset": self.dataset, "notes": [as_typed(note) for note in self.notes]}
         return found | about | {"seconds": self.seconds, "run": str(self.run), "report": str(self.report)}
 
     def lines(self) -> list[str]:
@@ -118,7 +119,7 @@ class EvaluateRewardResult:
             value, (low, high) = self.difference
             found += [f"{self.baseline.model} on the same pairs", *self.baseline.lines()]
             found.append(f"  difference {100 * value:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
-        return [*found, *(f"note: {note}" for note in self.notes), f"report: {self.report}"]
+        return [*found, *(f"note: {as_typed(note)}" for note in self.notes), f"report: {self.report}"]
 
 
 def _numbers(found: PairAccuracy) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from posttrain.data import load_tasks, seed_for
 from posttrain.data.tasks import dress
-from posttrain.errors import UserError
+from posttrain.errors import UserError, as_typed
 from posttrain.recipes.generate.episodes import EpisodesResult, play_episodes, prepare
 from posttrain.report.markup import printable
 from posttrain.rollouts.policy import Policy, load_policy
@@ -128,11 +128,13 @@ class GenerateResult:
             for reply in self.replies
         ]
         speed = {"seconds": self.seconds, "tokens_per_second": self.tokens_per_second}
-        return {"model": self.model, "completions": replies} | speed | {"notes": list(self.notes)}
+        return (
+            {"model": self.model, "completions": replies} | speed | {"notes": [as_typed(note) for note in self.notes]}
+        )
 
     def lines(self) -> list[str]:
         """The completions, each prompt once above its own; control characters are made visible."""
-        found: list[str] = [f"note: {note}" for note in self.notes]
+        found: list[str] = [f"note: {as_typed(note)}" for note in self.notes]
         several = len({reply.prompt for reply in self.replies}) > 1
         for i, reply in enumerate(() if self.shown else self.replies):
             if several and (i == 0 or reply.prompt != self.replies[i - 1].prompt):

@@ -11,7 +11,7 @@ from posttrain.data import seed_for
 from posttrain.environments import Environment
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.errors import EpisodeError, UserError
+from posttrain.errors import EpisodeError, UserError, as_typed
 from posttrain.report.markup import printable
 from posttrain.rewards import parse_rewards
 from posttrain.rollouts.episodes import Lost, Played, Players, opened, play
@@ -65,11 +65,16 @@ class EpisodesResult:
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
         episodes = [_as_dict(each) for each in self.episodes]
-        return {"model": self.model, "episodes": episodes, "seconds": self.seconds, "notes": list(self.notes)}
+        return {
+            "model": self.model,
+            "episodes": episodes,
+            "seconds": self.seconds,
+            "notes": [as_typed(note) for note in self.notes],
+        }
 
     def lines(self) -> list[str]:
         """Each episode with its outcome; control characters are made visible."""
-        found = [f"note: {note}" for note in self.notes]
+        found = [f"note: {as_typed(note)}" for note in self.notes]
         for number, each in enumerate(self.episodes, 1):
             found += [*_lines(number, each), f"  [{_outcome(each)}]"]
         played = [each for each in self.episodes if isinstance(each, Played)]

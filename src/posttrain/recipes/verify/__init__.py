@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from posttrain import fast_paths
-from posttrain.errors import PosttrainError, UserError
+from posttrain.errors import PosttrainError, UserError, as_typed
 from posttrain.recipes.verify.arrivals import arrivals
 from posttrain.recipes.verify.episodes import lost_episodes, trained_once
 from posttrain.recipes.verify.failures import failures
@@ -116,4 +116,4 @@ def _checked(name: str, check: Callable[[Subject], Item], subject: Subject) -> I
     try:
         return check(subject)
     except PosttrainError as error:  # such as a chat template that cannot be trained on: the item does not hold
-        return Item(name, False, None, None, str(error))
+        return Item(name, False, None, None, as_typed(str(error)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from posttrain.errors import UserError
+from posttrain.errors import UserError, as_typed
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import add_lora
 from posttrain.models.reference import AdapterOff
@@ -69,7 +69,7 @@ def _adapter(subject: Subject, found: list[str]) -> str:
     try:
         model = add_lora(exact.model, subject.lora_rank, seed=subject.seed)
     except UserError as error:
-        return f"an adapter's updates were not checked: {error}"
+        return f"an adapter's updates were not checked: {as_typed(str(error))}"
     adapted = replace(exact, model=model, engine=TransformersEngine(model, exact.chat.stop_ids))
     if (packed_logprobs(model, batch, 1.0) - base).abs().max() > LOGPROB:
         found.append("a fresh adapter changes the policy")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from posttrain.errors import first_line
+
 Say = Callable[[str], None]
 
 LAST_WAIT_S = 15.0
@@ -125,7 +127,7 @@ class Sender:
         except BaseException as error:  # a tracker may even raise SystemExit
             if not self._complained:
                 self._complained = True
-                why = (str(error).strip() or type(error).__name__).splitlines()[0]
-                self._say(f"tracker {self.name} failed ({type(error).__name__}: {why}); the run goes on without it")
+                why = f"{type(error).__name__}: {first_line(error)}"
+                self._say(f"tracker {self.name} failed ({why}); the run goes on without it")
             return False
         return True
