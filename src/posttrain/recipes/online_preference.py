@@ -18,10 +18,7 @@ from typing import Any, ClassVar, Unpack
 from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorithm
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
-from posttrain.data.digests import digests
-from posttrain.environments.judged import verdicts_kept_in
 from posttrain.errors import UserError, unknown
-from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
@@ -90,11 +87,7 @@ def run(
         session.log_heldout(groups)
         return found
 
-    with (
-        _open(config, algorithm, parts, where) as session,
-        verdicts_kept_in(session.directory.path, setup.judging),
-        setup.opened(),
-    ):
+    with _open(config, algorithm, parts, where) as session, setup.open_in(session.directory.path):
         setup.environment.reward.restore(session.state.get("unbounded", {}))
         sampler = setup.sampler(config, session.progress.tokens)
         session.evaluate(examine)
@@ -213,13 +206,7 @@ def _open(
         return goodness(row, by=chosen_by(parts.setup))
 
     settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
-    about = compute_of(parts.setup.policy.model, config.precision)
-    about |= {
-        "model": parts.model,
-        "steps": config.rounds,
-        "judges": parts.setup.model_folders,
-        "data": digests(settings),
-    }
+    about = parts.setup.about(settings, parts.model, config.rounds)
     training = Training(
         steps=config.rounds,
         trained=parts.learner,

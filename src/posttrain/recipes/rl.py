@@ -28,13 +28,10 @@ from posttrain.algorithms.inputs import (
     TeacherLogprobs,
     declared,
 )
-from posttrain.data.digests import digests
 from posttrain.data.order import seed_for
-from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.scored import need_group
 from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
-from posttrain.models.precision import compute_of
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
@@ -142,11 +139,7 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, longest)
 
-    with (
-        _open(config, algorithm, parts, where) as session,
-        verdicts_kept_in(session.directory.path, setup.judging),
-        setup.opened(),
-    ):
+    with _open(config, algorithm, parts, where) as session, setup.open_in(session.directory.path):
         examine = partial(_examine, config, parts, session)
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
@@ -367,13 +360,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         return goodness(row, config.kl_budget, chosen_by(parts.setup))
 
     settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
-    about = compute_of(parts.setup.policy.model, config.precision)
-    about |= {
-        "model": parts.model,
-        "steps": config.steps,
-        "judges": parts.setup.model_folders,
-        "data": digests(settings),
-    }
+    about = parts.setup.about(settings, parts.model, config.steps)
     training = Training(
         steps=config.steps,
         trained=parts.learner,

@@ -1,20 +1,24 @@
 """Setup of recipes that sample: tasks, rewards, policy, engine."""
 
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 from posttrain.background import finish
 from posttrain.data import ChatFormat, disjoint, load_tasks, met_before, parse_columns
+from posttrain.data.digests import digests
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
+from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.errors import DataError, UserError
 from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.precision import compute_of
 from posttrain.rollouts.async_engine import Schedule
 from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.policy import Policy, check_engine
@@ -57,6 +61,17 @@ class Setup:
     def opened(self) -> AbstractContextManager[None]:
         """The environment is open while the block runs."""
         return opened(self.environment.environment)
+
+    @contextmanager
+    def open_in(self, run: Path) -> Generator[None]:
+        """The same, and the run caches verdicts by a time limit and the replies of judges."""
+        with verdicts_kept_in(run, self.judging), self.opened():
+            yield
+
+    def about(self, settings: Mapping[str, Any], model: str, steps: int) -> dict[str, Any]:
+        """What a run's environment.json has of its inputs and its computation."""
+        found = compute_of(self.policy.model, settings["precision"])
+        return found | {"model": model, "steps": steps, "judges": self.model_folders, "data": digests(settings)}
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None, min_group: int = 1) -> Sampler:
         """Draws prompts of the tasks and samples their completions; `min_group` as in `Sampler`."""

@@ -65,12 +65,8 @@ class EpisodesResult:
     def summary(self) -> dict[str, Any]:
         """Everything for a machine to read."""
         episodes = [_as_dict(each) for each in self.episodes]
-        return {
-            "model": self.model,
-            "episodes": episodes,
-            "seconds": self.seconds,
-            "notes": [as_typed(note) for note in self.notes],
-        }
+        notes = [as_typed(note) for note in self.notes]
+        return {"model": self.model, "episodes": episodes, "seconds": self.seconds, "notes": notes}
 
     def lines(self) -> list[str]:
         """Each episode with its outcome; control characters are made visible."""
