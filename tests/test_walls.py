@@ -21,7 +21,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "user_code": {"errors"},
     "background": set(),
     "fast_paths": {"errors"},
-    "distributed": {"errors"},
     "runs": {"types", "errors"},
     "report": {"types", "errors", "runs"},
     "data": {"types", "errors", "fast_paths"},
@@ -40,7 +39,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "fast_paths",
         "data",
         "models",
-        "distributed",
         "objectives",
         "algorithms.algorithm",
         "algorithms.inputs",
@@ -61,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "session",
     },
     "planning": {"types", "errors", "data", "models", "runs", "algorithms", "training", "rollouts", "setup"},
+    "distributed": {"errors", "data", "training"},
     "export": {"types", "errors", "data", "models"},
 }
 # These may import every room above, and those before them here; no room above may import them.

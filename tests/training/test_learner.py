@@ -20,7 +20,7 @@ from tests.training import learner_kit
 from tests.training.learner_kit import check_learner
 
 
-def made(microbatch_tokens, *, dtype=torch.float32, adapter=None, critic="trunk", kind=LocalLearner):
+def made(microbatch_tokens, *, dtype=torch.float32, adapter=None, critic="trunk", kind=LocalLearner, **more):
     model = tiny_llama(dtype=dtype)
     if adapter:
         model = add_adapter(model, adapter)
@@ -40,6 +40,7 @@ def made(microbatch_tokens, *, dtype=torch.float32, adapter=None, critic="trunk"
         critic=(found, MasterAdamW(found.parameters())),
         references={REFERENCE: reference, TEACHER: FrozenModel(tiny_llama(seed=2, dtype=dtype))},
         renewed=True,
+        **more,
     )
 
 

@@ -20,6 +20,7 @@ from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, M
 from posttrain.training.metric_means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
+from posttrain.training.ranks import ALONE, Ranks, over
 from posttrain.training.state import Trained
 
 M = TypeVar("M")
@@ -61,6 +62,7 @@ class LocalLearner(Generic[M]):
         references: Mapping[str, Frozen] | None = None,
         renewed: bool = False,
         save_model: Callable[[Path], None] = lambda folder: None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Create a learner from its parts.
 
@@ -73,12 +75,13 @@ class LocalLearner(Generic[M]):
             references: frozen models, by part name for `logprobs`; losses use `reference`.
             renewed: whether the reference is updated during training, and so saved with checkpoints.
             save_model: writes the model folder of a checkpoint.
+            ranks: the ranks of this learner, each with parts of its own that are alike.
         """
         self._body: Any = model if body is None else body
         self._optimizers = {POLICY: optimizer} | ({CRITIC: critic[1]} if critic else {})
         self._references = references or {}
         self._critic = critic[0] if critic else None
-        self._microbatch_tokens = microbatch_tokens
+        self._microbatch_tokens, self._ranks = microbatch_tokens, ranks
         self._kept = _Kept()
         reference = self._references.get(REFERENCE)
         self._parts = Models(model, self._critic, reference, self._kept.keep)
@@ -88,13 +91,18 @@ class LocalLearner(Generic[M]):
     @torch.no_grad()
     def forward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
-        seen, total = Means(loss.extremes), 0.0
         known = bool(batch.key) and batch.key == self._kept.key
         parts = self._parts if known else self._parts_once
-        for row in pack(batch.examples, self._microbatch_tokens, together=batch.together):
+
+        def share_of(number: int, row: PackedRow) -> tuple[float, Mapping[str, Tensor]]:
             share = loss.of_row(row, batch, parts)
-            seen.add(share.metrics)
-            total += share.loss.item()
+            return share.loss.item(), share.metrics
+
+        rows = pack(batch.examples, self._microbatch_tokens, together=batch.together)
+        seen, total = Means(loss.extremes), 0.0
+        for value, metrics in over(rows, share_of, self._ranks).values():
+            seen.add(metrics)
+            total += value
         return {"loss": total, **seen.summary()}
 
     def logprobs(
@@ -123,22 +131,25 @@ class LocalLearner(Generic[M]):
         """As in `Learner`."""
         model: Any = self._parts.model
         scores = model.scores if getattr(model, "length_head", None) is None else model.scores_and_length
-        found: dict[int, tuple[float, ...]] = {}
+
+        def of_examples(number: int, row: PackedRow) -> dict[int, tuple[float, ...]]:
+            return {example: tuple(of_E) for example, of_E in zip(row.examples, scores(row).tolist(), strict=True)}
+
         with self._body.dropping(seed):
-            for row in pack(examples, self._microbatch_tokens):
-                found |= {number: tuple(of_E) for number, of_E in zip(row.examples, scores(row).tolist(), strict=True)}
+            rows = over(pack(examples, self._microbatch_tokens), of_examples, self._ranks)
+        found = {number: values for row in rows.values() for number, values in row.items()}
         return [found[number] for number in range(len(examples))]
 
     def forward_backward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
-        seen = Means(loss.extremes)
+        shares: dict[int, Mapping[str, Tensor]] = {}
         if batch.key and batch.key != self._kept.key:
             self._kept.begin(batch.key)
         parts = self._parts if batch.key else self._parts_once
 
-        def share_of(row: PackedRow) -> Tensor:
+        def share_of(row: PackedRow, number: int) -> Tensor:
             share = loss.of_row(row, batch, parts)
-            seen.add(share.metrics)
+            shares[number] = {name: numbers.detach() for name, numbers in share.metrics.items()}
             return share.loss
 
         first, *beside = (self._optimizers[part] for part in loss.reaches if part in self._optimizers)
@@ -151,16 +162,21 @@ class LocalLearner(Generic[M]):
                     microbatch_tokens=self._microbatch_tokens,
                     together=batch.together,
                     beside=beside,
+                    ranks=self._ranks,
                 )
         except BaseException:
             self._discard()
             raise
+        seen = Means(loss.extremes)
+        for metrics in self._ranks.merged(shares).values():
+            seen.add(metrics)
         return {"loss": total, **seen.summary()}
 
     def optim_step(self, rates: Mapping[str, float]) -> dict[str, float]:
         """As in `Learner`."""
         try:
             for part in rates:
+                self._optimizers[part].add_up(self._ranks)
                 self._optimizers[part].finite_norm()
         except TrainingError:
             self._discard()
@@ -175,7 +191,9 @@ class LocalLearner(Generic[M]):
 
     def save(self, folder: Path) -> None:
         """As in `Learner`."""
-        self._trained.save(folder)
+        if not self._ranks.rank:  # all have the same
+            self._trained.save(folder)
+        self._ranks.merged({})  # nobody goes on before it is written
 
     def restore(self, folder: Path) -> None:
         """As in `Learner`."""
@@ -192,7 +210,9 @@ class LocalLearner(Generic[M]):
         self, examples: Sequence[Example], of_row: Callable[[PackedRow], Tensor], together: int = 1
     ) -> list[tuple[float, ...]]:
         with self._body.dropping(None):
-            return by_example(examples, of_row, microbatch_tokens=self._microbatch_tokens, together=together)
+            return by_example(
+                examples, of_row, microbatch_tokens=self._microbatch_tokens, together=together, ranks=self._ranks
+            )
 
 
 class Trains(Optimized, Protocol):

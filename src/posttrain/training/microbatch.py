@@ -10,9 +10,10 @@ from torch import Tensor
 from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
 from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.ranks import ALONE, Ranks, over
 
-LossOf = Callable[[PackedRow], Tensor]
-"""From a packed row to its share of the batch's loss; runs the model's forward pass."""
+LossOf = Callable[[PackedRow, int], Tensor]
+"""From a packed row and its number to its share of the batch's loss; runs the model's forward pass."""
 
 
 def accumulate_gradients(
@@ -23,6 +24,7 @@ def accumulate_gradients(
     microbatch_tokens: int,
     together: int | Sequence[int] = 1,
     beside: Sequence[MasterAdamW] = (),
+    ranks: Ranks = ALONE,
 ) -> float:
     """Add the gradient of the whole batch to the optimiser's and return the batch's loss.
 
@@ -33,25 +35,31 @@ def accumulate_gradients(
         microbatch_tokens: of one row, at most.
         together: number of consecutive examples that must be in one row, or that of each unit (`pack`).
         beside: optimisers of other parameters that receive a gradient.
+        ranks: those of the learner; each computes its own rows, and all learn together whether a loss is finite.
 
     Raises:
         TrainingError: a loss is not finite; names the examples in question. The accumulated gradient is discarded.
     """
-    total = 0.0
+
+    def share(number: int, row: PackedRow) -> tuple[float, list[int]]:
+        loss = loss_of(row, number)
+        if math.isfinite(value := loss.item()):
+            loss.backward()
+        return value, row.examples
+
     with contextlib.ExitStack() as stack:
         for each in (optimizer, *beside):
             stack.enter_context(each.collecting())
-        for row in pack(examples, microbatch_tokens, together=together):
-            loss = loss_of(row)
-            value = loss.item()
-            if not math.isfinite(value):
-                for each in (optimizer, *beside):
-                    each.discard()
-                raise TrainingError(
-                    f"the loss is {value} for examples {row.examples} of the batch; the weights were not touched"
-                )
-            loss.backward()
-            total += value
+        losses = over(pack(examples, microbatch_tokens, together=together), share, ranks)
+    total = 0.0
+    for value, numbers in losses.values():
+        if not math.isfinite(value):
+            for each in (optimizer, *beside):
+                each.discard()
+            raise TrainingError(
+                f"the loss is {value} for examples {numbers} of the batch; the weights were not touched"
+            )
+        total += value
     return total
 
 
@@ -62,11 +70,15 @@ def by_example(
     *,
     microbatch_tokens: int,
     together: int | Sequence[int] = 1,
+    ranks: Ranks = ALONE,
 ) -> list[tuple[float, ...]]:
     """A number for each learned token of each example, where `of_row` gives those of a packed row, [N]."""
-    found: dict[int, tuple[float, ...]] = {}
-    for row in pack(examples, microbatch_tokens, together=together):
+
+    def of_examples(number: int, row: PackedRow) -> dict[int, tuple[float, ...]]:
         sizes = [sum(examples[number].learned) for number in row.examples]
         parts = of_row(row).split(sizes)
-        found |= {number: tuple(part.tolist()) for number, part in zip(row.examples, parts, strict=True)}
+        return {example: tuple(part.tolist()) for example, part in zip(row.examples, parts, strict=True)}
+
+    rows = over(pack(examples, microbatch_tokens, together=together), of_examples, ranks)
+    found = {number: values for row in rows.values() for number, values in row.items()}
     return [found[number] for number in range(len(examples))]

@@ -20,6 +20,7 @@ from posttrain.models.blockwise import LEAST
 from posttrain.models.host_memory import HEAP, keep_freed_memory
 from posttrain.models.rounding import add_, narrow_
 from posttrain.training.blockwise_adam import BlockwiseAdamW
+from posttrain.training.ranks import Ranks
 
 OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})
 """Bits of each of Adam's moments, by the name of the optimiser."""
@@ -126,6 +127,11 @@ class MasterAdamW:
             self._sums[number] = torch.empty_like(master)
         kept = self._sums[number]
         master.grad = kept.zero_().add_(part) if part.is_sparse else kept.copy_(part)
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Add the collected gradients of all ranks, once before a step."""
+        for master, gradient in zip(self.masters, ranks.add_up(self.masters), strict=True):
+            master.grad = gradient
 
     def grad_norm(self) -> float:
         """Length of the whole collected gradient; nan or inf where one of its numbers is."""

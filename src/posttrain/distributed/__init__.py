@@ -1,0 +1,1 @@
+"""Learners of several processes: ranks over torch.distributed, placed by Ray."""

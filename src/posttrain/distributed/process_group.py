@@ -1,0 +1,79 @@
+"""The ranks of a learner over torch.distributed: gloo on CPUs, NCCL on GPUs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from posttrain.errors import TrainingError
+
+T = TypeVar("T")
+TCPStore: Any = getattr(dist, "TCPStore")  # noqa: B009  torch exports it without saying so
+BUCKET = 2**24  # numbers that are added up in one call
+
+
+class ProcessGroup:
+    """This process as one of the ranks. Conforms to `training.ranks.Ranks`; a process has one.
+
+    Args:
+        store: what all ranks were given, such as a `TCPStore`; they meet there.
+        rank: of this process.
+        size: how many there are.
+        backend: gloo or nccl.
+        timeout_s: how long a call waits for the others before it raises.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout_s: float = 1800.0) -> None:
+        self.rank, self.size = rank, size
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
+
+    def merged(self, found: Mapping[int, T]) -> dict[int, T]:
+        """See `Ranks`. Each rank's part is pickled by its own process; nothing else can write to the group."""
+        parts: list[Any] = [None] * self.size
+        dist.all_gather_object(parts, dict(found))
+        return dict(sorted((number, value) for part in parts for number, value in part.items()))
+
+    def agree(self, error: BaseException | None) -> None:
+        """See `Ranks`."""
+        failed = self.merged({} if error is None else {self.rank: repr(error)})
+        if error is not None:
+            raise error
+        if failed:
+            rank, why = next(iter(failed.items()))
+            raise TrainingError(f"rank {rank} of {self.size} failed: {why}")
+
+    def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        """See `Ranks`."""
+        device = parameters[0].device
+        here = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=device)
+        dist.all_reduce(here, dist.ReduceOp.MAX)
+        found: list[Tensor | None] = [None] * len(parameters)
+        for number, parameter in enumerate(parameters):
+            if here[number]:
+                found[number] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for bucket in _buckets([gradient for gradient in found if gradient is not None]):
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            dist.all_reduce(flat)
+            for gradient, total in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
+                gradient.copy_(total.view_as(gradient))
+        return found
+
+    def leave(self) -> None:
+        """Leave the group; all ranks do so together."""
+        dist.destroy_process_group()
+
+
+def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours of one number format with `BUCKET` numbers in all, or one that has more."""
+    bucket: list[Tensor] = []
+    for gradient in gradients:
+        full = sum(each.numel() for each in bucket) + gradient.numel() > BUCKET
+        if bucket and (full or gradient.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+    if bucket:
+        yield bucket

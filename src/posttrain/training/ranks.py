@@ -1,0 +1,86 @@
+"""What the ranks of one learner tell each other. A learner in one process is `Alone`.
+
+The ranks hold the same weights and see the same batches. Each computes every `size`-th packed row; results are merged
+by the number of the row, in one order, so that sums and means are those of one process, and gradients are added up
+before they are measured.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Ranks(Protocol):
+    """The ranks of a learner, as one of them sees them. All of them call the same methods in the same order."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        ...
+
+    def merged(self, found: Mapping[int, T]) -> dict[int, T]:
+        """What all ranks have found, by number, in ascending order of the numbers."""
+        ...
+
+    def agree(self, error: BaseException | None) -> None:
+        """Raise where one rank has failed: there its own error, elsewhere that it has.
+
+        Raises:
+            TrainingError: another rank has failed.
+        """
+        ...
+
+    def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        """Of each parameter the sum of its gradients over the ranks; None where no rank has one.
+
+        All ranks get the same bits.
+        """
+        ...
+
+
+class Alone:
+    """The only rank. Conforms to `Ranks`."""
+
+    rank, size = 0, 1
+
+    def merged(self, found: Mapping[int, T]) -> dict[int, T]:
+        """See `Ranks`."""
+        return dict(found)
+
+    def agree(self, error: BaseException | None) -> None:
+        """See `Ranks`."""
+        if error is not None:
+            raise error
+
+    def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        """See `Ranks`."""
+        return [parameter.grad for parameter in parameters]
+
+
+ALONE = Alone()
+
+
+def over(rows: Sequence[R], compute: Callable[[int, R], T], ranks: Ranks) -> dict[int, T]:
+    """What `compute` finds of each packed row and its number, on whichever rank, by number.
+
+    Raises:
+        TrainingError: another rank has failed. What fails here is raised as it is.
+    """
+    found: dict[int, T] = {}
+    error: BaseException | None = None
+    try:
+        for number in range(ranks.rank, len(rows), ranks.size):
+            found[number] = compute(number, rows[number])
+    except BaseException as failure:  # a rank that went on alone would wait for the others
+        error = failure
+    ranks.agree(error)
+    return ranks.merged(found)

@@ -1,0 +1,149 @@
+"""Learners of several processes keep to the kit, and compute what one process does."""
+
+import functools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from posttrain.algorithms.algorithm import Counts
+from posttrain.algorithms.ppo import PPO
+from posttrain.errors import TrainingError
+from posttrain.models.lora_config import Lora
+from posttrain.training.learner import CRITIC, POLICY, Batch
+from posttrain.training.policy import PolicyLoss
+from posttrain.training.ranks import ALONE
+from posttrain.training.supervised import NLL, supervised_batch
+from tests.training.learner_kit import COUNTS, EXAMPLES, Infinite, Interrupted, check_learner, policy_columns
+from tests.training.test_learner import made
+
+ray = pytest.importorskip("ray")
+
+from posttrain.distributed.ray import LearnerGroup, RankActors  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def built(ranks, *, tokens, **more):
+    """The learner of one rank."""
+    return made(tokens, ranks=ranks, **more)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """One start of Ray for all tests."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, num_cpus=8)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def actors(cluster, request) -> Iterator[RankActors]:
+    with RankActors(request.param, timeout_s=60) as found:
+        yield found
+
+
+def test_the_group_keeps_to_the_kit(actors, tmp_path):
+    assert check_learner(lambda tokens: LearnerGroup(actors, functools.partial(built, tokens=tokens)), tmp_path) == []
+
+
+APART = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 1e-3}
+"""How far apart numbers of several ranks and of one process may be, relative to those above 1; measured, with room."""
+
+
+def trained(learner, updates=3):
+    """Everything that some updates of policy and critic on two batches say."""
+    said = []
+    for step in range(updates):
+        batch = Batch(EXAMPLES, COUNTS, tokens=policy_columns(learner), key=str(step // 2))
+        metrics = learner.forward_backward(batch, PolicyLoss(PPO(kl_coefficient=0.1), tis_cap=2.0))
+        metrics |= learner.optim_step({POLICY: 1e-3, CRITIC: 1e-2})
+        said += [value for name, value in sorted(metrics.items())]
+    said += learner.forward(supervised_batch(EXAMPLES), NLL()).values()
+    said += [value for tokens in learner.logprobs(EXAMPLES) for value in tokens]
+    return said + [value for tokens in learner.values(EXAMPLES) for value in tokens]
+
+
+def distance(one, other):
+    return max(abs(a - b) / max(1.0, abs(a)) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("dtype", APART, ids=str)
+@pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
+@pytest.mark.parametrize("critic", ["trunk", "own"])
+def test_it_computes_what_one_process_does(actors, dtype, adapter, critic):
+    if adapter:
+        pytest.importorskip("peft")
+    more = {"dtype": dtype, "critic": critic, "adapter": Lora(2, dropout=0.5) if adapter else None}
+    alone = trained(built(ALONE, tokens=12, **more))
+    group = trained(LearnerGroup(actors, functools.partial(built, tokens=12, **more)))
+    if actors.size == 1:
+        assert group == alone
+    else:
+        assert distance(alone, group) <= APART[dtype]
+
+
+def test_it_is_reproducible_to_the_last_bit(actors):
+    make = functools.partial(built, tokens=12)
+    assert trained(LearnerGroup(actors, make)) == trained(LearnerGroup(actors, make))
+
+
+@dataclass(frozen=True)
+class Where:
+    """A loss that says in which process each row was computed."""
+
+    reaches = (POLICY,)
+    extremes = ()
+
+    def of_row(self, row, batch, parts):
+        share = NLL().of_row(row, batch, parts)
+        return share._replace(metrics={f"in {os.getpid()}": torch.ones(len(row.examples))})
+
+
+def test_each_rank_computes_rows_of_its_own(actors):
+    learner = LearnerGroup(actors, functools.partial(built, tokens=12))
+    found = learner.forward_backward(supervised_batch(EXAMPLES), Where())
+    assert len([name for name in found if name.startswith("in ")]) == actors.size
+    few = learner.forward_backward(Batch(EXAMPLES[:1], Counts(1, 3)), Where())  # the others have none
+    assert len([name for name in few if name.startswith("in ")]) == 1
+
+
+@pytest.mark.parametrize("loss", [Infinite(), Interrupted()], ids=["infinite", "interrupted"])
+def test_what_fails_on_one_rank_fails_the_call_and_no_later_one(actors, loss):
+    make = functools.partial(built, tokens=9)
+    learner, other = (LearnerGroup(actors, make) for _ in range(2))
+    with pytest.raises((TrainingError, KeyboardInterrupt)):
+        learner.forward_backward(supervised_batch(EXAMPLES), loss)
+    assert trained(learner) == trained(other)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL])
+def test_a_rank_that_is_killed_ends_all_with_one_error(cluster, sign):
+    with RankActors(2, timeout_s=20) as actors:
+        learner = LearnerGroup(actors, functools.partial(built, tokens=12))
+        pids = [int(name.split()[1]) for name in learner.forward(supervised_batch(EXAMPLES), Where()) if "in " in name]
+        os.kill(pids[1], sign)
+        for _ in range(2):
+            with pytest.raises(TrainingError, match="a trainer has lost its process"):
+                learner.forward_backward(supervised_batch(EXAMPLES), NLL())
+    for _ in range(100):
+        if not any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            break
+        time.sleep(0.1)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_restored_learner_goes_on_on_another_number_of_ranks(cluster, tmp_path):
+    make = functools.partial(built, tokens=12, dtype=torch.float64)
+    with RankActors(2, timeout_s=60) as two, RankActors(1, timeout_s=60) as one:
+        learner = LearnerGroup(two, make)
+        trained(learner)
+        learner.save(tmp_path)
+        expected, other = trained(learner), LearnerGroup(one, make)
+        other.restore(tmp_path)
+        assert distance(expected, trained(other)) <= APART[torch.float64]
