@@ -13,7 +13,7 @@ _FAULTS = {
         ("parts = self._parts if batch.key else self._parts_once", "parts = self._parts"),
         ("if place not in self._found:", "if True:"),
         ("place = (name, row.examples[0], tuple(row.token_ids))", "place = (name, 0, ())"),
-        ("            total += share.loss.item()\n", "            total = share.loss.item()\n"),
+        ("            total += value\n        return {", "            total = value\n        return {"),
         ("    @torch.no_grad()\n    def forward(", "    def forward("),
         ("if POLICY in loss.reaches else None):", "if False else None):"),
         ("if POLICY in loss.reaches else None):", "):"),
@@ -41,8 +41,12 @@ _FAULTS = {
         ("[found[number] for number in range(len(examples))]", "list(found.values())"),
         ("with self._body.dropping(seed):", "if True:"),
     ],
+    ("training/ranks.py", f"{LEARNER} {POLICY}"): [
+        ("        if error is not None:\n            raise error\n", "        pass\n"),
+        ("range(ranks.rank, len(rows), ranks.size)", "range(ranks.rank, len(rows) - 1, ranks.size)"),
+    ],
     ("training/microbatch.py", POLICY): [
-        ("for number, part in zip(row.examples, parts, strict=True)", "for number, part in enumerate(parts)"),
+        ("for example, part in zip(row.examples, parts, strict=True)", "for example, part in enumerate(parts)"),
     ],
     ("training/learner.py", POLICY): [
         ("for number in row.examples for value", "for number in row.examples[::-1] for value"),

@@ -131,7 +131,7 @@ MUTATIONS = [
     *(
         Mutation("training/microbatch.py", old, new, tests)
         for old, new, tests in [
-            ("                    each.discard()\n", "                    pass\n", "training/test_policy.py"),
+            ("                each.discard()\n", "                pass\n", "training/test_policy.py"),
             ("if not math.isfinite(value):", "if False:", "training/test_policy.py"),
             (
                 "            stack.enter_context(each.collecting())\n",
@@ -139,7 +139,7 @@ MUTATIONS = [
                 "training/test_supervised.py",
             ),
             ("        total += value\n", "        total = value\n", "training/test_supervised.py"),
-            ("{row.examples}", "{row.rows}", "training/test_policy.py"),
+            ("{numbers}", "{[*losses]}", "training/test_policy.py"),
         ]
     ),
     *(
