@@ -113,9 +113,9 @@ def rows_in(run: Path) -> int:
 
 
 def begin(folder: Path, words: list[str]) -> subprocess.Popen[str]:
-    """The run that is killed, begun or gone on with."""
+    """The run that is killed, gone on with once it has a checkpoint."""
     run = folder / "killed"
-    if (run / "config.toml").exists():
+    if any((run / "checkpoints").glob("step-*")):
         return start(folder, words[0], "--resume", "killed")
     shutil.rmtree(run, ignore_errors=True)
     return start(folder, *words, "--output", "killed")
