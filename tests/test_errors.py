@@ -25,7 +25,7 @@ from posttrain.options import flag
         ("`gradient_checkpointing=True`", "--gradient-checkpointing"),
         ("`greedy=False`", "--no-greedy"),
         ("`tis_cap=Falsehood`", "--tis-cap Falsehood"),
-        ("`gae_lambda2`", "--gae-lambda2"),
+        ("`judge`; `seed`", "--judge; --seed"),
     ],
 )
 def test_parameters_in_backticks_become_flags(text: str, typed: str) -> None:
@@ -39,6 +39,10 @@ def test_parameters_in_backticks_become_flags(text: str, typed: str) -> None:
     [
         "messages",
         "'messages'",
+        "has the answer '`seed=3`'",
+        'returned "`seed`"',
+        "`foo_bar=3` is no option",
+        "a`seed`b",
         "--lora-rank 16",
         "`Conv1D`",
         "`a b`",

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from posttrain.option_names import OPTIONS
+
 
 class PosttrainError(Exception):
     """Anything that posttrain raises on purpose. The command line prints it in one line and exits with `exit_code`."""
@@ -58,12 +60,15 @@ class TrainingError(PosttrainError):
     """Training cannot go on: a loss or gradient that is not finite."""
 
 
-_PARAMETER = re.compile(r"(?<!`)`([a-z][a-z0-9]*(?:_[a-z0-9]+)*)(?:=([^`]+))?`(?!`)")
+# not within quotes or words: that is data which an error repeats
+_PARAMETER = re.compile(r"""(?<![`'"\w])`([a-z][a-z0-9]*(?:_[a-z0-9]+)*)(?:=([^`]+))?`(?![`'"\w])""")
 _QUOTED = re.compile(r"""(["'])([\w@%+=:,./-]+)\1""")  # quotes that a shell does not need
 
 
 def as_typed(text: str) -> str:
     """A text with its parameters in backticks as flags of the command line.
+
+    Names that are no option of any command stay as they are, since an error may repeat a user's data.
 
     Example:
         >>> as_typed("`lora_rank=16` and less than `microbatch_tokens`")
@@ -75,6 +80,8 @@ def as_typed(text: str) -> str:
 
 
 def _flag(found: re.Match[str]) -> str:
+    if found[1] not in OPTIONS:
+        return found[0]
     name, value = found[1].replace("_", "-"), found[2]
     if value in (None, "True", "False"):
         return "--" + ("no-" if value == "False" else "") + name

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.ppo import PPO
-from posttrain.errors import TrainingError
+from posttrain.errors import TrainingError, UserError
 from posttrain.models.lora_config import Lora
 from posttrain.training.learner import CRITIC, POLICY, Batch
 from posttrain.training.policy import PolicyLoss
@@ -136,6 +137,28 @@ def test_a_rank_that_is_killed_ends_all_with_one_error(cluster, sign):
             break
         time.sleep(0.1)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_at_once_and_of_no_later_call(actors, tmp_path):
+    make = functools.partial(built, tokens=12)
+    learner, other = (LearnerGroup(actors, make) for _ in range(2))
+    began = time.monotonic()
+    with pytest.raises(SafetensorError):  # of the rank that writes
+        learner.save(tmp_path / "missing")
+    assert time.monotonic() - began < 30 and trained(learner) == trained(other)
+
+
+def test_a_learner_that_nobody_holds_is_freed_in_its_ranks(actors):
+    learner = LearnerGroup(actors, functools.partial(built, tokens=12))
+    before = actors.all("learners")
+    del learner
+    assert [number - 1 for number in before] == actors.all("learners")
+
+
+def test_more_ranks_than_a_cluster_has_room_for_are_an_error(cluster, monkeypatch):
+    monkeypatch.setattr("posttrain.distributed.ray.PLACED_S", 2.0)
+    with pytest.raises(UserError, match=r"100 trainers of .* do not fit; the cluster has \{'CPU': 8"):
+        RankActors(100)
 
 
 def test_a_restored_learner_goes_on_on_another_number_of_ranks(cluster, tmp_path):

@@ -60,7 +60,7 @@ _FAULTS = {
     ],
     ("setup/judges.py", OWN): [
         ("        policy=judging.policy,\n", ""),
-        ("options.judge_cache, policy, players)", "options.judge_cache, seats=players)"),
+        ("options.judge_cache, policy, seated)", "options.judge_cache, seats=seated)"),
         ("if self.policy in self.models.values():", "if False:"),
     ],
     ("rollouts/openai_seat.py", CLIENT): [

@@ -42,7 +42,7 @@ _FAULTS = {
         ("with self._body.dropping(seed):", "if True:"),
     ],
     ("training/ranks.py", f"{LEARNER} {POLICY}"): [
-        ("        if error is not None:\n            raise error\n", "        pass\n"),
+        ("        ranks.agree(failure)\n        raise\n", "        ranks.agree(failure)\n"),
         ("range(ranks.rank, len(rows), ranks.size)", "range(ranks.rank, len(rows) - 1, ranks.size)"),
     ],
     ("training/microbatch.py", POLICY): [

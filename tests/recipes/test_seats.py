@@ -1,12 +1,16 @@
 """Seats that other models take: frozen, behind an address, or a person; the policy trains its own seats alone."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
 from posttrain import algorithms
-from posttrain.errors import UserError
+from posttrain.errors import EpisodeError, UserError
 from posttrain.recipes import evaluate, generate, rl
 from posttrain.recipes.evaluate import Evaluate
 from posttrain.recipes.generate import Generate
@@ -83,7 +87,7 @@ def test_another_opponent_is_noticed_where_a_run_goes_on(here):
     [
         ("secnd=opponent", "unknown seat of Duel: 'secnd'; did you mean 'second'"),
         ("first=opponent second=opponent", "the policy must take a trained seat"),
-        ("second", "a seat is NAME=MODEL or NAME=URL#MODEL; got 'second'"),
+        ("second", r"a seat is NAME=MODEL or NAME=URL#MODEL \(with generate NAME=human\); got 'second'"),
         ("second=a second=b", "the seat 'second' is given twice"),
         ("second=http://x/v1", "seat 'second' has a URL without a model"),
     ],
@@ -142,8 +146,35 @@ def test_a_person_plays_a_seat(here, capsys):
     assert second == ["aaaaaaaa", "zz"]
     assert [episode["rewards"]["second"] for episode in found.summary()["episodes"]] == [1.0, -1.0]
     assert capsys.readouterr().out.count("second, your turn:") == 2
-    with pytest.raises(UserError, match="the input ended while it was the turn of second"):
-        generate.run(options, lines=["a"])
+    one = generate.run(replace(options, n=1), lines=["aaaaaaaa\n"], quiet=True)  # what was played is kept
+    assert [episode["rewards"]["second"] for episode in one.summary()["episodes"]] == [1.0]
+    assert "[first earned -1, you earned 1]" in capsys.readouterr().out
+    with pytest.raises(UserError, match="the input ended before an episode did"):
+        generate.run(options, lines=[])
+
+
+def test_a_game_with_a_person_ends_by_a_signal_while_it_waits_for_a_line(here):
+    words = [sys.executable, "-m", "posttrain", "generate", "--environment", "duel.py:Duel", "--model", "model"]
+    process = subprocess.Popen(
+        [*words, "--seats", "second=human", "--max-new-tokens", "4"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdin and process.stdout
+    while "your turn" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    process.stdin.close()
+
+
+def test_an_episode_that_fails_says_where_and_why(here):
+    (here / "duel.py").write_text(DUEL.replace("won = ", "raise KeyError('moves')\n        won = "))
+    with pytest.raises(EpisodeError, match=r"all 3 episodes failed; the first: KeyError: 'moves' \(.*duel.py:\d+\)"):
+        generate.run(Generate(environment="duel.py:Duel", model="model", max_new_tokens=4), quiet=True)
 
 
 def test_prompts_replace_the_tasks_of_the_environment(here):

@@ -12,12 +12,12 @@ from posttrain.models.critic import CRITICS
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora
 from posttrain.models.reference import FrozenAdapter, FrozenCopy, FrozenModel
-from posttrain.training.learner import REFERENCE, TEACHER
+from posttrain.training.learner import REFERENCE, TEACHER, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
 from tests.tiny import tiny_llama
 from tests.training import learner_kit
-from tests.training.learner_kit import check_learner
+from tests.training.learner_kit import COUNTS, EXAMPLES, Interrupted, check_learner
 
 
 def made(microbatch_tokens, *, dtype=torch.float32, adapter=None, critic="trunk", kind=LocalLearner, **more):
@@ -61,6 +61,8 @@ def test_a_learner_is_freed_with_its_moments_without_the_garbage_collector(tmp_p
     (tmp_path / "saved").mkdir()
     learner.save(tmp_path / "saved")
     learner.restore(tmp_path / "saved")
+    with pytest.raises(KeyboardInterrupt):
+        learner.forward_backward(Batch(EXAMPLES, COUNTS), Interrupted())
     ref = weakref.ref(learner)
     gc.collect()
     gc.disable()

@@ -39,9 +39,7 @@ class ProcessGroup:
     def agree(self, error: BaseException | None) -> None:
         """See `Ranks`."""
         failed = self.merged({} if error is None else {self.rank: repr(error)})
-        if error is not None:
-            raise error
-        if failed:
+        if failed and error is None:
             rank, why = next(iter(failed.items()))
             raise TrainingError(f"rank {rank} of {self.size} failed: {why}")
 
@@ -50,10 +48,10 @@ class ProcessGroup:
         device = parameters[0].device
         here = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=device)
         dist.all_reduce(here, dist.ReduceOp.MAX)
-        found: list[Tensor | None] = [None] * len(parameters)
-        for number, parameter in enumerate(parameters):
-            if here[number]:
-                found[number] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        found: list[Tensor | None] = [
+            None if not anywhere else torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for parameter, anywhere in zip(parameters, here.tolist(), strict=True)
+        ]
         for bucket in _buckets([gradient for gradient in found if gradient is not None]):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             dist.all_reduce(flat)

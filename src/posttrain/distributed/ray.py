@@ -11,6 +11,7 @@ import importlib
 import itertools
 import os
 import socket
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +30,8 @@ except ImportError:  # an extra: one process needs none
     ray = None
 
 INSTALL = "several trainers need Ray; type: pip install 'posttrain[cluster]'"
+
+PLACED_S = 60.0  # that a cluster may take to find room for the ranks
 
 Make = Callable[[Ranks], Learner]
 
@@ -60,6 +63,10 @@ class Rank:
         """Free a learner."""
         self._learners.pop(number, None)
 
+    def learners(self) -> int:
+        """How many learners it has."""
+        return len(self._learners)
+
     def call(self, number: int, verb: str, args: Sequence[Any], more: Mapping[str, Any]) -> tuple[Any, Any]:
         """What a verb returns, and what it raises, which Ray would wrap in an error of its own."""
         try:
@@ -79,7 +86,7 @@ class RankActors:
         timeout_s: how long a rank waits for the others before it raises.
 
     Raises:
-        UserError: Ray is not installed.
+        UserError: Ray is not installed, or the cluster has no room for them.
     """
 
     def __init__(
@@ -91,6 +98,10 @@ class RankActors:
         self.size, self._dead = size, ""
         bundle = {"CPU": cpus} | ({"GPU": 1} if backend == "nccl" else {})
         self._group = ray.util.placement_group([bundle] * size, strategy="PACK")
+        if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
+            ray.util.remove_placement_group(self._group)
+            has = {name: ray.cluster_resources().get(name, 0) for name in bundle}
+            raise UserError(f"{size} trainers of {bundle} each do not fit; the cluster has {has}, maybe in use")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         placed = strategies.PlacementGroupSchedulingStrategy(self._group)
         # a rank that is started again would have no group and no weights: the whole group is replaced instead
@@ -102,8 +113,12 @@ class RankActors:
             max_task_retries=0,
         )
         self._actors = [made.remote(rank, size, threads) for rank in range(size)]
-        host, port = ray.get(self._actors[0].open_store.remote())
-        self.all("join", host, port, backend, timeout_s)
+        try:
+            host, port = ray.get(self._actors[0].open_store.remote())
+            self.all("join", host, port, backend, timeout_s)
+        except BaseException:
+            self.stop()
+            raise
 
     def __enter__(self) -> Self:
         """These actors."""
@@ -129,6 +144,11 @@ class RankActors:
             self.stop()
             raise TrainingError(self._dead) from error
 
+    def drop(self, number: int) -> None:
+        """Free a learner in all ranks that are still there; nobody waits for it."""
+        for actor in self._actors:
+            actor.drop.remote(number)
+
     def stop(self) -> None:
         """Stop all processes."""
         for actor in self._actors:
@@ -151,6 +171,7 @@ class LearnerGroup:
     def __init__(self, actors: RankActors, make: Make) -> None:
         self._actors, self._number = actors, next(self._numbers)
         actors.all("build", self._number, make)
+        self._dropped = weakref.finalize(self, actors.drop, self._number)
 
     def forward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
         """See `Learner`."""

@@ -24,6 +24,7 @@ from posttrain.types import ChatModel, Sampling
 MAY_DIFFER = ("judge_budget", "judge_concurrency", "judge_cache")
 """Options of judges that change no score."""
 POLICY = "policy"  # what is typed for the policy itself
+HUMAN = "human"  # and for a person at the terminal
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
@@ -134,13 +135,16 @@ def judges_in(options: JudgeOptions, where: Callable[[str], str] = lambda name: 
     """
     check_judges(options, seats)
     made = _Models(where, options.precision, options.judge_concurrency, Budget(options.judge_budget))
+    players = named_models("seats", seats)
+    if people := [name for name, what in players.items() if what == HUMAN]:
+        raise UserError(f"a person plays with posttrain generate alone; give the seat '{people[0]}' to a model")
     policy = PolicyChat()
     models = {
         name: policy if what == POLICY else made.named("judge", name, what)
         for name, what in named_models("judge", options.judge).items()
     }
-    players = {name: made.named("seat", name, what) for name, what in named_models("seats", seats).items()}
-    return JudgeModels(models, made.folders, made.budget, made.cache, options.judge_cache, policy, players)
+    seated = {name: made.named("seat", name, what) for name, what in players.items()}
+    return JudgeModels(models, made.folders, made.budget, made.cache, options.judge_cache, policy, seated)
 
 
 def seat_models(seats: Mapping[str, str], where: Callable[[str], str], precision: str) -> JudgeModels:
@@ -165,7 +169,7 @@ def named_models(option: str, typed: str) -> dict[str, str]:
     except ValueError as error:
         raise UserError(f"cannot read --{option} {typed!r}: {error}; put a path with spaces in quotes") from error
     found: dict[str, str] = {}
-    last = ", NAME=URL#MODEL or NAME=policy" if option == "judge" else " or NAME=URL#MODEL"
+    last = ", NAME=URL#MODEL or NAME=policy" if option == "judge" else " or NAME=URL#MODEL (with generate NAME=human)"
     for word in words:
         name, _, what = word.partition("=")
         if not _NAME.fullmatch(name) or not what:

@@ -20,7 +20,7 @@ from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, M
 from posttrain.training.metric_means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
-from posttrain.training.ranks import ALONE, Ranks, over
+from posttrain.training.ranks import ALONE, Ranks, over, together
 from posttrain.training.state import Trained
 
 M = TypeVar("M")
@@ -191,13 +191,14 @@ class LocalLearner(Generic[M]):
 
     def save(self, folder: Path) -> None:
         """As in `Learner`."""
-        if not self._ranks.rank:  # all have the same
-            self._trained.save(folder)
-        self._ranks.merged({})  # nobody goes on before it is written
+        if self._ranks.rank:  # all have the same; nobody goes on before it is written
+            together(lambda: None, self._ranks)
+        else:
+            together(lambda: self._trained.save(folder), self._ranks)
 
     def restore(self, folder: Path) -> None:
         """As in `Learner`."""
-        self._trained.restore(folder)
+        together(lambda: self._trained.restore(folder), self._ranks)
         self._discard()
         self._kept.begin("")
 

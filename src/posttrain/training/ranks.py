@@ -32,10 +32,10 @@ class Ranks(Protocol):
         ...
 
     def agree(self, error: BaseException | None) -> None:
-        """Raise where one rank has failed: there its own error, elsewhere that it has.
+        """Tell the other ranks whether this one has failed; with `error`, the caller raises it afterwards.
 
         Raises:
-            TrainingError: another rank has failed.
+            TrainingError: another rank has failed, and this one has not.
         """
         ...
 
@@ -58,8 +58,6 @@ class Alone:
 
     def agree(self, error: BaseException | None) -> None:
         """See `Ranks`."""
-        if error is not None:
-            raise error
 
     def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         """See `Ranks`."""
@@ -76,11 +74,24 @@ def over(rows: Sequence[R], compute: Callable[[int, R], T], ranks: Ranks) -> dic
         TrainingError: another rank has failed. What fails here is raised as it is.
     """
     found: dict[int, T] = {}
-    error: BaseException | None = None
-    try:
+
+    def compute_mine() -> None:
         for number in range(ranks.rank, len(rows), ranks.size):
             found[number] = compute(number, rows[number])
-    except BaseException as failure:  # a rank that went on alone would wait for the others
-        error = failure
-    ranks.agree(error)
+
+    together(compute_mine, ranks)
     return ranks.merged(found)
+
+
+def together(work: Callable[[], None], ranks: Ranks) -> None:
+    """Do what this rank has to, and raise on all ranks where it fails on one: none waits for a rank that has failed.
+
+    Raises:
+        TrainingError: another rank has failed. What fails here is raised as it is.
+    """
+    try:
+        work()
+    except BaseException as failure:
+        ranks.agree(failure)
+        raise
+    ranks.agree(None)

@@ -171,6 +171,7 @@ def run(
     if config.chat:
         return _chat(config, policy, saved.title, said, notes, show=show)
     if prepared:
+        show = print if prepared.people else show  # who plays must see what is asked
         words = {"title": saved.title, "notes": notes, "quiet": quiet}
         return play_episodes(config, prepared, policy, _sampling(config), said=said, show=show, **words)
     requests = [

@@ -1,27 +1,30 @@
 """Episodes of an environment, played by the model and, if asked, by other models or a person."""
 
 import asyncio
+import contextlib
+import os
+import select
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from posttrain.data import seed_for
 from posttrain.environments import Environment
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.errors import EpisodeError, UserError, as_typed
+from posttrain.errors import EpisodeError, UserError, as_typed, described, place_of
 from posttrain.report.markup import printable
 from posttrain.rewards import parse_rewards
 from posttrain.rollouts.episodes import Lost, Played, Players, opened, play
 from posttrain.rollouts.policy import Policy
 from posttrain.session import Progress
-from posttrain.setup.judges import JudgeModels, named_models, players_of, seat_models
+from posttrain.setup.judges import HUMAN, JudgeModels, named_models, players_of, seat_models
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
 
-HUMAN = "human"  # what is typed for a person at the terminal
+POLL_S = 0.05  # between two looks for what was typed
 
 
 class Options(Protocol):
@@ -119,49 +122,88 @@ def play_episodes(
     prepared.models.load()
     environment, people = prepared.environment, prepared.people
     others = players_of(prepared.models, environment, sampling, people)
-    others |= {name: partial(Person, name, iter(said), show) for name in people}
-    players = Players(policy.engine, policy.chat, sampling, others, max_tokens=policy.model.context, max_lost=1.0)
+    lines = Lines(said)
+    others |= {name: partial(Person, name, lines, show) for name in people}
+    room = policy.model.context
+    players = Players(policy.engine, policy.chat, sampling, others, max_tokens=room, max_lost=1.0)
     places = [(task, i, j) for i, task in enumerate(prepared.tasks) for j in range(options.n)]
     seeds = [seed_for(options.seed, "episode", i, j) for _, i, j in places]
     began = time.perf_counter()
     found: list[Played | Lost] = []
     scored = ScoredEnvironment(parse_rewards("environment"), environment)
     at_once = 1 if people else len(places)
-    with opened(environment), Progress("generate", len(places), quiet=quiet or bool(people)) as progress:
+    with (
+        opened(environment),
+        Progress("generate", len(places), quiet=quiet or bool(people)) as progress,
+        contextlib.suppress(InputEnded),
+    ):
         for first in range(0, len(places), at_once):
             with progress.phase("sampling"):
-                some = places[first : first + at_once]
-                found += play(scored, [task for task, *_ in some], players, seeds[first : first + at_once])
-    lost = [each for each in found if isinstance(each, Lost)]
+                some = [task for task, *_ in places[first : first + at_once]]
+                found += play(scored, some, players, seeds[first : first + at_once])
+            progress.step(len(found))
+            for name in people:
+                show(f"[{_outcome(found[-1], name)}]\n")
+    if not found:
+        raise UserError("the input ended before an episode did")
+    lost = [each.error for each in found if isinstance(each, Lost)]
     if len(lost) == len(found):
-        raise EpisodeError(f"all {len(found)} episodes failed; the first: {lost[0].error}") from lost[0].error
+        raise EpisodeError(f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_of(lost[0])}")
     return EpisodesResult(title, tuple(found), time.perf_counter() - began, tuple(notes))
+
+
+class InputEnded(UserError):
+    """The person has no more to say."""
+
+
+class Lines:
+    """Lines of a person, without a thread that would wait for input when the process is to end."""
+
+    def __init__(self, said: Iterable[str]) -> None:
+        self._said, self._begun = iter(said), b""
+        self._file: int | None = None
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # a list, or a standard input that is no file
+            self._file = cast(Any, said).fileno()
+
+    async def next(self) -> str | None:
+        """The next line; None at the end."""
+        if self._file is None:
+            return next(self._said, None)
+        while b"\n" not in self._begun:
+            if not select.select([self._file], [], [], 0)[0]:
+                await asyncio.sleep(POLL_S)
+            elif not (read := os.read(self._file, 4096)):
+                break
+            else:
+                self._begun += read
+        line, end, self._begun = self._begun.partition(b"\n")
+        return line.decode(errors="replace") if line or end else None
 
 
 class Person:
     """A seat that a person at the terminal takes: reads what is new, and types a line. Conforms to `Seat`."""
 
-    def __init__(self, name: str, said: Iterator[str], show: Callable[[str], object], seed: int) -> None:
+    def __init__(self, name: str, said: Lines, show: Callable[[str], object], seed: int) -> None:
         self._name, self._said, self._show = name, said, show
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
         """The next line of input.
 
         Raises:
-            UserError: the input has ended.
+            InputEnded: there is none.
         """
         for message in messages:
             self._show(printable(f"{message.name or message.role}: {message.text}"))
         self._show(f"{self._name}, your turn:")
-        line = await asyncio.to_thread(next, self._said, None)
+        line = await self._said.next()
         if line is None:
-            raise UserError(f"the input ended while it was the turn of {self._name}")
+            raise InputEnded(f"the input ended while it was the turn of {self._name}")
         return Reply(Message("assistant", line.strip()), StopReason.STOP, Usage(0, 0))
 
 
 def _as_dict(each: Played | Lost) -> dict[str, Any]:
     if isinstance(each, Lost):
-        return {"error": f"{each.cause}: {each.error}"}
+        return {"error": described(each.error)}
     outcome = each.episode.outcome
     return {
         "task": each.episode.task.id,
@@ -192,11 +234,12 @@ def _lines(number: int, each: Played | Lost) -> list[str]:
     ]
 
 
-def _outcome(each: Played | Lost) -> str:
+def _outcome(each: Played | Lost, you: str = "") -> str:
+    """How an episode went; the seat `you` is addressed so."""
     if isinstance(each, Lost):
-        return f"{each.cause}: {each.error}"
+        return f"{described(each.error)}{place_of(each.error)}"
     outcome = each.episode.outcome
-    parts = [*(f"{seat} earned {value:g}" for seat, value in outcome.rewards.items())]
+    parts = [f"{'you' if seat == you else seat} earned {value:g}" for seat, value in outcome.rewards.items()]
     parts += ["solved" if outcome.solved else "not solved"] if outcome.solved is not None else []
     parts += [f"{name} {value:g}" for name, value in outcome.metrics.items()]
-    return ", ".join(parts) or "the environment says nothing of how it went"
+    return ", ".join(parts) or "the environment does not say how it went"
