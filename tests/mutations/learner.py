@@ -23,7 +23,7 @@ _FAULTS = {
         ("        except TrainingError:\n            self._discard()\n", "        except TrainingError:\n"),
         ("        except BaseException:\n            self._discard()\n", "        except BaseException:\n"),
         ("        except BaseException:", "        except Exception:"),
-        ("        self._trained.restore(folder)\n        self._discard()\n", "        self._trained.restore(folder)\n"),
+        ("self._ranks)\n        self._discard()\n        self._kept", "self._ranks)\n        self._kept"),
         ('        self._discard()\n        self._kept.begin("")\n', "        self._discard()\n"),
         ("self._references[target].renew(", "dict("),
         ("reference if renewed else None)", "None)"),

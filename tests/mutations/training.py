@@ -270,6 +270,8 @@ MUTATIONS = [
             ("(i, j) if rewards[i] > rewards[j] else (j, i)", "(i, j)"),
             ("max(places, key=lambda i: rewards[i])", "min(places, key=lambda i: rewards[i])"),
             ("Pair(examples[chosen], examples[rejected])", "Pair(examples[rejected], examples[chosen])"),
+            ("(seat, tuple(example.prefix))", "(seat, ())"),
+            ("(seat, tuple(example.prefix))", '("", tuple(example.prefix))'),
         ]
     ),
 ]

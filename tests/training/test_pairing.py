@@ -1,11 +1,14 @@
 """From scored completions to pairs."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.training.inputs.context import example_of
 from posttrain.training.pairing import PAIRINGS, pairs_of
+from posttrain.types import Trajectory
 from tests.training.test_policy import REWARDS, SPOKEN, group, groups
 
 
@@ -50,3 +53,16 @@ def test_the_chosen_one_always_earned_more(rewards):
         earned = {words: reward for (_, words), reward in zip(SPOKEN[0], rewards, strict=True)}
         assert all(earned[chosen] > earned[rejected] for chosen, rejected in said(made))
         assert bool(made) == (len(set(rewards)) > 1)
+
+
+def test_pairs_are_of_one_seat_and_one_prompt():
+    """Rows 0 and 1 are one seat's, row 2 another's; then two rows of one seat that were asked otherwise."""
+    whole = group(SPOKEN[0], (0.0, 1.0, 9.0))
+    seats = replace(whole, seats=("first", "first", "second"), episodes=(0, 1, 0))
+    (pair,) = pairs_of([seats], "best-worst")
+    words = [each for _, each in SPOKEN[0]]
+    assert said([pair]) == [(words[1], words[0])]
+    turns = [trajectory.turns for trajectory in whole.trajectories]
+    other = Trajectory((replace(turns[2][0], context_ids=(*turns[2][0].context_ids, 7)), *turns[2][1:]))
+    asked = replace(whole, trajectories=(*whole.trajectories[:2], other))
+    assert said(pairs_of([asked], "best-worst")) == [(words[1], words[0])]

@@ -240,7 +240,7 @@ def dry_run(config: Quickstart, resume: Path | None = None, *, measure: bool = T
     lengths = [len(model.chat.prompt_ids(task.prompt)) for task in tasks]
     work = sampled_work("quickstart", model.shape, options, lengths, steps=config.rl_steps)
     updates = config.sft_epochs * config.demonstrations // config.sft_batch
-    completions = (config.base_problems + 2 * config.problems) * (config.samples + 1)
+    completions = (min(config.base_problems, config.problems) + 2 * config.problems) * (config.samples + 1)
     notes = (
         f"these are the numbers of RL; before it {updates:,} updates of {config.sft_batch} demonstrations (cold start)",
         f"and three evaluations with {completions:,} completions in all",
@@ -255,7 +255,7 @@ def _check(config: Quickstart) -> None:
     for name in counts:
         at_least(name, getattr(config, name), 1)
     at_least("completions_per_prompt", config.completions_per_prompt, 2)  # GRPO compares them
-    at_least("demonstrations", config.demonstrations, config.sft_batch)
+    at_least("demonstrations", config.sft_epochs * config.demonstrations, config.sft_batch)
     for name in ("sft_lr", "rl_lr"):
         at_least(name, getattr(config, name), 0)
     for name in ("thinking_first", "thinking", "slips"):

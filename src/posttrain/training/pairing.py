@@ -29,6 +29,8 @@ PAIRINGS: Mapping[str, Callable[[Sequence[float]], list[tuple[int, int]]]] = Map
 def pairs_of(groups: Sequence[Group], pairing: str, *, margin: float = 0.0) -> list[Pair]:
     """The pairs of every group, with the tokens exactly as they were sampled.
 
+    Two rows make a pair where one seat was asked the same: what it is first shown may depend on other seats.
+
     Args:
         groups: scored completions of one prompt each.
         pairing: a name in `PAIRINGS`.
@@ -37,8 +39,13 @@ def pairs_of(groups: Sequence[Group], pairing: str, *, margin: float = 0.0) -> l
     found: list[Pair] = []
     for group in groups:
         examples = [example_of(trajectory) for trajectory in group.trajectories]
-        for chosen, rejected in PAIRINGS[pairing](group.rewards):
-            apart = group.rewards[chosen] - group.rewards[rejected]
-            if apart > 0 and apart >= margin:
-                found.append(Pair(examples[chosen], examples[rejected]))
+        alike: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        for row, (seat, example) in enumerate(zip(group.seat_names, examples, strict=True)):
+            alike.setdefault((seat, tuple(example.prefix)), []).append(row)
+        for rows in alike.values():
+            for better, worse in PAIRINGS[pairing]([group.rewards[row] for row in rows]):
+                chosen, rejected = rows[better], rows[worse]
+                apart = group.rewards[chosen] - group.rewards[rejected]
+                if apart > 0 and apart >= margin:
+                    found.append(Pair(examples[chosen], examples[rejected]))
     return found
