@@ -27,6 +27,7 @@ from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.setup.judges import JudgeModels, judges_in, players_of, rewards_with
 from posttrain.setup.policy import trained_policy
 from posttrain.setup.sampling_options import OnlineOptions
+from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling, Task
 
 
@@ -197,7 +198,7 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     Raises:
         UserError: as `set_up`, of all that shows without weights.
     """
-    judging = judges_in(options, seats=options.seats)
+    judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     rewards, gold, _ = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     players_of(judging, played or SingleTurn(), Sampling(options.max_new_tokens))
