@@ -80,7 +80,7 @@ class TransformersEngine:
             try:
                 yield decoding
             finally:
-                decoding.release()  # whoever opened it still holds it when the memory is measured
+                decoding.release()  # the caller still references it when the heap is settled
         HEAP.settle()
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:

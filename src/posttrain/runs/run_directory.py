@@ -212,7 +212,7 @@ def refuse_used(path: Path) -> None:
 
 
 def _toml(command: str, config: Mapping[str, Any]) -> str:
-    """What config.toml says: the options, after a line for whoever repeats the run."""
+    """What config.toml says: the options, after the command that repeats the run."""
     return as_typed(f"# To repeat: posttrain {command} `config=<this file>`\n") + config_file.dumps(config)
 
 
