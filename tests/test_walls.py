@@ -57,10 +57,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rollouts",
         "evaluation",
         "training",
+        "distributed",
         "session",
     },
     "planning": {"types", "errors", "data", "models", "runs", "algorithms", "training", "rollouts", "setup"},
-    "distributed": {"errors", "data", "training"},
+    "distributed": {"types", "errors", "data", "models", "rollouts", "training"},
     "export": {"types", "errors", "data", "models"},
 }
 # These may import every room above, and those before them here; no room above may import them.

@@ -7,6 +7,7 @@ user's mistake. 130 and 143: stopped by Ctrl-C and SIGTERM, with everything save
 
 import dataclasses
 import errno
+import importlib
 import json
 import os
 import shlex
@@ -275,7 +276,7 @@ def _watching(shared: Any) -> dict[str, Any]:
 
 
 def read(name: str, argv: Sequence[str]) -> list[Any]:
-    """The options of a command: its own, its algorithm's knobs where it has one, and those it shares with others."""
+    """The options of a command: its own, its algorithm's knobs and its cluster's where it has any, and shared ones."""
     command = COMMANDS[name]
     file, origin = _file(name, command, argv)
     _refuse_former(name, argv, file)
@@ -284,6 +285,9 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
     if command.knobs is not None:
         algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
         sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs", compact=True))
+    if command.cluster:
+        cluster = importlib.import_module("posttrain.setup.cluster_options").ClusterOptions
+        sections.append(Section("cluster", cluster, table="cluster"))
     sections.append(Section("general", _shared((*command.shared, "debug"))))
     about, program = (form.__doc__ or "").strip(), f"posttrain {name}"
     if {*HELP} & {*argv}:

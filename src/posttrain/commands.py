@@ -58,6 +58,7 @@ class Command:
         knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
         extra: of posttrain's extras, the one whose packages it needs.
         formerly: how it was typed before, which old runs and scripts still say.
+        cluster: whether its options of a cluster (`setup/cluster_options.py`) come third.
         dry_run: gives the function that says what a run will take, for commands with `dry_run` among `shared`.
     """
 
@@ -71,6 +72,7 @@ class Command:
     knobs: Callable[[str], type] | None = None
     extra: str = ""
     formerly: Former | None = None
+    cluster: bool = False
     dry_run: Callable[[], Callable[..., Any]] | None = None
 
 
@@ -208,6 +210,7 @@ COMMANDS: dict[str, Command] = {
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("online"),
+        cluster=True,
     ),
     "preference": Command(
         "preference optimisation on given pairs or thumbs: DPO, KTO and variants",
@@ -227,6 +230,7 @@ COMMANDS: dict[str, Command] = {
         answer=_answer_run,
         knobs=_knobs("preference"),
         formerly=Former("preference", "iterate", "rounds"),
+        cluster=True,
     ),
     "reward-model": Command(
         "train a reward model on preference pairs",

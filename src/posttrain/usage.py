@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from posttrain.docstrings import field_docstrings
 from posttrain.options import Section, alternatives, flag, is_positional, kinds_of
 
-TOPICS = ("data", "model", "rewards", "sampling", "optimisation", "evaluation", "project", "run")
+TOPICS = ("data", "model", "rewards", "sampling", "optimisation", "evaluation", "project", "cluster", "run")
 """In the order of `--help`."""
 MOST_LINES, WIDTH = 40, 100
 _NARROWEST, _NAMES = 60, 32  # columns of a page, and at most of the names in it

@@ -12,6 +12,7 @@ Not supported: algorithms for single responses (KTO).
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -19,25 +20,30 @@ from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorith
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.errors import UserError, unknown
+from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, with_pairs
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
+from posttrain.rollouts.policy import Policy
 from posttrain.session.early_stopping import patience
 from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.setup import cluster_options
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.setup.judges import MAY_DIFFER
 from posttrain.setup.sampling import Setup, names_in, read_prompts, set_up
 from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.setup.training_options import check_settings
-from posttrain.training.learner import POLICY, REFERENCE, Learner
-from posttrain.training.local_learner import learner_for
+from posttrain.training.learner import POLICY, REFERENCE
+from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
 from posttrain.training.preference import objective_for
+from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from, saved_model
 from posttrain.training.schedule import LearningRate, unreached
 
@@ -76,18 +82,23 @@ class OnlinePreferenceResult(RunResult):
 
 
 def run(
-    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
+    config: OnlinePreference,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
+    **where: Unpack[RunOptions],
 ) -> OnlinePreferenceResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    parts = _prepare(config, algorithm, where.get("resume"))
-    setup, learner, objective = parts.setup, parts.learner, objective_for(algorithm, parts.learner)
+    parts = _prepare(config, algorithm, cluster, where.get("resume"))
+    setup, learner = parts.setup, parts.setup.backend.learner
+    objective = objective_for(algorithm, learner)
 
     def examine() -> dict[str, float]:
         groups, found = examined(setup, config, session.progress.tokens)
         session.log_heldout(groups)
         return found
 
-    with _open(config, algorithm, parts, where) as session, setup.open_in(session.directory.path):
+    opened = _open(config, algorithm, cluster, parts, where)
+    with setup.backend.stack, opened as session, setup.open_in(session.directory.path):
         setup.environment.reward.restore(session.state.get("unbounded", {}))
         sampler = setup.sampler(config, session.progress.tokens)
         session.evaluate(examine)
@@ -132,36 +143,46 @@ def _batches(config: OnlinePreference, pairs: list[Pair], step: int) -> list[lis
 @dataclass(frozen=True)
 class _Parts:
     setup: Setup
-    learner: Learner
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # messages to the user
 
 
 def _prepare(
-    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None
+    config: OnlinePreference,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions,
+    resume: Path | None,
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
     saved = began_from(config.model, resume)
-    setup = set_up(config, saved.where, together=2, where=lambda name: saved_model(name).where)
-    model = setup.policy.model
+    build = partial(_learner, config, algorithm)
+    setup = set_up(config, saved.where, build, cluster, together=2, where=lambda name: saved_model(name).where)
+    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
+    return _Parts(setup, saved.where, notes)
+
+
+def _learner(
+    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, policy: Policy, ranks: Ranks
+) -> LocalLearner[LanguageModel]:
+    """The learner of a policy, with a reference if the algorithm declares one."""
     renewed = config.ref_sync_every > 0
     compared = declared(algorithm, ReferenceLogprobs) is not None
-    references = {REFERENCE: reference_for(model, renewed=renewed)} if compared else {}
-    learner = learner_for(config, model, setup.policy.save, references=references, renewed=renewed)
-    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
-    return _Parts(setup, learner, saved.where, notes)
+    references = {REFERENCE: reference_for(policy.model, renewed=renewed)} if compared else {}
+    return learner_for(config, policy.model, policy.save, references=references, renewed=renewed, ranks=ranks)
 
 
 def dry_run(
     config: OnlinePreference,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
     resume: Path | None = None,
     *,
     measure: bool = True,
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config, algorithm)
+    check_cluster(cluster, config.engine)
     model = unloaded(config, resume)
     prompts = read_prompts(config, model.chat, model.shape.context, together=2)
     work = sampled_work("online-preference", model.shape, config, prompts.lengths, steps=config.rounds)
@@ -200,22 +221,27 @@ def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAl
 
 
 def _open(
-    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
+    config: OnlinePreference,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions,
+    parts: _Parts,
+    where: RunOptions,
 ) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, by=chosen_by(parts.setup))
 
-    settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
+    settings = asdict(config) | {"knobs": asdict(algorithm)} | settings_of(cluster)
+    held = bool(config.eval_every)
     about = parts.setup.about(settings, parts.model, config.rounds)
     training = Training(
         steps=config.rounds,
-        trained=parts.learner,
+        trained=parts.setup.backend.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.rounds),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("rounds", "iterate", "stop_after", *MAY_DIFFER),  # `iterate`: its name in older runs
+        may_differ=("rounds", "iterate", "stop_after", *MAY_DIFFER, *cluster_options.MAY_DIFFER),  # `iterate`: its name in older runs
         notes=parts.notes,
         headline=HEADLINE,
     )

@@ -29,18 +29,21 @@ from posttrain.algorithms.inputs import (
     declared,
 )
 from posttrain.data.order import seed_for
-from posttrain.environments.scored import need_group
 from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
+from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, text_load, with_algorithm
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
+from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.sampler import Rolled
 from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
+from posttrain.setup import cluster_options
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
 from posttrain.setup.heldout import (
     KL,
     PREFIX,
@@ -61,14 +64,15 @@ from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
-from posttrain.training.local_learner import Frozen, learner_for
+from posttrain.training.local_learner import Frozen, LocalLearner, learner_for
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
+from posttrain.training.ranks import Ranks
 from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
 from posttrain.training.resolve_model import began_from, saved_model
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
-from posttrain.training.teacher import find_teacher
+from posttrain.training.teacher import Teacher, find_teacher
 from posttrain.types import Group
 
 
@@ -127,10 +131,12 @@ class RLResult(RunResult):
     after: HeldOut | HeldOutReward | None  # of the last evaluation within the KL budget, if there is one
 
 
-def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> RLResult:
+def run(
+    config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]
+) -> RLResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    parts = _prepare(config, algorithm, where.get("resume"))
-    setup, learner = parts.setup, parts.learner
+    parts = _prepare(config, algorithm, cluster, where.get("resume"))
+    setup, learner = parts.setup, parts.setup.backend.learner
     knobs, longest = asdict(algorithm), setup.longest
 
     def accepts(rewards: Sequence[float]) -> bool:
@@ -139,7 +145,8 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, longest)
 
-    with _open(config, algorithm, parts, where) as session, setup.open_in(session.directory.path):
+    opened = _open(config, algorithm, cluster, parts, where)
+    with setup.backend.stack, opened as session, setup.open_in(session.directory.path):
         examine = partial(_examine, config, parts, session)
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
@@ -179,45 +186,70 @@ def run(config: RL, algorithm: OnlineAlgorithm, **where: Unpack[RunOptions]) -> 
 @dataclass(frozen=True)
 class _Parts:
     setup: Setup
-    learner: Learner
     distances: dict[str, str]  # evaluation metric: the model to which it measures the policy's KL
     pretraining: list[str]
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # messages to the user
 
 
-def _prepare(config: RL, algorithm: OnlineAlgorithm, resume: Path | None) -> _Parts:
+def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
-    setup = set_up(config, saved.where, where=lambda name: saved_model(name).where)
+    build = partial(_learner, config, algorithm, teacher)
+    pretraining = pretraining_texts(config) if algorithm.extra_losses else []
+    groups: list[tuple[int, str]] = []
     if declared(algorithm, GreedyReward):
-        need_group(setup.environment, 1, f"the most likely one, which {config.algorithm} compares with,")
+        groups.append((1, f"the most likely one, which {config.algorithm} compares with,"))
     if states := declared(algorithm, StateValues):
-        need_group(setup.environment, states.samples, "`continuations`")
-    model = setup.policy.model
-    renewed, distances = config.ref_sync_every > 0, dict[str, str]()
+        groups.append((states.samples, "`continuations`"))
+    setup = set_up(config, saved.where, build, cluster, groups=groups, where=lambda name: saved_model(name).where)
+    distances = {TEACHER_KL: TEACHER} if teacher else {}
+    if teacher:
+        setup = replace(setup, model_folders=setup.model_folders | {config.teacher: teacher.where})
+    if _leaves_start(config):
+        distances[KL] = START
+    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
+    return _Parts(setup, distances, pretraining, saved.where, notes)
+
+
+def _learner(
+    config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, policy: Policy, ranks: Ranks
+) -> LocalLearner[LanguageModel]:
+    """The learner of a policy: with the critic, reference and teacher that the algorithm declares."""
+    model, renewed = policy.model, config.ref_sync_every > 0
     references: dict[str, Frozen] = {}
     if declared(algorithm, ReferenceLogprobs):
         references[REFERENCE] = reference_for(model, renewed=renewed)
     if teacher:
-        references[TEACHER], distances[TEACHER_KL] = teacher.load(model), TEACHER
-        setup = replace(setup, model_folders=setup.model_folders | {config.teacher: teacher.where})
-    if setup.gold or config.kl_budget:
+        references[TEACHER] = teacher.load(model)
+    if _leaves_start(config):
         stays = references.get(REFERENCE) if not renewed else None
-        references[START], distances[KL] = stays or reference_for(model), START
+        references[START] = stays or reference_for(model)
     critic = critic_for(config, model) if declared(algorithm, CriticValues) else None
-    learner = learner_for(config, model, setup.policy.save, critic=critic, references=references, renewed=renewed)
-    pretraining = pretraining_texts(config) if algorithm.extra_losses else []
-    notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.steps))
-    return _Parts(setup, learner, distances, pretraining, saved.where, notes)
+    return learner_for(
+        config, model, policy.save, critic=critic, references=references, renewed=renewed, ranks=ranks
+    )
 
 
-def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, *, measure: bool = True) -> Plan:
+def _leaves_start(config: RL) -> bool:
+    """Whether evaluations measure the KL to the initial policy."""
+    return bool(config.gold or config.gold_model or config.kl_budget)
+
+
+def dry_run(
+    config: RL,
+    algorithm: OnlineAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
+    resume: Path | None = None,
+    *,
+    measure: bool = True,
+) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config, algorithm)
+    check_cluster(cluster, config.engine)
     enough(algorithm, config.completions_per_prompt)
     model = unloaded(config, resume)
     where = began_from(config.model, resume).where
@@ -231,7 +263,7 @@ def dry_run(config: RL, algorithm: OnlineAlgorithm, resume: Path | None = None, 
         text = text_load(lengths, config.pretraining_per_step, config.microbatch_tokens)
     names = names_in(config.reward_model)
     compared = declared(algorithm, ReferenceLogprobs) is not None
-    apart = bool(config.gold or config.gold_model or config.kl_budget) and (not compared or config.ref_sync_every > 0)
+    apart = _leaves_start(config) and (not compared or config.ref_sync_every > 0)
     work = replace(
         with_algorithm(work, algorithm, text=text),
         updates=config.updates_per_step,
@@ -258,7 +290,7 @@ def _examine(config: RL, parts: _Parts, session: Session) -> dict[str, float]:
     groups, found = examined(parts.setup, config, session.progress.tokens)
     session.log_heldout(groups)
     distances = {
-        PREFIX + name: distance(groups, partial(parts.learner.logprobs, model=model))
+        PREFIX + name: distance(groups, partial(parts.setup.backend.learner.logprobs, model=model))
         for name, model in parts.distances.items()
     }
     return found | distances
@@ -288,8 +320,8 @@ def _updates(
     if session.step < _critic_warmup(algorithm):
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
     loss = PolicyLoss(algorithm, config.temperature, config.tis_cap)
-    policy = parts.setup.policy
-    words = (config, parts.pretraining, policy.chat, policy.model.context, session.step)
+    backend = parts.setup.backend
+    words = (config, parts.pretraining, backend.chat, backend.context, session.step)
     texts = [(extra, supervised_batch(pretraining_examples(*words), seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
     return [_Update(loss, texts, rates)] * config.updates_per_step
@@ -355,21 +387,24 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         )
 
 
-def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptions) -> AbstractContextManager[Session]:
+def _open(
+    config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, parts: _Parts, where: RunOptions
+) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, config.kl_budget, chosen_by(parts.setup))
 
-    settings, held = asdict(config) | {"knobs": asdict(algorithm)}, bool(config.eval_every)
+    settings = asdict(config) | {"knobs": asdict(algorithm)} | settings_of(cluster)
+    held = bool(config.eval_every)
     about = parts.setup.about(settings, parts.model, config.steps)
     training = Training(
         steps=config.steps,
-        trained=parts.learner,
+        trained=parts.setup.backend.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, config.steps, delay=_critic_warmup(algorithm)),
         evaluations=Evaluations(config.eval_every, held, held, score, partial(_finished, config, parts.setup)),
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "stop_after", *MAY_DIFFER),
+        may_differ=("steps", "stop_after", *MAY_DIFFER, *cluster_options.MAY_DIFFER),
         notes=parts.notes,
         headline=HEADLINE,
     )

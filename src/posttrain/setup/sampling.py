@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from posttrain.background import finish
-from posttrain.data import ChatFormat, disjoint, load_tasks, met_before, parse_columns
+from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
 from posttrain.data.digests import digests
 from posttrain.environments.env import Environment
 from posttrain.environments.gold_rewards import overseen
@@ -17,15 +17,16 @@ from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.environments.single_turn import SingleTurn
 from posttrain.errors import DataError, UserError
-from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.precision import compute_of
+from posttrain.models.footprint import read_shape
+from posttrain.models.load import tokenizer_of
 from posttrain.rollouts.async_engine import Schedule
 from posttrain.rollouts.episodes import OnTokens, Players, opened
-from posttrain.rollouts.policy import Policy, check_engine
+from posttrain.rollouts.policy import check_engine
 from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scorer import Scorer, load_scorer
+from posttrain.setup.backend import Backend, Build, backend_for
+from posttrain.setup.cluster_options import ClusterOptions, check_cluster
 from posttrain.setup.judges import JudgeModels, judges_in, players_of, rewards_with
-from posttrain.setup.policy import trained_policy
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling, Task
@@ -44,7 +45,7 @@ class Setup:
     tasks: list[Task]
     heldout: list[Task]
     environment: ScoredEnvironment
-    policy: Policy
+    backend: Backend
     players: Players  # the policy in all seats
     notes: tuple[str, ...]  # messages to the user
     heldout_environment: ScoredEnvironment  # with gold rewards
@@ -71,7 +72,7 @@ class Setup:
 
     def about(self, settings: Mapping[str, Any], model: str, steps: int) -> dict[str, Any]:
         """What a run's environment.json has of its inputs and its computation."""
-        found = compute_of(self.policy.model, settings["precision"])
+        found = dict(self.backend.compute)
         return found | {"model": model, "steps": steps, "judges": self.model_folders, "data": digests(settings)}
 
     def sampler(self, options: OnlineOptions, on_tokens: OnTokens | None = None, min_group: int = 1) -> Sampler:
@@ -88,15 +89,30 @@ class Setup:
 
 
 def set_up(
-    options: OnlineOptions, model: str, *, together: int = 1, where: Callable[[str], str] = lambda name: name
+    options: OnlineOptions,
+    model: str,
+    build: Build,
+    cluster: ClusterOptions,
+    *,
+    together: int = 1,
+    groups: Sequence[tuple[int, str]] = (),
+    where: Callable[[str], str] = lambda name: name,
 ) -> Setup:
     """Load the model and all other parts that the options name.
 
-    `together` completions of a prompt must fit in one micro-batch. `where` maps a reward model's name to its folder.
+    Args:
+        options: of the recipe.
+        model: the folder of the policy.
+        build: makes its learner.
+        cluster: the processes in which it is trained and sampled.
+        together: number of completions of a prompt that must fit in one micro-batch.
+        groups: further numbers of episodes of a task that rewards must be able to score, each with its name in errors.
+        where: maps a reward model's name to its folder.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
+    check_cluster(cluster, options.engine)
     judging = judges_in(options, where, options.seats)
     rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
@@ -119,19 +135,19 @@ def set_up(
         gold_model=gold_model,
         environment=played,
     )
-    need_group(environment, options.completions_per_prompt, "`completions_per_prompt`")
+    for size, name in ((options.completions_per_prompt, "`completions_per_prompt`"), *groups):
+        need_group(environment, size, name)
     if options.eval_every:
         need_group(heldout_environment, options.eval_samples, "`eval_samples`")
-    policy = trained_policy(options, model, engine=options.engine, cache_gb=options.cache_gb)
-    if options.gradient_checkpointing:
-        checkpoint_layers(policy.model.network)
-    room = _room(options, environment.environment, policy.model.context, together)
-    prompts = fitting_prompts(options, tasks, policy.chat, room, together=together)
+    room = _room(options, environment.environment, read_shape(model).context, together)
+    chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template))
+    prompts = fitting_prompts(options, tasks, chat, room, together=together)
     for scorer in [*models, *([gold_model] if gold_model else [])]:
         _refuse_too_long(options, scorer, [*prompts.tasks, *heldout])
+    backend = backend_for(options, model, build, cluster)
     players = Players(
-        policy.engine,
-        policy.chat,
+        backend.engine,
+        backend.chat,
         sampling,
         others,
         max_tokens=room,
@@ -139,9 +155,9 @@ def set_up(
         max_lost=options.max_lost,
         policy_chat=judging.policy,
     )
-    judging.policy.bind(policy.chat, policy.model.context)
+    judging.policy.bind(backend.chat, backend.context)
     notes, folders = (*met, *judge_notes, *prompts.notes), folders | judging.folders
-    sampled = (prompts.tasks, heldout, environment, policy, players)
+    sampled = (prompts.tasks, heldout, environment, backend, players)
     return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
 
 

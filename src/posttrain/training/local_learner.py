@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
@@ -188,6 +188,10 @@ class LocalLearner(Generic[M]):
         """As in `Learner`."""
         assert source == POLICY, "nothing but the policy is copied"
         self._references[target].renew(dict(self._body.trainable()))
+
+    def weights(self) -> list[tuple[str, nn.Parameter]]:
+        """The policy's trained weights by name, as they are sampled from."""
+        return self._body.trainable()
 
     def save(self, folder: Path) -> None:
         """As in `Learner`."""

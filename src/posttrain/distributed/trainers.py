@@ -7,48 +7,45 @@ Each actor is one rank and builds the whole learner from `make(ranks)`; a verb r
 The ranks meet at a store that rank 0 opens, so that no port is chosen before it is bound.
 """
 
-import importlib
+import contextlib
 import itertools
-import os
+import secrets
 import socket
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from posttrain.data.packing import Example
+from posttrain.distributed import cluster
 from posttrain.distributed.process_group import ProcessGroup, TCPStore
-from posttrain.errors import TrainingError, UserError
+from posttrain.distributed.sampler import Offer
+from posttrain.errors import TrainingError
+from posttrain.rollouts.weight_channel import offered
 from posttrain.training.learner import POLICY, Batch, Learner, Loss
 from posttrain.training.ranks import Ranks
 
-try:
-    ray: Any = importlib.import_module("ray")
-except ImportError:  # an extra: one process needs none
-    ray = None
-
-INSTALL = "several trainers need Ray; type: pip install 'posttrain[cluster]'"
-
-PLACED_S = 60.0  # that a cluster may take to find room for the ranks
+SLOWER_S = 30.0  # that a call may take beyond the time after which ranks give each other up
 
 Make = Callable[[Ranks], Learner]
 
 
-class Rank:
+class Rank(cluster.Process):
     """One rank, in the process of an actor."""
 
     def __init__(self, rank: int, size: int, threads: int) -> None:
         torch.set_num_threads(threads)
         self._rank, self._size = rank, size
-        self._learners: dict[int, Learner] = {}
+        self._learners: dict[int, Any] = {}
+        self._offers = contextlib.ExitStack()
 
     def open_store(self) -> tuple[str, int]:
         """Rank 0 opens the store at which all meet; its address."""
-        host = ray.util.get_node_ip_address() if self._size > 1 else socket.gethostname()
-        self._store = TCPStore(host, 0, self._size, True, wait_for_workers=False)
-        return host, self._store.port
+        self._host = cluster.ray.util.get_node_ip_address() if self._size > 1 else socket.gethostname()
+        self._store = TCPStore(self._host, 0, self._size, True, wait_for_workers=False)
+        return self._host, self._store.port
 
     def join(self, host: str, port: int, backend: str, timeout_s: float) -> None:
         """Join the ranks."""
@@ -67,12 +64,19 @@ class Rank:
         """How many learners it has."""
         return len(self._learners)
 
-    def call(self, number: int, verb: str, args: Sequence[Any], more: Mapping[str, Any]) -> tuple[Any, Any]:
-        """What a verb returns, and what it raises, which Ray would wrap in an error of its own."""
-        try:
-            return getattr(self._learners[number], verb)(*args, **more), None
-        except BaseException as error:
-            return None, error
+    def verb(self, number: int, verb: str, args: Sequence[Any], more: Mapping[str, Any]) -> Any:
+        """Call a verb of a learner."""
+        return getattr(self._learners[number], verb)(*args, **more)
+
+    def offer(self, number: int) -> tuple[str, int, str]:
+        """Offer the policy's trained weights to whoever has the key: host, port and key, until `withdraw`."""
+        host = cluster.ray.util.get_node_ip_address()
+        port, key = self._offers.enter_context(offered(self._learners[number].weights, host))
+        return host, port, key
+
+    def withdraw(self) -> None:
+        """Offer nothing any more."""
+        self._offers.close()
 
 
 class RankActors:
@@ -84,37 +88,29 @@ class RankActors:
         threads: threads that torch uses in each.
         backend: gloo, or nccl with one GPU for each.
         timeout_s: how long a rank waits for the others before it raises.
+        environment: variables of their processes.
 
     Raises:
         UserError: Ray is not installed, or the cluster has no room for them.
     """
 
     def __init__(
-        self, size: int, *, cpus: float = 1.0, threads: int = 1, backend: str = "gloo", timeout_s: float = 1800.0
+        self,
+        size: int,
+        *,
+        cpus: float = 1.0,
+        threads: int = 1,
+        backend: str = "gloo",
+        timeout_s: float = 1800.0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        if ray is None:
-            raise UserError(INSTALL)
-        start()
-        self.size, self._dead = size, ""
+        cluster.connect(cpus=size * cpus)
+        self.size, self._timeout_s, self._dead = size, timeout_s, ""
         bundle = {"CPU": cpus} | ({"GPU": 1} if backend == "nccl" else {})
-        self._group = ray.util.placement_group([bundle] * size, strategy="PACK")
-        if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
-            ray.util.remove_placement_group(self._group)
-            has = {name: ray.cluster_resources().get(name, 0) for name in bundle}
-            raise UserError(f"{size} trainers of {bundle} each do not fit; the cluster has {has}, maybe in use")
-        strategies = importlib.import_module("ray.util.scheduling_strategies")
-        placed = strategies.PlacementGroupSchedulingStrategy(self._group)
-        # a rank that is started again would have no group and no weights: the whole group is replaced instead
-        made = ray.remote(Rank).options(
-            num_cpus=cpus,
-            num_gpus=bundle.get("GPU", 0),
-            scheduling_strategy=placed,
-            max_restarts=0,
-            max_task_retries=0,
-        )
-        self._actors = [made.remote(rank, size, threads) for rank in range(size)]
+        each = [(rank, size, threads) for rank in range(size)]
+        self._actors = cluster.Actors("trainer", Rank, each, bundle, environment or {})
         try:
-            host, port = ray.get(self._actors[0].open_store.remote())
+            host, port = self.first("open_store")
             self.all("join", host, port, backend, timeout_s)
         except BaseException:
             self.stop()
@@ -132,29 +128,39 @@ class RankActors:
         """Call a method of all ranks; what each returns.
 
         Raises:
-            TrainingError: a rank has lost its process. All are stopped then.
+            TrainingError: a rank has lost its process, or does not answer. All are stopped then.
+            BaseException: what the method raises, of the rank that failed first.
         """
+        return self._call(range(self.size), method, args)
+
+    def first(self, method: str, *args: Any) -> Any:
+        """Call a method of rank 0 alone; raises as `all`."""
+        return self._call([0], method, args)[0]
+
+    def _call(self, ranks: Sequence[int], method: str, args: Sequence[Any]) -> list[Any]:
         if self._dead:
             raise TrainingError(self._dead)
-        calls = [getattr(actor, method).remote(*args) for actor in self._actors]
-        try:
-            return ray.get(calls)
-        except ray.exceptions.RayActorError as error:
-            self._dead = f"a trainer has lost its process: {str(error).splitlines()[0]}"
-            self.stop()
-            raise TrainingError(self._dead) from error
+        calls = {rank: self._actors.call(rank, method, *args) for rank in ranks}
+        answers = self._actors.collect(calls, self._timeout_s + SLOWER_S).values()
+        errors = [answer.error for answer in answers if answer.error is not None]
+        for error in errors:
+            if isinstance(error, cluster.Lost):
+                self._dead = str(error)
+                self.stop()
+                raise TrainingError(self._dead) from error
+        own = [error for error in errors if not str(error).startswith("rank ")]
+        if errors:  # of the rank that failed, not those that heard of it
+            raise (own or errors)[0]
+        return [answer.value for answer in answers]
 
     def drop(self, number: int) -> None:
         """Free a learner in all ranks that are still there; nobody waits for it."""
-        for actor in self._actors:
-            actor.drop.remote(number)
+        for rank in range(len(self._actors)):
+            self._actors.call(rank, "drop", number)
 
     def stop(self) -> None:
         """Stop all processes."""
-        for actor in self._actors:
-            ray.kill(actor)
-        ray.util.remove_placement_group(self._group)
-        self._actors = []
+        self._actors.stop()
         self._dead = self._dead or "the trainers have been stopped"
 
 
@@ -169,8 +175,9 @@ class LearnerGroup:
     _numbers = itertools.count()
 
     def __init__(self, actors: RankActors, make: Make) -> None:
-        self._actors, self._number = actors, next(self._numbers)
+        self._actors, self._number, self._updates = actors, next(self._numbers), 0
         actors.all("build", self._number, make)
+        self._name = secrets.token_hex(4)
         self._dropped = weakref.finalize(self, actors.drop, self._number)
 
     def forward(self, batch: Batch, loss: Loss[Any]) -> dict[str, float]:
@@ -197,6 +204,7 @@ class LearnerGroup:
 
     def optim_step(self, rates: Mapping[str, float]) -> dict[str, float]:
         """See `Learner`."""
+        self._updates += 1
         return self._call("optim_step", dict(rates))
 
     def copy(self, source: str, target: str) -> None:
@@ -209,20 +217,22 @@ class LearnerGroup:
 
     def restore(self, folder: Path) -> None:
         """See `Learner`; every rank reads the folder."""
+        self._updates += 1
         self._call("restore", folder.resolve())
 
+    @property
+    def version(self) -> str:
+        """The version of the policy's weights; no two learners and no two updates have the same."""
+        return f"{self._name}.{self._updates}"
+
+    @contextlib.contextmanager
+    def offered(self) -> Iterator[Offer]:
+        """Offer the policy's trained weights of this version; no verb may be called before the block ends."""
+        host, port, key = self._actors.first("offer", self._number)
+        try:
+            yield Offer(self.version, host, port, key)
+        finally:
+            self._actors.first("withdraw")
+
     def _call(self, verb: str, *args: Any, **more: Any) -> Any:
-        answers = self._actors.all("call", self._number, verb, args, more)
-        errors = [error for _, error in answers if error is not None]
-        own = [error for error in errors if not str(error).startswith("rank ")]
-        if errors:  # of the rank that failed, not those that heard of it
-            raise (own or errors)[0]
-        return answers[0][0]
-
-
-def start() -> None:
-    """Start Ray on this machine, unless this process is connected to a cluster. Nothing is reported to its makers."""
-    if ray.is_initialized():
-        return
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, configure_logging=False)
+        return self._actors.all("verb", self._number, verb, args, more)[0]

@@ -1,0 +1,163 @@
+"""A Ray cluster: connecting to it, and placing actors.
+
+A run holds a placement group for each kind of process. All actors and groups belong to the process that made them: Ray
+ends them with it, so that nothing is left where a run is killed.
+"""
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from posttrain.errors import EngineError, UserError
+
+try:
+    ray: Any = importlib.import_module("ray")
+except ImportError:  # an extra: one process needs none
+    ray = None
+
+INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[cluster]'"
+PLACED_S = 60.0  # that a cluster may take to find room
+LOCAL = "local"
+
+
+def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
+    """Connect to a cluster, unless this process is connected to one. Nothing is reported to Ray's makers.
+
+    Args:
+        address: `local` starts one on this machine, `auto` finds the one that runs here, or `ray://HOST:PORT`.
+        cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster at the address.
+    """
+    if ray is None:
+        raise UserError(INSTALL)
+    if ray.is_initialized():
+        return
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    quiet = {"log_to_driver": False, "configure_logging": False}
+    if address == LOCAL:
+        count = max(os.cpu_count() or 1, -int(-cpus // 1))
+        ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
+        return
+    try:
+        ray.init(address=address, **quiet)
+    except ConnectionError as error:
+        raise UserError(f"no Ray cluster at `cluster_address={address}`; start one with ray start --head") from error
+
+
+class Lost(EngineError):
+    """A process that is gone, or that does not answer."""
+
+
+class Answer(NamedTuple):
+    """What a method of an actor returned, or raised, which Ray would wrap in an error of its own."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """The value; raises the error, where there is one."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Process:
+    """The base of what runs as an actor."""
+
+    def call(self, method: str, args: Sequence[Any]) -> Answer:
+        """Call a method."""
+        try:
+            return Answer(getattr(self, method)(*args))
+        except BaseException as error:
+            return Answer(error=error)
+
+
+class Actors:
+    """Actors of one class, each in a bundle of one placement group.
+
+    Args:
+        kind: what one of them is called in errors, such as `trainer`.
+        made: the class.
+        arguments: of each actor's constructor.
+        bundle: Ray resources of each.
+        environment: variables of their processes.
+
+    Raises:
+        UserError: the cluster has no room for them.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        made: type[Process],
+        arguments: Sequence[Sequence[Any]],
+        bundle: Mapping[str, float],
+        environment: Mapping[str, str],
+    ) -> None:
+        self.kind, self._made, self._arguments = kind, made, arguments
+        self._bundle, self._environment = dict(bundle), dict(environment)
+        self._group = ray.util.placement_group([self._bundle] * len(arguments), strategy="PACK")
+        if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
+            ray.util.remove_placement_group(self._group)
+            has = {name: ray.cluster_resources().get(name, 0) for name in bundle}
+            raise UserError(
+                f"{len(arguments)} {kind}s of {self._bundle} each do not fit; the cluster has {has}, maybe in use"
+            )
+        self._handles = [self._start(place) for place in range(len(arguments))]
+
+    def __len__(self) -> int:
+        """How many there are; 0 once they are stopped."""
+        return len(self._handles)
+
+    def _start(self, place: int) -> Any:
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        bundle = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=place)
+        # one that Ray started again would be blank, and would answer the calls that are repeated
+        settings = ray.remote(self._made).options(
+            num_cpus=self._bundle.get("CPU", 0),
+            num_gpus=self._bundle.get("GPU", 0),
+            scheduling_strategy=bundle,
+            max_restarts=0,
+            max_task_retries=0,
+            runtime_env={"env_vars": self._environment},
+        )
+        return settings.remote(*self._arguments[place])
+
+    def call(self, place: int, method: str, *args: Any) -> Any:
+        """Call a method of one; what `collect` takes. Calls to one process run in order."""
+        return self._handles[place].call.remote(method, args)
+
+    def collect(self, calls: Mapping[int, Any], timeout_s: float) -> dict[int, Answer]:
+        """The answers to these calls, by place; the error of a process that is gone or does not answer is `Lost`."""
+        ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s)
+        return {place: self._answer(place, call, call in ready, timeout_s) for place, call in calls.items()}
+
+    def arrived(self, calls: Mapping[int, Any], timeout_s: float) -> dict[int, Answer]:
+        """The answers that are there, at least one unless none comes in time."""
+        ray.wait(list(calls.values()), num_returns=1, timeout=timeout_s)
+        ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=0)
+        return {place: self._answer(place, call, True, timeout_s) for place, call in calls.items() if call in ready}
+
+    def _answer(self, place: int, call: Any, ready: bool, timeout_s: float) -> Answer:
+        if not ready:
+            return Answer(error=Lost(f"{self.kind} {place} has not answered within {timeout_s:g} s"))
+        try:
+            return ray.get(call)
+        except ray.exceptions.RayActorError as error:
+            return Answer(error=Lost(f"{self.kind} {place} has lost its process: {str(error).splitlines()[0]}"))
+
+    def replace(self, place: int) -> None:
+        """Kill one, and start another in its place."""
+        ray.kill(self._handles[place])
+        self._handles[place] = self._start(place)
+
+    def stop(self) -> None:
+        """Kill all of them."""
+        for actor in self._handles:
+            ray.kill(actor)
+        if self._handles:
+            ray.util.remove_placement_group(self._group)
+        self._handles = []

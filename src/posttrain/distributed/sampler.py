@@ -1,0 +1,123 @@
+"""One sampler, in a process of its own: an engine, and a copy of the policy whose version is known."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from posttrain.distributed.cluster import Process
+from posttrain.errors import EngineError
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.precision import compute_of
+from posttrain.rollouts.policy import Policy
+from posttrain.rollouts.weight_channel import received
+from posttrain.types import Completion, Request
+
+SLICE_S = 0.1  # that a sampler works before it says what is done
+
+
+class Offer(NamedTuple):
+    """Where weights are offered (`rollouts/weight_channel.py`), and their version."""
+
+    version: str
+    host: str
+    port: int
+    key: str
+
+
+class Facts(NamedTuple):
+    """What a controller needs to know of a policy whose weights are elsewhere."""
+
+    name: str
+    context: int
+    stop_ids: frozenset[int]
+    compute: Mapping[str, Any]  # see `compute_of`
+
+
+class Exchanged(NamedTuple):
+    """What a sampler has done in a slice of time."""
+
+    done: dict[int, Completion]
+    tokens: int
+
+
+class Sampler(Process):
+    """See the module."""
+
+    def __init__(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._version, self._tokens = "", 0
+        self._opened = contextlib.ExitStack()
+        self._unfinished: set[int] = set()
+
+    def build(self, make: Callable[[], Policy], precision: str) -> Facts:
+        """Load the policy; its weights have no version yet."""
+        self._policy = make()
+        model = self._policy.model
+        return Facts(model.name, model.context, self._policy.chat.stop_ids, compute_of(model, precision))
+
+    def take(self, offer: Offer) -> int:
+        """Take the weights that are offered; their size in bytes. If that fails halfway, they have no version."""
+        self._opened.close()
+        self._version = ""
+        size = load_weights(self._policy.model, received(offer.host, offer.port, offer.key))
+        self._version = offer.version
+        return size
+
+    def begin(self, turns: bool) -> None:
+        """Open a decoding, and close the one before."""
+        self._opened.close()
+        self._unfinished.clear()
+        self._decoding = self._opened.enter_context(self._policy.engine.open(self._count, turns=turns))
+
+    def exchange(self, version: str, new: Sequence[tuple[int, Request]], cancelled: Sequence[int]) -> Exchanged:
+        """Add and cancel requests, and sample for `SLICE_S`, or until all are done.
+
+        Raises:
+            EngineError: these are not the weights of that version.
+        """
+        if version != self._version:
+            raise EngineError(f"this sampler has the weights {self._version or 'of no version'}, not {version}")
+        for number, request in new:
+            self._decoding.add(number, request)
+            self._unfinished.add(number)
+        for number in cancelled:
+            self._decoding.cancel(number)
+            self._unfinished.discard(number)
+        done: dict[int, Completion] = {}
+        self._tokens, until = 0, time.monotonic() + SLICE_S
+        while self._unfinished and time.monotonic() < until:
+            found = self._decoding.step()
+            done |= found
+            self._unfinished -= found.keys()
+        return Exchanged(done, self._tokens)
+
+    def end(self) -> None:
+        """Close the decoding."""
+        self._opened.close()
+
+    def _count(self, tokens: int) -> None:
+        self._tokens += tokens
+
+
+@torch.no_grad()
+def load_weights(model: LanguageModel, weights: Iterable[tuple[str, Tensor]]) -> int:
+    """Put trained weights in place, one at a time; their size in bytes.
+
+    Raises:
+        EngineError: they are not the trained weights of this model, by name, shape and format, or some are missing.
+    """
+    missing, size = dict(model.trainable()), 0
+    for name, weight in weights:
+        mine = missing.pop(name, None)
+        if mine is None or mine.shape != weight.shape or mine.dtype != weight.dtype:
+            here = "no such weight" if mine is None else f"{list(mine.shape)} in {mine.dtype}"
+            raise EngineError(f"the trainer sent '{name}', {list(weight.shape)} in {weight.dtype}; here is {here}")
+        mine.copy_(weight)
+        size += weight.numel() * weight.element_size()
+    if missing:
+        raise EngineError(f"the trainer sent all but {len(missing)} weights, such as '{next(iter(missing))}'")
+    return size

@@ -1,0 +1,344 @@
+"""Samplers in processes of a Ray cluster, behind one engine.
+
+    with SamplerGroup(2, load, learner) as engine:
+        engine.generate(requests)
+
+Before anything is sampled, samplers take the trained weights from the trainer if its version is another than theirs;
+they sample from no other version. A request goes to the sampler that has its prefix in the cache, that of an episode's
+earlier turn; the others are split evenly, those of one prompt together. Which one answers changes nothing but rounding,
+since a request's draws depend on its seed. A sampler that dies or hangs is replaced, and its requests are sampled
+again: in `lockstep` in the batches that they were in before, so that not even rounding changes.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from posttrain.distributed import cluster
+from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.sampler import Exchanged, Facts, Offer, Sampler
+from posttrain.errors import EngineError
+from posttrain.rollouts.engine import finish_all, refuse_unanswerable
+from posttrain.rollouts.policy import Policy
+from posttrain.types import Completion, Decoding, Request
+
+LOSSES = 5  # of samplers, without an answer in between: then something else is wrong
+TRIES = 3  # to send weights
+
+
+class Source(Protocol):
+    """What has the weights: a `LearnerGroup`."""
+
+    @property
+    def version(self) -> str:
+        """The version of its weights."""
+        ...
+
+    def offered(self) -> AbstractContextManager[Offer]:
+        """Offer them while the block runs."""
+        ...
+
+
+@dataclass
+class _Place:
+    """A sampler as the controller sees it."""
+
+    number: int
+    version: str = ""  # of its weights
+    call: Any = None  # what it works on
+    since: float = 0.0  # when that began
+    new: dict[int, Request] = field(default_factory=dict[int, Request])  # not sent yet
+    cancelled: list[int] = field(default_factory=list[int])  # not sent yet
+    batches: list[dict[int, Request]] = field(default_factory=list[dict[int, Request]])  # sent; the last is under way
+    merged: bool = False  # whether requests have joined a batch that was under way
+    done: set[int] = field(default_factory=set[int])  # answered or cancelled
+
+    @property
+    def running(self) -> dict[int, Request]:
+        """Requests that were sent and are not done."""
+        return {n: request for batch in self.batches[-1:] for n, request in batch.items() if n not in self.done}
+
+
+class SamplerGroup:
+    """An engine of several processes; a context manager, at whose end they are gone. Conforms to `types.Engine`.
+
+    Args:
+        size: how many.
+        load: loads the policy in each; it is pickled.
+        source: has the trained weights.
+        precision: as it was asked for, which `facts` reports.
+        bundle: Ray resources of each.
+        threads: threads that torch uses in each.
+        timeout_s: how long a call may take, the transfer of weights among them, before the process counts as lost.
+        environment: variables of their processes.
+
+    Attributes:
+        facts: what is known of the policy.
+        sent_bytes: of the last transfer of weights, to one sampler.
+        sent_s: seconds that it took, to all of them.
+        replaced: number of samplers that were lost and replaced.
+
+    Raises:
+        UserError: Ray is not installed, the cluster has no room for them, or the policy cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        load: Callable[[], Policy],
+        source: Source,
+        *,
+        precision: str = "auto",
+        bundle: Mapping[str, float] | None = None,
+        threads: int = 1,
+        timeout_s: float = 600.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        bundle = bundle or {"CPU": 1.0}
+        cluster.connect(cpus=size * bundle.get("CPU", 0.0))
+        self._load, self._precision, self._source, self.timeout_s = load, precision, source, timeout_s
+        self.actors = cluster.Actors("sampler", Sampler, [(threads,)] * size, bundle, environment or {})
+        self._places = [_Place(number) for number in range(size)]
+        self.sent_bytes, self.sent_s, self.replaced = 0, 0.0, 0
+        try:
+            self.facts: Facts = self._build(self._places)[0]
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        """This engine."""
+        return self
+
+    def __exit__(self, *of_error: object) -> None:
+        """Stop the processes."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop all processes."""
+        self.actors.stop()
+        self._places = []
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        """One completion per request, in order.
+
+        Raises:
+            UserError: a prompt is empty, or leaves no room in the model's context.
+            EngineError: one sampler after another is lost.
+        """
+        refuse_unanswerable(requests, self.facts.context, self.facts.name)
+        with self.open(on_tokens) as decoding:
+            return finish_all(decoding, requests)
+
+    @contextlib.contextmanager
+    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
+        """See `types.Engine`. The weights are those that the source has now."""
+        self.update()
+        decoding = _Decoding(self, self._places, on_tokens, turns)
+        try:
+            yield decoding
+        finally:
+            for place in self._places:
+                self.actors.call(place.number, "end")
+
+    def update(self) -> None:
+        """Send the source's weights to the samplers that have others, and replace those that do not take them.
+
+        Raises:
+            EngineError: one sampler after another is lost.
+        """
+        if not self._places:
+            raise EngineError("the samplers have been stopped")
+        version, why = self._source.version, None
+        for _ in range(TRIES):
+            behind = [place for place in self._places if place.version != version]
+            if not behind:
+                return
+            began = time.monotonic()
+            with self._source.offered() as offer:
+                calls = {place.number: self.actors.call(place.number, "take", offer) for place in behind}
+                answers = self.actors.collect(calls, self.timeout_s)
+            self.sent_s = time.monotonic() - began
+            for place in behind:
+                answer = answers[place.number]
+                if isinstance(answer.error, EngineError):  # a lost process, or a connection that broke
+                    why = answer.error
+                    self._replace(place)
+                else:
+                    self.sent_bytes, place.version = answer.result(), version
+        raise EngineError(f"the weights {version} could not be sent: {why}") from why
+
+    def revive(self, place: _Place) -> None:
+        """Replace a sampler that is lost by a process that has the weights; raises as `update`."""
+        self._replace(place)
+        self.update()
+
+    def _replace(self, place: _Place) -> None:
+        self.actors.replace(place.number)
+        self.replaced += 1
+        place.version = ""
+        self._build([place])
+
+    def _build(self, places: Sequence[_Place]) -> list[Facts]:
+        calls = {place.number: self.actors.call(place.number, "build", self._load, self._precision) for place in places}
+        return [answer.result() for answer in self.actors.collect(calls, self.timeout_s).values()]
+
+
+class _Decoding:
+    """Requests under way on the samplers of a group. Conforms to `types.Decoding`."""
+
+    def __init__(
+        self, group: SamplerGroup, places: list[_Place], on_tokens: Callable[[int], None] | None, turns: bool
+    ) -> None:
+        self._group, self._places, self._on_tokens, self._turns = group, places, on_tokens, turns
+        self._waiting: dict[int, Request] = {}
+        self._known: dict[tuple[int, ...], _Place] = {}  # conversations so far, and who has them in the cache
+        self._losses = 0
+        for place in places:
+            place.new, place.cancelled, place.batches, place.done, place.call = {}, [], [], set(), None
+            place.merged = False
+            self._begin(place)
+
+    def add(self, number: int, request: Request) -> None:
+        """See `types.Decoding`."""
+        refuse_unanswerable([request], self._group.facts.context, self._group.facts.name)
+        self._waiting[number] = request
+
+    def cancel(self, number: int) -> None:
+        """See `types.Decoding`."""
+        self._waiting.pop(number, None)
+        for place in self._places:
+            place.new.pop(number, None)
+            if number in place.running:
+                place.cancelled.append(number)
+                place.done.add(number)
+
+    def step(self) -> dict[int, Completion]:
+        """See `types.Decoding`: what the first sampler that answers has done in a slice of time.
+
+        Raises:
+            EngineError: one sampler after another is lost.
+        """
+        self._assign()
+        for place in self._places:
+            if place.call is None and (place.new or place.cancelled or place.running):
+                self._send(place)
+        calls = {place.number: place.call for place in self._places if place.call is not None}
+        if not calls:
+            return {}
+        patience = min(place.since for place in self._places if place.call is not None) + self._group.timeout_s
+        answers = self._group.actors.arrived(calls, max(0.0, patience - time.monotonic()))
+        done: dict[int, Completion] = {}
+        for place in self._places:
+            if place.number in answers:
+                done |= self._received(place, answers[place.number])
+            elif place.call is not None and time.monotonic() - place.since > self._group.timeout_s:
+                self._lost(place, Lost(f"sampler {place.number} has not answered for {self._group.timeout_s:g} s"))
+        return done
+
+    def _assign(self) -> None:
+        """Give waiting requests to samplers: to the one that has the prefix, the others in equal shares."""
+        rest: dict[tuple[int, ...], dict[int, Request]] = {}  # by prompt
+        for number, request in self._waiting.items():
+            if (place := self._knower(request)) is not None:
+                place.new[number] = request
+            else:
+                rest.setdefault(request.token_ids, {})[number] = request
+        self._waiting = {}
+        left = [each for of_prompt in rest.values() for each in of_prompt.items()]
+        loads = {place.number: len(place.running) + len(place.new) for place in self._places}
+        share = math.ceil((len(left) + sum(loads.values())) / len(self._places))
+        for place in sorted(self._places, key=lambda place: loads[place.number]):
+            mine = max(0, share - loads[place.number])
+            place.new.update(left[:mine])
+            left = left[mine:]
+
+    def _knower(self, request: Request) -> _Place | None:
+        """The sampler with the longest conversation that the request goes on with."""
+        begun = [known for known in self._known if request.token_ids[: len(known)] == known]
+        return self._known.pop(max(begun, key=len)) if begun else None
+
+    def _begin(self, place: _Place) -> None:
+        self._group.actors.call(place.number, "begin", self._turns)  # calls of one process run in order
+
+    def _send(self, place: _Place) -> None:
+        """Have a sampler work for a slice of time."""
+        if place.new and place.running:
+            place.batches[-1] |= place.new
+            place.merged = True
+        elif place.new:
+            place.batches.append(place.new)
+        self._exchange(place, place.new, place.cancelled)
+        place.new, place.cancelled = {}, []
+
+    def _exchange(self, place: _Place, new: Mapping[int, Request], cancelled: Sequence[int] = ()) -> None:
+        place.since = time.monotonic()
+        place.call = self._group.actors.call(place.number, "exchange", place.version, list(new.items()), cancelled)
+
+    def _received(self, place: _Place, answer: Answer) -> dict[int, Completion]:
+        """What a sampler has done."""
+        place.call = None
+        if isinstance(answer.error, Lost):
+            self._lost(place, answer.error)
+            return {}
+        found: Exchanged = answer.result()
+        running = place.running
+        done = {number: completion for number, completion in found.done.items() if number in running}
+        for number, completion in done.items():
+            if wrong := _fault(running[number], completion):
+                self._lost(place, Lost(f"sampler {place.number} {wrong}"))
+                return {}
+        self._losses = 0
+        place.done |= done.keys()
+        if self._turns:
+            for number, completion in done.items():
+                self._known[(*running[number].token_ids, *completion.token_ids)] = place
+        if self._on_tokens is not None:
+            self._on_tokens(found.tokens)
+        return done
+
+    def _lost(self, place: _Place, why: BaseException) -> None:
+        """Replace a sampler, and sample again what it had."""
+        while True:
+            self._losses += 1
+            if self._losses > LOSSES:
+                raise EngineError(f"{self._losses} samplers were lost one after another; the last: {why}") from why
+            self._group.revive(place)
+            self._begin(place)
+            try:
+                return self._repeat(place)
+            except Lost as again:
+                why = again
+
+    def _repeat(self, place: _Place) -> None:
+        """Give a sampler that was replaced all batches that it had, and go on with the last.
+
+        A batch to which nothing was added is computed as it was before, and so are those that find its prompts in the
+        cache. Otherwise only what is not done is given.
+        """
+        place.call = None
+        if place.merged:
+            place.batches = [place.running]
+        for batch in place.batches[:-1]:
+            left, new = set(batch), batch
+            while left:
+                self._exchange(place, new)
+                answer = self._group.actors.collect({place.number: place.call}, self._group.timeout_s)[place.number]
+                left, new = left - answer.result().done.keys(), {}
+        place.call = None
+        if place.running:
+            self._exchange(place, place.batches[-1])
+
+
+def _fault(request: Request, completion: Completion) -> str:
+    """What is wrong with an answer; "" where nothing is."""
+    tokens, most = len(completion.token_ids), request.sampling.max_new_tokens
+    if not 0 < tokens <= most:
+        return f"answered with {tokens} tokens, of {most} at most"
+    if tokens != len(completion.logprobs):
+        return f"answered with {tokens} tokens and {len(completion.logprobs)} logprobs"
+    return ""
