@@ -19,6 +19,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -36,13 +37,13 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.rollouts.policy import load_policy
 from posttrain.runs import read_run
-from posttrain.setup.heldout import heldout_groups
+from posttrain.setup.backend import backend_for
+from posttrain.setup.heldout import examined
 from posttrain.setup.sampling import set_up
 from posttrain.training import checkpoint
 from posttrain.training.learner import Column
 from posttrain.training.microbatch import by_example
 from posttrain.training.policy_batch import distance
-from posttrain.training.resolve_model import saved_model
 from posttrain.types import Group, Message
 
 BASE = "smollm2-135m-instruct"
@@ -99,8 +100,8 @@ def judge(folder: Path, pairs: Path, seed: int) -> str:
 
 def judged(config: RL, model: str, start: FrozenCopy) -> dict[str, Any]:
     """What a policy's answers to the held-out prompts are worth, each prompt's mean, and how far it has gone."""
-    setup = set_up(config, model, where=lambda name: saved_model(name).where)
-    groups = heldout_groups(setup, config)
+    setup = set_up(config, model, partial(backend_for, config, model))
+    groups, _ = examined(setup, config)
 
     def before(examples: Sequence[Example]) -> Column:
         return by_example(examples, lambda row: start.logprobs(row, 1.0), microbatch_tokens=config.microbatch_tokens)

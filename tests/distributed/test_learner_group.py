@@ -22,9 +22,9 @@ from posttrain.training.supervised import NLL, supervised_batch
 from tests.training.learner_kit import COUNTS, EXAMPLES, Infinite, Interrupted, check_learner, policy_columns
 from tests.training.test_learner import made
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
-from posttrain.distributed.ray import LearnerGroup, RankActors  # noqa: E402
+from posttrain.distributed.trainers import LearnerGroup, RankActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,15 +32,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def built(ranks, *, tokens, **more):
     """The learner of one rank."""
     return made(tokens, ranks=ranks, **more)
-
-
-@pytest.fixture(scope="session")
-def cluster():
-    """One start of Ray for all tests."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, num_cpus=8)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -130,7 +121,7 @@ def test_a_rank_that_is_killed_ends_all_with_one_error(cluster, sign):
         pids = [int(name.split()[1]) for name in learner.forward(supervised_batch(EXAMPLES), Where()) if "in " in name]
         os.kill(pids[1], sign)
         for _ in range(2):
-            with pytest.raises(TrainingError, match="a trainer has lost its process"):
+            with pytest.raises(TrainingError, match="trainer 1 has lost its process"):
                 learner.forward_backward(supervised_batch(EXAMPLES), NLL())
     for _ in range(100):
         if not any(os.path.exists(f"/proc/{pid}") for pid in pids):
@@ -156,7 +147,7 @@ def test_a_learner_that_nobody_holds_is_freed_in_its_ranks(actors):
 
 
 def test_more_ranks_than_a_cluster_has_room_for_are_an_error(cluster, monkeypatch):
-    monkeypatch.setattr("posttrain.distributed.ray.PLACED_S", 2.0)
+    monkeypatch.setattr("posttrain.distributed.cluster.PLACED_S", 2.0)
     with pytest.raises(UserError, match=r"100 trainers of .* do not fit; the cluster has \{'CPU': 8"):
         RankActors(100)
 

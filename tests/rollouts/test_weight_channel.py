@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from posttrain.errors import EngineError
+from posttrain.rollouts import weight_channel
 from posttrain.rollouts.weight_channel import offered, received
 
 WEIGHTS = {
@@ -65,3 +66,18 @@ def test_nothing_is_offered_after_the_block():
         other.listen()
         threading.Thread(target=lambda: other.accept()[0].close(), daemon=True).start()
         list(received("127.0.0.1", other.getsockname()[1], key))
+
+
+def test_a_weight_that_was_changed_on_the_way_is_refused(monkeypatch):
+    read = weight_channel._read
+
+    def flipped(connection, length):
+        data = bytearray(read(connection, length))
+        if length > 100:  # a document
+            data[-1] ^= 1
+        return bytes(data)
+
+    with offered({"a": torch.ones(300)}.items, "127.0.0.1") as (port, key):
+        monkeypatch.setattr(weight_channel, "_read", flipped)
+        with pytest.raises(EngineError, match="changed on the way: a checksum is wrong"):
+            list(received("127.0.0.1", port, key))

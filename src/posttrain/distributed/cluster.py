@@ -4,10 +4,14 @@ A run holds a placement group for each kind of process. All actors and groups be
 ends them with it, so that nothing is left where a run is killed.
 """
 
+import contextlib
 import importlib
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import torch
 
 from posttrain.errors import EngineError, UserError
 
@@ -18,6 +22,7 @@ except ImportError:  # an extra: one process needs none
 
 INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[cluster]'"
 PLACED_S = 60.0  # that a cluster may take to find room
+START_S = 300.0  # that a process may take to start and to load its model
 LOCAL = "local"
 
 
@@ -64,8 +69,19 @@ class Answer(NamedTuple):
         return self.value
 
 
+class Whereabouts(NamedTuple):
+    """A process on a node of the cluster."""
+
+    node: str
+    pid: int
+
+
 class Process:
     """The base of what runs as an actor."""
+
+    def whereabouts(self) -> Whereabouts:
+        """Where it runs."""
+        return Whereabouts(ray.get_runtime_context().get_node_id(), os.getpid())
 
     def call(self, method: str, args: Sequence[Any]) -> Answer:
         """Call a method."""
@@ -106,6 +122,7 @@ class Actors:
             raise UserError(
                 f"{len(arguments)} {kind}s of {self._bundle} each do not fit; the cluster has {has}, maybe in use"
             )
+        self._where: dict[int, Any] = {}
         self._handles = [self._start(place) for place in range(len(arguments))]
 
     def __len__(self) -> int:
@@ -124,7 +141,9 @@ class Actors:
             max_task_retries=0,
             runtime_env={"env_vars": self._environment},
         )
-        return settings.remote(*self._arguments[place])
+        started = settings.remote(*self._arguments[place])
+        self._where[place] = started.call.remote("whereabouts", ())
+        return started
 
     def call(self, place: int, method: str, *args: Any) -> Any:
         """Call a method of one; what `collect` takes. Calls to one process run in order."""
@@ -149,15 +168,34 @@ class Actors:
         except ray.exceptions.RayActorError as error:
             return Answer(error=Lost(f"{self.kind} {place} has lost its process: {str(error).splitlines()[0]}"))
 
+    def whereabouts(self) -> dict[int, Whereabouts]:
+        """Where each of them runs; without those that are gone."""
+        answers = self.collect(self._where, START_S)
+        return {place: answer.value for place, answer in answers.items() if answer.value is not None}
+
     def replace(self, place: int) -> None:
         """Kill one, and start another in its place."""
-        ray.kill(self._handles[place])
+        self._kill(place)
         self._handles[place] = self._start(place)
+
+    def _kill(self, place: int) -> None:
+        ray.kill(self._handles[place])
+        known, _ = ray.wait([self._where[place]], timeout=0)
+        with contextlib.suppress(ray.exceptions.RayActorError, OSError):
+            # Ray asks a process to end, and one that is stopped (SIGSTOP) does not hear that
+            node, pid = ray.get(known[0]).value if known else ("", 0)
+            if node == ray.get_runtime_context().get_node_id():
+                os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Kill all of them."""
-        for actor in self._handles:
-            ray.kill(actor)
+        for place in range(len(self._handles)):
+            self._kill(place)
         if self._handles:
             ray.util.remove_placement_group(self._group)
         self._handles = []
+
+
+def threads_of(asked: int, processes: int) -> int:
+    """Threads of each process where `asked` is 0: all processes of one kind together have those of this one."""
+    return asked or max(1, torch.get_num_threads() // processes)

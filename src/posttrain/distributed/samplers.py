@@ -72,14 +72,12 @@ class SamplerGroup:
         source: has the trained weights.
         precision: as it was asked for, which `facts` reports.
         bundle: Ray resources of each.
-        threads: threads that torch uses in each.
+        threads: threads that torch uses in each; 0: those of this process divided among them.
         timeout_s: how long a call may take, the transfer of weights among them, before the process counts as lost.
         environment: variables of their processes.
 
     Attributes:
         facts: what is known of the policy.
-        sent_bytes: of the last transfer of weights, to one sampler.
-        sent_s: seconds that it took, to all of them.
         replaced: number of samplers that were lost and replaced.
 
     Raises:
@@ -94,16 +92,18 @@ class SamplerGroup:
         *,
         precision: str = "auto",
         bundle: Mapping[str, float] | None = None,
-        threads: int = 1,
+        threads: int = 0,
         timeout_s: float = 600.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         bundle = bundle or {"CPU": 1.0}
         cluster.connect(cpus=size * bundle.get("CPU", 0.0))
         self._load, self._precision, self._source, self.timeout_s = load, precision, source, timeout_s
-        self.actors = cluster.Actors("sampler", Sampler, [(threads,)] * size, bundle, environment or {})
+        self.actors = cluster.Actors(
+            "sampler", Sampler, [(cluster.threads_of(threads, size),)] * size, bundle, environment or {}
+        )
         self._places = [_Place(number) for number in range(size)]
-        self.sent_bytes, self.sent_s, self.replaced = 0, 0.0, 0
+        self.replaced, self._sent_bytes, self._sent_s = 0, 0, 0.0
         try:
             self.facts: Facts = self._build(self._places)[0]
         except BaseException:
@@ -162,15 +162,20 @@ class SamplerGroup:
             with self._source.offered() as offer:
                 calls = {place.number: self.actors.call(place.number, "take", offer) for place in behind}
                 answers = self.actors.collect(calls, self.timeout_s)
-            self.sent_s = time.monotonic() - began
+            self._sent_s = time.monotonic() - began
             for place in behind:
                 answer = answers[place.number]
                 if isinstance(answer.error, EngineError):  # a lost process, or a connection that broke
                     why = answer.error
                     self._replace(place)
                 else:
-                    self.sent_bytes, place.version = answer.result(), version
+                    self._sent_bytes, place.version = answer.result(), version
         raise EngineError(f"the weights {version} could not be sent: {why}") from why
+
+    def metrics(self) -> dict[str, float]:
+        """The last transfer of weights: seconds until all samplers had them, and bytes to each; losses so far."""
+        sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
+        return {**sent, "cluster/samplers_replaced": float(self.replaced)}
 
     def revive(self, place: _Place) -> None:
         """Replace a sampler that is lost by a process that has the weights; raises as `update`."""
@@ -185,7 +190,7 @@ class SamplerGroup:
 
     def _build(self, places: Sequence[_Place]) -> list[Facts]:
         calls = {place.number: self.actors.call(place.number, "build", self._load, self._precision) for place in places}
-        return [answer.result() for answer in self.actors.collect(calls, self.timeout_s).values()]
+        return [answer.result() for answer in self.actors.collect(calls, cluster.START_S).values()]
 
 
 class _Decoding:
@@ -307,9 +312,9 @@ class _Decoding:
             self._losses += 1
             if self._losses > LOSSES:
                 raise EngineError(f"{self._losses} samplers were lost one after another; the last: {why}") from why
-            self._group.revive(place)
-            self._begin(place)
             try:
+                self._group.revive(place)
+                self._begin(place)
                 return self._repeat(place)
             except Lost as again:
                 why = again

@@ -85,7 +85,7 @@ class RankActors:
     Args:
         size: how many.
         cpus: logical CPUs of each, for Ray's placement.
-        threads: threads that torch uses in each.
+        threads: threads that torch uses in each; 0: those of this process divided among them.
         backend: gloo, or nccl with one GPU for each.
         timeout_s: how long a rank waits for the others before it raises.
         environment: variables of their processes.
@@ -99,7 +99,7 @@ class RankActors:
         size: int,
         *,
         cpus: float = 1.0,
-        threads: int = 1,
+        threads: int = 0,
         backend: str = "gloo",
         timeout_s: float = 1800.0,
         environment: Mapping[str, str] | None = None,
@@ -107,7 +107,7 @@ class RankActors:
         cluster.connect(cpus=size * cpus)
         self.size, self._timeout_s, self._dead = size, timeout_s, ""
         bundle = {"CPU": cpus} | ({"GPU": 1} if backend == "nccl" else {})
-        each = [(rank, size, threads) for rank in range(size)]
+        each = [(rank, size, cluster.threads_of(threads, size)) for rank in range(size)]
         self._actors = cluster.Actors("trainer", Rank, each, bundle, environment or {})
         try:
             host, port = self.first("open_store")

@@ -32,6 +32,7 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.setup import cluster_options
+from posttrain.setup.backend import backend_for
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.setup.judges import MAY_DIFFER
@@ -44,7 +45,7 @@ from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
 from posttrain.training.preference import objective_for
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from, saved_model
+from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import LearningRate, unreached
 
 
@@ -123,7 +124,7 @@ def run(
                 )
             metrics |= {f"pairs/{name}": metrics.pop(name) for name in ("accuracy", "margin") if name in metrics}
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | {"pairs/made": len(pairs)}
-            metrics |= lost_metrics(rolled.failed)
+            metrics |= lost_metrics(rolled.failed) | dict(setup.backend.metrics())
             state = {"unbounded": setup.environment.reward.unbounded}
             session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)
@@ -155,9 +156,10 @@ def _prepare(
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
+    check_cluster(cluster, config.engine)
     saved = began_from(config.model, resume)
-    build = partial(_learner, config, algorithm)
-    setup = set_up(config, saved.where, build, cluster, together=2, where=lambda name: saved_model(name).where)
+    load = partial(backend_for, config, saved.where, partial(_learner, config, algorithm), cluster)
+    setup = set_up(config, saved.where, load, together=2)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
     return _Parts(setup, saved.where, notes)
 
@@ -241,7 +243,13 @@ def _open(
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("rounds", "iterate", "stop_after", *MAY_DIFFER, *cluster_options.MAY_DIFFER),  # `iterate`: its name in older runs
+        may_differ=(
+            "rounds",
+            "iterate",
+            "stop_after",
+            *MAY_DIFFER,
+            *cluster_options.MAY_DIFFER,
+        ),  # `iterate`: its name in older runs
         notes=parts.notes,
         headline=HEADLINE,
     )

@@ -43,6 +43,7 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.setup import cluster_options
+from posttrain.setup.backend import backend_for
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
 from posttrain.setup.heldout import (
     KL,
@@ -67,9 +68,9 @@ from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch
 from posttrain.training.local_learner import Frozen, LocalLearner, learner_for
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
-from posttrain.training.ranks import Ranks
 from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
-from posttrain.training.resolve_model import began_from, saved_model
+from posttrain.training.ranks import Ranks
+from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
@@ -173,6 +174,7 @@ def run(
                     learner.copy(POLICY, REFERENCE)
             draws += rolled.draws
             metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | _thrown_away(rolled)
+            metrics |= setup.backend.metrics()
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
             unbounded = setup.environment.reward.unbounded
             state = {"draws": draws, "adapted": adapted, "unbounded": unbounded, "inputs": context.state}
@@ -195,17 +197,18 @@ class _Parts:
 def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
+    check_cluster(cluster, config.engine)
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
-    build = partial(_learner, config, algorithm, teacher)
+    load = partial(backend_for, config, saved.where, partial(_learner, config, algorithm, teacher), cluster)
     pretraining = pretraining_texts(config) if algorithm.extra_losses else []
     groups: list[tuple[int, str]] = []
     if declared(algorithm, GreedyReward):
         groups.append((1, f"the most likely one, which {config.algorithm} compares with,"))
     if states := declared(algorithm, StateValues):
         groups.append((states.samples, "`continuations`"))
-    setup = set_up(config, saved.where, build, cluster, groups=groups, where=lambda name: saved_model(name).where)
+    setup = set_up(config, saved.where, load, groups=groups)
     distances = {TEACHER_KL: TEACHER} if teacher else {}
     if teacher:
         setup = replace(setup, model_folders=setup.model_folders | {config.teacher: teacher.where})
@@ -229,9 +232,7 @@ def _learner(
         stays = references.get(REFERENCE) if not renewed else None
         references[START] = stays or reference_for(model)
     critic = critic_for(config, model) if declared(algorithm, CriticValues) else None
-    return learner_for(
-        config, model, policy.save, critic=critic, references=references, renewed=renewed, ranks=ranks
-    )
+    return learner_for(config, model, policy.save, critic=critic, references=references, renewed=renewed, ranks=ranks)
 
 
 def _leaves_start(config: RL) -> bool:

@@ -1,8 +1,8 @@
 """Weight transfer between processes, local or over the network.
 
 The trainer offers them on a port; clients with the key receive all of them, one at a time, each as a safetensors
-document after its length and checksum. Received data are never executed. The connection is not encrypted: use it in a trusted
-network.
+document after its length and checksum. Received data are never executed. The connection is not encrypted: use it in a
+trusted network.
 """
 
 import hmac

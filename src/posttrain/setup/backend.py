@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import torch
-
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of
 from posttrain.rollouts.policy import Policy
-from posttrain.setup.cluster_options import ClusterOptions
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.setup.policy import Trained, trained_policy
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
@@ -38,38 +36,47 @@ class Options(Trained, Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """A policy that is trained and sampled.
+    """A policy that is sampled, and maybe trained.
 
     Attributes:
-        learner: trains it.
         engine: samples from its current weights.
         chat: its messages as tokens.
         context: maximum tokens of a sequence.
         compute: the compute environment, see `compute_of`.
         stack: what ends with it.
+        trained: its learner; None where it is not trained.
+        metrics: of the last step.
     """
 
-    learner: Learner
     engine: Engine
     chat: ChatFormat
     context: int
     compute: Mapping[str, Any]
     stack: ExitStack
+    trained: Learner | None = None
+    metrics: Callable[[], Mapping[str, float]] = dict
+
+    @property
+    def learner(self) -> Learner:
+        """Trains it."""
+        assert self.trained is not None, "this policy is not trained"
+        return self.trained
 
 
-def backend_for(options: Options, where: str, build: Build, cluster: ClusterOptions) -> Backend:
-    """Load the policy in the folder `where`, with its learner and engine.
+def backend_for(
+    options: Options, where: str, build: Build | None = None, cluster: ClusterOptions = ONE_PROCESS
+) -> Backend:
+    """Load the policy in the folder `where`, with its engine, and with the learner that `build` makes.
 
     Raises:
         UserError: Ray is not installed, or the cluster has no room.
     """
-    return _on_cluster(options, where, build, cluster) if cluster.trainers else _in_process(options, where, build)
-
-
-def _in_process(options: Options, where: str, build: Build) -> Backend:
+    if cluster.trainers and build is not None:
+        return _on_cluster(options, where, build, cluster)
     policy = _loaded(options, where)
     model, compute = policy.model, compute_of(policy.model, options.precision)
-    return Backend(build(policy, ALONE), policy.engine, policy.chat, model.context, compute, ExitStack())
+    trained = build(policy, ALONE) if build else None
+    return Backend(policy.engine, policy.chat, model.context, compute, ExitStack(), trained)
 
 
 def _loaded(options: Options, where: str) -> Policy:
@@ -89,7 +96,7 @@ def _on_cluster(options: Options, where: str, build: Build, cluster: ClusterOpti
             trainers.RankActors(
                 cluster.trainers,
                 cpus=cluster.trainer_cpus,
-                threads=_threads(cluster.trainer_threads, cluster.trainers),
+                threads=cluster.trainer_threads,
                 timeout_s=cluster.cluster_timeout,
             )
         )
@@ -101,20 +108,15 @@ def _on_cluster(options: Options, where: str, build: Build, cluster: ClusterOpti
                 learner,
                 precision=options.precision,
                 bundle={"CPU": cluster.sampler_cpus},
-                threads=_threads(cluster.sampler_threads, cluster.samplers),
+                threads=cluster.sampler_threads,
                 timeout_s=cluster.cluster_timeout,
             )
         )
         chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), engine.facts.stop_ids)
         compute = {**engine.facts.compute, "trainers": cluster.trainers, "samplers": cluster.samplers}
-        return Backend(learner, engine, chat, engine.facts.context, compute, stack.pop_all())
+        return Backend(engine, chat, engine.facts.context, compute, stack.pop_all(), learner, engine.metrics)
 
 
 def _of_rank(options: Options, where: str, build: Build, ranks: Ranks) -> Learner:
     """The learner of one rank."""
     return build(_loaded(options, where), ranks)
-
-
-def _threads(asked: int, processes: int) -> int:
-    """Threads of each process; those of one kind work at the same time, those of the other wait meanwhile."""
-    return asked or max(1, torch.get_num_threads() // processes)

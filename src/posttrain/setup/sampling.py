@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from posttrain.background import finish
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
@@ -24,8 +25,7 @@ from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.policy import check_engine
 from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scorer import Scorer, load_scorer
-from posttrain.setup.backend import Backend, Build, backend_for
-from posttrain.setup.cluster_options import ClusterOptions, check_cluster
+from posttrain.setup.backend import Backend
 from posttrain.setup.judges import JudgeModels, judges_in, players_of, rewards_with
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training.resolve_model import saved_model
@@ -91,40 +91,32 @@ class Setup:
 def set_up(
     options: OnlineOptions,
     model: str,
-    build: Build,
-    cluster: ClusterOptions,
+    load: Callable[[], Backend],
     *,
     together: int = 1,
     groups: Sequence[tuple[int, str]] = (),
-    where: Callable[[str], str] = lambda name: name,
 ) -> Setup:
     """Load the model and all other parts that the options name.
 
     Args:
         options: of the recipe.
         model: the folder of the policy.
-        build: makes its learner.
-        cluster: the processes in which it is trained and sampled.
+        load: loads it, when all else has been checked.
         together: number of completions of a prompt that must fit in one micro-batch.
         groups: further numbers of episodes of a task that rewards must be able to score, each with its name in errors.
-        where: maps a reward model's name to its folder.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
-    check_cluster(cluster, options.engine)
-    judging = judges_in(options, where, options.seats)
+    judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)
     tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
-    names = names_in(options.reward_model)
-    folders = {name: where(name) for name in (*names, options.gold_model) if name}
-    models = [_scorer(options, folders[name]) for name in names]
+    models, gold_model, folders = _scorers(options)
     judging.load()
     refuse_other_zeros(options.ensemble_aggregation, models)
-    gold_model = _scorer(options, folders[options.gold_model]) if options.gold_model else None
     environment, heldout_environment, gold = overseen(
         rewards,
         models,
@@ -135,16 +127,13 @@ def set_up(
         gold_model=gold_model,
         environment=played,
     )
-    for size, name in ((options.completions_per_prompt, "`completions_per_prompt`"), *groups):
-        need_group(environment, size, name)
-    if options.eval_every:
-        need_group(heldout_environment, options.eval_samples, "`eval_samples`")
+    _need_groups(options, environment, heldout_environment, groups)
     room = _room(options, environment.environment, read_shape(model).context, together)
     chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template))
     prompts = fitting_prompts(options, tasks, chat, room, together=together)
     for scorer in [*models, *([gold_model] if gold_model else [])]:
         _refuse_too_long(options, scorer, [*prompts.tasks, *heldout])
-    backend = backend_for(options, model, build, cluster)
+    backend = load()
     players = Players(
         backend.engine,
         backend.chat,
@@ -159,6 +148,19 @@ def set_up(
     notes, folders = (*met, *judge_notes, *prompts.notes), folders | judging.folders
     sampled = (prompts.tasks, heldout, environment, backend, players)
     return Setup(*sampled, notes, heldout_environment, gold, folders, judging)
+
+
+def _need_groups(
+    options: OnlineOptions,
+    environment: ScoredEnvironment,
+    heldout: ScoredEnvironment,
+    further: Sequence[tuple[int, str]],
+) -> None:
+    """Check that rewards can score groups of these sizes."""
+    for size, name in ((options.completions_per_prompt, "`completions_per_prompt`"), *further):
+        need_group(environment, size, name)
+    if options.eval_every:
+        need_group(heldout, options.eval_samples, "`eval_samples`")
 
 
 def _room(options: OnlineOptions, environment: Environment, context: int, together: int) -> int:
@@ -255,8 +257,19 @@ def names_in(models: str) -> list[str]:
         raise UserError(f"cannot read --reward-model {models!r}: {error}; put a path with spaces in quotes") from error
 
 
-def _scorer(options: OnlineOptions, where: str) -> Scorer:
-    return load_scorer(where, precision=options.precision, microbatch_tokens=options.microbatch_tokens)
+class _Scorers(NamedTuple):
+    models: list[Scorer]
+    gold: Scorer | None
+    folders: dict[str, str]  # of the models, by name as typed
+
+
+def _scorers(options: OnlineOptions) -> _Scorers:
+    """The reward models that the options name."""
+    names = names_in(options.reward_model)
+    folders = {name: saved_model(name).where for name in (*names, options.gold_model) if name}
+    load = partial(load_scorer, precision=options.precision, microbatch_tokens=options.microbatch_tokens)
+    gold = load(folders[options.gold_model]) if options.gold_model else None
+    return _Scorers([load(folders[name]) for name in names], gold, folders)
 
 
 def rewards_of(config: OnlineOptions) -> str:

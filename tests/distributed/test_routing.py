@@ -1,0 +1,197 @@
+"""Which sampler gets which request: without processes."""
+
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("ray")
+
+from posttrain.distributed import samplers
+from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.sampler import Exchanged, Facts
+from posttrain.errors import EngineError
+from posttrain.types import Completion, Request, Sampling, StopReason
+
+
+class Actors:
+    """Samplers that answer a request after as many calls as its seed says, with its number."""
+
+    def __init__(self, size, losses=()):
+        self.left = [{} for _ in range(size)]
+        self.sent = [[] for _ in range(size)]  # batches, as they came
+        self.losses, self.calls = Counter(losses), 0
+
+    def call(self, place, method, *args):
+        if method == "begin":
+            self.left[place] = {}
+        if method != "exchange":
+            return None
+        version, new, cancelled = args
+        assert version == "1"
+        if new:
+            self.sent[place].append([number for number, _ in new])
+        for number, request in new:
+            self.left[place][number] = (request.seed, request)
+        for number in cancelled:
+            self.left[place].pop(number, None)
+        self.calls += 1
+        if self.losses[self.calls]:
+            return Answer(error=Lost("gone"))
+        done = {n: said(request) for n, (after, request) in self.left[place].items() if not after}
+        self.left[place] = {n: (after - 1, r) for n, (after, r) in self.left[place].items() if n not in done}
+        return Answer(Exchanged(done, len(done)))
+
+    def arrived(self, calls, timeout_s):
+        first = min(calls)
+        return {first: calls[first]}
+
+    def collect(self, calls, timeout_s):
+        return calls
+
+
+def said(request):
+    return Completion((request.seed,), (-1.0,), StopReason.LENGTH)
+
+
+class Group:
+    """What a decoding reads of a group."""
+
+    facts, timeout_s = Facts("m", 1000, frozenset(), {}), 60.0
+
+    def __init__(self, size, losses=()):
+        self.actors, self.revived = Actors(size, losses), []
+        self.places = [samplers._Place(number, "1") for number in range(size)]
+
+    def revive(self, place):
+        self.revived.append(place.number)
+
+    def decoding(self, turns=False):
+        return samplers._Decoding(self, self.places, None, turns)
+
+
+def ask(decoding, requests):
+    for number, request in requests.items():
+        decoding.add(number, request)
+    done = {}
+    for _ in range(1000):
+        done |= decoding.step()
+        if len(done) == len(requests):
+            return done
+    raise AssertionError("some were never answered")
+
+
+def request(prompt, seed=0):
+    return Request((prompt,), Sampling(4), seed)
+
+
+requests_of = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=24)
+
+
+@given(st.integers(1, 4), requests_of, st.lists(st.integers(1, 12), max_size=3))
+def test_each_request_is_answered_once_whoever_is_lost(size, drawn, losses):
+    group = Group(size, losses)
+    requests = {number: request(prompt, seed) for number, (prompt, seed) in enumerate(drawn)}
+    done = ask(group.decoding(), requests)
+    assert done == {number: said(each) for number, each in requests.items()}
+    assert len(group.revived) == len([loss for loss in set(losses) if loss <= group.actors.calls])
+
+
+@given(st.integers(1, 4), requests_of)
+def test_shares_are_equal_and_split_few_prompts(size, drawn):
+    group = Group(size)
+    ask(group.decoding(), {number: request(prompt, seed) for number, (prompt, seed) in enumerate(drawn)})
+    shares = [[number for batch in sent for number in batch] for sent in group.actors.sent]
+    share = -(-len(drawn) // size)
+    assert (
+        sorted(number for numbers in shares for number in numbers) == list(range(len(drawn)))
+        and max(map(len, shares)) == share
+    )
+    prompts = [{drawn[number][0] for number in numbers} for numbers in shares]
+    assert sum(map(len, prompts)) <= len({prompt for prompt, _ in drawn}) + size - 1
+
+
+def test_a_later_turn_goes_to_the_sampler_that_has_the_earlier_one():
+    group = Group(3)
+    decoding = group.decoding(turns=True)
+    first = {number: request(number) for number in range(7)}
+    done = ask(decoding, first)
+    before = [set(batches[0]) for batches in group.actors.sent]
+    later = {n + 10: Request((*first[n].token_ids, *done[n].token_ids, 99), Sampling(4)) for n in reversed(range(7))}
+    ask(decoding, later | {50: request(50)})
+    after = [{n - 10 for n in batches[1] if n != 50} for batches in group.actors.sent]
+    assert before == after
+
+
+def test_what_comes_later_fills_the_samplers_that_have_less():
+    group = Group(2)
+    decoding = group.decoding()
+    decoding.add(0, request(0, seed=9))
+    decoding.step()
+    for number in (1, 2, 3):
+        decoding.add(number, request(number, seed=9))
+    for _ in range(3):
+        decoding.step()
+    assert group.actors.sent == [[[0], [1]], [[2, 3]]] or group.actors.sent == [[[0], [3]], [[1, 2]]]
+
+
+def test_cancelled_requests_are_not_answered_and_not_sampled_again():
+    group = Group(1, losses=[3])
+    decoding = group.decoding()
+    decoding.add(0, request(0, seed=4))
+    decoding.add(1, request(1, seed=4))
+    decoding.add(2, request(2, seed=4))
+    decoding.cancel(2)  # before it was sent
+    decoding.step()
+    decoding.cancel(1)  # under way
+    done = {}
+    for _ in range(20):
+        done |= decoding.step()
+    assert set(done) == {0} and group.revived == [0]
+
+
+def test_a_lost_sampler_gets_its_batches_again_in_order():
+    group = Group(1, losses=[4])
+    decoding = group.decoding(turns=True)
+    ask(decoding, {0: request(0), 1: request(1)})
+    ask(decoding, {2: Request((0, 0, 5), Sampling(4), 1), 3: Request((1, 0, 5), Sampling(4), 2)})
+    assert group.actors.sent == [[[0, 1], [2, 3], [0, 1], [2, 3]]]
+
+
+def test_where_requests_joined_a_batch_only_the_rest_is_given_again():
+    group = Group(1, losses=[4])
+    decoding = group.decoding()
+    decoding.add(0, request(0))
+    decoding.add(1, request(1, seed=9))
+    assert set(decoding.step()) == {0}
+    decoding.add(2, request(2, seed=9))
+    for _ in range(3):
+        decoding.step()
+    assert group.actors.sent == [[[0, 1], [2], [1, 2]]]
+
+
+def test_too_many_losses_in_a_row_are_an_error():
+    group = Group(1, losses=range(1, 50))
+    decoding = group.decoding()
+    decoding.add(0, request(0))
+    with pytest.raises(EngineError, match="6 samplers were lost one after another; the last: gone"):
+        for _ in range(20):
+            decoding.step()
+
+
+def test_one_that_does_not_answer_in_time_is_lost(monkeypatch):
+    group = Group(2)
+    hung = group.places[1]
+    monkeypatch.setattr(group.actors, "arrived", lambda calls, timeout_s: {n: c for n, c in calls.items() if n == 0})
+    now = [time.monotonic()]
+    monkeypatch.setattr(samplers.time, "monotonic", lambda: now[0])
+    decoding = group.decoding()
+    decoding.add(0, request(0))
+    decoding.add(1, request(1))
+    decoding.step()
+    assert hung.call is not None and not group.revived
+    now[0] += group.timeout_s + 1
+    decoding.step()
+    assert group.revived == [1]
