@@ -8,6 +8,7 @@ import re
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 from posttrain.option_names import OPTIONS
 
@@ -58,6 +59,18 @@ class CallbackError(PosttrainError):
 
 class TrainingError(PosttrainError):
     """Training cannot go on: a loss or gradient that is not finite."""
+
+
+class ProcessLost(TrainingError):
+    """A process without which training cannot go on is gone, or does not answer.
+
+    Attributes:
+        run: the run that was under way, if its directory was open.
+        step: its last checkpoint, 0 if there is none.
+    """
+
+    run: Path | None = None
+    step: int = 0
 
 
 # not within quotes or words: that is data which an error repeats

@@ -8,16 +8,18 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from posttrain import algorithms
-from posttrain.errors import UserError
+from posttrain.errors import ProcessLost, UserError
 from posttrain.recipes import online_preference, rl
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.rl import RL
 from posttrain.runs import read_run
+from posttrain.session.restarts import restarted
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
 from posttrain.training import checkpoint
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
@@ -25,6 +27,9 @@ from tests.recipes.folders import model_folder
 from tests.recipes.test_self_play import DUEL
 
 pytest.importorskip("ray")
+
+from posttrain.distributed import trainers
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ONE = ClusterOptions(trainers=1, samplers=1)
@@ -106,6 +111,53 @@ def test_a_run_goes_on_on_another_number_of_processes(folder, tmp_path, cluster)
     part = grpo(folder, steps=2)(ONE, output=tmp_path / "part", quiet=True).run
     grpo(folder, steps=3)(resume=part, quiet=True)
     assert curve(whole) == curve(part) and same(whole, part)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_path, cluster, monkeypatch):  # noqa: F811
+    whole = grpo(folder, steps=4, save_every=1)(TWO, output=tmp_path / "whole", quiet=True).run
+    ranks, lost = [], []
+
+    class Watched(trainers.RankActors):
+        def __init__(self, *args, **more):
+            super().__init__(*args, **more)
+            ranks.append(self)
+
+    class Disturbing:
+        """Disturbs the second rank after the second step, once."""
+
+        def on_step(self, session, step, metrics):
+            if step == 2 and not lost:
+                lost.append(ranks[0]._actors.whereabouts()[1].pid)
+                os.kill(lost[0], sign)
+
+    monkeypatch.setattr(trainers, "RankActors", Watched)
+    cluster = replace(TWO, cluster_timeout=10.0)
+    monkeypatch.setattr(trainers, "SLOWER_S", 5.0)
+    run = grpo(folder, steps=4, save_every=1)(
+        cluster, output=tmp_path / "lost", quiet=True, callbacks=[Disturbing()]
+    ).run
+    assert len(ranks) == 2 and curve(run) == curve(whole) and same(run, whole)
+    assert not os.path.exists(f"/proc/{lost[0]}")
+
+
+def test_a_run_that_loses_trainers_again_and_again_ends():
+    calls = []
+
+    def run(where):
+        calls.append(where.get("resume"))
+        error = ProcessLost("gone")
+        error.run, error.step = Path("there"), 3
+        raise error
+
+    with pytest.raises(ProcessLost):
+        restarted(run, {"output": Path("there"), "quiet": True})
+    assert calls == [None, Path("there"), Path("there")]
+
+
+def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
+    with pytest.raises(ProcessLost):
+        restarted(lambda where: (_ for _ in ()).throw(ProcessLost("gone")), {})
 
 
 @pytest.mark.parametrize(

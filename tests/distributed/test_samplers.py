@@ -3,9 +3,13 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -214,3 +218,42 @@ def test_weights_that_are_not_the_models_are_refused(change, says):
     named = [(name, weight.detach().clone()) for name, weight in tiny_llama(seed=1).trainable()]
     with pytest.raises(EngineError, match=says):
         load_weights(model, iter(change(named)))
+
+
+def sockets(pid):
+    """The ends of all TCP sockets of a process and those that it has started; of listening ones their own."""
+    found = set()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        first = psutil.Process(pid)
+        for process in [first, *first.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                for socket in process.net_connections("tcp"):
+                    found |= {end.ip for end in (socket.laddr, socket.raddr) if end}
+    return found
+
+
+def test_no_socket_of_a_local_cluster_can_be_reached_from_outside():
+    """A cluster of its own, with all kinds of processes; nothing is asked of the outside either."""
+    seen = set()
+    run = subprocess.Popen([sys.executable, "-c", OWN_CLUSTER], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
+    while run.poll() is None:
+        seen |= sockets(run.pid)
+        time.sleep(0.02)
+    assert run.stdout.read().decode().split()[-1:] == ["sampled"]
+    assert "127.0.0.1" in seen and seen <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+OWN_CLUSTER = """
+import functools
+from posttrain.distributed.cluster import connect
+from posttrain.distributed.samplers import SamplerGroup
+from posttrain.distributed.trainers import LearnerGroup, RankActors
+from tests.distributed.test_learner_group import built
+from tests.distributed.test_samplers import REQUESTS, load
+connect(cpus=3)
+with RankActors(2) as ranks:
+    learner = LearnerGroup(ranks, functools.partial(built, tokens=12))
+    with SamplerGroup(1, load, learner) as engine:
+        engine.generate(REQUESTS)
+        print("sampled")
+"""

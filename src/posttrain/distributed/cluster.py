@@ -6,6 +6,7 @@ ends them with it, so that nothing is left where a run is killed.
 
 import contextlib
 import importlib
+import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -23,14 +24,14 @@ except ImportError:  # an extra: one process needs none
 INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[cluster]'"
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 300.0  # that a process may take to start and to load its model
-LOCAL = "local"
+LOCAL, LOOPBACK = "local", "127.0.0.1"
 
 
 def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
     """Connect to a cluster, unless this process is connected to one. Nothing is reported to Ray's makers.
 
     Args:
-        address: `local` starts one on this machine, `auto` finds the one that runs here, or `ray://HOST:PORT`.
+        address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or `ray://HOST:PORT`.
         cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
 
     Raises:
@@ -41,10 +42,11 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
     if ray.is_initialized():
         return
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of its own defaults
     quiet = {"log_to_driver": False, "configure_logging": False}
     if address == LOCAL:
         count = max(os.cpu_count() or 1, -int(-cpus // 1))
-        ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
+        ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
         return
     try:
         ray.init(address=address, **quiet)
@@ -194,6 +196,12 @@ class Actors:
         if self._handles:
             ray.util.remove_placement_group(self._group)
         self._handles = []
+
+
+def own_address() -> str:
+    """The address of this node, as the cluster knows it."""
+    mine = ray.get_runtime_context().get_node_id()
+    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == mine)
 
 
 def threads_of(asked: int, processes: int) -> int:

@@ -53,11 +53,11 @@ class Sampler(Process):
         self._opened = contextlib.ExitStack()
         self._unfinished: set[int] = set()
 
-    def build(self, make: Callable[[], Policy], precision: str) -> Facts:
+    def build(self, make: Callable[[], Policy]) -> Facts:
         """Load the policy; its weights have no version yet."""
         self._policy = make()
         model = self._policy.model
-        return Facts(model.name, model.context, self._policy.chat.stop_ids, compute_of(model, precision))
+        return Facts(model.name, model.context, self._policy.chat.stop_ids, compute_of(model, str(model.dtype)))
 
     def take(self, offer: Offer) -> int:
         """Take the weights that are offered; their size in bytes. If that fails halfway, they have no version."""

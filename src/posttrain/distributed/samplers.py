@@ -70,7 +70,6 @@ class SamplerGroup:
         size: how many.
         load: loads the policy in each; it is pickled.
         source: has the trained weights.
-        precision: as it was asked for, which `facts` reports.
         bundle: Ray resources of each.
         threads: threads that torch uses in each; 0: those of this process divided among them.
         timeout_s: how long a call may take, the transfer of weights among them, before the process counts as lost.
@@ -90,7 +89,6 @@ class SamplerGroup:
         load: Callable[[], Policy],
         source: Source,
         *,
-        precision: str = "auto",
         bundle: Mapping[str, float] | None = None,
         threads: int = 0,
         timeout_s: float = 600.0,
@@ -98,7 +96,7 @@ class SamplerGroup:
     ) -> None:
         bundle = bundle or {"CPU": 1.0}
         cluster.connect(cpus=size * bundle.get("CPU", 0.0))
-        self._load, self._precision, self._source, self.timeout_s = load, precision, source, timeout_s
+        self._load, self._source, self.timeout_s = load, source, timeout_s
         self.actors = cluster.Actors(
             "sampler", Sampler, [(cluster.threads_of(threads, size),)] * size, bundle, environment or {}
         )
@@ -189,7 +187,7 @@ class SamplerGroup:
         self._build([place])
 
     def _build(self, places: Sequence[_Place]) -> list[Facts]:
-        calls = {place.number: self.actors.call(place.number, "build", self._load, self._precision) for place in places}
+        calls = {place.number: self.actors.call(place.number, "build", self._load) for place in places}
         return [answer.result() for answer in self.actors.collect(calls, cluster.START_S).values()]
 
 

@@ -9,6 +9,7 @@ The ranks meet at a store that rank 0 opens, so that no port is chosen before it
 
 import contextlib
 import itertools
+import os
 import secrets
 import socket
 import weakref
@@ -22,7 +23,8 @@ from posttrain.data.packing import Example
 from posttrain.distributed import cluster
 from posttrain.distributed.process_group import ProcessGroup, TCPStore
 from posttrain.distributed.sampler import Offer
-from posttrain.errors import TrainingError
+from posttrain.errors import ProcessLost
+from posttrain.models.precision import default_device, fastest
 from posttrain.rollouts.weight_channel import offered
 from posttrain.training.learner import POLICY, Batch, Learner, Loss
 from posttrain.training.ranks import Ranks
@@ -43,18 +45,31 @@ class Rank(cluster.Process):
 
     def open_store(self) -> tuple[str, int]:
         """Rank 0 opens the store at which all meet; its address."""
-        self._host = cluster.ray.util.get_node_ip_address() if self._size > 1 else socket.gethostname()
-        self._store = TCPStore(self._host, 0, self._size, True, wait_for_workers=False)
-        return self._host, self._store.port
+        host = cluster.own_address()
+        with socket.create_server((host, 0)) as listening:
+            port = listening.getsockname()[1]  # the store itself would listen on all addresses
+            self._store = TCPStore(
+                host, port, self._size, True, wait_for_workers=False, master_listen_fd=listening.detach()
+            )
+        return host, port
 
     def join(self, host: str, port: int, backend: str, timeout_s: float) -> None:
         """Join the ranks."""
+        if host == cluster.LOOPBACK:
+            os.environ["GLOO_SOCKET_IFNAME"] = socket.if_indextoname(1)
         store = self._store if not self._rank else TCPStore(host, port, self._size, False)
         self._group = ProcessGroup(store, self._rank, self._size, backend=backend, timeout_s=timeout_s)
 
     def build(self, number: int, make: Make) -> None:
         """Build a learner."""
         self._learners[number] = make(self._group)
+
+    def precision(self, asked: str) -> tuple[str, str]:
+        """The number format that `auto` stands for in this process, and why it was chosen."""
+        if asked != "auto":
+            return asked, "`precision`"
+        found = fastest(default_device())
+        return str(found.dtype).removeprefix("torch."), found.reason
 
     def drop(self, number: int) -> None:
         """Free a learner."""
@@ -70,7 +85,7 @@ class Rank(cluster.Process):
 
     def offer(self, number: int) -> tuple[str, int, str]:
         """Offer the policy's trained weights to whoever has the key: host, port and key, until `withdraw`."""
-        host = cluster.ray.util.get_node_ip_address()
+        host = cluster.own_address()
         port, key = self._offers.enter_context(offered(self._learners[number].weights, host))
         return host, port, key
 
@@ -128,7 +143,7 @@ class RankActors:
         """Call a method of all ranks; what each returns.
 
         Raises:
-            TrainingError: a rank has lost its process, or does not answer. All are stopped then.
+            ProcessLost: a rank has lost its process, or does not answer. All are stopped then.
             BaseException: what the method raises, of the rank that failed first.
         """
         return self._call(range(self.size), method, args)
@@ -139,7 +154,7 @@ class RankActors:
 
     def _call(self, ranks: Sequence[int], method: str, args: Sequence[Any]) -> list[Any]:
         if self._dead:
-            raise TrainingError(self._dead)
+            raise ProcessLost(self._dead)
         calls = {rank: self._actors.call(rank, method, *args) for rank in ranks}
         answers = self._actors.collect(calls, self._timeout_s + SLOWER_S).values()
         errors = [answer.error for answer in answers if answer.error is not None]
@@ -147,7 +162,7 @@ class RankActors:
             if isinstance(error, cluster.Lost):
                 self._dead = str(error)
                 self.stop()
-                raise TrainingError(self._dead) from error
+                raise ProcessLost(self._dead) from error
         own = [error for error in errors if not str(error).startswith("rank ")]
         if errors:  # of the rank that failed, not those that heard of it
             raise (own or errors)[0]

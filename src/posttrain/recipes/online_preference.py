@@ -28,6 +28,7 @@ from posttrain.planning.work import sampled_work, with_pairs
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.policy import Policy
 from posttrain.session.early_stopping import patience
+from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
@@ -89,6 +90,15 @@ def run(
     **where: Unpack[RunOptions],
 ) -> OnlinePreferenceResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
+    return restarted(partial(_run, config, algorithm, cluster), where)
+
+
+def _run(
+    config: OnlinePreference,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions,
+    where: RunOptions,
+) -> OnlinePreferenceResult:
     parts = _prepare(config, algorithm, cluster, where.get("resume"))
     setup, learner = parts.setup, parts.setup.backend.learner
     objective = objective_for(algorithm, learner)

@@ -39,6 +39,7 @@ from posttrain.planning.work import sampled_work, text_load, with_algorithm
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.sampler import Rolled
+from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
@@ -136,6 +137,10 @@ def run(
     config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]
 ) -> RLResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
+    return restarted(partial(_run, config, algorithm, cluster), where)
+
+
+def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> RLResult:
     parts = _prepare(config, algorithm, cluster, where.get("resume"))
     setup, learner = parts.setup, parts.setup.backend.learner
     knobs, longest = asdict(algorithm), setup.longest

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from posttrain.data.packing import Example
-from posttrain.errors import PosttrainError, TrainingError, UserError
+from posttrain.errors import PosttrainError, ProcessLost, TrainingError, UserError
 from posttrain.report import write_report
 from posttrain.runs import RunDirectory, Sample, machine_line, read_run
 from posttrain.session import Progress, announce
@@ -445,6 +445,8 @@ def _saved_on_failure(session: Session) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         with contextlib.suppress(PosttrainError, OSError):  # such as a full disk, which `error` may be
             session.keep()
+        if isinstance(error, ProcessLost):
+            error.run, error.step = session.directory.path, session.saved
         if session.saved and not (session.updating and isinstance(error, TrainingError)):  # which says it itself
             error.add_note(f"step {session.saved} is saved in {session.directory.path}, `resume` goes on from there")
         raise

@@ -3,9 +3,9 @@
 import importlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
@@ -100,20 +100,22 @@ def _on_cluster(options: Options, where: str, build: Build, cluster: ClusterOpti
                 timeout_s=cluster.cluster_timeout,
             )
         )
-        learner = trainers.LearnerGroup(ranks, partial(_of_rank, options, where, build))
+        precision, reason = ranks.first("precision", options.precision)
+        alike: Any = replace(cast(Any, options), precision=precision)  # each would measure by itself what is fastest
+        learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, where, build))
         engine = stack.enter_context(
             samplers.SamplerGroup(
                 cluster.samplers,
-                partial(_loaded, options, where),
+                partial(_loaded, alike, where),
                 learner,
-                precision=options.precision,
                 bundle={"CPU": cluster.sampler_cpus},
                 threads=cluster.sampler_threads,
                 timeout_s=cluster.cluster_timeout,
             )
         )
         chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), engine.facts.stop_ids)
-        compute = {**engine.facts.compute, "trainers": cluster.trainers, "samplers": cluster.samplers}
+        processes = {"trainers": cluster.trainers, "samplers": cluster.samplers}
+        compute = {**engine.facts.compute, "precision_reason": reason, **processes}
         return Backend(engine, chat, engine.facts.context, compute, stack.pop_all(), learner, engine.metrics)
 
 

@@ -1,0 +1,30 @@
+"""A run that goes on from its last checkpoint when it loses processes of its cluster."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from posttrain.errors import ProcessLost
+from posttrain.session.progress import announce
+from posttrain.session.session import RunOptions
+
+R = TypeVar("R")
+LOSSES = 3  # without a checkpoint in between
+
+
+def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
+    """Call `run` until it has not lost a process; after the first time it resumes.
+
+    Raises:
+        ProcessLost: nothing was saved yet, or nothing between `LOSSES` losses.
+    """
+    step, losses = 0, 0
+    while True:
+        try:
+            return run(where)
+        except ProcessLost as lost:
+            losses = 1 if lost.step > step else losses + 1
+            if lost.run is None or not lost.step or losses == LOSSES:
+                raise
+            step = lost.step
+            where = RunOptions(**{**where, "output": None, "resume": lost.run, "tracking": None})
+            announce(f"{lost}; going on from step {step} with new processes", quiet=where.get("quiet", False))
