@@ -46,7 +46,9 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
     quiet = {"log_to_driver": False, "configure_logging": False}
     if address == LOCAL:
         count = max(os.cpu_count() or 1, -int(-cpus // 1))
-        ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, _node_ip_address=LOOPBACK, **quiet)
+        # Ray listens on all addresses, except where firewalls ask about that (Windows, macOS): there on the loopback's
+        importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = False
+        ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
         return
     try:
         ray.init(address=address, **quiet)
