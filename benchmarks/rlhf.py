@@ -37,7 +37,7 @@ from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.rollouts.policy import load_policy
 from posttrain.runs import read_run
-from posttrain.setup.backend import backend_for
+from posttrain.setup.backend import online_backend
 from posttrain.setup.heldout import examined
 from posttrain.setup.sampling import set_up
 from posttrain.training import checkpoint
@@ -100,7 +100,7 @@ def judge(folder: Path, pairs: Path, seed: int) -> str:
 
 def judged(config: RL, model: str, start: FrozenCopy) -> dict[str, Any]:
     """What a policy's answers to the held-out prompts are worth, each prompt's mean, and how far it has gone."""
-    setup = set_up(config, model, partial(backend_for, config, model))
+    setup = set_up(config, model, partial(online_backend, config, model))
     groups, _ = examined(setup, config)
 
     def before(examples: Sequence[Example]) -> Column:

@@ -58,7 +58,7 @@ class Command:
         knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
         extra: of posttrain's extras, the one whose packages it needs.
         formerly: how it was typed before, which old runs and scripts still say.
-        cluster: whether its options of a cluster (`setup/cluster_options.py`) come third.
+        cluster: whether its options of a cluster (`setup/cluster_options.py`) come after its own and its knobs.
         dry_run: gives the function that says what a run will take, for commands with `dry_run` among `shared`.
     """
 
@@ -199,6 +199,7 @@ COMMANDS: dict[str, Command] = {
         _recipe("sft", "SFT"),
         _TRAINING,
         dry_run=_dry_run("sft"),
+        cluster=True,
         show=_show_run,
         answer=_answer_run,
     ),
@@ -217,6 +218,7 @@ COMMANDS: dict[str, Command] = {
         _recipe("preference", "Preferences"),
         _TRAINING,
         dry_run=_dry_run("preference"),
+        cluster=True,
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("preference"),

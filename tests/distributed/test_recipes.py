@@ -15,9 +15,11 @@ import torch
 
 from posttrain import algorithms
 from posttrain.errors import ProcessLost, UserError
-from posttrain.recipes import online_preference, rl
+from posttrain.recipes import online_preference, preference, rl, sft
 from posttrain.recipes.online_preference import OnlinePreference
+from posttrain.recipes.preference import Preferences
 from posttrain.recipes.rl import RL
+from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
 from posttrain.session.restarts import restarted
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
@@ -76,6 +78,24 @@ def dpo(folder):  # noqa: F811
     return partial(online_preference.run, OnlinePreference(**options(folder, **more)), algorithms.get("dpo")())
 
 
+def pairs(folder):  # noqa: F811
+    """Reference logprobs are precomputed, and pairs held out."""
+    rows = [{"prompt": f"{i}?", "chosen": f"yes {i}", "rejected": "no" * (i % 3 + 1)} for i in range(12)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = {"pairs_per_step": 4, "steps": 3, "lr": 1e-2, "eval_share": 0.2, "precision": "float32"}
+    config = Preferences(dataset=str(folder / "pairs.jsonl"), model=str(folder / "model"), **more)
+    return partial(preference.run, config, algorithms.get("dpo")())
+
+
+def demonstrations(folder):  # noqa: F811
+    rows = [{"prompt": f"{i}?", "completion": "yes " * (i % 4 + 1)} for i in range(12)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = {"examples_per_step": 5, "steps": 3, "microbatch_tokens": 128, "lora_rank": 2, "lora_dropout": 0.5}
+    dataset = str(folder / "rows.jsonl")
+    config = SFT(dataset=dataset, model=str(folder / "model"), eval_share=0.2, precision="float32", **more)
+    return partial(sft.run, config)
+
+
 def grpo(folder, **more):  # noqa: F811
     return partial(rl.run, RL(**options(folder, **({"steps": 3} | more))), algorithms.get("grpo")())
 
@@ -86,7 +106,7 @@ def duel(folder):  # noqa: F811
     return grpo(folder, environment=f"{folder / 'duel.py'}:Duel", reward="", dataset="")
 
 
-@pytest.mark.parametrize("job", [ppo, dpo, duel])
+@pytest.mark.parametrize("job", [ppo, dpo, duel, pairs, demonstrations])
 def test_one_trainer_and_one_sampler_equal_one_process_to_the_last_bit(job, folder, tmp_path, cluster):  # noqa: F811
     run = job(folder)
     here = run(output=tmp_path / "here", quiet=True).run
@@ -96,8 +116,9 @@ def test_one_trainer_and_one_sampler_equal_one_process_to_the_last_bit(job, fold
     assert read_run(there).config["cluster"]["trainers"] == 1 and "cluster" not in read_run(here).config
 
 
-def test_several_differ_by_rounding_alone_and_repeat_themselves(folder, tmp_path, cluster):  # noqa: F811
-    run = grpo(folder)
+@pytest.mark.parametrize("job", [grpo, pairs])
+def test_several_differ_by_rounding_alone_and_repeat_themselves(job, folder, tmp_path, cluster):  # noqa: F811
+    run = job(folder)
     here = run(output=tmp_path / "here", quiet=True).run
     first, second = (run(TWO, output=tmp_path / name, quiet=True).run for name in ("first", "second"))
     assert curve(first) == curve(second) and same(first, second)

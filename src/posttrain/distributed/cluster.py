@@ -6,7 +6,6 @@ ends them with it, so that nothing is left where a run is killed.
 
 import contextlib
 import importlib
-import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ except ImportError:  # an extra: one process needs none
 INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[cluster]'"
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 300.0  # that a process may take to start and to load its model
+ERROR = 40  # as in `logging`
 LOCAL, LOOPBACK = "local", "127.0.0.1"
 
 
@@ -42,12 +42,12 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
     if ray.is_initialized():
         return
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of its own defaults
-    quiet = {"log_to_driver": False, "configure_logging": False}
+    quiet = {"log_to_driver": False, "logging_level": ERROR}  # it warns of its own defaults
     if address == LOCAL:
         count = max(os.cpu_count() or 1, -int(-cpus // 1))
         # Ray listens on all addresses, except where firewalls ask about that (Windows, macOS): there on the loopback's
-        importlib.import_module("ray._private.ray_constants").ENABLE_RAY_CLUSTER = False
+        constants: Any = importlib.import_module("ray._private.ray_constants")
+        constants.ENABLE_RAY_CLUSTER = False
         ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
         return
     try:

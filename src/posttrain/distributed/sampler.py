@@ -37,6 +37,11 @@ class Facts(NamedTuple):
     compute: Mapping[str, Any]  # see `compute_of`
 
 
+def facts_of(model: LanguageModel) -> Facts:
+    """What is known of a policy's model."""
+    return Facts(model.name, model.context, model.stop_ids, compute_of(model, str(model.dtype)))
+
+
 class Exchanged(NamedTuple):
     """What a sampler has done in a slice of time."""
 
@@ -56,8 +61,7 @@ class Sampler(Process):
     def build(self, make: Callable[[], Policy]) -> Facts:
         """Load the policy; its weights have no version yet."""
         self._policy = make()
-        model = self._policy.model
-        return Facts(model.name, model.context, self._policy.chat.stop_ids, compute_of(model, str(model.dtype)))
+        return facts_of(self._policy.model)
 
     def take(self, offer: Offer) -> int:
         """Take the weights that are offered; their size in bytes. If that fails halfway, they have no version."""

@@ -22,7 +22,7 @@ import torch
 from posttrain.data.packing import Example
 from posttrain.distributed import cluster
 from posttrain.distributed.process_group import ProcessGroup, TCPStore
-from posttrain.distributed.sampler import Offer
+from posttrain.distributed.sampler import Facts, Offer, facts_of
 from posttrain.errors import ProcessLost
 from posttrain.models.precision import default_device, fastest
 from posttrain.rollouts.weight_channel import offered
@@ -70,6 +70,10 @@ class Rank(cluster.Process):
             return asked, "`precision`"
         found = fastest(default_device())
         return str(found.dtype).removeprefix("torch."), found.reason
+
+    def facts(self, number: int) -> Facts:
+        """What is known of a learner's policy."""
+        return facts_of(self._learners[number].body)
 
     def drop(self, number: int) -> None:
         """Free a learner."""
@@ -234,6 +238,10 @@ class LearnerGroup:
         """See `Learner`; every rank reads the folder."""
         self._updates += 1
         self._call("restore", folder.resolve())
+
+    def facts(self) -> Facts:
+        """What is known of the policy."""
+        return self._actors.first("facts", self._number)
 
     @property
     def version(self) -> str:

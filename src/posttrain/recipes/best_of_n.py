@@ -39,7 +39,7 @@ from posttrain.rollouts.episodes import sample_groups
 from posttrain.runs import jsonl
 from posttrain.runs.resumable_output import Chunks
 from posttrain.session import Progress
-from posttrain.setup.backend import backend_for
+from posttrain.setup.backend import online_backend
 from posttrain.setup.heldout import weighed
 from posttrain.setup.judges import MAY_DIFFER
 from posttrain.setup.sampling import Setup, set_up
@@ -171,7 +171,7 @@ def run(config: BestOfN, *, quiet: bool = False) -> BestOfNResult:
     began = time.perf_counter()
     saved = saved_model(config.model)
     options = OnlineOptions(**{option.name: getattr(config, option.name) for option in fields(SampledOptions)})
-    setup = set_up(replace(options, prompts_per_step=1), saved.where, partial(backend_for, options, saved.where))
+    setup = set_up(replace(options, prompts_per_step=1), saved.where, partial(online_backend, options, saved.where))
     parts = Chunks(path, _about(config, setup, saved.where))
     seen = _Seen()
     for part in parts.done:

@@ -33,7 +33,7 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.setup import cluster_options
-from posttrain.setup.backend import backend_for
+from posttrain.setup.backend import online_backend
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
 from posttrain.setup.judges import MAY_DIFFER
@@ -168,7 +168,7 @@ def _prepare(
     _check(config, algorithm)
     check_cluster(cluster, config.engine)
     saved = began_from(config.model, resume)
-    load = partial(backend_for, config, saved.where, partial(_learner, config, algorithm), cluster)
+    load = partial(online_backend, config, saved.where, partial(_learner, config, algorithm), cluster)
     setup = set_up(config, saved.where, load, together=2)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
     return _Parts(setup, saved.where, notes)

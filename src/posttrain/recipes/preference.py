@@ -12,6 +12,7 @@ or on pairs. The prompt of a pair is computed once for both responses. The diffe
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -20,25 +21,29 @@ from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorith
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
-from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.precision import compute_of
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.lora import is_adapter
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.rollouts.policy import Policy
 from posttrain.session import Progress
+from posttrain.session.restarts import restarted
 from posttrain.session.result import FeedbackResult, heldout_of
 from posttrain.session.session import RunOptions, Session, open_session
 from posttrain.setup import feedback, pair_options
+from posttrain.setup.backend import Backend, offline_backend
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
 from posttrain.setup.feedback import Feedback, Units, feedback_for
 from posttrain.setup.feedback_session import feedback_training
+from posttrain.setup.lora_options import lora_of
 from posttrain.setup.pair_options import PairOptions
-from posttrain.setup.policy import trained_policy
 from posttrain.training.cached_reference import CachedLogprobs, remember
-from posttrain.training.learner import POLICY, REFERENCE, Learner
-from posttrain.training.local_learner import learner_for
+from posttrain.training.learner import POLICY, REFERENCE
+from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.training.pairwise import TOGETHER, needs_column
 from posttrain.training.preference import Objective, may_be_remembered, objective_for
+from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from
 
 
@@ -58,17 +63,29 @@ class PreferencesResult(FeedbackResult):
 
 
 def run(
-    config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, **where: Unpack[RunOptions]
+    config: Preferences,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
+    **where: Unpack[RunOptions],
 ) -> PreferencesResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
-    parts = _prepare(config, algorithm, where.get("resume"))
-    learner, units = parts.learner, parts.units
+    return restarted(partial(_run, config, algorithm, cluster), where)
+
+
+def _run(
+    config: Preferences,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions,
+    where: RunOptions,
+) -> PreferencesResult:
+    parts = _prepare(config, algorithm, cluster, where.get("resume"))
+    learner, units = parts.backend.learner, parts.units
 
     def examine() -> dict[str, float]:
         found = parts.objective.evaluate(units.heldout) | {"pairs": len(units.heldout)}
         return {f"evaluation/{name}": value for name, value in found.items()}
 
-    with _open(config, algorithm, parts, where) as session:
+    with parts.backend.stack, _open(config, algorithm, cluster, parts, where) as session:
         session.evaluate(examine)
         for step in session.steps():
             chosen = _batch(config, units, step)
@@ -85,38 +102,54 @@ def run(
 class _Parts:
     feedback: Feedback[Any, Any]
     units: Units[Any]
-    policy: Policy
-    learner: Learner
+    backend: Backend
     model: str  # where the policy was loaded from
     notes: tuple[str, ...]  # messages to the user
     objective: Objective = field(init=False)  # from when the run's directory is open
 
 
-def _prepare(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, resume: Path | None) -> _Parts:
+def _prepare(
+    config: Preferences,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions,
+    resume: Path | None,
+) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     pair_options.check(config)
+    check_cluster(cluster)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     saved = began_from(config.model, resume)
-    policy = trained_policy(config, saved.where)
-    units = feedback.tokenize(config, kind, sides, policy.chat, policy.model.context)
-    if config.gradient_checkpointing:
-        checkpoint_layers(policy.model.network)
-    held = declared(algorithm, ReferenceLogprobs) and not _remembers(algorithm, policy)
+    backend = offline_backend(config, saved.where, partial(_learner, config, algorithm, saved.where), cluster)
+    with backend.ended_by_errors():
+        units = feedback.tokenize(config, kind, sides, backend.chat, backend.context)
+    return _Parts(kind, units, backend, saved.where, (*saved.notes(), *units.notes))
+
+
+def _learner(
+    config: Preferences,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    where: str,
+    policy: Policy,
+    ranks: Ranks,
+) -> LocalLearner[LanguageModel]:
+    """The learner of a policy, with a reference model where its logprobs are not precomputed."""
+    held = declared(algorithm, ReferenceLogprobs) and not _remembers(config, algorithm, where)
     references = {REFERENCE: reference_for(policy.model)} if held else {}
-    learner = learner_for(config, policy.model, policy.save, references=references)
-    return _Parts(kind, units, policy, learner, saved.where, (*saved.notes(), *units.notes))
+    return learner_for(config, policy.model, policy.save, references=references, ranks=ranks)
 
 
 def dry_run(
     config: Preferences,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions = ONE_PROCESS,
     resume: Path | None = None,
     *,
     measure: bool = True,
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     pair_options.check(config)
+    check_cluster(cluster)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     model = unloaded(config, resume)
@@ -146,12 +179,13 @@ def _sequences(kind: Feedback[Any, Any], units: Sequence[Any]) -> list[Example]:
     return [example for unit in units for example in kind.sequences(unit)]
 
 
-def _remembers(algorithm: PreferenceAlgorithm | UnpairedAlgorithm, policy: Policy) -> bool:
-    """Whether the reference's logprobs are precomputed, so that no second model is held.
+def _remembers(config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, where: str) -> bool:
+    """Whether the logprobs of the reference, which is in the folder `where`, are precomputed: no second model is held.
 
     With an adapter, the base model is the reference, and precomputing is not needed.
     """
-    return policy.model.adapter is None and needs_column(algorithm) and may_be_remembered(algorithm)
+    adapted = lora_of(config) is not None or is_adapter(where)
+    return not adapted and needs_column(algorithm) and may_be_remembered(algorithm)
 
 
 def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLogprobs:
@@ -161,7 +195,7 @@ def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLog
     batches = chain((_batch(config, units, step) for step in range(units.steps)), heldout)
     with Progress("reference", units.steps + len(heldout), quiet=quiet) as progress:
         return remember(
-            parts.learner,
+            parts.backend.learner,
             (_sequences(parts.feedback, batch) for batch in batches),
             microbatch_tokens=config.microbatch_tokens,
             together=TOGETHER,
@@ -170,16 +204,19 @@ def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLog
 
 
 def _open(
-    config: Preferences, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
+    config: Preferences,
+    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
+    cluster: ClusterOptions,
+    parts: _Parts,
+    where: RunOptions,
 ) -> AbstractContextManager[Session]:
     def prepare() -> None:
-        remembers = _remembers(algorithm, parts.policy)
+        remembers = _remembers(config, algorithm, parts.model)
         known = _remembered(config, parts, quiet=where.get("quiet", False)) if remembers else None
-        parts.objective = objective_for(algorithm, parts.learner, known)
+        parts.objective = objective_for(algorithm, parts.backend.learner, known)
 
-    settings = asdict(config) | {"knobs": asdict(algorithm)}
-    about = compute_of(parts.policy.model, config.precision) | {"model": parts.model}
-    training = feedback_training(
-        config, parts.units, parts.learner, settings=settings, environment=about, notes=parts.notes, prepare=prepare
-    )
+    settings = asdict(config) | {"knobs": asdict(algorithm)} | settings_of(cluster)
+    about = {**parts.backend.compute, "model": parts.model}
+    words = {"settings": settings, "environment": about, "notes": parts.notes, "prepare": prepare}
+    training = feedback_training(config, parts.units, parts.backend.learner, **words)
     return open_session("preference", settings, training, **where)

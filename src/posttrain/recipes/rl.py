@@ -44,7 +44,7 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.setup import cluster_options
-from posttrain.setup.backend import backend_for
+from posttrain.setup.backend import online_backend
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
 from posttrain.setup.heldout import (
     KL,
@@ -206,7 +206,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, re
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
-    load = partial(backend_for, config, saved.where, partial(_learner, config, algorithm, teacher), cluster)
+    load = partial(online_backend, config, saved.where, partial(_learner, config, algorithm, teacher), cluster)
     pretraining = pretraining_texts(config) if algorithm.extra_losses else []
     groups: list[tuple[int, str]] = []
     if declared(algorithm, GreedyReward):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -20,18 +21,20 @@ from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.load import load_environment
 from posttrain.errors import UserError, unknown
-from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.precision import compute_of
+from posttrain.models.language_model import LanguageModel
 from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
 from posttrain.rollouts.policy import Policy
 from posttrain.session.early_stopping import patience
+from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
-from posttrain.setup.policy import trained_policy
+from posttrain.setup.backend import Backend, offline_backend
+from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, ClusterOptions, check_cluster, settings_of
 from posttrain.setup.training_options import check_heldout, check_settings
-from posttrain.training.learner import POLICY, Learner
-from posttrain.training.local_learner import learner_for
+from posttrain.training.learner import POLICY
+from posttrain.training.local_learner import LocalLearner, learner_for
+from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
@@ -145,15 +148,19 @@ class SFTResult(RunResult):
     after: float | None
 
 
-def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
+def run(config: SFT, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> SFTResult:
     """Fine-tune a model in a new run directory, or resume the run in `resume`."""
-    parts = _prepare(config, where.get("resume"))
-    learner = parts.learner
+    return restarted(partial(_run, config, cluster), where)
+
+
+def _run(config: SFT, cluster: ClusterOptions, where: RunOptions) -> SFTResult:
+    parts = _prepare(config, cluster, where.get("resume"))
+    learner = parts.backend.learner
 
     def examine() -> dict[str, float]:
         return {LOSS: learner.forward(supervised_batch(parts.data.heldout), NLL())["loss"]}
 
-    with _open(config, parts, where) as session:
+    with parts.backend.stack, _open(config, cluster, parts, where) as session:
         session.evaluate(examine)
         for step in session.steps():
             indices = batch_indices(len(parts.data.examples), config.examples_per_step, step, config.seed)
@@ -168,55 +175,59 @@ def run(config: SFT, **where: Unpack[RunOptions]) -> SFTResult:
     return SFTResult(*session.ended, len(parts.data.examples), parts.data.dropped, losses[0], losses[-1])
 
 
-def _open(config: SFT, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
+def _open(config: SFT, cluster: ClusterOptions, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, float | None]) -> float | None:
         loss = row.get(LOSS)  # None where it was not finite
         return None if loss is None else -loss
 
     held = bool(parts.data.heldout)
-    about = compute_of(parts.policy.model, config.precision)
-    about |= {"model": parts.model, "steps": parts.data.steps, "data": digests(asdict(config))}
+    about = {**parts.backend.compute, "model": parts.model, "steps": parts.data.steps, "data": digests(asdict(config))}
     about |= {"examples": len(parts.data.examples), "dropped": parts.data.dropped, "heldout": len(parts.data.heldout)}
     training = Training(
         steps=parts.data.steps,
-        trained=parts.learner,
+        trained=parts.backend.learner,
         rate=LearningRate(config.lr, config.warmup_steps, config.decay, parts.data.steps),
         evaluations=Evaluations(config.eval_every, held, held, score, patience(config.stop_after, score)),
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "epochs", "stop_after"),
+        may_differ=("steps", "epochs", "stop_after", *MAY_DIFFER),
         notes=parts.notes,
         headline={"loss": "loss", "lr": "lr"},
     )
-    return open_session("sft", asdict(config), training, **where)
+    return open_session("sft", asdict(config) | settings_of(cluster), training, **where)
 
 
 @dataclass(frozen=True)
 class _Parts:
     data: "_Data"
-    policy: Policy
-    learner: Learner
+    backend: Backend
     model: str  # where the model was loaded from
     notes: tuple[str, ...]  # messages to the user
 
 
-def _prepare(config: SFT, resume: Path | None) -> _Parts:
+def _prepare(config: SFT, cluster: ClusterOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config)
+    check_cluster(cluster)
     conversations, heldout, notes = _conversations(config)
     saved = began_from(config.model, resume)
-    policy = trained_policy(config, saved.where)
-    data = _tokenized(config, policy.chat, policy.model.context, conversations, heldout)
-    if config.gradient_checkpointing:
-        checkpoint_layers(policy.model.network)
-    learner = learner_for(config, policy.model, policy.save)
-    return _Parts(data, policy, learner, saved.where, (*saved.notes(), *notes, *data.notes))
+    backend = offline_backend(config, saved.where, partial(_learner, config), cluster)
+    with backend.ended_by_errors():
+        data = _tokenized(config, backend.chat, backend.context, conversations, heldout)
+    return _Parts(data, backend, saved.where, (*saved.notes(), *notes, *data.notes))
 
 
-def dry_run(config: SFT, resume: Path | None = None, *, measure: bool = True) -> Plan:
+def _learner(config: SFT, policy: Policy, ranks: Ranks) -> LocalLearner[LanguageModel]:
+    return learner_for(config, policy.model, policy.save, ranks=ranks)
+
+
+def dry_run(
+    config: SFT, cluster: ClusterOptions = ONE_PROCESS, resume: Path | None = None, *, measure: bool = True
+) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config)
+    check_cluster(cluster)
     conversations, heldout, notes = _conversations(config)
     model = unloaded(config, resume)
     data = _tokenized(config, model.chat, model.shape.context, conversations, heldout)

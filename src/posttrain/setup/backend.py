@@ -1,8 +1,8 @@
 """Where a policy is trained and sampled: in this process, or in processes of a Ray cluster."""
 
 import importlib
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -23,38 +23,52 @@ Build = Callable[[Policy, Ranks], Learner]
 """From a policy and the ranks of its learner to that learner; sent to other processes, so a function of a module."""
 
 
-class Options(Trained, Protocol):
+class Trainable(Trained, Protocol):
+    """The options of a policy that is trained."""
+
+    @property
+    def gradient_checkpointing(self) -> bool: ...  # noqa: D102
+
+
+class Online(Trainable, Protocol):
     """The options of a policy that is trained on its own samples."""
 
     @property
     def engine(self) -> str: ...  # noqa: D102
     @property
     def cache_gb(self) -> float: ...  # noqa: D102
-    @property
-    def gradient_checkpointing(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A policy that is sampled, and maybe trained.
+    """A policy, and the processes in which it is trained and sampled.
 
     Attributes:
-        engine: samples from its current weights.
         chat: its messages as tokens.
         context: maximum tokens of a sequence.
         compute: the compute environment, see `compute_of`.
         stack: what ends with it.
-        trained: its learner; None where it is not trained.
+        trained: its learner, if it is trained.
+        sampled: an engine that samples from its current weights, if there is one.
         metrics: of the last step.
     """
 
-    engine: Engine
     chat: ChatFormat
     context: int
     compute: Mapping[str, Any]
     stack: ExitStack
     trained: Learner | None = None
+    sampled: Engine | None = None
     metrics: Callable[[], Mapping[str, float]] = dict
+
+    @contextmanager
+    def ended_by_errors(self) -> Generator[None]:
+        """End the processes if the block fails."""
+        try:
+            yield
+        except BaseException:
+            self.stack.close()
+            raise
 
     @property
     def learner(self) -> Learner:
@@ -62,63 +76,97 @@ class Backend:
         assert self.trained is not None, "this policy is not trained"
         return self.trained
 
+    @property
+    def engine(self) -> Engine:
+        """Samples from its current weights."""
+        assert self.sampled is not None, "this policy is not sampled"
+        return self.sampled
 
-def backend_for(
-    options: Options, where: str, build: Build | None = None, cluster: ClusterOptions = ONE_PROCESS
+
+def online_backend(
+    options: Online, where: str, build: Build | None = None, cluster: ClusterOptions = ONE_PROCESS
 ) -> Backend:
-    """Load the policy in the folder `where`, with its engine, and with the learner that `build` makes.
+    """Load the policy in the folder `where`, with an engine, and with the learner that `build` makes.
 
     Raises:
         UserError: Ray is not installed, or the cluster has no room.
     """
-    if cluster.trainers and build is not None:
-        return _on_cluster(options, where, build, cluster)
-    policy = _loaded(options, where)
-    model, compute = policy.model, compute_of(policy.model, options.precision)
-    trained = build(policy, ALONE) if build else None
-    return Backend(policy.engine, policy.chat, model.context, compute, ExitStack(), trained)
-
-
-def _loaded(options: Options, where: str) -> Policy:
-    policy = trained_policy(options, where, engine=options.engine, cache_gb=options.cache_gb)
-    if options.gradient_checkpointing:
-        checkpoint_layers(policy.model.network)
-    return policy
-
-
-def _on_cluster(options: Options, where: str, build: Build, cluster: ClusterOptions) -> Backend:
-    trainers, samplers = (importlib.import_module(f"posttrain.distributed.{room}") for room in ("trainers", "samplers"))
-    importlib.import_module("posttrain.distributed.cluster").connect(
-        cluster.address, cluster.trainers * cluster.trainer_cpus + cluster.samplers * cluster.sampler_cpus
-    )
+    load = partial(_loaded, where=where, engine=options.engine, cache_gb=options.cache_gb)
+    if not cluster.trainers or build is None:
+        return _in_process(options, load, build)
     with ExitStack() as stack:
-        ranks = stack.enter_context(
-            trainers.RankActors(
-                cluster.trainers,
-                cpus=cluster.trainer_cpus,
-                threads=cluster.trainer_threads,
-                timeout_s=cluster.cluster_timeout,
-            )
-        )
-        precision, reason = ranks.first("precision", options.precision)
-        alike: Any = replace(cast(Any, options), precision=precision)  # each would measure by itself what is fastest
-        learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, where, build))
+        found, alike = _trainers(options, where, load, build, cluster, stack, cluster.samplers * cluster.sampler_cpus)
         engine = stack.enter_context(
-            samplers.SamplerGroup(
+            importlib.import_module("posttrain.distributed.samplers").SamplerGroup(
                 cluster.samplers,
-                partial(_loaded, alike, where),
-                learner,
+                partial(load, alike),
+                found.learner,
                 bundle={"CPU": cluster.sampler_cpus},
                 threads=cluster.sampler_threads,
                 timeout_s=cluster.cluster_timeout,
             )
         )
-        chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), engine.facts.stop_ids)
-        processes = {"trainers": cluster.trainers, "samplers": cluster.samplers}
-        compute = {**engine.facts.compute, "precision_reason": reason, **processes}
-        return Backend(engine, chat, engine.facts.context, compute, stack.pop_all(), learner, engine.metrics)
+        compute = {**found.compute, "samplers": cluster.samplers}
+        return replace(found, compute=compute, sampled=engine, metrics=engine.metrics, stack=stack.pop_all())
 
 
-def _of_rank(options: Options, where: str, build: Build, ranks: Ranks) -> Learner:
+def offline_backend(options: Trainable, where: str, build: Build, cluster: ClusterOptions = ONE_PROCESS) -> Backend:
+    """Load the policy in the folder `where`, with the learner that `build` makes; errors as `online_backend`."""
+    load = partial(_loaded, where=where)
+    if not cluster.trainers:
+        return _in_process(options, load, build)
+    with ExitStack() as stack:
+        found, _ = _trainers(options, where, load, build, cluster, stack)
+        return replace(found, stack=stack.pop_all())
+
+
+def _loaded(options: Trainable, where: str, **sampling: Any) -> Policy:
+    policy = trained_policy(options, where, **sampling)
+    if options.gradient_checkpointing:
+        checkpoint_layers(policy.model.network)
+    return policy
+
+
+Load = Callable[[Any], Policy]
+
+
+def _in_process(options: Trainable, load: Load, build: Build | None) -> Backend:
+    policy = load(options)
+    model, compute = policy.model, compute_of(policy.model, options.precision)
+    trained = build(policy, ALONE) if build else None
+    return Backend(policy.chat, model.context, compute, ExitStack(), trained, policy.engine)
+
+
+def _trainers(
+    options: Trainable,
+    where: str,
+    load: Load,
+    build: Build,
+    cluster: ClusterOptions,
+    stack: ExitStack,
+    more_cpus: float = 0.0,
+) -> tuple[Backend, Any]:
+    """The trainers of a cluster, and the options by which all other processes load the same policy."""
+    trainers = importlib.import_module("posttrain.distributed.trainers")
+    cpus = cluster.trainers * cluster.trainer_cpus + more_cpus
+    importlib.import_module("posttrain.distributed.cluster").connect(cluster.address, cpus)
+    ranks = stack.enter_context(
+        trainers.RankActors(
+            cluster.trainers,
+            cpus=cluster.trainer_cpus,
+            threads=cluster.trainer_threads,
+            timeout_s=cluster.cluster_timeout,
+        )
+    )
+    precision, reason = ranks.first("precision", options.precision)
+    alike = replace(cast(Any, options), precision=precision)  # each process would measure for itself what is fastest
+    learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, load, build))
+    facts = learner.facts()
+    chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
+    compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
+    return Backend(chat, facts.context, compute, stack, learner), alike
+
+
+def _of_rank(options: Trainable, load: Load, build: Build, ranks: Ranks) -> Learner:
     """The learner of one rank."""
-    return build(_loaded(options, where), ranks)
+    return build(load(options), ranks)

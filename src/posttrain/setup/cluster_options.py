@@ -15,10 +15,11 @@ class ClusterOptions:
 
     HELP: ClassVar[Mapping[str, str]] = {"cluster": "trainers samplers"}
     trainers: int = 0
-    """Trainer processes on a Ray cluster, 0: train and sample in this process. Each holds all weights and computes its
+    """Trainer processes on a Ray cluster, 0: none; all is done in this process. Each holds all weights and computes its
     share of every batch; the number changes rounding alone."""
     samplers: int = 1
-    """Sampler processes, with --trainers. Each has an engine and a copy of the policy, renewed before every batch."""
+    """Sampler processes of rl and online-preference, with --trainers. Each has an engine and a copy of the policy,
+    renewed before every batch."""
     address: str = "local"
     """Ray cluster: local, auto or ray://HOST:PORT. local starts one on this machine that ends with the run; auto finds
     the one that runs on this machine."""
@@ -46,7 +47,7 @@ def settings_of(options: ClusterOptions) -> dict[str, Any]:
     return {CLUSTER: asdict(options)} if options.trainers else {}
 
 
-def check_cluster(options: ClusterOptions, engine: str) -> None:
+def check_cluster(options: ClusterOptions, engine: str = "embedded") -> None:
     """Validate them.
 
     Raises:

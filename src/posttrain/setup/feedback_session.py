@@ -6,6 +6,7 @@ from typing import Any
 from posttrain.data.digests import digests
 from posttrain.session.early_stopping import patience
 from posttrain.session.session import Evaluations, Trained, Training
+from posttrain.setup.cluster_options import MAY_DIFFER
 from posttrain.setup.feedback import Units
 from posttrain.setup.pair_options import PairOptions
 from posttrain.training.schedule import LearningRate
@@ -35,7 +36,7 @@ def feedback_training(
         environment={**environment, "steps": steps, "data": digests(settings)},
         save_every=options.save_every,
         keep_last=options.keep_last,
-        may_differ=("steps", "epochs", "stop_after"),
+        may_differ=("steps", "epochs", "stop_after", *MAY_DIFFER),
         notes=notes,
         headline={"loss": "loss", "accuracy": "accuracy"},
         prepare=prepare,

@@ -49,7 +49,11 @@ class _Kept:
 
 
 class LocalLearner(Generic[M]):
-    """Conforms to `learner.Learner`."""
+    """Conforms to `learner.Learner`.
+
+    Attributes:
+        body: the language model that is trained, or that is the trunk of what is.
+    """
 
     def __init__(
         self,
@@ -77,7 +81,7 @@ class LocalLearner(Generic[M]):
             save_model: writes the model folder of a checkpoint.
             ranks: the ranks of this learner, each with parts of its own that are alike.
         """
-        self._body: Any = model if body is None else body
+        self.body: Any = model if body is None else body
         self._optimizers = {POLICY: optimizer} | ({CRITIC: critic[1]} if critic else {})
         self._references = references or {}
         self._critic = critic[0] if critic else None
@@ -112,7 +116,7 @@ class LocalLearner(Generic[M]):
         if model == POLICY:
 
             def of_row(row: PackedRow) -> Tensor:
-                return self._body.logprobs(row, temperature).logprobs
+                return self.body.logprobs(row, temperature).logprobs
         else:
             reference = self._references[model]
 
@@ -135,7 +139,7 @@ class LocalLearner(Generic[M]):
         def of_examples(number: int, row: PackedRow) -> dict[int, tuple[float, ...]]:
             return {example: tuple(of_E) for example, of_E in zip(row.examples, scores(row).tolist(), strict=True)}
 
-        with self._body.dropping(seed):
+        with self.body.dropping(seed):
             rows = over(pack(examples, self._microbatch_tokens), of_examples, self._ranks)
         found = {number: values for row in rows.values() for number, values in row.items()}
         return [found[number] for number in range(len(examples))]
@@ -154,7 +158,7 @@ class LocalLearner(Generic[M]):
 
         first, *beside = (self._optimizers[part] for part in loss.reaches if part in self._optimizers)
         try:
-            with self._body.dropping(batch.seed if POLICY in loss.reaches else None):
+            with self.body.dropping(batch.seed if POLICY in loss.reaches else None):
                 total = accumulate_gradients(
                     first,
                     batch.examples,
@@ -187,11 +191,11 @@ class LocalLearner(Generic[M]):
     def copy(self, source: str, target: str) -> None:
         """As in `Learner`."""
         assert source == POLICY, "nothing but the policy is copied"
-        self._references[target].renew(dict(self._body.trainable()))
+        self._references[target].renew(dict(self.body.trainable()))
 
     def weights(self) -> list[tuple[str, nn.Parameter]]:
         """The policy's trained weights by name, as they are sampled from."""
-        return self._body.trainable()
+        return self.body.trainable()
 
     def save(self, folder: Path) -> None:
         """As in `Learner`."""
@@ -214,7 +218,7 @@ class LocalLearner(Generic[M]):
     def _by_example(
         self, examples: Sequence[Example], of_row: Callable[[PackedRow], Tensor], together: int = 1
     ) -> list[tuple[float, ...]]:
-        with self._body.dropping(None):
+        with self.body.dropping(None):
             return by_example(
                 examples, of_row, microbatch_tokens=self._microbatch_tokens, together=together, ranks=self._ranks
             )
