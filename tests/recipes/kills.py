@@ -26,7 +26,7 @@ from typing import Any
 from tests.recipes.folders import model_folder
 from tests.recipes.test_reward_attributes import PAIRS, RATED
 
-OF_THE_MACHINE = ("seconds/", "tokens_per_second", "memory_gb")
+OF_THE_MACHINE = ("seconds/", "tokens_per_second", "memory_gb", "cluster/")
 ENVIRONMENT = '''
 from dataclasses import dataclass
 from posttrain.environments import Environment

@@ -28,7 +28,7 @@ LOCAL, LOOPBACK = "local", "127.0.0.1"
 
 
 def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
-    """Connect to a cluster, unless this process is connected to one. Nothing is reported to Ray's makers.
+    """Connect to a cluster, unless this process is connected to one that lives. Nothing is reported to Ray's makers.
 
     Args:
         address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or `ray://HOST:PORT`.
@@ -40,7 +40,9 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
     if ray is None:
         raise UserError(INSTALL)
     if ray.is_initialized():
-        return
+        if address != LOCAL or any(node["Alive"] for node in ray.nodes()):
+            return
+        ray.shutdown()  # a local cluster whose only node is gone
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     quiet = {"log_to_driver": False, "logging_level": ERROR}  # it warns of its own defaults
     if address == LOCAL:

@@ -33,7 +33,7 @@ from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import reference_for
-from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.planning import Plan, placed, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, text_load, with_algorithm
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
@@ -279,7 +279,7 @@ def dry_run(
         teacher=teacher.shape if teacher else None,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.steps)),
     )
-    return plan_of(config, work, measure=measure)
+    return placed(plan_of(config, work, measure=measure), cluster)
 
 
 def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,0 +1,51 @@
+"""`--dry-run` of a run on a cluster: what each process holds, and what is sent."""
+
+from dataclasses import replace
+
+from posttrain.planning.costs import GB, Phase, Training
+from posttrain.planning.result import Plan
+from posttrain.setup.cluster_options import ClusterOptions
+
+ELSEWHERE = ("reward models",)  # these are in the process of the command
+
+
+def placed(plan: Plan, cluster: ClusterOptions) -> Plan:
+    """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
+
+    Each trainer holds all weights and computes its rows one after another, so that it takes as much memory as the one
+    process; its time is not estimated.
+    """
+    if not cluster.trainers:
+        return plan
+    phases = {phase.name: phase for phase in plan.phases}
+    trainer = sum(size for name, size in phases["update"].parts.items() if name not in ELSEWHERE)
+    lines, together = [_line("trainer", cluster.trainers, trainer, cluster.trainer_cpus)], cluster.trainers * trainer
+    if "sampling" in phases:
+        sampler = _sampler(plan.training, phases["sampling"])
+        together += cluster.samplers * sampler
+        lines.append(_line("sampler", cluster.samplers, sampler, cluster.sampler_cpus))
+        lines.append(f"{weights_bytes(plan.training) / GB:.2f} GB of weights are sent to each sampler in every step")
+    found = replace(plan, notes=(*plan.notes, "; ".join(lines)))
+    if cluster.address != "local" or together <= plan.available:
+        return found
+    warning = (
+        f"the processes need {together / GB:.1f} GB, and {plan.available / GB:.1f} GB are available here; use fewer "
+        "trainers or samplers"
+    )
+    return replace(found, warnings=(*plan.warnings, warning))
+
+
+def _line(kind: str, count: int, size: int, cpus: float) -> str:
+    return f"{count} {kind}{'s' * (count > 1)} of {size / GB:.1f} GB and {cpus:g} CPU{'s' * (cpus != 1)} each"
+
+
+def _sampler(training: Training, sampling: Phase) -> int:
+    """Bytes of a process that only samples."""
+    held = training.held()
+    beside = sum(size for name, size in sampling.parts.items() if name not in held)
+    return beside + training.shape.parameters * training.itemsize + held.get("adapter", 0)
+
+
+def weights_bytes(training: Training) -> int:
+    """Bytes of the trained weights as a sampler gets them: of an adapter, in float32, the adapter alone."""
+    return training.trainable * (4 if training.lora_rank else training.itemsize)

@@ -1,0 +1,148 @@
+"""Signals random processes of a run on a cluster at random instants, and compares it with a run that was left alone.
+
+    python -m tests.distributed.kills [--kills 50] [--seed 0]
+
+The run has two trainers and two samplers and plays episodes of three turns. One process at a time gets SIGKILL, or, if
+it is a trainer or a sampler, perhaps SIGSTOP: the command, a trainer, a sampler, or one of Ray's. A command that has
+ended is resumed. At the end metrics, samples and the last checkpoint must equal those of a run that nobody disturbed,
+and no process may be left. This takes about 15 seconds for each signal, and is no part of the test suite.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from tests.recipes.kills import different, found_in, rows_in, write_data
+
+WORDS = "rl --environment letters.py:Letters --max-new-tokens 6 --prompts-per-step 2 --save-every 1"
+MODEL = "--model model --precision float32 --lr 1e-3 --warmup-steps 0"
+CLUSTER = "--trainers 2 --samplers 2 --cluster-timeout 10"
+KINDS = {"trainer": "ray::Rank", "sampler": "ray::Sampler", "raylet": "raylet/raylet", "gcs": "gcs/gcs_server"}
+PATIENCE_S = 180.0  # for a run to gain a step
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A process of the command line in that folder."""
+    said = open(folder / "said.txt", "ab")  # noqa: SIM115  the process writes it
+    command = [sys.executable, "-m", "posttrain", *words, "--quiet"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "POSTTRAIN_KILLS": str(folder)}
+    return subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=environment)
+
+
+def processes(folder: Path) -> dict[str, list[psutil.Process]]:
+    """The processes that were started from the command, by kind."""
+    found: dict[str, list[psutil.Process]] = {kind: [] for kind in (*KINDS, "other")}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            if process.environ().get("POSTTRAIN_KILLS") == str(folder):
+                line = " ".join(process.cmdline())
+                kind = next((kind for kind, mark in KINDS.items() if mark in line), "other")
+                found[kind].append(process)
+    return found
+
+
+def go_on(folder: Path, steps: int) -> subprocess.Popen[bytes]:
+    """Begin the run, or resume it."""
+    if any((folder / "killed/checkpoints").glob("step-*")):
+        return start(folder, "rl", "--resume", "killed")
+    subprocess.run(["rm", "-rf", str(folder / "killed")], check=True)
+    return start(folder, *WORDS.split(), *MODEL.split(), *CLUSTER.split(), "--steps", str(steps), "--output", "killed")
+
+
+def wait_for_rows(folder: Path, command: subprocess.Popen[bytes], rows: int) -> None:
+    """Until the run has so many, or has ended; raises SystemExit if it hangs."""
+    before, since = rows_in(folder / "killed"), time.monotonic()
+    while command.poll() is None and rows_in(folder / "killed") < rows:
+        if (now := rows_in(folder / "killed")) != before:
+            before, since = now, time.monotonic()
+        if time.monotonic() - since > PATIENCE_S:
+            raise SystemExit(f"the run hangs after row {before}: {(folder / 'said.txt').read_text()[-3000:]}")
+        time.sleep(0.01)
+
+
+def disturb(folder: Path, command: subprocess.Popen[bytes], draw: random.Random) -> str:
+    """Send a signal to one process; its kind and the signal, "" if there is none of the kind that was drawn."""
+    kind = draw.choices(["command", *KINDS], [2, 3, 3, 1, 1])[0]
+    sign = signal.SIGSTOP if kind in ("trainer", "sampler") and draw.random() < 0.3 else signal.SIGKILL
+    if kind == "command":
+        command.kill()
+        return "command SIGKILL"
+    found = processes(folder)[kind]
+    if not found:
+        return ""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        draw.choice(sorted(found, key=lambda process: process.pid)).send_signal(sign)
+        return f"{kind} {sign.name}"
+    return ""
+
+
+def disturbed(folder: Path, steps: int, kills: int, draw: random.Random) -> Counter[str]:
+    """Run to the end with so many signals in between; how many of each kind."""
+    sent: Counter[str] = Counter()
+    command = go_on(folder, steps)
+    while sum(sent.values()) < kills:
+        rows = rows_in(folder / "killed")
+        share = (steps - rows) / (kills - sum(sent.values()))
+        if draw.random() < 0.8:
+            wait_for_rows(folder, command, rows + draw.randint(1, max(1, int(1.5 * share))))
+        time.sleep(draw.uniform(0, 0.5))
+        if command.poll() is not None:
+            if command.returncode == 0:
+                break
+            print(f"  the command ended with {command.returncode}; resumed at row {rows_in(folder / 'killed')}")
+            command = go_on(folder, steps)
+            continue
+        if what := disturb(folder, command, draw):
+            sent[what] += 1
+            print(f"{sum(sent.values())}. {what} at row {rows_in(folder / 'killed')}", flush=True)
+        if what.startswith("command"):
+            command.wait()
+    while True:
+        wait_for_rows(folder, command, steps + 1)
+        if command.wait(PATIENCE_S) == 0:
+            return sent
+        command = go_on(folder, steps)
+
+
+def main() -> None:
+    """Read the command line, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    steps = 4 * args.kills
+    with tempfile.TemporaryDirectory(prefix="posttrain-kills-") as name:
+        folder = Path(name)
+        write_data(folder)
+        whole = start(
+            folder, *WORDS.split(), *MODEL.split(), *CLUSTER.split(), "--steps", str(steps), "--output", "whole"
+        )
+        if whole.wait():
+            raise SystemExit((folder / "said.txt").read_text())
+        began = time.monotonic()
+        sent = disturbed(folder, steps, args.kills, random.Random(args.seed))
+        print(f"{sum(sent.values())} signals in {time.monotonic() - began:.0f} s: {dict(sorted(sent.items()))}")
+        wrong = different(found_in(folder / "whole"), found_in(folder / "killed"))
+        for _ in range(90):
+            left = [process for each in processes(folder).values() for process in each]
+            if not left:
+                break
+            time.sleep(1)
+        print(f"left: {[process.cmdline()[:3] for process in left]}")
+        print(f"differs: {wrong}" if wrong else "equal: metrics, samples, last checkpoint")
+        if wrong or left:
+            raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

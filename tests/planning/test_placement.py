@@ -1,0 +1,54 @@
+"""What a dry run says of the processes of a cluster."""
+
+from dataclasses import replace
+
+import pytest
+
+from posttrain.planning import placed
+from posttrain.planning.placement import weights_bytes
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
+from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
+
+TWO = ClusterOptions(trainers=2, samplers=3)
+
+
+def test_one_process_is_planned_as_before(folder):  # noqa: F811
+    plan = rl(folder)
+    assert placed(plan, ONE_PROCESS) is plan
+
+
+def test_each_kind_of_process_has_what_it_holds(folder):  # noqa: F811
+    plan = rl(folder, precision="bfloat16")
+    held, memory = plan.training.shape.parameters, plan.summary()["memory"]
+    update = sum(memory["update"].values())
+    sampling = ("Python, libraries and data", "keys and values", "logits", "packed weights")
+    sampler = 2 * held + sum(memory["sampling"][name] for name in sampling)  # a weight has two bytes
+    plan = replace(plan, available=2 * update + 3 * sampler)
+    note, sent = placed(plan, TWO).notes[-1], 2 * held / 1e9
+    assert note.startswith(f"2 trainers of {update / 1e9:.1f} GB and 1 CPU each; 3 samplers of {sampler / 1e9:.1f} GB")
+    assert f"{sent:.2f} GB of weights are sent to each sampler" in note and not placed(plan, TWO).warnings
+    little = replace(plan, available=plan.available - 1)
+    assert "the processes need" in placed(little, TWO).warnings[-1]
+    assert placed(little, replace(TWO, address="auto")).warnings == little.warnings
+
+
+def test_reward_models_are_in_the_process_of_the_command(folder):  # noqa: F811
+    plan = rl(folder)
+    (sampling, update) = plan.phases
+    more = replace(update, parts={**update.parts, "reward models": 10**12})
+    assert placed(replace(plan, phases=(sampling, more)), TWO) == replace(placed(plan, TWO), phases=(sampling, more))
+
+
+def test_of_an_adapter_its_float32_weights_are_sent(folder):  # noqa: F811
+    plan = rl(folder, precision="bfloat16", lora_rank=2)
+    assert weights_bytes(plan.training) == 4 * plan.training.adapter.low_rank
+
+
+def test_what_samples_nothing_has_no_samplers(folder):  # noqa: F811
+    note = placed(fine_tuning(folder), TWO).notes[-1]
+    assert "2 trainers of" in note and "sampler" not in note
+
+
+@pytest.mark.parametrize("cpus", [0.5, 2])
+def test_cpus_are_named(folder, cpus):  # noqa: F811
+    assert f"{cpus:g} CPUs each" in placed(rl(folder), replace(TWO, trainer_cpus=cpus)).notes[-1]
