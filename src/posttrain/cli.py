@@ -286,7 +286,7 @@ def read(name: str, argv: Sequence[str]) -> list[Any]:
         algorithm = given(argv, "algorithm") or file.get("algorithm") or _default(form, "algorithm")
         sections.append(Section(str(algorithm), command.knobs(str(algorithm)), table="knobs", compact=True))
     if command.cluster:
-        cluster = importlib.import_module("posttrain.setup.cluster_options").ClusterOptions
+        cluster = getattr(importlib.import_module("posttrain.setup.cluster_options"), command.cluster)
         sections.append(Section("cluster", cluster, table="cluster"))
     sections.append(Section("general", _shared((*command.shared, "debug"))))
     about, program = (form.__doc__ or "").strip(), f"posttrain {name}"

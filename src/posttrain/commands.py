@@ -58,7 +58,7 @@ class Command:
         knobs: from an algorithm's name to the dataclass of its knobs, for commands that have `--algorithm`.
         extra: of posttrain's extras, the one whose packages it needs.
         formerly: how it was typed before, which old runs and scripts still say.
-        cluster: whether its options of a cluster (`setup/cluster_options.py`) come after its own and its knobs.
+        cluster: the form of its cluster (`setup/cluster_options.py`), which comes after its own and its knobs.
         dry_run: gives the function that says what a run will take, for commands with `dry_run` among `shared`.
     """
 
@@ -72,7 +72,7 @@ class Command:
     knobs: Callable[[str], type] | None = None
     extra: str = ""
     formerly: Former | None = None
-    cluster: bool = False
+    cluster: str = ""
     dry_run: Callable[[], Callable[..., Any]] | None = None
 
 
@@ -199,7 +199,7 @@ COMMANDS: dict[str, Command] = {
         _recipe("sft", "SFT"),
         _TRAINING,
         dry_run=_dry_run("sft"),
-        cluster=True,
+        cluster="TrainerOptions",
         show=_show_run,
         answer=_answer_run,
     ),
@@ -211,14 +211,14 @@ COMMANDS: dict[str, Command] = {
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("online"),
-        cluster=True,
+        cluster="ClusterOptions",
     ),
     "preference": Command(
         "preference optimisation on given pairs or thumbs: DPO, KTO and variants",
         _recipe("preference", "Preferences"),
         _TRAINING,
         dry_run=_dry_run("preference"),
-        cluster=True,
+        cluster="TrainerOptions",
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("preference"),
@@ -232,7 +232,7 @@ COMMANDS: dict[str, Command] = {
         answer=_answer_run,
         knobs=_knobs("preference"),
         formerly=Former("preference", "iterate", "rounds"),
-        cluster=True,
+        cluster="ClusterOptions",
     ),
     "reward-model": Command(
         "train a reward model on preference pairs",

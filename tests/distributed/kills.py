@@ -39,10 +39,10 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=environment)
 
 
-def processes(folder: Path) -> dict[str, list[psutil.Process]]:
-    """The processes that were started from the command, by kind."""
+def processes(folder: Path, command: int = 0) -> dict[str, list[psutil.Process]]:
+    """The processes of a command, or all that commands have started in the folder, by kind."""
     found: dict[str, list[psutil.Process]] = {kind: [] for kind in (*KINDS, "other")}
-    for process in psutil.process_iter():
+    for process in psutil.Process(command).children(recursive=True) if command else psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             if process.environ().get("POSTTRAIN_KILLS") == str(folder):
                 line = " ".join(process.cmdline())
@@ -77,7 +77,9 @@ def disturb(folder: Path, command: subprocess.Popen[bytes], draw: random.Random)
     if kind == "command":
         command.kill()
         return "command SIGKILL"
-    found = processes(folder)[kind]
+    found = list[psutil.Process]()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = processes(folder, command.pid)[kind]
     if not found:
         return ""
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -120,7 +122,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    steps = 4 * args.kills
+    steps = 3 * args.kills
     with tempfile.TemporaryDirectory(prefix="posttrain-kills-") as name:
         folder = Path(name)
         write_data(folder)

@@ -22,7 +22,7 @@ from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
 from posttrain.session.restarts import restarted
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, check_cluster
 from posttrain.training import checkpoint
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
 from tests.recipes.folders import model_folder
@@ -110,7 +110,8 @@ def duel(folder):  # noqa: F811
 def test_one_trainer_and_one_sampler_equal_one_process_to_the_last_bit(job, folder, tmp_path, cluster):  # noqa: F811
     run = job(folder)
     here = run(output=tmp_path / "here", quiet=True).run
-    there = run(ONE, output=tmp_path / "there", quiet=True).run
+    cluster = ONE if job in (ppo, dpo, duel) else TrainerOptions(trainers=1)
+    there = run(cluster, output=tmp_path / "there", quiet=True).run
     assert curve(here) == curve(there) and len(curve(here)) >= 3
     assert same(here, there)
     assert read_run(there).config["cluster"]["trainers"] == 1 and "cluster" not in read_run(here).config
@@ -120,7 +121,8 @@ def test_one_trainer_and_one_sampler_equal_one_process_to_the_last_bit(job, fold
 def test_several_differ_by_rounding_alone_and_repeat_themselves(job, folder, tmp_path, cluster):  # noqa: F811
     run = job(folder)
     here = run(output=tmp_path / "here", quiet=True).run
-    first, second = (run(TWO, output=tmp_path / name, quiet=True).run for name in ("first", "second"))
+    cluster = TWO if job is grpo else TrainerOptions(trainers=2)
+    first, second = (run(cluster, output=tmp_path / name, quiet=True).run for name in ("first", "second"))
     assert curve(first) == curve(second) and same(first, second)
     for row, other in zip(curve(here), curve(first), strict=True):
         assert row.keys() == other.keys()
@@ -144,20 +146,19 @@ def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_p
             super().__init__(*args, **more)
             ranks.append(self)
 
-    class Disturbing:
-        """Disturbs the second rank after the second step, once."""
+    def disturbed(self, batch, loss):
+        """Disturbs the second rank in an update, once."""
+        if len(ranks) == 1 and len(read_run(tmp_path / "lost").metrics) == 2:
+            lost.append(ranks[0]._actors.whereabouts()[1].pid)
+            os.kill(lost[0], sign)
+        return forward_backward(self, batch, loss)
 
-        def on_step(self, session, step, metrics):
-            if step == 2 and not lost:
-                lost.append(ranks[0]._actors.whereabouts()[1].pid)
-                os.kill(lost[0], sign)
-
+    forward_backward = trainers.LearnerGroup.forward_backward
+    monkeypatch.setattr(trainers.LearnerGroup, "forward_backward", disturbed)
     monkeypatch.setattr(trainers, "RankActors", Watched)
     cluster = replace(TWO, cluster_timeout=10.0)
     monkeypatch.setattr(trainers, "SLOWER_S", 5.0)
-    run = grpo(folder, steps=4, save_every=1)(
-        cluster, output=tmp_path / "lost", quiet=True, callbacks=[Disturbing()]
-    ).run
+    run = grpo(folder, steps=4, save_every=1)(cluster, output=tmp_path / "lost", quiet=True).run
     assert len(ranks) == 2 and curve(run) == curve(whole) and same(run, whole)
     assert not os.path.exists(f"/proc/{lost[0]}")
 

@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.planning import placed
 from posttrain.planning.placement import weights_bytes
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions
 from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
 
 TWO = ClusterOptions(trainers=2, samplers=3)
@@ -45,7 +45,7 @@ def test_of_an_adapter_its_float32_weights_are_sent(folder):  # noqa: F811
 
 
 def test_what_samples_nothing_has_no_samplers(folder):  # noqa: F811
-    note = placed(fine_tuning(folder), TWO).notes[-1]
+    note = placed(fine_tuning(folder), TrainerOptions(trainers=2)).notes[-1]
     assert "2 trainers of" in note and "sampler" not in note
 
 

@@ -55,7 +55,7 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
     try:
         ray.init(address=address, **quiet)
     except ConnectionError as error:
-        raise UserError(f"no Ray cluster at `cluster_address={address}`; start one with ray start --head") from error
+        raise UserError(f"there is no Ray cluster at address '{address}'; start one with ray start") from error
 
 
 class Lost(EngineError):

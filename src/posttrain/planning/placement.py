@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.result import Plan
-from posttrain.setup.cluster_options import ClusterOptions
+from posttrain.setup.cluster_options import ClusterOptions, TrainerOptions
 
 ELSEWHERE = ("reward models",)  # these are in the process of the command
 
 
-def placed(plan: Plan, cluster: ClusterOptions) -> Plan:
+def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
     Each trainer holds all weights and computes its rows one after another, so that it takes as much memory as the one
@@ -20,7 +20,7 @@ def placed(plan: Plan, cluster: ClusterOptions) -> Plan:
     phases = {phase.name: phase for phase in plan.phases}
     trainer = sum(size for name, size in phases["update"].parts.items() if name not in ELSEWHERE)
     lines, together = [_line("trainer", cluster.trainers, trainer, cluster.trainer_cpus)], cluster.trainers * trainer
-    if "sampling" in phases:
+    if "sampling" in phases and isinstance(cluster, ClusterOptions):
         sampler = _sampler(plan.training, phases["sampling"])
         together += cluster.samplers * sampler
         lines.append(_line("sampler", cluster.samplers, sampler, cluster.sampler_cpus))

@@ -33,7 +33,7 @@ from posttrain.session.result import FeedbackResult, heldout_of
 from posttrain.session.session import RunOptions, Session, open_session
 from posttrain.setup import feedback, pair_options
 from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, settings_of
 from posttrain.setup.feedback import Feedback, Units, feedback_for
 from posttrain.setup.feedback_session import feedback_training
 from posttrain.setup.lora_options import lora_of
@@ -65,7 +65,7 @@ class PreferencesResult(FeedbackResult):
 def run(
     config: Preferences,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions = ONE_PROCESS,
+    cluster: TrainerOptions = ONE_PROCESS,
     **where: Unpack[RunOptions],
 ) -> PreferencesResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
@@ -75,7 +75,7 @@ def run(
 def _run(
     config: Preferences,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions,
+    cluster: TrainerOptions,
     where: RunOptions,
 ) -> PreferencesResult:
     parts = _prepare(config, algorithm, cluster, where.get("resume"))
@@ -111,7 +111,7 @@ class _Parts:
 def _prepare(
     config: Preferences,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions,
+    cluster: TrainerOptions,
     resume: Path | None,
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
@@ -142,7 +142,7 @@ def _learner(
 def dry_run(
     config: Preferences,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions = ONE_PROCESS,
+    cluster: TrainerOptions = ONE_PROCESS,
     resume: Path | None = None,
     *,
     measure: bool = True,
@@ -206,7 +206,7 @@ def _remembered(config: Preferences, parts: _Parts, *, quiet: bool) -> CachedLog
 def _open(
     config: Preferences,
     algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions,
+    cluster: TrainerOptions,
     parts: _Parts,
     where: RunOptions,
 ) -> AbstractContextManager[Session]:

@@ -30,7 +30,7 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, ClusterOptions, check_cluster, settings_of
+from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, TrainerOptions, check_cluster, settings_of
 from posttrain.setup.training_options import check_heldout, check_settings
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner, learner_for
@@ -148,12 +148,12 @@ class SFTResult(RunResult):
     after: float | None
 
 
-def run(config: SFT, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> SFTResult:
+def run(config: SFT, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> SFTResult:
     """Fine-tune a model in a new run directory, or resume the run in `resume`."""
     return restarted(partial(_run, config, cluster), where)
 
 
-def _run(config: SFT, cluster: ClusterOptions, where: RunOptions) -> SFTResult:
+def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
     parts = _prepare(config, cluster, where.get("resume"))
     learner = parts.backend.learner
 
@@ -175,7 +175,7 @@ def _run(config: SFT, cluster: ClusterOptions, where: RunOptions) -> SFTResult:
     return SFTResult(*session.ended, len(parts.data.examples), parts.data.dropped, losses[0], losses[-1])
 
 
-def _open(config: SFT, cluster: ClusterOptions, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
+def _open(config: SFT, cluster: TrainerOptions, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, float | None]) -> float | None:
         loss = row.get(LOSS)  # None where it was not finite
         return None if loss is None else -loss
@@ -206,7 +206,7 @@ class _Parts:
     notes: tuple[str, ...]  # messages to the user
 
 
-def _prepare(config: SFT, cluster: ClusterOptions, resume: Path | None) -> _Parts:
+def _prepare(config: SFT, cluster: TrainerOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config)
     check_cluster(cluster)
@@ -223,7 +223,7 @@ def _learner(config: SFT, policy: Policy, ranks: Ranks) -> LocalLearner[Language
 
 
 def dry_run(
-    config: SFT, cluster: ClusterOptions = ONE_PROCESS, resume: Path | None = None, *, measure: bool = True
+    config: SFT, cluster: TrainerOptions = ONE_PROCESS, resume: Path | None = None, *, measure: bool = True
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from posttrain.data.packing import Example
-from posttrain.errors import CheckpointError, PosttrainError, TrainingError, described
+from posttrain.errors import CheckpointError, PosttrainError, ProcessLost, TrainingError, described
 from posttrain.training.checkpoint import latest
 
 
@@ -21,6 +21,8 @@ def kept_batch(step: int, batch: Sequence[Example], run: Path, checkpoints: Path
     """
     try:
         yield
+    except ProcessLost:  # it says nothing of the batch
+        raise
     except TrainingError as error:
         where = _kept(step, str(error), batch, run)
         raise TrainingError(f"step {step}: {error}; {where}; {_last(checkpoints)}") from error

@@ -13,7 +13,7 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of
 from posttrain.rollouts.policy import Policy
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions
 from posttrain.setup.policy import Trained, trained_policy
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
@@ -110,7 +110,7 @@ def online_backend(
         return replace(found, compute=compute, sampled=engine, metrics=engine.metrics, stack=stack.pop_all())
 
 
-def offline_backend(options: Trainable, where: str, build: Build, cluster: ClusterOptions = ONE_PROCESS) -> Backend:
+def offline_backend(options: Trainable, where: str, build: Build, cluster: TrainerOptions = ONE_PROCESS) -> Backend:
     """Load the policy in the folder `where`, with the learner that `build` makes; errors as `online_backend`."""
     load = partial(_loaded, where=where)
     if not cluster.trainers:
@@ -142,7 +142,7 @@ def _trainers(
     where: str,
     load: Load,
     build: Build,
-    cluster: ClusterOptions,
+    cluster: TrainerOptions,
     stack: ExitStack,
     more_cpus: float = 0.0,
 ) -> tuple[Backend, Any]:

@@ -10,30 +10,36 @@ from posttrain.setup.training_options import at_least
 
 
 @dataclass(frozen=True)
-class ClusterOptions:
-    """Processes on a Ray cluster."""
+class TrainerOptions:
+    """Trainers on a Ray cluster."""
 
-    HELP: ClassVar[Mapping[str, str]] = {"cluster": "trainers samplers"}
+    HELP: ClassVar[Mapping[str, str]] = {"run": ""}
     trainers: int = 0
     """Trainer processes on a Ray cluster, 0: none; all is done in this process. Each holds all weights and computes its
     share of every batch; the number changes rounding alone."""
-    samplers: int = 1
-    """Sampler processes of rl and online-preference, with --trainers. Each has an engine and a copy of the policy,
-    renewed before every batch."""
     address: str = "local"
     """Ray cluster: local, auto or ray://HOST:PORT. local starts one on this machine that ends with the run; auto finds
     the one that runs on this machine."""
     trainer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each trainer."""
-    sampler_cpus: float = 1.0
-    """Logical CPUs that Ray reserves for each sampler."""
     trainer_threads: int = 0
     """Threads of each trainer, 0: those of this machine divided by the number of trainers."""
+    cluster_timeout: float = 600.0
+    """Seconds that a call to a process may take. After that the process counts as lost, and is replaced: a sampler
+    alone, trainers all together from the last checkpoint."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions(TrainerOptions):
+    """Trainers and samplers on a Ray cluster."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"run": ""}
+    samplers: int = 1
+    """Sampler processes, with --trainers. Each has an engine and a copy of the policy, renewed before every batch."""
+    sampler_cpus: float = 1.0
+    """Logical CPUs that Ray reserves for each sampler."""
     sampler_threads: int = 0
     """Threads of each sampler, 0: those of this machine divided by the number of samplers."""
-    cluster_timeout: float = 600.0
-    """Seconds that a call to a process may take. After that the process counts as lost: a sampler is replaced, and
-    without a trainer the run stops."""
 
 
 ONE_PROCESS = ClusterOptions()
@@ -42,24 +48,25 @@ MAY_DIFFER = tuple(f"{CLUSTER}.{field.name}" for field in fields(ClusterOptions)
 """Options that may change when a run is resumed, as they are in its configuration."""
 
 
-def settings_of(options: ClusterOptions) -> dict[str, Any]:
+def settings_of(options: TrainerOptions) -> dict[str, Any]:
     """What a run's configuration says of them: nothing for one process."""
     return {CLUSTER: asdict(options)} if options.trainers else {}
 
 
-def check_cluster(options: ClusterOptions, engine: str = "embedded") -> None:
+def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
     """Validate them.
 
     Raises:
         UserError: names the option and its valid range.
     """
+    given = asdict(options)
     for name, least in (("trainers", 0), ("samplers", 1), ("trainer_threads", 0), ("sampler_threads", 0)):
-        at_least(name, getattr(options, name), least)
+        at_least(name, given.get(name, least), least)
     for name in ("trainer_cpus", "sampler_cpus", "cluster_timeout"):
-        if not 0 < getattr(options, name) < math.inf:
-            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(options, name)}")
+        if not 0 < given.get(name, 1.0) < math.inf:
+            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {given[name]}")
     if not options.trainers:
-        if others := [f.name for f in fields(options) if getattr(options, f.name) != f.default]:
+        if others := [field.name for field in fields(options) if given[field.name] != field.default]:
             raise UserError(f"--{others[0].replace('_', '-')} needs trainer processes: pass --trainers 1 or more")
     elif "://" in engine:
         raise UserError(
