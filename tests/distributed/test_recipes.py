@@ -177,6 +177,21 @@ def test_a_run_that_loses_trainers_again_and_again_ends():
     assert calls == [None, Path("there"), Path("there")]
 
 
+def test_processes_that_are_lost_while_they_start_are_started_again():
+    asked = []
+
+    def run(where):
+        asked.append(where.get("resume"))
+        if len(asked) == 3:
+            return "done"
+        error = ProcessLost("gone")
+        if len(asked) == 1:
+            error.run, error.step = Path("there"), 3
+        raise error
+
+    assert restarted(run, {"quiet": True}) == "done" and asked == [None, Path("there"), Path("there")]
+
+
 def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
     with pytest.raises(ProcessLost):
         restarted(lambda where: (_ for _ in ()).throw(ProcessLost("gone")), {})

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import posttrain
-from posttrain.errors import CheckpointError
+from posttrain.errors import CheckpointError, ProcessLost
 from posttrain.training import checkpoint
 from posttrain.training.checkpoint import best, latest, load, load_tensors, save, save_tensors
 
@@ -284,7 +284,7 @@ def test_everything_is_on_the_disk_before_the_rename(tmp_path, monkeypatch):
 SAVE = """
 import resource, signal, sys, time
 from pathlib import Path
-from posttrain.errors import CheckpointError
+from posttrain.errors import CheckpointError, ProcessLost
 from posttrain.training.checkpoint import save
 root, how = Path(sys.argv[1]), sys.argv[2]
 
@@ -355,3 +355,15 @@ def test_broken_tensor_file_is_one_line(tmp_path, damage):
     with pytest.raises(CheckpointError, match="cannot read tensors from") as caught:
         load_tensors(tmp_path / "t.safetensors")
     message(caught)
+
+
+def test_a_process_that_is_lost_while_a_checkpoint_is_written_is_said_as_it_is(tmp_path):
+    """The run goes on with other processes, from an earlier one."""
+
+    def write(folder):
+        (folder / "half").write_text("")
+        raise ProcessLost("gone")
+
+    with pytest.raises(ProcessLost, match="^gone$"):
+        checkpoint.save(tmp_path, 3, write, {}, keep_last=1)
+    assert list(tmp_path.iterdir()) == []

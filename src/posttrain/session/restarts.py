@@ -23,8 +23,9 @@ def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
             return run(where)
         except ProcessLost as lost:
             losses = 1 if lost.step > step else losses + 1
-            if lost.run is None or not lost.step or losses == LOSSES:
+            step = max(step, lost.step)
+            if not step or losses == LOSSES:
                 raise
-            step = lost.step
-            where = RunOptions(**{**where, "output": None, "resume": lost.run, "tracking": None})
+            resume = lost.run or where.get("resume")  # none is open where processes are lost while they start
+            where = RunOptions(**{**where, "output": None, "resume": resume, "tracking": None})
             announce(f"{lost}; going on from step {step} with new processes", quiet=where.get("quiet", False))

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from posttrain.errors import CheckpointError, first_line
+from posttrain.errors import CheckpointError, ProcessLost, first_line
 
 Json = bool | int | float | str | list[Any] | dict[str, Any] | None
 
@@ -83,6 +83,7 @@ def save(
 
     Raises:
         CheckpointError: it could not be written. The earlier checkpoints are as they were.
+        ProcessLost: as `write` raises it.
     """
     if keep_last < 1 or step < 0 or (score is not None and not math.isfinite(score)):
         raise ValueError(f"save needs keep_last >= 1, step >= 0 and a finite score; got {keep_last}, {step}, {score}")
@@ -100,6 +101,8 @@ def save(
     except Exception as error:
         needed = max([expected_bytes, _size(new), *map(_size, _candidates(root)[:1])])
         shutil.rmtree(new, ignore_errors=True)
+        if isinstance(error, ProcessLost):
+            raise
         raise CheckpointError(_why_not(error, root, step, needed)) from error
     except BaseException:  # Ctrl-C
         shutil.rmtree(new, ignore_errors=True)
