@@ -364,6 +364,6 @@ def test_a_process_that_is_lost_while_a_checkpoint_is_written_is_said_as_it_is(t
         (folder / "half").write_text("")
         raise ProcessLost("gone")
 
-    with pytest.raises(ProcessLost, match="^gone$"):
+    with pytest.raises(ProcessLost, match=r"^gone$"):
         checkpoint.save(tmp_path, 3, write, {}, keep_last=1)
     assert list(tmp_path.iterdir()) == []
