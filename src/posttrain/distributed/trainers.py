@@ -56,12 +56,13 @@ class Rank(cluster.Process):
 
     def build(self, number: int, make: Make, sharded: bool) -> None:
         """Build a learner, of which this rank holds everything or its shards."""
+        if sharded:
+            gc.collect()  # FSDP's modules and their states refer to each other: those of a learner that was dropped
         self._learners[number] = make(ShardedRanks(self._group) if sharded else self._group)
 
     def drop(self, number: int) -> None:
         """Free a learner."""
         self._learners.pop(number, None)
-        gc.collect()  # FSDP's modules and their states refer to each other
 
     def learners(self) -> int:
         """How many learners it has."""

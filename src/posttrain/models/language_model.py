@@ -38,7 +38,11 @@ class Packed(Protocol):
 
 @dataclass
 class LanguageModel:
-    """A causal language model that runs by plan. `trainable` is what an optimiser may hold."""
+    """A causal language model that runs by plan. `trainable` is what an optimiser may hold.
+
+    Where weights are divided among processes, `trunk` gathers what is needed for a row: `head` is to be read after its
+    states.
+    """
 
     network: PreTrainedModel
     context: int  # the most tokens a sequence may have
@@ -46,7 +50,7 @@ class LanguageModel:
     adapter: Any = None  # the peft model around `network`, where there is one
     fresh_adapter: bool = False  # whether that began as nothing, so that the base is the policy before training
     dropout: Dropout | None = None  # of the adapter, where it has some
-    trunk: Callable[..., Tensor] | None = None  # computes last hidden states where weights are divided among processes
+    trunk: Callable[..., Tensor] | None = None  # computes last hidden states, where weights are divided
 
     @property
     def device(self) -> torch.device:
