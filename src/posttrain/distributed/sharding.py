@@ -15,13 +15,14 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -43,6 +44,7 @@ class ShardedRanks:
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group, self.rank, self.size = group, group.rank, group.size
+        self.device = "cuda" if dist.get_backend() == "nccl" else "cpu"
 
     def turns(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`; all have the same number of turns."""
@@ -54,10 +56,13 @@ class ShardedRanks:
         """See `Ranks`; one rank has nothing to divide.
 
         Raises:
-            UserError: the weights of a network are in more than one number format, or an optimiser cannot be divided.
+            UserError: the weights of a network are in more than one number format, an optimiser cannot be divided, or
+                torch is too old.
         """
         if self.size == 1:
             return WHOLE
+        if not hasattr(FSDPModule, "reset_iter_state"):
+            raise UserError(f"ranks with shards of the weights need torch 2.13 or later; here is {torch.__version__}")
         shards = RowShards(self, bodies)
         for optimizer in optimizers:
             optimizer.divide(shards)
@@ -82,7 +87,7 @@ class ShardedRanks:
         Raises:
             PeerFailed: another rank has failed, and this one has not; or they are about to make different calls.
         """
-        state = torch.tensor([error is not None, numbers, -numbers])
+        state = torch.tensor([error is not None, numbers, -numbers], device=self.device)
         dist.all_reduce(state, dist.ReduceOp.MAX)
         failed, most, least = state.tolist()
         if failed:
@@ -106,10 +111,11 @@ class RowShards:
     """
 
     def __init__(self, ranks: ShardedRanks, bodies: Sequence[LanguageModel]) -> None:
-        self._ranks, self._mesh = ranks, DeviceMesh.from_group(dist.group.WORLD, bodies[0].device.type)
+        assert dist.group.WORLD is not None
+        self._ranks, self._mesh = ranks, DeviceMesh.from_group(dist.group.WORLD, ranks.device)
         self._current: Any = WeakTensorKeyDictionary()  # weights before they were divided; nothing keeps them
         self._sums: dict[int, _ReduceScatter] = {}  # by the identity of a parameter
-        self._used: set[_Trunk] = set()
+        self._used: set[Any] = set()
         trunks: dict[int, _Trunk] = {}
         for body in bodies:
             if (key := id(body.network)) not in trunks:
@@ -118,8 +124,9 @@ class RowShards:
 
     def _divided(self, body: LanguageModel) -> "_Trunk":
         """The root of a network whose weights are divided."""
-        network, trunk = body.network, _Trunk(body.network)
+        network: Any = body.network
         kept = set() if body.adapter is None else {p for p in network.parameters() if p.requires_grad}
+        trunk = _Trunk(network, kept)
         formats = {p.dtype for p in network.parameters() if p not in kept}
         if len(formats) > 1:
             raise UserError(f"the weights of '{body.name}' are in {len(formats)} number formats and cannot be divided")
@@ -157,6 +164,8 @@ class RowShards:
             for trunk in self._used:
                 trunk.reset_iter_state()  # frees what was gathered, and clears what a failed pass has left
             self._used.clear()
+            for sums in self._sums.values():
+                sums.last = None
 
     def current(self, weight: nn.Parameter) -> nn.Parameter:
         """See `Shards`."""
@@ -187,12 +196,12 @@ class RowShards:
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """See `Shards`; all ranks get the same bits."""
-        squares = {True: torch.zeros((), dtype=torch.float64), False: torch.zeros((), dtype=torch.float64)}
+        whole, shards = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
         for gradient in gradients:
-            length = torch.linalg.vector_norm(self.local(gradient))
-            squares[isinstance(gradient, DTensor)] += length.double().square().cpu()
-        dist.all_reduce(squares[True])
-        return (squares[True] + squares[False]).sqrt()
+            square = torch.linalg.vector_norm(self.local(gradient)).double().square()
+            (shards if isinstance(gradient, DTensor) else whole).add_(square)
+        dist.all_reduce(shards)
+        return (whole + shards).sqrt()
 
     @contextlib.contextmanager
     @torch.no_grad()
@@ -221,21 +230,22 @@ class RowShards:
         return _shard(whole[self._ranks.rank * rows :][:rows], like) if isinstance(like, DTensor) else whole
 
     @torch.no_grad()
-    def gathered(self, named: Named) -> list[tuple[str, Tensor]]:
+    def gathered(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
         """See `Shards`."""
         found: list[tuple[str, Tensor]] = []
         for name, tensor in named:
             whole = self._whole(tensor) if isinstance(tensor, DTensor) else tensor
             if whole is not None and not self._ranks.rank:
-                found.append((name, _in_a_file(whole) if whole is not tensor else whole))
+                found.append((name, _in_a_file(whole, folder) if whole is not tensor else whole))
         return found
 
     @contextlib.contextmanager
-    def assembled(self, network: Any) -> Iterator[None]:
+    def assembled(self, network: Any, folder: Path) -> Iterator[None]:
         """See `Shards`."""
         places = _places(network)
         shards = {str(id(p)): p for _, _, p in places if isinstance(p, DTensor)}
-        whole = {key: nn.Parameter(tensor, shards[key].requires_grad) for key, tensor in self.gathered(shards.items())}
+        found = self.gathered(shards.items(), folder)
+        whole = {key: nn.Parameter(tensor, shards[key].requires_grad) for key, tensor in found}
         try:
             for module, name, p in places:
                 if (key := str(id(p))) in whole:
@@ -266,9 +276,9 @@ class RowShards:
 class _Trunk(nn.Module):
     """The root of a network: parameters outside the layers stay gathered until the passes of the row end."""
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, kept: set[nn.Parameter]) -> None:
         super().__init__()
-        self.network = network
+        self.network, self._kept = network, kept
         self._embedding: Tensor | None = None
 
     def forward(self, **inputs: Any) -> Tensor:
@@ -281,10 +291,9 @@ class _Trunk(nn.Module):
 
     def discard(self) -> None:
         """Drop the gradients of weights that are gathered now."""
-        for module in self.modules():
-            for p in module.parameters(recurse=False):
-                if not isinstance(p, DTensor):
-                    p.grad = None
+        for p in self.parameters():
+            if not isinstance(p, DTensor) and p not in self._kept:
+                p.grad = None
 
 
 def _make_dense(weight: Tensor) -> None:
@@ -341,9 +350,9 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
-def _in_a_file(tensor: Tensor) -> Tensor:
+def _in_a_file(tensor: Tensor, folder: Path | None) -> Tensor:
     """A copy in a file without a name, whose pages the system can take out of memory; freed with the tensor."""
-    with tempfile.NamedTemporaryFile(prefix="posttrain-") as file:
+    with tempfile.NamedTemporaryFile(prefix=".posttrain-", dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, tensor.nbytes)  # on a full disk an error here, not a crash later
         kept = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
     return kept.copy_(tensor.view(-1)).view(tensor.shape)

@@ -89,14 +89,8 @@ class LocalLearner(Generic[M]):
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         read = [*([self._critic] if self._critic else []), *self._references.values()]
         self._shards = ranks.shard([self._body, *(part.body for part in read)], self._optimizers.values())
-        self._trained = Trained(
-            save_model,
-            optimizer,
-            critic[1] if critic else None,
-            reference if renewed else None,
-            self._body.network,
-            self._shards,
-        )
+        changing = critic[1] if critic else None, reference if renewed else None
+        self._trained = Trained(save_model, optimizer, *changing, self._body.network, self._shards)
 
     @torch.no_grad()
     def forward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:

@@ -58,7 +58,8 @@ def restore_optimizer(
         if name not in parameters:
             raise CheckpointError(f"the checkpoint has optimiser state of '{name}', which is not a parameter here")
         _check(optimizer, full_name, key, tensor, parameters[name])
-        state.setdefault(name, {})[key] = (shards.placed(tensor, parameters[name]) if tensor.dim() else tensor).clone()
+        placed = shards.placed(tensor, parameters[name]) if tensor.dim() else tensor
+        state.setdefault(name, {})[key] = placed.clone()
     # By hand: `load_state_dict` would turn codes of 8 bits into floats.
     for group, saved in zip(optimizer.param_groups, json["groups"], strict=True):
         group |= {key: tuple(value) if key == "betas" else value for key, value in saved.items() if key != "params"}

@@ -6,6 +6,7 @@ is computed from places or lengths asks here.
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -49,11 +50,14 @@ class Shards(Protocol):
         """A tensor that all ranks have, held as `like` is."""
         ...
 
-    def gathered(self, named: Named) -> list[tuple[str, Tensor]]:
-        """The whole tensors on rank 0, in files without a name, one in memory at a time; nothing on the others."""
+    def gathered(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
+        """The whole tensors, on rank 0 alone, where one at a time is in memory.
+
+        They are in files without a name on the disk of `folder`, or where temporary files are, until they are freed.
+        """
         ...
 
-    def assembled(self, network: Any) -> contextlib.AbstractContextManager[None]:
+    def assembled(self, network: Any, folder: Path) -> contextlib.AbstractContextManager[None]:
         """While the block runs, the parameters of `network` are whole tensors on rank 0, as by `gathered`."""
         ...
 
@@ -94,11 +98,11 @@ class Whole:
         """See `Shards`."""
         return whole
 
-    def gathered(self, named: Named) -> list[tuple[str, Tensor]]:
+    def gathered(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
         """See `Shards`; the tensors themselves, on every rank."""
         return list(named)
 
-    def assembled(self, network: Any) -> contextlib.AbstractContextManager[None]:
+    def assembled(self, network: Any, folder: Path) -> contextlib.AbstractContextManager[None]:
         """See `Shards`."""
         return contextlib.nullcontext()
 

@@ -58,7 +58,7 @@ class Trained:
 
     def save(self, folder: Path, *, writes: bool = True) -> None:
         """Fill a checkpoint's folder; where weights are divided, all ranks take part, and rank 0 `writes`."""
-        with self.shards.assembled(self.network):
+        with self.shards.assembled(self.network, folder):
             if writes:
                 self.save_model(folder)
         if self.reference is not None and (weights := self.reference.kept()):
@@ -72,7 +72,7 @@ class Trained:
                 (folder / (name + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
 
     def _write(self, path: Path, tensors: Mapping[str, Tensor], writes: bool) -> None:
-        whole = dict(self.shards.gathered(tensors.items()))
+        whole = dict(self.shards.gathered(tensors.items(), path.parent))
         if writes:
             save_tensors(path, whole)
 
