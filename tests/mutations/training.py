@@ -76,7 +76,7 @@ MUTATIONS = [
                 "            add_(master.grad, part.to_dense() if part.is_sparse else -part)\n",
             ),
             ("kept.zero_().add_(part)", "kept.add_(part)"),
-            ("        weight.grad = None\n        part", "        part"),
+            ("        weight.grad = None\n        part =", "        part ="),
             ("                handle.remove()\n", "                pass\n"),
             ("if master.grad is not None and master.grad.is_sparse:", "if False:"),
             ("if norm > self._max_grad_norm:", "if norm < self._max_grad_norm:"),

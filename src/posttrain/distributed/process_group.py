@@ -36,7 +36,7 @@ class ProcessGroup:
         """See `Ranks`."""
         return ((number, 1.0) for number in range(self.rank, rows, self.size))
 
-    def shard(self, bodies: Sequence[LanguageModel], optimizers: Iterable[Any]) -> Shards:
+    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
         """See `Ranks`: each holds all weights."""
         return WHOLE
 

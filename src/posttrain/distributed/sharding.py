@@ -29,6 +29,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from posttrain.distributed.process_group import ProcessGroup
 from posttrain.errors import TrainingError, UserError
 from posttrain.models.gradient_checkpointing import decoder_layers
+from posttrain.models.host_memory import return_large_blocks
 from posttrain.models.language_model import LanguageModel
 from posttrain.training.shards import WHOLE, Named, Shards
 
@@ -52,7 +53,7 @@ class ShardedRanks:
         if self.rank >= rows % self.size > 0:
             yield rows - 1, 0.0
 
-    def shard(self, bodies: Sequence[LanguageModel], optimizers: Iterable[Any]) -> Shards:
+    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
         """See `Ranks`; one rank has nothing to divide.
 
         Raises:
@@ -110,8 +111,9 @@ class RowShards:
         UserError: the weights of a network are in more than one number format.
     """
 
-    def __init__(self, ranks: ShardedRanks, bodies: Sequence[LanguageModel]) -> None:
+    def __init__(self, ranks: ShardedRanks, bodies: Iterable[LanguageModel]) -> None:
         assert dist.group.WORLD is not None
+        return_large_blocks()
         self._ranks, self._mesh = ranks, DeviceMesh.from_group(dist.group.WORLD, ranks.device)
         self._current: Any = WeakTensorKeyDictionary()  # weights before they were divided; nothing keeps them
         self._sums: dict[int, _ReduceScatter] = {}  # by the identity of a parameter

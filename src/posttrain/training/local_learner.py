@@ -5,6 +5,7 @@ Shape letters: N learned tokens of a packed row, E its sequences.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -88,7 +89,7 @@ class LocalLearner(Generic[M]):
         self._parts = Models(model, self._critic, reference, self._kept.keep)
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         read = [*([self._critic] if self._critic else []), *self._references.values()]
-        self._shards = ranks.shard([self._body, *(part.body for part in read)], self._optimizers.values())
+        self._shards = ranks.shard(chain([self._body], (part.body for part in read)), self._optimizers.values())
         changing = critic[1] if critic else None, reference if renewed else None
         self._trained = Trained(save_model, optimizer, *changing, self._body.network, self._shards)
 

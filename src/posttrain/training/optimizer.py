@@ -113,6 +113,8 @@ class MasterAdamW:
                     )
                 self._weights[number] = shard
                 self.masters[number] = replaced[id(master)] = _master_of(shard)
+                # in one piece of memory for good: layers come and go between them
+                self._sums[number] = torch.empty_like(self.masters[number])
         for group in self.adam.param_groups:
             group["params"] = [replaced.get(id(p), p) for p in group["params"]]
 
@@ -126,7 +128,7 @@ class MasterAdamW:
         handles = [
             weight.register_post_accumulate_grad_hook(partial(self._take, number))
             for number, (master, weight) in enumerate(zip(self.masters, self._weights, strict=True))
-            if master is not weight
+            if master is not weight or self._sums[number] is not None
         ]
         try:
             yield
@@ -139,7 +141,10 @@ class MasterAdamW:
 
     @torch.no_grad()
     def _take(self, number: int, weight: Tensor) -> None:
-        master, part = self.masters[number], self._shards.gradient(weight)
+        master = self.masters[number]
+        if master is weight and weight.grad is self._sums[number]:
+            return  # it has been added there
+        part = self._shards.gradient(weight)
         weight.grad = None
         part = part.to(master.dtype) if part.is_sparse else part
         if master.grad is not None:

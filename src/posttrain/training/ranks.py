@@ -42,7 +42,7 @@ class Ranks(Protocol):
         """Which of so many rows this rank computes, with the weight of each (`Turn`)."""
         ...
 
-    def shard(self, bodies: Sequence[LanguageModel], optimizers: Iterable[Any]) -> Shards:
+    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
         """Divide the weights of these models, and of their optimisers, where these ranks hold shards."""
         ...
 
@@ -75,7 +75,7 @@ class Alone:
         """See `Ranks`."""
         return ((number, 1.0) for number in range(rows))
 
-    def shard(self, bodies: Sequence[LanguageModel], optimizers: Iterable[Any]) -> Shards:
+    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
         """See `Ranks`."""
         return WHOLE
 
