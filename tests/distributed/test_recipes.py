@@ -78,6 +78,10 @@ def dpo(folder):  # noqa: F811
     return partial(online_preference.run, OnlinePreference(**options(folder, **more)), algorithms.get("dpo")())
 
 
+def sharded(folder):  # noqa: F811
+    return grpo(folder)
+
+
 def pairs(folder):  # noqa: F811
     """Reference logprobs are precomputed, and pairs held out."""
     rows = [{"prompt": f"{i}?", "chosen": f"yes {i}", "rejected": "no" * (i % 3 + 1)} for i in range(12)]
@@ -117,11 +121,11 @@ def test_one_trainer_and_one_sampler_equal_one_process_to_the_last_bit(job, fold
     assert read_run(there).config["cluster"]["trainers"] == 1 and "cluster" not in read_run(here).config
 
 
-@pytest.mark.parametrize("job", [grpo, pairs])
+@pytest.mark.parametrize("job", [grpo, pairs, sharded])
 def test_several_differ_by_rounding_alone_and_repeat_themselves(job, folder, tmp_path, cluster):  # noqa: F811
     run = job(folder)
     here = run(output=tmp_path / "here", quiet=True).run
-    cluster = TWO if job is grpo else TrainerOptions(trainers=2)
+    cluster = {grpo: TWO, sharded: replace(TWO, fsdp=True)}.get(job, TrainerOptions(trainers=2))
     first, second = (run(cluster, output=tmp_path / name, quiet=True).run for name in ("first", "second"))
     assert curve(first) == curve(second) and same(first, second)
     for row, other in zip(curve(here), curve(first), strict=True):

@@ -109,3 +109,13 @@ def test_other_formats_are_rounded_to_the_nearest(dtype):
     close = torch.empty(100, dtype=torch.bfloat16)
     narrow_(close, exact)
     assert torch.equal(close, exact.bfloat16())
+
+
+@given(st.integers(0, 200_000), st.integers(0, 70_000))
+def test_a_part_is_rounded_as_in_the_whole(start, numbers):
+    wide = torch.linspace(0.5, 1.5, 200_000)
+    whole, part = torch.empty(200_000, dtype=torch.bfloat16), torch.empty(numbers, dtype=torch.bfloat16)
+    part = part[: len(wide) - start]
+    narrow_(whole, wide)
+    narrow_(part, wide[start : start + len(part)], start)
+    assert torch.equal(part, whole[start : start + len(part)])

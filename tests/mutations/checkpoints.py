@@ -46,8 +46,8 @@ MUTATIONS = [
     *(
         Mutation("training/optimizer_state.py", old, new, "training/test_optimizer_state.py")
         for old, new in [
-            ("tensor.clone()", "tensor"),
-            ("tensor.clone()", "tensor.bfloat16().to(tensor.dtype)"),
+            ("placed.clone()", "placed"),
+            ("placed.clone()", "placed.bfloat16().to(placed.dtype)"),
             ("if ours != theirs:", "if False:"),
             ("list(tensor.shape) != expected:", "False:"),
             ("if name not in parameters:", "if False:"),

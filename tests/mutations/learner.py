@@ -26,7 +26,7 @@ _FAULTS = {
         ("self._ranks)\n        self._discard()\n        self._kept", "self._ranks)\n        self._kept"),
         ('        self._discard()\n        self._kept.begin("")\n', "        self._discard()\n"),
         ("self._references[target].renew(", "dict("),
-        ("reference if renewed else None)", "None)"),
+        ("reference if renewed else None\n", "None\n"),
         ("critic[1] if critic else None, reference", "None, reference"),
         ("self._body.logprobs(row, temperature)", "self._body.logprobs(row)"),
         ("with self._body.dropping(None):", "if True:"),
@@ -43,7 +43,7 @@ _FAULTS = {
     ],
     ("training/ranks.py", f"{LEARNER} {POLICY}"): [
         ("        ranks.agree(failure)\n        raise\n", "        ranks.agree(failure)\n"),
-        ("range(ranks.rank, len(rows), ranks.size)", "range(ranks.rank, len(rows) - 1, ranks.size)"),
+        ("for number in range(rows))", "for number in range(rows - 1))"),
     ],
     ("training/microbatch.py", POLICY): [
         ("for example, part in zip(row.examples, parts, strict=True)", "for example, part in enumerate(parts)"),
@@ -152,7 +152,7 @@ _FAULTS = {
         (" if len(text.split()) > 1]", "]"),
     ],
     ("training/optimizer.py", "training/test_optimizer.py"): [
-        ("narrow_(weight, master)", "weight.copy_(master)"),
+        ("narrow_(self._shards.local(weight), self._shards.local(master), start)", "weight.copy_(master)"),
     ],
 }
 

@@ -65,18 +65,18 @@ MUTATIONS = [
         Mutation("training/optimizer.py", old, new, "training/test_optimizer.py")
         for old, new in [
             ('"weight_decay": weight_decay}', '"weight_decay": 0.0}'),
-            ("torch.autograd.graph.increment_version(weight)", "pass"),
+            ("torch.autograd.graph.increment_version(self._shards.local(weight))", "pass"),
             ('"weight_decay": 0.0}', '"weight_decay": weight_decay}'),
-            ("p if p.dtype in wide else nn.Parameter(p.detach().float())", "p"),
-            ("p if p.dtype in wide else nn.Parameter(p.detach().float())", "nn.Parameter(p.detach().float())"),
+            ("weight if weight.dtype in WIDE else nn.Parameter(weight.detach().float())", "weight"),
+            ("return weight if weight.dtype in WIDE else", "return"),
             ("kept.copy_(part)", "kept.copy_(1.01 * part)"),
-            ("            add_(master.grad, part)\n", "            master.grad.copy_(part)\n"),
+            ("            add_(self._shards.local(master.grad), part)\n", "            master.grad.copy_(part)\n"),
             (
-                "            add_(master.grad, part)\n",
+                "            add_(self._shards.local(master.grad), part)\n",
                 "            add_(master.grad, part.to_dense() if part.is_sparse else -part)\n",
             ),
-            ("kept.zero_().add_(part) if", "kept.add_(part) if"),
-            ("        weight.grad = None\n        assert", "        assert"),
+            ("kept.zero_().add_(part)", "kept.add_(part)"),
+            ("        weight.grad = None\n        part =", "        part ="),
             ("                handle.remove()\n", "                pass\n"),
             ("if master.grad is not None and master.grad.is_sparse:", "if False:"),
             ("if norm > self._max_grad_norm:", "if norm < self._max_grad_norm:"),
@@ -93,8 +93,8 @@ MUTATIONS = [
             ("        self.discard()\n        self.publish()", "        self.discard()"),
             ("        HEAP.settle()\n        return norm\n", "        return min(norm, self._max_grad_norm)\n"),
             (
-                "            master.copy_(tensors[name])\n        self.publish()",
-                "            master.copy_(tensors[name])",
+                "            master.copy_(self._shards.placed(tensors[name], master))\n        self.publish()",
+                "            master.copy_(self._shards.placed(tensors[name], master))",
             ),
             ("if not named:", "if False:"),
             ("lr=0.0, betas=betas, eps=eps", "lr=0.0, eps=eps"),
@@ -234,8 +234,8 @@ MUTATIONS = [
             ("        part.load_masters(load_tensors(folder / (name + MASTERS)))\n", ""),
             ("        restore_optimizer(part.adam", "        print(part.adam"),
             (
-                "save_tensors(folder / (name + MASTERS), masters)",
-                "save_tensors(folder / (name + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()})",
+                "self._write(folder / (name + MASTERS), masters, writes)",
+                "self._write(folder / (name + MASTERS), {n: m.bfloat16().float() for n, m in masters.items()}, writes)",
             ),
         ]
     ),

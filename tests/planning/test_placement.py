@@ -44,6 +44,19 @@ def test_of_an_adapter_its_float32_weights_are_sent(folder):  # noqa: F811
     assert weights_bytes(plan.training) == 4 * plan.training.adapter.low_rank
 
 
+def test_with_shards_a_trainer_holds_its_part_and_the_embedding(folder):  # noqa: F811
+    plan = rl(folder, precision="bfloat16")
+    held, update = sum(plan.training.held().values()), sum(plan.summary()["memory"]["update"].values())
+    shape = plan.training.shape
+    large = replace(plan, phases=tuple(_times(phase, 1000) for phase in plan.phases))  # gigabytes, to be seen
+    found = update * 1000 - held + held // 2 + 2 * shape.vocabulary * shape.hidden
+    assert f"2 trainers of {found / 1e9:.1f} GB" in placed(large, replace(TWO, fsdp=True)).notes[-1]
+
+
+def _times(phase, factor):
+    return replace(phase, parts={name: factor * size for name, size in phase.parts.items()})
+
+
 def test_what_samples_nothing_has_no_samplers(folder):  # noqa: F811
     note = placed(fine_tuning(folder), TrainerOptions(trainers=2)).notes[-1]
     assert "2 trainers of" in note and "sampler" not in note

@@ -1,6 +1,6 @@
 """The ranks of a learner over torch.distributed: gloo on CPUs, NCCL on GPUs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from posttrain.errors import TrainingError
+from posttrain.models.language_model import LanguageModel
+from posttrain.training.shards import WHOLE, Shards
 
 T = TypeVar("T")
 TCPStore: Any = getattr(dist, "TCPStore")  # noqa: B009  torch exports it without saying so
@@ -30,6 +32,14 @@ class ProcessGroup:
         self.rank, self.size = rank, size
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
 
+    def turns(self, rows: int) -> Iterator[tuple[int, float]]:
+        """See `Ranks`."""
+        return ((number, 1.0) for number in range(self.rank, rows, self.size))
+
+    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
+        """See `Ranks`: each holds all weights."""
+        return WHOLE
+
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
         """See `Ranks`. Each rank's part is pickled by its own process; nothing else can write to the group."""
         parts: list[Any] = [None] * self.size
@@ -45,6 +55,8 @@ class ProcessGroup:
 
     def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         """See `Ranks`."""
+        if not parameters:
+            return []
         device = parameters[0].device
         here = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=device)
         dist.all_reduce(here, dist.ReduceOp.MAX)

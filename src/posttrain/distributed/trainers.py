@@ -8,6 +8,7 @@ The ranks meet at a store that rank 0 opens, so that no port is chosen before it
 """
 
 import contextlib
+import gc
 import itertools
 import os
 import secrets
@@ -23,6 +24,7 @@ from posttrain.data.packing import Example
 from posttrain.distributed import cluster
 from posttrain.distributed.process_group import ProcessGroup, TCPStore
 from posttrain.distributed.sampler import Facts, Offer, facts_of
+from posttrain.distributed.sharding import ShardedRanks
 from posttrain.errors import ProcessLost
 from posttrain.models.precision import default_device, fastest
 from posttrain.rollouts.weight_channel import offered
@@ -60,9 +62,11 @@ class Rank(cluster.Process):
         store = self._store if not self._rank else TCPStore(host, port, self._size, False)
         self._group = ProcessGroup(store, self._rank, self._size, backend=backend, timeout_s=timeout_s)
 
-    def build(self, number: int, make: Make) -> None:
-        """Build a learner."""
-        self._learners[number] = make(self._group)
+    def build(self, number: int, make: Make, sharded: bool) -> None:
+        """Build a learner, of which this rank holds everything or its shards."""
+        if sharded:
+            gc.collect()  # FSDP's modules and their states refer to each other: those of a learner that was dropped
+        self._learners[number] = make(ShardedRanks(self._group) if sharded else self._group)
 
     def precision(self, asked: str) -> tuple[str, str]:
         """The number format that `auto` stands for in this process, and why it was chosen."""
@@ -87,10 +91,16 @@ class Rank(cluster.Process):
         """Call a verb of a learner."""
         return getattr(self._learners[number], verb)(*args, **more)
 
-    def offer(self, number: int) -> tuple[str, int, str]:
-        """Offer the policy's trained weights to whoever has the key: host, port and key, until `withdraw`."""
+    def offer(self, number: int) -> tuple[str, int, str] | None:
+        """Rank 0 offers the trained weights to whoever has the key: host, port and key, until `withdraw`.
+
+        All ranks call this: where they hold shards, they gather the weights first, and nothing is gathered later.
+        """
+        weights = self._learners[number].weights()
+        if self._rank:
+            return None
         host = cluster.own_address()
-        port, key = self._offers.enter_context(offered(self._learners[number].weights, host))
+        port, key = self._offers.enter_context(offered(lambda: weights, host))
         return host, port, key
 
     def withdraw(self) -> None:
@@ -189,13 +199,14 @@ class LearnerGroup:
     Args:
         actors: the ranks.
         make: builds the learner of one rank, alike on all; it is pickled.
+        sharded: whether each rank holds a shard of the weights, their gradients and moments, or all of them.
     """
 
     _numbers = itertools.count()
 
-    def __init__(self, actors: RankActors, make: Make) -> None:
+    def __init__(self, actors: RankActors, make: Make, *, sharded: bool = False) -> None:
         self._actors, self._number, self._updates = actors, next(self._numbers), 0
-        actors.all("build", self._number, make)
+        actors.all("build", self._number, make, sharded)
         self._name = secrets.token_hex(4)
         self._dropped = weakref.finalize(self, actors.drop, self._number)
 
@@ -251,7 +262,7 @@ class LearnerGroup:
     @contextlib.contextmanager
     def offered(self) -> Iterator[Offer]:
         """Offer the policy's trained weights of this version; no verb may be called before the block ends."""
-        host, port, key = self._actors.first("offer", self._number)
+        host, port, key = self._actors.all("offer", self._number)[0]
         try:
             yield Offer(self.version, host, port, key)
         finally:

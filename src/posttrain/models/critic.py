@@ -34,6 +34,11 @@ class Critic(Protocol):
         ...
 
     @property
+    def body(self) -> LanguageModel:
+        """The model that it computes with: the policy's, or its own."""
+        ...
+
+    @property
     def embedding(self) -> Tensor:
         """The input embedding of its network."""
         ...
@@ -74,6 +79,11 @@ class TrunkCritic:
         return list(self._head.named_parameters(prefix="head"))
 
     @property
+    def body(self) -> LanguageModel:
+        """The policy's."""
+        return self._model
+
+    @property
     def embedding(self) -> Tensor:
         """The policy's."""
         return self._model.embedding
@@ -98,6 +108,11 @@ class OwnCritic:
         unused = () if self._model.network.get_input_embeddings().weight is self._model.head else (self._model.head,)
         network = [(f"network.{name}", p) for name, p in self._model.trainable() if all(p is not u for u in unused)]
         return [*self._head.named_parameters(prefix="head"), *network]
+
+    @property
+    def body(self) -> LanguageModel:
+        """Its own."""
+        return self._model
 
     @property
     def embedding(self) -> Tensor:

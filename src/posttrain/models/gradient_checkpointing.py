@@ -19,6 +19,11 @@ from posttrain.errors import UserError
 from posttrain.models.dropout import KeyedDropout
 
 
+def decoder_layers(network: nn.Module) -> list[nn.Module]:
+    """The layers of a network that transformers marks as fit for checkpointing; empty where it marks none."""
+    return [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
 def checkpoint_layers(network: nn.Module) -> int:
     """Checkpoint every decoder layer of `network`, and of copies of it; returns how many there are.
 
@@ -27,7 +32,7 @@ def checkpoint_layers(network: nn.Module) -> int:
     Raises:
         UserError: the architecture has no layers that transformers marks as fit for it.
     """
-    layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = decoder_layers(network)
     if not layers:
         raise UserError(
             f"{type(network).__name__} has no layers that can be checkpointed; leave out `gradient_checkpointing`, and "

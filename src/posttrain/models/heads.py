@@ -90,16 +90,19 @@ class RewardModel:
 
         The last product is wide even where the model computes in bfloat16, which could not tell 8.00 from 8.03.
         """
-        return self._product(row, self.head) - torch.tensor(self.zeros, device=self.body.device)
+        states = self._last_states(row)
+        return wide_product(states, self.head) - torch.tensor(self.zeros, device=self.body.device)
 
     def scores_and_length(self, row: Packed) -> Tensor:
         """The same with a column more, which the length head gives: [E, H + 1]."""
         assert self.length_head is not None, "this reward model learns nothing of length apart"
         zeros = torch.tensor((*self.zeros, 0.0), device=self.body.device)
-        return self._product(row, torch.cat([self.head, self.length_head.to(self.head.dtype)])) - zeros
+        states = self._last_states(row)
+        return wide_product(states, torch.cat([self.head, self.length_head.to(self.head.dtype)])) - zeros
 
-    def _product(self, row: Packed, rows: Tensor) -> Tensor:
-        return wide_product(self.body.states(row)[self.body.ids(row.ends)], rows)
+    def _last_states(self, row: Packed) -> Tensor:
+        """Of each sequence, [E, D]; before `head` is read, which may be gathered by then alone (`LanguageModel`)."""
+        return self.body.states(row)[self.body.ids(row.ends)]
 
     def save(self, folder: Path, *, padding: int, calibration: Calibration | None = None) -> None:
         """Write a Hugging Face folder, which transformers reads as a sequence classifier with H labels.

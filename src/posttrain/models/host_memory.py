@@ -17,7 +17,8 @@ from typing import Any
 
 from posttrain import fast_paths
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -2, -3, -4  # of glibc's malloc.h
+LARGE = 4 * 2**20  # bytes of a block that `return_large_blocks` returns
 NEVER = -1
 GROWN = 1.1
 """Freed memory is given back when this times what was needed is resident."""
@@ -40,6 +41,16 @@ def keep_freed_memory() -> None:
     """From now on, leave memory that was freed with this process; `settle` bounds how much. Does so once."""
     if (library := _glibc()) is not None and fast_paths.on("kept memory"):
         for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER), (M_TOP_PAD, 64 * 2**20)):
+            library.mallopt(option, value)
+
+
+def return_large_blocks() -> None:
+    """From now on, return blocks of `LARGE` bytes or more when they are freed, and keep smaller ones.
+
+    Where layers are gathered for their passes one after another, what is kept between would leave holes among them.
+    """
+    if (library := _glibc()) is not None and fast_paths.on("kept memory"):
+        for option, value in ((M_MMAP_THRESHOLD, LARGE), (M_MMAP_MAX, 2**16)):
             library.mallopt(option, value)
 
 

@@ -4,7 +4,7 @@ Shape letters: B rows, N tokens of a flat row, M tokens that are learned, D hidd
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -38,7 +38,11 @@ class Packed(Protocol):
 
 @dataclass
 class LanguageModel:
-    """A causal language model that runs by plan. `trainable` is what an optimiser may hold."""
+    """A causal language model that runs by plan. `trainable` is what an optimiser may hold.
+
+    Where weights are divided among processes, `trunk` gathers what is needed for a row: `head` is to be read after its
+    states.
+    """
 
     network: PreTrainedModel
     context: int  # the most tokens a sequence may have
@@ -46,6 +50,7 @@ class LanguageModel:
     adapter: Any = None  # the peft model around `network`, where there is one
     fresh_adapter: bool = False  # whether that began as nothing, so that the base is the policy before training
     dropout: Dropout | None = None  # of the adapter, where it has some
+    trunk: Callable[..., Tensor] | None = None  # computes last hidden states, where weights are divided
 
     @property
     def device(self) -> torch.device:
@@ -111,8 +116,11 @@ class LanguageModel:
 
     def hidden(self, token_ids: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """Last hidden states [B, N, D] of `token_ids` [B, N] at `positions` [B, N]."""
+        inputs: dict[str, Any] = {"input_ids": token_ids, "position_ids": positions, "plan": plan, "use_cache": False}
+        if self.trunk is not None:
+            return self.trunk(**inputs)
         body: Any = self.network.base_model
-        return body(input_ids=token_ids, position_ids=positions, plan=plan, use_cache=False).last_hidden_state
+        return body(**inputs).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [B, V] of last hidden states [B, D]."""

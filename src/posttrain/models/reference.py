@@ -27,6 +27,11 @@ class _Reference:
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
 
+    @property
+    def body(self) -> LanguageModel:
+        """The model that it computes with; the policy's own where it copies no network."""
+        return self._model
+
     def _as_it_was(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
@@ -59,12 +64,13 @@ class FrozenCopy(_Reference):
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__(copy.deepcopy(model))
-        self._own = {name: p.data for name, p in self._model.trainable()}
+        self._own = {name for name, _ in self._model.trainable()}
         self._model.network.requires_grad_(False)
 
     def kept(self) -> dict[str, Tensor]:
         """All trained weights of the policy."""
-        return self._own
+        # looked up each time: weights that are divided later are other parameters
+        return {name: p.data for name, p in self._model.network.named_parameters() if name in self._own}
 
 
 @final

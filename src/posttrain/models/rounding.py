@@ -37,7 +37,7 @@ def add_(total: Tensor, part: Tensor) -> None:
 
 
 @torch.no_grad()
-def narrow_(weight: Tensor, wide: Tensor) -> None:
+def narrow_(weight: Tensor, wide: Tensor, start: int = 0) -> None:
     """Round float32 to bfloat16 with a threshold per entry, so that small updates change a fraction of the weights.
 
         narrow(w_i) = the upper neighbour of |w_i| if w_i is more than 1 - t_i of the way to it, else the lower one
@@ -46,7 +46,8 @@ def narrow_(weight: Tensor, wide: Tensor) -> None:
     were loaded from bfloat16 all begin on the grid, so that the first updates at a small learning rate would be hidden
     altogether. Here every place has a threshold t of its own, uniform in [0, 1): of weights that are a share p of the
     way to a neighbour a share p is there. Numbers on the grid stay, and what is written depends on number and place
-    alone, so that it is the same after a resume and does not flicker. Between other formats it is `copy_`.
+    alone, so that it is the same after a resume and does not flicker. Part of a tensor, from place `start`
+    on, is rounded as in the whole one. Between other formats it is `copy_`.
     """
     if wide.dtype != torch.float32 or weight.dtype != torch.bfloat16:
         weight.copy_(wide)
@@ -54,6 +55,8 @@ def narrow_(weight: Tensor, wide: Tensor) -> None:
     bits = wide.contiguous().view(-1).view(torch.int32)
     found = weight if weight.is_contiguous() else torch.empty_like(weight, memory_format=torch.contiguous_format)
     thresholds = _thresholds(wide.device)
+    if start:
+        thresholds = thresholds.roll(-start)
     rooms = found.view(-1).view(torch.int16).split(len(thresholds))
     for some, room in zip(bits.split(len(thresholds)), rooms, strict=True):
         room.copy_((some + thresholds[: len(some)]) >> 16)  # the upper half of a float32 is a bfloat16

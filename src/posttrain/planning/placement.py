@@ -12,13 +12,20 @@ ELSEWHERE = ("reward models",)  # these are in the process of the command
 def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
-    Each trainer holds all weights and computes its rows one after another, so that it takes as much memory as the one
-    process; its time is not estimated.
+    Each trainer computes its rows one after another, so that it takes as much memory as the one process; of shards its
+    part of what is held, and the embedding, which is gathered for each row. Its time is not estimated.
     """
     if not cluster.trainers:
         return plan
     phases = {phase.name: phase for phase in plan.phases}
     trainer = sum(size for name, size in phases["update"].parts.items() if name not in ELSEWHERE)
+    if cluster.fsdp:
+        held = sum(size for name, size in plan.training.held().items() if name not in ELSEWHERE)
+        trainer -= (
+            held
+            - held // cluster.trainers
+            - plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
+        )
     lines, together = [_line("trainer", cluster.trainers, trainer, cluster.trainer_cpus)], cluster.trainers * trainer
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
         sampler = _sampler(plan.training, phases["sampling"])

@@ -160,7 +160,7 @@ def _trainers(
     )
     precision, reason = ranks.first("precision", options.precision)
     alike = replace(cast(Any, options), precision=precision)  # each process would measure for itself what is fastest
-    learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, load, build))
+    learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, load, build), sharded=cluster.fsdp)
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}

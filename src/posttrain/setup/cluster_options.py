@@ -15,8 +15,10 @@ class TrainerOptions:
 
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
     trainers: int = 0
-    """Trainer processes on a Ray cluster, 0: none; all is done in this process. Each holds all weights and computes its
-    share of every batch; the number changes rounding alone."""
+    """Trainer processes on a Ray cluster, 0: none; all is done in this process. Each computes its share of every batch;
+    the number changes rounding alone."""
+    fsdp: bool = False
+    """Shard weights, gradients and optimizer states over the trainers (FSDP2). Otherwise each trainer holds all."""
     address: str = "local"
     """Ray cluster: local, auto or ray://HOST:PORT. local starts one on this machine that ends with the run; auto finds
     the one that runs on this machine."""

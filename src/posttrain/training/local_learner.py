@@ -5,11 +5,12 @@ Shape letters: N learned tokens of a packed row, E its sequences.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
@@ -20,7 +21,7 @@ from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, M
 from posttrain.training.metric_means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
-from posttrain.training.ranks import ALONE, Ranks, over, together
+from posttrain.training.ranks import ALONE, Ranks, Turn, over, together
 from posttrain.training.state import Trained
 
 M = TypeVar("M")
@@ -79,7 +80,8 @@ class LocalLearner(Generic[M]):
             references: frozen models, by part name for `logprobs`; losses use `reference`.
             renewed: whether the reference is updated during training, and so saved with checkpoints.
             save_model: writes the model folder of a checkpoint.
-            ranks: the ranks of this learner, each with parts of its own that are alike.
+            ranks: the ranks of this learner, each with parts of its own that are alike. Where ranks hold shards, the
+                weights of all parts are divided here: before, they are in memory once in each process.
         """
         self.body: Any = model if body is None else body
         self._optimizers = {POLICY: optimizer} | ({CRITIC: critic[1]} if critic else {})
@@ -90,7 +92,10 @@ class LocalLearner(Generic[M]):
         reference = self._references.get(REFERENCE)
         self._parts = Models(model, self._critic, reference, self._kept.keep)
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
-        self._trained = Trained(save_model, optimizer, critic[1] if critic else None, reference if renewed else None)
+        read = [*([self._critic] if self._critic else []), *self._references.values()]
+        self._shards = ranks.shard(chain([self.body], (part.body for part in read)), self._optimizers.values())
+        changing = critic[1] if critic else None, reference if renewed else None
+        self._trained = Trained(save_model, optimizer, *changing, self.body.network, self._shards)
 
     @torch.no_grad()
     def forward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
@@ -98,13 +103,13 @@ class LocalLearner(Generic[M]):
         known = bool(batch.key) and batch.key == self._kept.key
         parts = self._parts if known else self._parts_once
 
-        def share_of(number: int, row: PackedRow) -> tuple[float, Mapping[str, Tensor]]:
-            share = loss.of_row(row, batch, parts)
+        def share_of(turn: Turn[PackedRow]) -> tuple[float, Mapping[str, Tensor]]:
+            share = loss.of_row(turn.row, batch, parts)
             return share.loss.item(), share.metrics
 
         rows = pack(batch.examples, self._microbatch_tokens, together=batch.together)
         seen, total = Means(loss.extremes), 0.0
-        for value, metrics in over(rows, share_of, self._ranks).values():
+        for value, metrics in over(rows, share_of, self._ranks, self._shards).values():
             seen.add(metrics)
             total += value
         return {"loss": total, **seen.summary()}
@@ -136,43 +141,38 @@ class LocalLearner(Generic[M]):
         model: Any = self._parts.model
         scores = model.scores if getattr(model, "length_head", None) is None else model.scores_and_length
 
-        def of_examples(number: int, row: PackedRow) -> dict[int, tuple[float, ...]]:
-            return {example: tuple(of_E) for example, of_E in zip(row.examples, scores(row).tolist(), strict=True)}
+        def of_examples(turn: Turn[PackedRow]) -> dict[int, tuple[float, ...]]:
+            of_row = scores(turn.row).tolist()
+            return {example: tuple(of_E) for example, of_E in zip(turn.row.examples, of_row, strict=True)}
 
         with self.body.dropping(seed):
-            rows = over(pack(examples, self._microbatch_tokens), of_examples, self._ranks)
+            rows = over(pack(examples, self._microbatch_tokens), of_examples, self._ranks, self._shards)
         found = {number: values for row in rows.values() for number, values in row.items()}
         return [found[number] for number in range(len(examples))]
 
     def forward_backward(self, batch: Batch, loss: Loss[M]) -> dict[str, float]:
         """As in `Learner`."""
-        shares: dict[int, Mapping[str, Tensor]] = {}
         if batch.key and batch.key != self._kept.key:
             self._kept.begin(batch.key)
         parts = self._parts if batch.key else self._parts_once
-
-        def share_of(row: PackedRow, number: int) -> Tensor:
-            share = loss.of_row(row, batch, parts)
-            shares[number] = {name: numbers.detach() for name, numbers in share.metrics.items()}
-            return share.loss
-
         first, *beside = (self._optimizers[part] for part in loss.reaches if part in self._optimizers)
         try:
             with self.body.dropping(batch.seed if POLICY in loss.reaches else None):
-                total = accumulate_gradients(
+                total, of_rows = accumulate_gradients(
                     first,
                     batch.examples,
-                    share_of,
+                    lambda row: loss.of_row(row, batch, parts),
                     microbatch_tokens=self._microbatch_tokens,
                     together=batch.together,
                     beside=beside,
                     ranks=self._ranks,
+                    shards=self._shards,
                 )
         except BaseException:
             self._discard()
             raise
         seen = Means(loss.extremes)
-        for metrics in self._ranks.merged(shares).values():
+        for metrics in of_rows:
             seen.add(metrics)
         return {"loss": total, **seen.summary()}
 
@@ -193,16 +193,19 @@ class LocalLearner(Generic[M]):
         assert source == POLICY, "nothing but the policy is copied"
         self._references[target].renew(dict(self.body.trainable()))
 
-    def weights(self) -> list[tuple[str, nn.Parameter]]:
-        """The policy's trained weights by name, as they are sampled from."""
-        return self.body.trainable()
+    def weights(self) -> list[tuple[str, Tensor]]:
+        """The policy's trained weights by name, whole, as they are sampled from: on rank 0. All ranks call this.
+
+        Where ranks hold shards, these are copies in files (`Shards.gathered`), gathered one at a time.
+        """
+        found: list[tuple[str, Tensor]] = []
+        together(lambda: found.extend(self._shards.gathered(self.body.trainable())), self._ranks)
+        return found
 
     def save(self, folder: Path) -> None:
         """As in `Learner`."""
-        if self._ranks.rank:  # all have the same; nobody goes on before it is written
-            together(lambda: None, self._ranks)
-        else:
-            together(lambda: self._trained.save(folder), self._ranks)
+        writes = self._ranks.rank == 0  # all have the same; nobody goes on before it is written
+        together(lambda: self._trained.save(folder, writes=writes), self._ranks)
 
     def restore(self, folder: Path) -> None:
         """As in `Learner`."""
@@ -220,7 +223,12 @@ class LocalLearner(Generic[M]):
     ) -> list[tuple[float, ...]]:
         with self.body.dropping(None):
             return by_example(
-                examples, of_row, microbatch_tokens=self._microbatch_tokens, together=together, ranks=self._ranks
+                examples,
+                of_row,
+                microbatch_tokens=self._microbatch_tokens,
+                together=together,
+                ranks=self._ranks,
+                shards=self._shards,
             )
 
 

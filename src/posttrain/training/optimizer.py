@@ -21,7 +21,9 @@ from posttrain.models.host_memory import HEAP, keep_freed_memory
 from posttrain.models.rounding import add_, narrow_
 from posttrain.training.blockwise_adam import BlockwiseAdamW
 from posttrain.training.ranks import Ranks
+from posttrain.training.shards import WHOLE, Shards
 
+WIDE = (torch.float32, torch.float64)
 OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})
 """Bits of each of Adam's moments, by the name of the optimiser."""
 
@@ -78,8 +80,8 @@ class MasterAdamW:
             raise ValueError("no parameter requires a gradient; nothing would be trained")
         self.names = [name for name, _ in named]
         self._weights = [p for _, p in named]
-        wide = (torch.float32, torch.float64)
-        self.masters = [p if p.dtype in wide else nn.Parameter(p.detach().float()) for p in self._weights]
+        self.masters = [_master_of(p) for p in self._weights]
+        self._shards: Shards = WHOLE
         self._sums: list[Any] = [None] * len(named)  # where gradients are added up; kept, for new memory costs time
         self._max_grad_norm = max_grad_norm
         groups = [
@@ -93,6 +95,29 @@ class MasterAdamW:
         else:
             self.adam = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
 
+    def divide(self, shards: Shards) -> None:
+        """Hold this rank's shards of weights, masters and moments from now on; before the first step.
+
+        Raises:
+            UserError: moments in 8 bits, whose blocks lie across shards.
+        """
+        assert not self.adam.state, "moments cannot be divided"
+        self._shards = shards
+        replaced: dict[int, nn.Parameter] = {}
+        for number, (weight, master) in enumerate(zip(self._weights, self.masters, strict=True)):
+            if (shard := shards.current(weight)) is not weight:
+                if isinstance(self.adam, BlockwiseAdamW) and self.adam.quantizes(master):
+                    raise UserError(
+                        "moments in 8 bits cannot be divided among ranks, since a block of them lies across shards; "
+                        "leave out `optim`"
+                    )
+                self._weights[number] = shard
+                self.masters[number] = replaced[id(master)] = _master_of(shard)
+                # in one piece of memory for good: layers come and go between them
+                self._sums[number] = torch.empty_like(self.masters[number])
+        for group in self.adam.param_groups:
+            group["params"] = [replaced.get(id(p), p) for p in group["params"]]
+
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
         """While the block runs, every gradient is added to its master's in float32 as soon as there is one.
@@ -103,7 +128,7 @@ class MasterAdamW:
         handles = [
             weight.register_post_accumulate_grad_hook(partial(self._take, number))
             for number, (master, weight) in enumerate(zip(self.masters, self._weights, strict=True))
-            if master is not weight
+            if master is not weight or self._sums[number] is not None
         ]
         try:
             yield
@@ -116,29 +141,35 @@ class MasterAdamW:
 
     @torch.no_grad()
     def _take(self, number: int, weight: Tensor) -> None:
-        master, part = self.masters[number], weight.grad
+        master = self.masters[number]
+        if master is weight and weight.grad is self._sums[number]:
+            return  # it has been added there
+        part = self._shards.gradient(weight)
         weight.grad = None
-        assert part is not None
         part = part.to(master.dtype) if part.is_sparse else part
         if master.grad is not None:
-            add_(master.grad, part)
+            add_(self._shards.local(master.grad), part)
             return
         if self._sums[number] is None:
             self._sums[number] = torch.empty_like(master)
-        kept = self._sums[number]
-        master.grad = kept.zero_().add_(part) if part.is_sparse else kept.copy_(part)
+        kept = self._shards.local(self._sums[number])
+        if part.is_sparse:
+            kept.zero_().add_(part)
+        else:
+            kept.copy_(part)
+        master.grad = self._sums[number]
 
     def add_up(self, ranks: Ranks) -> None:
-        """Add the collected gradients of all ranks, once before a step."""
-        for master, gradient in zip(self.masters, ranks.add_up(self.masters), strict=True):
+        """Add the collected gradients of all ranks, once before a step; those of shards have been, in each pass."""
+        whole = [m for m in self.masters if self._shards.local(m) is m]
+        for master, gradient in zip(whole, ranks.add_up(whole), strict=True):
             master.grad = gradient
 
+    @torch.no_grad()
     def grad_norm(self) -> float:
         """Length of the whole collected gradient; nan or inf where one of its numbers is."""
         grads = [m.grad for m in self.masters if m.grad is not None]
-        return (
-            torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads])).item() if grads else 0.0
-        )
+        return self._shards.norm(grads).item() if grads else 0.0
 
     def finite_norm(self) -> float:
         """Length of the whole collected gradient.
@@ -165,7 +196,8 @@ class MasterAdamW:
                     master.grad *= self._max_grad_norm / norm
         for group in self.adam.param_groups:
             group["lr"] = lr
-        self.adam.step()
+        with self._shards.stepping(self.adam):
+            self.adam.step()
         self.discard()
         self.publish()
         HEAP.settle()
@@ -185,9 +217,10 @@ class MasterAdamW:
         """
         for master, weight in zip(self.masters, self._weights, strict=True):
             if master is weight:
-                torch.autograd.graph.increment_version(weight)
+                torch.autograd.graph.increment_version(self._shards.local(weight))
             else:
-                narrow_(weight, master)
+                start = self._shards.start(weight)
+                narrow_(self._shards.local(weight), self._shards.local(master), start)
 
     def named_masters(self) -> dict[str, nn.Parameter]:
         """The float32 weights by name: what a checkpoint keeps."""
@@ -208,7 +241,7 @@ class MasterAdamW:
                 f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
             )
         for name, master in zip(self.names, self.masters, strict=True):
-            master.copy_(tensors[name])
+            master.copy_(self._shards.placed(tensors[name], master))
         self.publish()
 
 
@@ -230,3 +263,8 @@ def optimizer_for(
     if isinstance(made.adam, BlockwiseAdamW) and not any(map(made.adam.quantizes, made.masters)):
         raise UserError(nothing_to_quantize(options.optim))
     return made
+
+
+def _master_of(weight: nn.Parameter) -> nn.Parameter:
+    """The weight in float32 or wider: itself where it is."""
+    return weight if weight.dtype in WIDE else nn.Parameter(weight.detach().float())

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from posttrain.errors import CheckpointError
 from posttrain.models.blockwise import blocks_of
 from posttrain.training.blockwise_adam import MOMENTS, SCALES, BlockwiseAdamW
+from posttrain.training.shards import WHOLE, Shards
 
 
 def optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -36,9 +37,13 @@ def optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> t
 
 
 def restore_optimizer(
-    optimizer: Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], json: Mapping[str, Any]
+    optimizer: Optimizer,
+    parameters: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    json: Mapping[str, Any],
+    shards: Shards = WHOLE,
 ) -> None:
-    """Put back what `optimizer_state` gave: settings of each group and state of each parameter.
+    """Put back what `optimizer_state` gave: settings of each group and state of each parameter, divided as it is.
 
     Raises:
         CheckpointError: the optimiser's parameters have other names, groups, shapes or bits than the saved ones.
@@ -53,7 +58,8 @@ def restore_optimizer(
         if name not in parameters:
             raise CheckpointError(f"the checkpoint has optimiser state of '{name}', which is not a parameter here")
         _check(optimizer, full_name, key, tensor, parameters[name])
-        state.setdefault(name, {})[key] = tensor.clone()
+        placed = shards.placed(tensor, parameters[name]) if tensor.dim() else tensor
+        state.setdefault(name, {})[key] = placed.clone()
     # By hand: `load_state_dict` would turn codes of 8 bits into floats.
     for group, saved in zip(optimizer.param_groups, json["groups"], strict=True):
         group |= {key: tuple(value) if key == "betas" else value for key, value in saved.items() if key != "params"}

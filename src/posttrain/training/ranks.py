@@ -1,17 +1,28 @@
 """What the ranks of one learner tell each other. A learner in one process is `Alone`.
 
-The ranks hold the same weights and see the same batches. Each computes every `size`-th packed row; results are merged
-by the number of the row, in one order, so that sums and means are those of one process, and gradients are added up
-before they are measured.
+The ranks see the same batches. Each computes every `size`-th packed row; results are merged by the number of the row,
+in one order, so that sums and means are those of one process, and gradients are added up before they are measured. Each
+holds all weights, or a shard of them (`shards.py`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
+from posttrain.models.language_model import LanguageModel
+from posttrain.training.shards import WHOLE, Shards
+
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class Turn(NamedTuple, Generic[R]):
+    """A packed row that a rank computes."""
+
+    number: int
+    row: R
+    weight: float = 1.0  # of its gradient: 0 where another rank computes the row, and this one only keeps it company
 
 
 class Ranks(Protocol):
@@ -25,6 +36,14 @@ class Ranks(Protocol):
     @property
     def size(self) -> int:
         """The number of ranks."""
+        ...
+
+    def turns(self, rows: int) -> Iterator[tuple[int, float]]:
+        """Which of so many rows this rank computes, with the weight of each (`Turn`)."""
+        ...
+
+    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
+        """Divide the weights of these models, and of their optimisers, where these ranks hold shards."""
         ...
 
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
@@ -52,6 +71,14 @@ class Alone:
 
     rank, size = 0, 1
 
+    def turns(self, rows: int) -> Iterator[tuple[int, float]]:
+        """See `Ranks`."""
+        return ((number, 1.0) for number in range(rows))
+
+    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
+        """See `Ranks`."""
+        return WHOLE
+
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
         """See `Ranks`."""
         return dict(found)
@@ -67,8 +94,8 @@ class Alone:
 ALONE = Alone()
 
 
-def over(rows: Sequence[R], compute: Callable[[int, R], T], ranks: Ranks) -> dict[int, T]:
-    """What `compute` finds of each packed row and its number, on whichever rank, by number.
+def over(rows: Sequence[R], compute: Callable[[Turn[R]], T], ranks: Ranks, shards: Shards = WHOLE) -> dict[int, T]:
+    """What `compute` finds of each packed row, on whichever rank, by number.
 
     Raises:
         TrainingError: another rank has failed. What fails here is raised as it is.
@@ -76,8 +103,11 @@ def over(rows: Sequence[R], compute: Callable[[int, R], T], ranks: Ranks) -> dic
     found: dict[int, T] = {}
 
     def compute_mine() -> None:
-        for number in range(ranks.rank, len(rows), ranks.size):
-            found[number] = compute(number, rows[number])
+        for number, weight in ranks.turns(len(rows)):
+            with shards.turn():
+                value = compute(Turn(number, rows[number], weight))
+            if weight:
+                found[number] = value
 
     together(compute_mine, ranks)
     return ranks.merged(found)

@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from posttrain.training.checkpoint import Json, load_tensors, save_tensors
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
+from posttrain.training.shards import WHOLE, Shards
 
 OPTIMIZER, ABOUT, MASTERS = "optimizer.safetensors", "optimizer.json", "masters.safetensors"
 REFERENCE = "reference.safetensors"
@@ -44,24 +45,36 @@ class Trained:
         optimizer: of what is trained.
         critic: the critic's optimiser.
         reference: a reference that is updated during training; None for a frozen one.
+        network: what `save_model` writes, where its weights are divided.
+        shards: what this rank holds of all of them.
     """
 
     save_model: Callable[[Path], None]
     optimizer: MasterAdamW
     critic: MasterAdamW | None = None
     reference: Renewable | None = None
+    network: Any = None
+    shards: Shards = WHOLE
 
-    def save(self, folder: Path) -> None:
-        """Fill a checkpoint's folder."""
-        self.save_model(folder)
+    def save(self, folder: Path, *, writes: bool = True) -> None:
+        """Fill a checkpoint's folder; where weights are divided, all ranks take part, and rank 0 `writes`."""
+        with self.shards.assembled(self.network, folder):
+            if writes:
+                self.save_model(folder)
         if self.reference is not None and (weights := self.reference.kept()):
-            save_tensors(folder / REFERENCE, weights)
+            self._write(folder / REFERENCE, weights, writes)
         for name, part in self._parts():
             masters = part.named_masters()
-            save_tensors(folder / (name + MASTERS), masters)
+            self._write(folder / (name + MASTERS), masters, writes)
             tensors, about = optimizer_state(part.adam, masters)
-            save_tensors(folder / (name + OPTIMIZER), tensors)
-            (folder / (name + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
+            self._write(folder / (name + OPTIMIZER), tensors, writes)
+            if writes:
+                (folder / (name + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
+
+    def _write(self, path: Path, tensors: Mapping[str, Tensor], writes: bool) -> None:
+        whole = dict(self.shards.gathered(tensors.items(), path.parent))
+        if writes:
+            save_tensors(path, whole)
 
     def restore(self, folder: Path) -> None:
         """Restore weights and optimisers from a checkpoint.
@@ -72,9 +85,11 @@ class Trained:
         for name, part in self._parts():
             part.load_masters(load_tensors(folder / (name + MASTERS)))
             about: dict[str, Json] = json.loads((folder / (name + ABOUT)).read_text(encoding="utf-8"))
-            restore_optimizer(part.adam, part.named_masters(), load_tensors(folder / (name + OPTIMIZER)), about)
+            tensors = load_tensors(folder / (name + OPTIMIZER))
+            restore_optimizer(part.adam, part.named_masters(), tensors, about, self.shards)
         if self.reference is not None:
-            self.reference.renew(load_tensors(folder / REFERENCE))
+            saved, own = load_tensors(folder / REFERENCE), self.reference.kept()
+            self.reference.renew({name: self.shards.placed(saved[name], mine) for name, mine in own.items()})
 
     def _parts(self) -> list[tuple[str, MasterAdamW]]:
         """Each optimiser with what its files' names begin with."""

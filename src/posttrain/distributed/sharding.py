@@ -1,0 +1,360 @@
+"""Weights, gradients, master weights and Adam's moments divided among the ranks of a learner, by FSDP2.
+
+Each decoder layer is gathered for its passes and freed after them, embedding, head and norms for all passes of one
+packed row (`torch.distributed.fsdp.fully_shard`). Every parameter is cut into ranges of rows. Parameters of an adapter,
+and of heads outside the network, are whole in each rank: there are few.
+
+All ranks compute the same layers at the same time. So a rank that has no row of its own in the last round computes
+another's, with a gradient of 0, and before each collective call they meet: one that has failed says so there, and
+nobody waits for it.
+"""
+
+import contextlib
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from posttrain.distributed.process_group import ProcessGroup
+from posttrain.errors import TrainingError, UserError
+from posttrain.models.gradient_checkpointing import decoder_layers
+from posttrain.models.host_memory import return_large_blocks
+from posttrain.models.language_model import LanguageModel
+from posttrain.training.shards import WHOLE, Named, Shards
+
+T = TypeVar("T")
+
+
+class PeerFailed(TrainingError):
+    """What all ranks know already, so that nobody has to be told."""
+
+
+class ShardedRanks:
+    """The ranks of a process group, each with a shard of a learner's weights. Conforms to `training.ranks.Ranks`."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group, self.rank, self.size = group, group.rank, group.size
+        self.device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+    def turns(self, rows: int) -> Iterator[tuple[int, float]]:
+        """See `Ranks`; all have the same number of turns."""
+        yield from self._group.turns(rows)
+        if self.rank >= rows % self.size > 0:
+            yield rows - 1, 0.0
+
+    def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
+        """See `Ranks`; one rank has nothing to divide.
+
+        Raises:
+            UserError: the weights of a network are in more than one number format, an optimiser cannot be divided, or
+                torch is too old.
+        """
+        if self.size == 1:
+            return WHOLE
+        if not hasattr(FSDPModule, "reset_iter_state"):
+            raise UserError(f"ranks with shards of the weights need torch 2.13 or later; here is {torch.__version__}")
+        shards = RowShards(self, bodies)
+        for optimizer in optimizers:
+            optimizer.divide(shards)
+        return shards
+
+    def merged(self, found: Mapping[int, T]) -> dict[int, T]:
+        """See `Ranks`."""
+        return self._group.merged(found)
+
+    def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        """See `Ranks`."""
+        return self._group.add_up(parameters)
+
+    def agree(self, error: BaseException | None) -> None:
+        """See `Ranks`."""
+        if not isinstance(error, PeerFailed):
+            self.meet(0, error)
+
+    def meet(self, numbers: int, error: BaseException | None = None) -> None:
+        """Before each collective call, of so many numbers: learn whether all ranks come to the same one.
+
+        Raises:
+            PeerFailed: another rank has failed, and this one has not; or they are about to make different calls.
+        """
+        state = torch.tensor([error is not None, numbers, -numbers], device=self.device)
+        dist.all_reduce(state, dist.ReduceOp.MAX)
+        failed, most, least = state.tolist()
+        if failed:
+            told = self.merged({} if error is None else {self.rank: repr(error)})
+            if error is None:
+                rank, why = next(iter(told.items()))
+                raise PeerFailed(f"rank {rank} of {self.size} failed: {why}")
+        elif most != -least:
+            raise PeerFailed(f"the ranks compute different layers: of {-least} and of {most} numbers")
+
+
+class RowShards:
+    """Shards of rows. Conforms to `training.shards.Shards`.
+
+    Args:
+        ranks: all ranks make it together.
+        bodies: the models whose networks are divided, each of which may occur more than once.
+
+    Raises:
+        UserError: the weights of a network are in more than one number format.
+    """
+
+    def __init__(self, ranks: ShardedRanks, bodies: Iterable[LanguageModel]) -> None:
+        assert dist.group.WORLD is not None
+        return_large_blocks()
+        self._ranks, self._mesh = ranks, DeviceMesh.from_group(dist.group.WORLD, ranks.device)
+        self._current: Any = WeakTensorKeyDictionary()  # weights before they were divided; nothing keeps them
+        self._sums: dict[int, _ReduceScatter] = {}  # by the identity of a parameter
+        self._used: set[Any] = set()
+        trunks: dict[int, _Trunk] = {}
+        for body in bodies:
+            if (key := id(body.network)) not in trunks:
+                trunks[key] = self._divided(body)
+            body.trunk = partial(self._read, trunks[key])
+
+    def _divided(self, body: LanguageModel) -> "_Trunk":
+        """The root of a network whose weights are divided."""
+        network: Any = body.network
+        kept = set() if body.adapter is None else {p for p in network.parameters() if p.requires_grad}
+        trunk = _Trunk(network, kept)
+        formats = {p.dtype for p in network.parameters() if p not in kept}
+        if len(formats) > 1:
+            raise UserError(f"the weights of '{body.name}' are in {len(formats)} number formats and cannot be divided")
+        # what is summed over ranks is summed in float32, as over micro-batches
+        policy = MixedPrecisionPolicy(
+            reduce_dtype=None if formats == {torch.float64} else torch.float32, cast_forward_inputs=False
+        )
+        for module in (*decoder_layers(network), trunk):
+            places = _places(module)
+            part: Any = fully_shard(module, mesh=self._mesh, mp_policy=policy, ignored_params=kept)
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+            part.set_custom_all_gather(_AllGather(self._ranks))
+            part.set_custom_reduce_scatter(sums := _ReduceScatter(self._ranks))
+            for owner, name, old in places:
+                if old not in kept and not isinstance(old, DTensor):
+                    self._current[old] = new = owner.get_parameter(name)
+                    self._sums[id(new)] = sums
+        return trunk
+
+    def _read(self, trunk: "_Trunk", **inputs: Any) -> Tensor:
+        self._used.add(trunk)
+        return trunk(**inputs)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """See `Shards`."""
+        try:
+            yield
+        except BaseException:
+            for trunk in self._used:
+                trunk.discard()
+            raise
+        finally:
+            for trunk in self._used:
+                trunk.reset_iter_state()  # frees what was gathered, and clears what a failed pass has left
+            self._used.clear()
+            for sums in self._sums.values():
+                sums.last = None
+
+    def current(self, weight: nn.Parameter) -> nn.Parameter:
+        """See `Shards`."""
+        return self._current.get(weight, weight)
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """See `Shards`."""
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+    def start(self, tensor: Tensor) -> int:
+        """See `Shards`."""
+        if not isinstance(tensor, DTensor):
+            return 0
+        return min(self._ranks.rank * self._rows(tensor), len(tensor)) * math.prod(tensor.shape[1:])
+
+    def gradient(self, weight: Tensor) -> Tensor:
+        """See `Shards`."""
+        assert weight.grad is not None
+        if not isinstance(weight, DTensor):
+            return weight.grad
+        # FSDP rounds the sum to the format of the weight; what was summed is of the same layout
+        rounded, wide = self.local(weight.grad), self._sums[id(weight)].last
+        assert wide is not None
+        assert wide.numel() * rounded.itemsize == rounded.untyped_storage().nbytes(), (
+            "FSDP lays gradients out otherwise"
+        )
+        return wide.as_strided(rounded.shape, rounded.stride(), rounded.storage_offset())
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """See `Shards`; all ranks get the same bits."""
+        whole, shards = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
+        for gradient in gradients:
+            square = torch.linalg.vector_norm(self.local(gradient)).double().square()
+            (shards if isinstance(gradient, DTensor) else whole).add_(square)
+        dist.all_reduce(shards)
+        return (whole + shards).sqrt()
+
+    @contextlib.contextmanager
+    @torch.no_grad()
+    def stepping(self, adam: torch.optim.Optimizer) -> Iterator[None]:
+        """See `Shards`."""
+        held = [(p, nn.Parameter(self.local(p))) for group in adam.param_groups for p in group["params"]]
+        shards = {p: mine for p, mine in held if isinstance(p, DTensor)}
+        groups = [group["params"] for group in adam.param_groups]
+        for p, mine in shards.items():
+            mine.grad = None if p.grad is None else self.local(p.grad)
+            adam.state[mine] = {key: self.local(value) for key, value in adam.state.pop(p, {}).items()}
+        for group in adam.param_groups:
+            group["params"] = [shards.get(p, p) for p in group["params"]]
+        try:
+            yield
+        finally:
+            for group, params in zip(adam.param_groups, groups, strict=True):
+                group["params"] = params
+            for p, mine in shards.items():
+                state = adam.state.pop(mine)
+                adam.state[p] = {key: _shard(value, p) if value.dim() else value for key, value in state.items()}
+
+    def placed(self, whole: Tensor, like: Tensor) -> Tensor:
+        """See `Shards`; the rows of this rank are in the memory of the whole one."""
+        rows = self._rows(like)
+        return _shard(whole[self._ranks.rank * rows :][:rows], like) if isinstance(like, DTensor) else whole
+
+    @torch.no_grad()
+    def gathered(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
+        """See `Shards`."""
+        found: list[tuple[str, Tensor]] = []
+        for name, tensor in named:
+            whole = self._whole(tensor) if isinstance(tensor, DTensor) else tensor
+            if whole is not None and not self._ranks.rank:
+                found.append((name, _in_a_file(whole, folder) if whole is not tensor else whole))
+        return found
+
+    @contextlib.contextmanager
+    def assembled(self, network: Any, folder: Path) -> Iterator[None]:
+        """See `Shards`."""
+        places = _places(network)
+        shards = {str(id(p)): p for _, _, p in places if isinstance(p, DTensor)}
+        found = self.gathered(shards.items(), folder)
+        whole = {key: nn.Parameter(tensor, shards[key].requires_grad) for key, tensor in found}
+        try:
+            for module, name, p in places:
+                if (key := str(id(p))) in whole:
+                    module.register_parameter(name, whole[key])
+            yield
+        finally:
+            for module, name, p in places:
+                module.register_parameter(name, p)
+
+    def _rows(self, tensor: Tensor) -> int:
+        """Rows of a shard; of the last ones maybe fewer."""
+        return math.ceil(len(tensor) / self._ranks.size)
+
+    def _whole(self, tensor: DTensor) -> Tensor | None:
+        """A tensor's shards together, on rank 0."""
+        mine, rows = tensor.to_local(), self._rows(tensor)
+        padded = mine.new_zeros((rows, *mine.shape[1:]))
+        padded[: len(mine)] = mine
+        self._ranks.meet(padded.numel())
+        if self._ranks.rank:
+            dist.gather(_bytes(padded))
+            return None
+        whole = mine.new_empty((rows * self._ranks.size, *mine.shape[1:]))
+        dist.gather(_bytes(padded), list(_bytes(whole).chunk(self._ranks.size)))
+        return whole[: len(tensor)]
+
+
+class _Trunk(nn.Module):
+    """The root of a network: parameters outside the layers stay gathered until the passes of the row end."""
+
+    def __init__(self, network: Any, kept: set[nn.Parameter]) -> None:
+        super().__init__()
+        self.network, self._kept = network, kept
+        self._embedding: Tensor | None = None
+
+    def forward(self, **inputs: Any) -> Tensor:
+        """Last hidden states."""
+        weight = self.network.get_input_embeddings().weight
+        if weight.requires_grad and weight is not self._embedding:
+            weight.register_post_accumulate_grad_hook(_make_dense)
+            self._embedding = weight
+        return self.network.base_model(**inputs).last_hidden_state
+
+    def discard(self) -> None:
+        """Drop the gradients of weights that are gathered now."""
+        for p in self.parameters():
+            if not isinstance(p, DTensor) and p not in self._kept:
+                p.grad = None
+
+
+def _make_dense(weight: Tensor) -> None:
+    """That of an embedding that is no head has a row per token (`wrap`)."""
+    if weight.grad is not None and weight.grad.is_sparse:
+        weight.grad = weight.grad.to_dense()
+
+
+class _Meeting:
+    """A collective call of FSDP, before which the ranks meet."""
+
+    def __init__(self, ranks: ShardedRanks) -> None:
+        self._ranks = ranks
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for what is sent or received."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _AllGather(_Meeting):
+    """Conforms to FSDP's `AllGather`."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
+        self._ranks.meet(input_tensor.numel())
+        dist.all_gather_single(_bytes(output_tensor), _bytes(input_tensor), group=group)
+
+
+class _ReduceScatter(_Meeting):
+    """Conforms to FSDP's `ReduceScatter`; keeps the last sum."""
+
+    last: Tensor | None = None
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        self._ranks.meet(input_tensor.numel())
+        dist.reduce_scatter_single(output_tensor, input_tensor, op, group=group)
+        self.last = output_tensor
+
+
+def _places(network: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    """Where parameters are: a tied one is in several places."""
+    return [(module, name, p) for module in network.modules() for name, p in module.named_parameters(recurse=False)]
+
+
+def _shard(mine: Tensor, like: DTensor) -> DTensor:
+    """The rows of this rank, as a tensor of the shape of `like`."""
+    mesh, placements, shape, stride = like.device_mesh, like.placements, like.shape, like.stride()
+    return DTensor.from_local(mine, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The same memory; gloo does not know every number format."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _in_a_file(tensor: Tensor, folder: Path | None) -> Tensor:
+    """A copy in a file without a name, whose pages the system can take out of memory; freed with the tensor."""
+    with tempfile.NamedTemporaryFile(prefix=".posttrain-", dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, tensor.nbytes)  # on a full disk an error here, not a crash later
+        kept = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+    return kept.copy_(tensor.view(-1)).view(tensor.shape)

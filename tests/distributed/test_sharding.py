@@ -1,0 +1,247 @@
+"""Learners whose ranks hold shards keep to the kit, compute what one process does, and hold less."""
+
+import filecmp
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from posttrain.algorithms.algorithm import Counts
+from posttrain.data.packing import pack
+from posttrain.errors import UserError
+from posttrain.models.lora_config import Lora
+from posttrain.rollouts.weight_channel import received
+from posttrain.training.learner import POLICY, REFERENCE, Batch
+from posttrain.training.local_learner import LocalLearner
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.ranks import ALONE
+from posttrain.training.reward import reward_gradient
+from posttrain.training.supervised import NLL, supervised_batch
+from tests.distributed.test_learner_group import APART, distance, trained
+from tests.training.learner_kit import EXAMPLES, check_learner
+from tests.training.test_learner import made
+from tests.training.test_reward import ODIN, PAIRS, apart_from_length
+
+pytest.importorskip("ray")
+
+from posttrain.distributed.trainers import LearnerGroup, RankActors
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+LORA = Lora(2, dropout=0.5)
+TWO_ROWS = 20  # tokens of a micro-batch, of which the examples fill two
+
+
+class Shown(LocalLearner):
+    """A learner that says how much it holds."""
+
+    def held(self) -> int:
+        """Numbers of weights, masters, gradients and moments in this process."""
+        bodies = [self._body, self._critic.body, *(reference.body for reference in self._references.values())]
+        tensors: list[Any] = [p for body in bodies for p in body.network.parameters()]
+        for optimizer in self._optimizers.values():
+            tensors += [*optimizer.masters, *(m.grad for m in optimizer.masters)]
+            tensors += [value for state in optimizer.adam.state.values() for value in state.values()]
+        local = [self._shards.local(tensor) for tensor in tensors if tensor is not None]
+        return sum({each.data_ptr(): each.numel() for each in local}.values())
+
+
+def built(ranks, *, tokens=12, **more):
+    """The learner of one rank."""
+    learner = made(tokens, ranks=ranks, kind=Shown, **more)
+    learner._trained = replace(learner._trained, save_model=learner._body.save)
+    return learner
+
+
+@pytest.fixture(scope="module")
+def started(cluster) -> Iterator[dict[int, RankActors]]:
+    """Ranks by their number, started when a test first asks for them."""
+    found: dict[int, RankActors] = {}
+    yield found
+    for actors in found.values():
+        actors.stop()
+
+
+@pytest.fixture(params=[2, 3])
+def actors(started, request) -> RankActors:
+    if request.param not in started:
+        started[request.param] = RankActors(request.param, timeout_s=60)
+    return started[request.param]
+
+
+def on(*sizes):
+    """With so many ranks only: each costs seconds."""
+    return pytest.mark.parametrize("actors", sizes, indirect=True)
+
+
+def group(actors, sharded=True, **more):
+    return LearnerGroup(actors, functools.partial(built, **more), sharded=sharded)
+
+
+KIT = [(2, "trunk", None), (2, "trunk", LORA), (3, "own", None)]
+COMPARED = [
+    (2, torch.float64, "own", None),
+    (2, torch.float32, "trunk", None),
+    (2, torch.bfloat16, "own", None),
+    (2, torch.bfloat16, "trunk", LORA),
+    (3, torch.float64, "trunk", LORA),
+    (3, torch.float32, "own", None),
+    (3, torch.bfloat16, "trunk", None),
+]
+SAVED = [(2, torch.float32, None), (2, torch.bfloat16, LORA), (3, torch.bfloat16, None)]
+
+
+@pytest.mark.parametrize(("actors", "critic", "adapter"), KIT, indirect=["actors"])
+def test_shards_keep_to_the_kit(actors, critic, adapter, tmp_path):
+    if adapter:
+        pytest.importorskip("peft")
+    assert check_learner(lambda tokens: group(actors, tokens=tokens, critic=critic, adapter=adapter), tmp_path) == []
+
+
+@pytest.mark.parametrize(("actors", "dtype", "critic", "adapter"), COMPARED, indirect=["actors"])
+def test_shards_compute_what_one_process_does(actors, dtype, critic, adapter):
+    if adapter:
+        pytest.importorskip("peft")
+    more = {"dtype": dtype, "critic": critic, "adapter": adapter}
+    assert distance(trained(built(ALONE, **more)), trained(group(actors, **more))) <= APART[dtype]
+
+
+def updated(learner, updates=3):
+    """Losses and logprobs of some updates on two rows, whose gradients are added in one order everywhere."""
+    assert len(pack(EXAMPLES, TWO_ROWS)) == 2
+    said = []
+    for _ in range(updates):
+        said.append(learner.forward_backward(supervised_batch(EXAMPLES), NLL())["loss"])
+        learner.optim_step({POLICY: 1e-3})
+        said.append(learner.logprobs(EXAMPLES))
+    return said
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_or_none_on_each_rank_is_one_process_to_the_last_bit(actors, dtype):
+    alone, learner = built(ALONE, tokens=TWO_ROWS, dtype=dtype), group(actors, tokens=TWO_ROWS, dtype=dtype)
+    assert updated(learner) == updated(alone)
+    with learner.offered() as offer:
+        weights = dict(received(offer.host, offer.port, offer.key))
+    expected = dict(alone.weights())
+    assert weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
+    assert weights["model.norm.weight"].dtype == dtype
+
+
+@on(3)
+def test_shards_are_reproducible_to_the_last_bit(actors):
+    assert trained(group(actors)) == trained(group(actors))
+
+
+@on(3)
+def test_fewer_rows_than_ranks(actors):
+    few = Batch(EXAMPLES[:1], Counts(1, 3))
+    learner, alone = group(actors), built(ALONE)
+    for each in (found := [], expected := []):
+        which = learner if each is found else alone
+        each += which.forward(few, NLL()).values()
+        each += which.forward_backward(few, NLL()).values()
+        each += which.optim_step({POLICY: 1e-2}).values()
+        each += [value for said in which.logprobs(EXAMPLES) for value in said]
+    assert distance(expected, found) <= APART[torch.float32]
+
+
+@on(1)
+def test_one_rank_has_nothing_to_divide(actors):
+    assert trained(group(actors)) == trained(built(ALONE))
+
+
+def test_a_rank_holds_its_share(actors):
+    held = []
+    for learner in (group(actors, False, critic="own"), group(actors, critic="own")):
+        trained(learner, updates=1)
+        learner.forward_backward(supervised_batch(EXAMPLES), NLL())  # gradients
+        learner.logprobs(EXAMPLES, REFERENCE)
+        held.append(actors.all("verb", learner._number, "held", (), {}))
+    (whole, *_), shards = held
+    assert sum(shards) < 1.01 * whole and max(shards) < 1.15 * whole / actors.size
+
+
+@dataclass(frozen=True)
+class FailsInBackward:
+    """A loss whose backward pass fails in the row of the last example, below the head."""
+
+    reaches = (POLICY,)
+    extremes = ()
+
+    def of_row(self, row, batch, parts):
+        states = parts.model.learned_states(row)
+        if len(EXAMPLES) - 1 in row.examples:
+            states.register_hook(_fail)
+        share = NLL().of_row(row, batch, parts)
+        return share._replace(loss=-parts.model.logprobs_at(states, row).logprobs.sum())
+
+
+def _fail(gradient):
+    raise KeyboardInterrupt
+
+
+@on(2)
+@pytest.mark.parametrize("tokens", [TWO_ROWS, 9])
+def test_what_fails_in_a_backward_pass_leaves_nothing(actors, tokens):
+    learner, other = (group(actors, tokens=tokens) for _ in range(2))
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):  # of the rank that fails, not what the others say of it
+            learner.forward_backward(supervised_batch(EXAMPLES), FailsInBackward())
+    assert trained(learner) == trained(other)
+
+
+@pytest.mark.parametrize(("actors", "dtype", "adapter"), SAVED, indirect=["actors"])
+def test_a_checkpoint_is_that_of_one_process(actors, dtype, adapter, tmp_path):
+    """Saved by shards, read by one process and saved again, read by shards and saved again: the same files."""
+    if adapter:
+        pytest.importorskip("peft")
+    folders = [tmp_path / name for name in ("shards", "one", "again")]
+    for folder in folders:
+        folder.mkdir()
+    learner, other = (group(actors, dtype=dtype, critic="own", adapter=adapter) for _ in range(2))
+    trained(learner)
+    learner.copy(POLICY, REFERENCE)
+    learner.save(folders[0])
+    alone = built(ALONE, dtype=dtype, critic="own", adapter=adapter)
+    alone.restore(folders[0])
+    alone.save(folders[1])
+    other.restore(folders[1])
+    other.save(folders[2])
+    names = sorted(path.name for path in folders[0].iterdir())
+    assert {"reference.safetensors", "critic-masters.safetensors", "optimizer.json"} < set(names)
+    for folder in folders[1:]:
+        assert filecmp.cmpfiles(folders[0], folder, names, shallow=False) == (names, [], [])
+    assert trained(learner) == trained(other)
+
+
+def built_reward(ranks):
+    """Of a model with one row for a head, and another for the length that is outside its network."""
+    model = apart_from_length()
+    return LocalLearner(model, MasterAdamW(model.trainable()), microbatch_tokens=12, body=model.body, ranks=ranks)
+
+
+def test_a_reward_model_with_fewer_rows_than_ranks(actors):
+    said = []
+    for learner in (built_reward(ALONE), LearnerGroup(actors, built_reward, sharded=True)):
+        found = []
+        for _ in range(3):
+            found += reward_gradient(learner, PAIRS, ODIN).values()
+            found += learner.optim_step({POLICY: 1e-2}).values()
+        said.append([*found, *(score for of in learner.scores(EXAMPLES) for score in of)])
+    assert distance(*said) <= 1e-12
+
+
+def in_two_formats(ranks):
+    model = made(12).__dict__["_body"]
+    model.network.model.norm.bfloat16()
+    return LocalLearner(model, MasterAdamW(model.trainable()), microbatch_tokens=12, ranks=ranks)
+
+
+@on(2)
+def test_a_network_in_two_number_formats_is_refused(actors):
+    with pytest.raises(UserError, match="the weights of 'tiny' are in 2 number formats and cannot be divided"):
+        LearnerGroup(actors, in_two_formats, sharded=True)
