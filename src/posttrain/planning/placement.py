@@ -21,7 +21,8 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     trainer = sum(size for name, size in phases["update"].parts.items() if name not in ELSEWHERE)
     if cluster.fsdp:
         held = sum(size for name, size in plan.training.held().items() if name not in ELSEWHERE)
-        trainer -= (
+        embedding = plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
+        trainer += held // cluster.trainers + embedding - held
             held
             - held // cluster.trainers
             - plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
