@@ -23,10 +23,6 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         held = sum(size for name, size in plan.training.held().items() if name not in ELSEWHERE)
         embedding = plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
         trainer += held // cluster.trainers + embedding - held
-            held
-            - held // cluster.trainers
-            - plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
-        )
     lines, together = [_line("trainer", cluster.trainers, trainer, cluster.trainer_cpus)], cluster.trainers * trainer
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
         sampler = _sampler(plan.training, phases["sampling"])
