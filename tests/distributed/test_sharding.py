@@ -1,4 +1,4 @@
-"""Learners whose ranks hold shards keep to the kit, compute what one process does, and hold less."""
+"""Learners on sharded ranks keep to the kit, compute what one process does, and hold less."""
 
 import filecmp
 import functools
@@ -11,7 +11,7 @@ import torch
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.data.packing import pack
-from posttrain.errors import UserError
+from posttrain.errors import TrainingError, UserError
 from posttrain.models.lora_config import Lora
 from posttrain.rollouts.weight_channel import received
 from posttrain.training.learner import POLICY, REFERENCE, Batch
@@ -21,7 +21,7 @@ from posttrain.training.ranks import ALONE
 from posttrain.training.reward import reward_gradient
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.distributed.test_learner_group import APART, distance, trained
-from tests.training.learner_kit import EXAMPLES, check_learner
+from tests.training.learner_kit import EXAMPLES, Infinite, check_learner
 from tests.training.test_learner import made
 from tests.training.test_reward import ODIN, PAIRS, apart_from_length
 
@@ -150,7 +150,7 @@ def test_fewer_rows_than_ranks(actors):
 
 
 @on(1)
-def test_one_rank_has_nothing_to_divide(actors):
+def test_one_rank_shards_nothing(actors):
     assert trained(group(actors)) == trained(built(ALONE))
 
 
@@ -165,19 +165,38 @@ def test_a_rank_holds_its_share(actors):
     assert sum(shards) < 1.01 * whole and max(shards) < 1.15 * whole / actors.size
 
 
+def test_a_loss_that_is_not_finite_is_told_of_its_examples_and_nothing_waits(actors):
+    learner, other = (group(actors, tokens=9) for _ in range(2))
+    with pytest.raises(TrainingError, match=r"the loss is inf for examples \[0"):
+        learner.forward_backward(supervised_batch(EXAMPLES), Infinite())
+    assert trained(learner) == trained(other)
+
+
 @dataclass(frozen=True)
 class FailsInBackward:
-    """A loss whose backward pass fails in the row of the last example, below the head."""
+    """A loss whose backward pass fails in the row of the last example, below the final norm.
+
+    By then weights outside the layers have gradients, which other ranks have not got.
+    """
 
     reaches = (POLICY,)
     extremes = ()
 
     def of_row(self, row, batch, parts):
-        states = parts.model.learned_states(row)
-        if len(EXAMPLES) - 1 in row.examples:
-            states.register_hook(_fail)
-        share = NLL().of_row(row, batch, parts)
-        return share._replace(loss=-parts.model.logprobs_at(states, row).logprobs.sum())
+        last = len(EXAMPLES) - 1 in row.examples
+        handle = parts.model.network.model.norm.register_forward_pre_hook(_failing if last else _as_ever)
+        try:
+            return NLL().of_row(row, batch, parts)
+        finally:
+            handle.remove()
+
+
+def _failing(module, inputs):
+    inputs[0].register_hook(_fail)
+
+
+def _as_ever(module, inputs):
+    pass
 
 
 def _fail(gradient):
@@ -218,6 +237,14 @@ def test_a_checkpoint_is_that_of_one_process(actors, dtype, adapter, tmp_path):
     assert trained(learner) == trained(other)
 
 
+@on(2)
+def test_a_checkpoint_that_cannot_be_written_is_an_error_of_no_later_call(actors, tmp_path):
+    learner, other = (group(actors) for _ in range(2))
+    with pytest.raises(FileNotFoundError):  # of the rank that writes
+        learner.save(tmp_path / "missing")
+    assert trained(learner) == trained(other)
+
+
 def built_reward(ranks):
     """Of a model with one row for a head, and another for the length that is outside its network."""
     model = apart_from_length()
@@ -243,5 +270,5 @@ def in_two_formats(ranks):
 
 @on(2)
 def test_a_network_in_two_number_formats_is_refused(actors):
-    with pytest.raises(UserError, match="the weights of 'tiny' are in 2 number formats and cannot be divided"):
+    with pytest.raises(UserError, match="the weights of 'tiny' are in 2 number formats and cannot be sharded"):
         LearnerGroup(actors, in_two_formats, sharded=True)

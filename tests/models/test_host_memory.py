@@ -49,6 +49,33 @@ def test_what_is_freed_stays_with_the_process_until_it_is_released(off, kept):
     assert released < 50e6
 
 
+LEFT_OF_LARGE_AND_SMALL_BLOCKS = """
+import torch
+from posttrain.models.host_memory import keep_freed_memory, resident_bytes, return_large_blocks
+keep_freed_memory()
+return_large_blocks()
+before = resident_bytes()
+torch.ones(50_000_000)  # 200 MB
+print(resident_bytes() - before)
+blocks = [torch.ones(25_000) for _ in range(2000)]  # 200 MB
+del blocks
+print(resident_bytes() - before)
+"""
+
+
+@needs_glibc
+def test_large_blocks_are_returned_and_small_ones_kept():
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OF_LARGE_AND_SMALL_BLOCKS],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    large, small = (int(number) for number in done.stdout.split())
+    assert large < 50e6 and small > 150e6
+
+
 def phases_that_release(resident):
     """After which phases a heap gives memory back, if so much is resident after each."""
     begun, released = [], []

@@ -93,8 +93,8 @@ MUTATIONS = [
             ("        self.discard()\n        self.publish()", "        self.discard()"),
             ("        HEAP.settle()\n        return norm\n", "        return min(norm, self._max_grad_norm)\n"),
             (
-                "            master.copy_(self._shards.placed(tensors[name], master))\n        self.publish()",
-                "            master.copy_(self._shards.placed(tensors[name], master))",
+                "            master.copy_(self._shards.shard_like(tensors[name], master))\n        self.publish()",
+                "            master.copy_(self._shards.shard_like(tensors[name], master))",
             ),
             ("if not named:", "if False:"),
             ("lr=0.0, betas=betas, eps=eps", "lr=0.0, eps=eps"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posttrain.errors import TrainingError
 from posttrain.models.language_model import LanguageModel
-from posttrain.training.shards import WHOLE, Shards
+from posttrain.training.shards import REPLICATED, Shards
 
 T = TypeVar("T")
 TCPStore: Any = getattr(dist, "TCPStore")  # noqa: B009  torch exports it without saying so
@@ -32,13 +32,13 @@ class ProcessGroup:
         self.rank, self.size = rank, size
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
 
-    def turns(self, rows: int) -> Iterator[tuple[int, float]]:
+    def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`."""
         return ((number, 1.0) for number in range(self.rank, rows, self.size))
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
-        """See `Ranks`: each holds all weights."""
-        return WHOLE
+        """See `Ranks`; these hold replicas."""
+        return REPLICATED
 
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
         """See `Ranks`. Each rank's part is pickled by its own process; nothing else can write to the group."""

@@ -1,12 +1,12 @@
-"""Weights, gradients, master weights and Adam's moments divided among the ranks of a learner, by FSDP2.
+"""Sharding of weights, gradients, master weights and Adam's moments over the ranks of a learner, by FSDP2.
 
-Each decoder layer is gathered for its passes and freed after them, embedding, head and norms for all passes of one
-packed row (`torch.distributed.fsdp.fully_shard`). Every parameter is cut into ranges of rows. Parameters of an adapter,
-and of heads outside the network, are whole in each rank: there are few.
+Each decoder layer is unsharded for its passes and freed after them; embedding, head and final norm stay unsharded for
+all passes of one packed row. Every parameter is sharded by rows. Parameters of an adapter, and of heads outside the
+network, are replicated: there are few.
 
-All ranks compute the same layers at the same time. So a rank that has no row of its own in the last round computes
-another's, with a gradient of 0, and before each collective call they meet: one that has failed says so there, and
-nobody waits for it.
+The ranks compute the same layers in lockstep. So a rank that has no row in the last round computes the row of another,
+with a gradient of weight 0; and before each collective call the ranks meet, where one that has failed says so, so that
+none waits for it.
 """
 
 import contextlib
@@ -31,42 +31,42 @@ from posttrain.errors import TrainingError, UserError
 from posttrain.models.gradient_checkpointing import decoder_layers
 from posttrain.models.host_memory import return_large_blocks
 from posttrain.models.language_model import LanguageModel
-from posttrain.training.shards import WHOLE, Named, Shards
+from posttrain.training.shards import REPLICATED, Named, Shards
 
 T = TypeVar("T")
 
 
 class PeerFailed(TrainingError):
-    """What all ranks know already, so that nobody has to be told."""
+    """Another rank has failed; all ranks know it."""
 
 
 class ShardedRanks:
-    """The ranks of a process group, each with a shard of a learner's weights. Conforms to `training.ranks.Ranks`."""
+    """A process group whose learners are sharded. Conforms to `training.ranks.Ranks`."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group, self.rank, self.size = group, group.rank, group.size
         self.device = "cuda" if dist.get_backend() == "nccl" else "cpu"
 
-    def turns(self, rows: int) -> Iterator[tuple[int, float]]:
-        """See `Ranks`; all have the same number of turns."""
-        yield from self._group.turns(rows)
+    def passes(self, rows: int) -> Iterator[tuple[int, float]]:
+        """See `Ranks`; the same number on all ranks, with dummy passes of the last row."""
+        yield from self._group.passes(rows)
         if self.rank >= rows % self.size > 0:
             yield rows - 1, 0.0
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
-        """See `Ranks`; one rank has nothing to divide.
+        """See `Ranks`; one rank shards nothing.
 
         Raises:
-            UserError: the weights of a network are in more than one number format, an optimiser cannot be divided, or
+            UserError: the weights of a network are in more than one number format, an optimiser cannot be sharded, or
                 torch is too old.
         """
         if self.size == 1:
-            return WHOLE
+            return REPLICATED
         if not hasattr(FSDPModule, "reset_iter_state"):
-            raise UserError(f"ranks with shards of the weights need torch 2.13 or later; here is {torch.__version__}")
-        shards = RowShards(self, bodies)
+            raise UserError(f"sharded ranks need torch 2.13 or later; this is {torch.__version__}")
+        shards = FSDPShards(self, bodies)
         for optimizer in optimizers:
-            optimizer.divide(shards)
+            optimizer.shard(shards)
         return shards
 
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
@@ -83,7 +83,7 @@ class ShardedRanks:
             self.meet(0, error)
 
     def meet(self, numbers: int, error: BaseException | None = None) -> None:
-        """Before each collective call, of so many numbers: learn whether all ranks come to the same one.
+        """Before a collective call on so many numbers: check that all ranks come to it.
 
         Raises:
             PeerFailed: another rank has failed, and this one has not; or they are about to make different calls.
@@ -100,12 +100,12 @@ class ShardedRanks:
             raise PeerFailed(f"the ranks compute different layers: of {-least} and of {most} numbers")
 
 
-class RowShards:
-    """Shards of rows. Conforms to `training.shards.Shards`.
+class FSDPShards:
+    """Weights that are sharded by rows. Conforms to `training.shards.Shards`.
 
     Args:
-        ranks: all ranks make it together.
-        bodies: the models whose networks are divided, each of which may occur more than once.
+        ranks: they construct it together.
+        bodies: the models whose networks are sharded in place; two may have one network.
 
     Raises:
         UserError: the weights of a network are in more than one number format.
@@ -115,28 +115,28 @@ class RowShards:
         assert dist.group.WORLD is not None
         return_large_blocks()
         self._ranks, self._mesh = ranks, DeviceMesh.from_group(dist.group.WORLD, ranks.device)
-        self._current: Any = WeakTensorKeyDictionary()  # weights before they were divided; nothing keeps them
-        self._sums: dict[int, _ReduceScatter] = {}  # by the identity of a parameter
+        self._sharded: Any = WeakTensorKeyDictionary()  # by the parameter that it replaced
+        self._sums: dict[int, _ReduceScatter] = {}  # by the identity of a sharded parameter
         self._used: set[Any] = set()
-        trunks: dict[int, _Trunk] = {}
+        roots: dict[int, _Root] = {}
         for body in bodies:
-            if (key := id(body.network)) not in trunks:
-                trunks[key] = self._divided(body)
-            body.trunk = partial(self._read, trunks[key])
+            if (key := id(body.network)) not in roots:
+                roots[key] = self._fully_sharded(body)
+            body.trunk = partial(self._read, roots[key])
 
-    def _divided(self, body: LanguageModel) -> "_Trunk":
-        """The root of a network whose weights are divided."""
+    def _fully_sharded(self, body: LanguageModel) -> "_Root":
+        """Shard a network; its root module."""
         network: Any = body.network
         kept = set() if body.adapter is None else {p for p in network.parameters() if p.requires_grad}
-        trunk = _Trunk(network, kept)
+        root = _Root(network, kept)
         formats = {p.dtype for p in network.parameters() if p not in kept}
         if len(formats) > 1:
-            raise UserError(f"the weights of '{body.name}' are in {len(formats)} number formats and cannot be divided")
-        # what is summed over ranks is summed in float32, as over micro-batches
+            raise UserError(f"the weights of '{body.name}' are in {len(formats)} number formats and cannot be sharded")
+        # gradients are summed over ranks in float32, as they are over micro-batches
         policy = MixedPrecisionPolicy(
             reduce_dtype=None if formats == {torch.float64} else torch.float32, cast_forward_inputs=False
         )
-        for module in (*decoder_layers(network), trunk):
+        for module in (*decoder_layers(network), root):
             places = _places(module)
             part: Any = fully_shard(module, mesh=self._mesh, mp_policy=policy, ignored_params=kept)
             part.set_gradient_divide_factor(1.0)
@@ -145,39 +145,39 @@ class RowShards:
             part.set_custom_reduce_scatter(sums := _ReduceScatter(self._ranks))
             for owner, name, old in places:
                 if old not in kept and not isinstance(old, DTensor):
-                    self._current[old] = new = owner.get_parameter(name)
+                    self._sharded[old] = new = owner.get_parameter(name)
                     self._sums[id(new)] = sums
-        return trunk
+        return root
 
-    def _read(self, trunk: "_Trunk", **inputs: Any) -> Tensor:
-        self._used.add(trunk)
-        return trunk(**inputs)
+    def _read(self, root: "_Root", **inputs: Any) -> Tensor:
+        self._used.add(root)
+        return root(**inputs)
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def row_pass(self) -> Iterator[None]:
         """See `Shards`."""
         try:
             yield
         except BaseException:
-            for trunk in self._used:
-                trunk.discard()
+            for root in self._used:
+                root.discard()
             raise
         finally:
-            for trunk in self._used:
-                trunk.reset_iter_state()  # frees what was gathered, and clears what a failed pass has left
+            for root in self._used:
+                root.reset_iter_state()  # reshards, and clears what a failed pass has left
             self._used.clear()
             for sums in self._sums.values():
                 sums.last = None
 
-    def current(self, weight: nn.Parameter) -> nn.Parameter:
+    def sharded(self, weight: nn.Parameter) -> nn.Parameter:
         """See `Shards`."""
-        return self._current.get(weight, weight)
+        return self._sharded.get(weight, weight)
 
     def local(self, tensor: Tensor) -> Tensor:
         """See `Shards`."""
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
-    def start(self, tensor: Tensor) -> int:
+    def offset(self, tensor: Tensor) -> int:
         """See `Shards`."""
         if not isinstance(tensor, DTensor):
             return 0
@@ -188,26 +188,26 @@ class RowShards:
         assert weight.grad is not None
         if not isinstance(weight, DTensor):
             return weight.grad
-        # FSDP rounds the sum to the format of the weight; what was summed is of the same layout
+        # FSDP has rounded the sum to the format of the weight; take it from before, where the layout is the same
         rounded, wide = self.local(weight.grad), self._sums[id(weight)].last
         assert wide is not None
         assert wide.numel() * rounded.itemsize == rounded.untyped_storage().nbytes(), (
-            "FSDP lays gradients out otherwise"
+            "FSDP has another layout of gradients"
         )
         return wide.as_strided(rounded.shape, rounded.stride(), rounded.storage_offset())
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """See `Shards`; all ranks get the same bits."""
-        whole, shards = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
+        replicated, sharded = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
         for gradient in gradients:
             square = torch.linalg.vector_norm(self.local(gradient)).double().square()
-            (shards if isinstance(gradient, DTensor) else whole).add_(square)
-        dist.all_reduce(shards)
-        return (whole + shards).sqrt()
+            (sharded if isinstance(gradient, DTensor) else replicated).add_(square)
+        dist.all_reduce(sharded)
+        return (replicated + sharded).sqrt()
 
     @contextlib.contextmanager
     @torch.no_grad()
-    def stepping(self, adam: torch.optim.Optimizer) -> Iterator[None]:
+    def local_step(self, adam: torch.optim.Optimizer) -> Iterator[None]:
         """See `Shards`."""
         held = [(p, nn.Parameter(self.local(p))) for group in adam.param_groups for p in group["params"]]
         shards = {p: mine for p, mine in held if isinstance(p, DTensor)}
@@ -226,13 +226,13 @@ class RowShards:
                 state = adam.state.pop(mine)
                 adam.state[p] = {key: _shard(value, p) if value.dim() else value for key, value in state.items()}
 
-    def placed(self, whole: Tensor, like: Tensor) -> Tensor:
-        """See `Shards`; the rows of this rank are in the memory of the whole one."""
+    def shard_like(self, full: Tensor, like: Tensor) -> Tensor:
+        """See `Shards`; in the memory of the full tensor."""
         rows = self._rows(like)
-        return _shard(whole[self._ranks.rank * rows :][:rows], like) if isinstance(like, DTensor) else whole
+        return _shard(full[self._ranks.rank * rows :][:rows], like) if isinstance(like, DTensor) else full
 
     @torch.no_grad()
-    def gathered(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
+    def full_tensors(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
         """See `Shards`."""
         found: list[tuple[str, Tensor]] = []
         for name, tensor in named:
@@ -242,11 +242,11 @@ class RowShards:
         return found
 
     @contextlib.contextmanager
-    def assembled(self, network: Any, folder: Path) -> Iterator[None]:
+    def unsharded(self, network: Any, folder: Path) -> Iterator[None]:
         """See `Shards`."""
         places = _places(network)
         shards = {str(id(p)): p for _, _, p in places if isinstance(p, DTensor)}
-        found = self.gathered(shards.items(), folder)
+        found = self.full_tensors(shards.items(), folder)
         whole = {key: nn.Parameter(tensor, shards[key].requires_grad) for key, tensor in found}
         try:
             for module, name, p in places:
@@ -258,11 +258,11 @@ class RowShards:
                 module.register_parameter(name, p)
 
     def _rows(self, tensor: Tensor) -> int:
-        """Rows of a shard; of the last ones maybe fewer."""
+        """Rows of a shard; the last ones may have fewer."""
         return math.ceil(len(tensor) / self._ranks.size)
 
     def _whole(self, tensor: DTensor) -> Tensor | None:
-        """A tensor's shards together, on rank 0."""
+        """A full tensor on rank 0, None elsewhere."""
         mine, rows = tensor.to_local(), self._rows(tensor)
         padded = mine.new_zeros((rows, *mine.shape[1:]))
         padded[: len(mine)] = mine
@@ -275,8 +275,8 @@ class RowShards:
         return whole[: len(tensor)]
 
 
-class _Trunk(nn.Module):
-    """The root of a network: parameters outside the layers stay gathered until the passes of the row end."""
+class _Root(nn.Module):
+    """The FSDP root of a network: parameters outside the layers stay unsharded until the passes of the row end."""
 
     def __init__(self, network: Any, kept: set[nn.Parameter]) -> None:
         super().__init__()
@@ -292,20 +292,20 @@ class _Trunk(nn.Module):
         return self.network.base_model(**inputs).last_hidden_state
 
     def discard(self) -> None:
-        """Drop the gradients of weights that are gathered now."""
+        """Drop gradients that have not been reduced."""
         for p in self.parameters():
             if not isinstance(p, DTensor) and p not in self._kept:
                 p.grad = None
 
 
 def _make_dense(weight: Tensor) -> None:
-    """That of an embedding that is no head has a row per token (`wrap`)."""
+    """The gradient of an embedding that is not the head is sparse (`wrap`), which FSDP does not reduce."""
     if weight.grad is not None and weight.grad.is_sparse:
         weight.grad = weight.grad.to_dense()
 
 
 class _Meeting:
-    """A collective call of FSDP, before which the ranks meet."""
+    """A collective call of FSDP; the ranks meet before it."""
 
     def __init__(self, ranks: ShardedRanks) -> None:
         self._ranks = ranks
@@ -324,7 +324,7 @@ class _AllGather(_Meeting):
 
 
 class _ReduceScatter(_Meeting):
-    """Conforms to FSDP's `ReduceScatter`; keeps the last sum."""
+    """Conforms to FSDP's `ReduceScatter`; keeps the last sum, until the pass ends."""
 
     last: Tensor | None = None
 
@@ -337,12 +337,12 @@ class _ReduceScatter(_Meeting):
 
 
 def _places(network: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
-    """Where parameters are: a tied one is in several places."""
+    """Parameters with their modules and names; a tied one occurs more than once."""
     return [(module, name, p) for module in network.modules() for name, p in module.named_parameters(recurse=False)]
 
 
 def _shard(mine: Tensor, like: DTensor) -> DTensor:
-    """The rows of this rank, as a tensor of the shape of `like`."""
+    """A local shard as a tensor that is sharded as `like`."""
     mesh, placements, shape, stride = like.device_mesh, like.placements, like.shape, like.stride()
     return DTensor.from_local(mine, mesh, placements, run_check=False, shape=shape, stride=stride)
 
@@ -353,7 +353,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _in_a_file(tensor: Tensor, folder: Path | None) -> Tensor:
-    """A copy in a file without a name, whose pages the system can take out of memory; freed with the tensor."""
+    """A copy that is mapped from an unnamed file, whose pages the system may evict; freed with the tensor."""
     with tempfile.NamedTemporaryFile(prefix=".posttrain-", dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, tensor.nbytes)  # on a full disk an error here, not a crash later
         kept = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)

@@ -63,9 +63,9 @@ class Rank(cluster.Process):
         self._group = ProcessGroup(store, self._rank, self._size, backend=backend, timeout_s=timeout_s)
 
     def build(self, number: int, make: Make, sharded: bool) -> None:
-        """Build a learner, of which this rank holds everything or its shards."""
+        """Build a learner whose weights are replicated or sharded."""
         if sharded:
-            gc.collect()  # FSDP's modules and their states refer to each other: those of a learner that was dropped
+            gc.collect()  # of learners that were dropped: FSDP's modules are in reference cycles
         self._learners[number] = make(ShardedRanks(self._group) if sharded else self._group)
 
     def precision(self, asked: str) -> tuple[str, str]:
@@ -94,7 +94,7 @@ class Rank(cluster.Process):
     def offer(self, number: int) -> tuple[str, int, str] | None:
         """Rank 0 offers the trained weights to whoever has the key: host, port and key, until `withdraw`.
 
-        All ranks call this: where they hold shards, they gather the weights first, and nothing is gathered later.
+        All ranks call this: sharded ones gather the weights now, so that none has to take part later.
         """
         weights = self._learners[number].weights()
         if self._rank:
@@ -199,7 +199,7 @@ class LearnerGroup:
     Args:
         actors: the ranks.
         make: builds the learner of one rank, alike on all; it is pickled.
-        sharded: whether each rank holds a shard of the weights, their gradients and moments, or all of them.
+        sharded: whether weights, gradients and optimiser state are sharded over the ranks (FSDP2) or replicated.
     """
 
     _numbers = itertools.count()

@@ -101,7 +101,7 @@ class RewardModel:
         return wide_product(states, torch.cat([self.head, self.length_head.to(self.head.dtype)])) - zeros
 
     def _last_states(self, row: Packed) -> Tensor:
-        """Of each sequence, [E, D]; before `head` is read, which may be gathered by then alone (`LanguageModel`)."""
+        """Of each sequence, [E, D]; read `head` after this (`LanguageModel`)."""
         return self.body.states(row)[self.body.ids(row.ends)]
 
     def save(self, folder: Path, *, padding: int, calibration: Calibration | None = None) -> None:

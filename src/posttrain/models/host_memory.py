@@ -47,7 +47,7 @@ def keep_freed_memory() -> None:
 def return_large_blocks() -> None:
     """From now on, return blocks of `LARGE` bytes or more when they are freed, and keep smaller ones.
 
-    Where layers are gathered for their passes one after another, what is kept between would leave holes among them.
+    For FSDP, which unshards one layer after another: blocks that are kept in between would fragment the heap.
     """
     if (library := _glibc()) is not None and fast_paths.on("kept memory"):
         for option, value in ((M_MMAP_THRESHOLD, LARGE), (M_MMAP_MAX, 2**16)):

@@ -40,8 +40,7 @@ class Packed(Protocol):
 class LanguageModel:
     """A causal language model that runs by plan. `trainable` is what an optimiser may hold.
 
-    Where weights are divided among processes, `trunk` gathers what is needed for a row: `head` is to be read after its
-    states.
+    Of a network that is sharded among processes, read `head` after the states of a row: `trunk` unshards it.
     """
 
     network: PreTrainedModel
@@ -50,7 +49,7 @@ class LanguageModel:
     adapter: Any = None  # the peft model around `network`, where there is one
     fresh_adapter: bool = False  # whether that began as nothing, so that the base is the policy before training
     dropout: Dropout | None = None  # of the adapter, where it has some
-    trunk: Callable[..., Tensor] | None = None  # computes last hidden states, where weights are divided
+    trunk: Callable[..., Tensor] | None = None  # computes last hidden states, of a sharded network
 
     @property
     def device(self) -> torch.device:

@@ -69,7 +69,7 @@ class FrozenCopy(_Reference):
 
     def kept(self) -> dict[str, Tensor]:
         """All trained weights of the policy."""
-        # looked up each time: weights that are divided later are other parameters
+        # looked up each time: sharding puts other parameters in their place
         return {name: p.data for name, p in self._model.network.named_parameters() if name in self._own}
 
 

@@ -21,7 +21,7 @@ from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch, Loss, M
 from posttrain.training.metric_means import Means
 from posttrain.training.microbatch import accumulate_gradients, by_example
 from posttrain.training.optimizer import MasterAdamW, Optimized, optimizer_for
-from posttrain.training.ranks import ALONE, Ranks, Turn, over, together
+from posttrain.training.ranks import ALONE, Ranks, RowPass, over, together
 from posttrain.training.state import Trained
 
 M = TypeVar("M")
@@ -80,8 +80,8 @@ class LocalLearner(Generic[M]):
             references: frozen models, by part name for `logprobs`; losses use `reference`.
             renewed: whether the reference is updated during training, and so saved with checkpoints.
             save_model: writes the model folder of a checkpoint.
-            ranks: the ranks of this learner, each with parts of its own that are alike. Where ranks hold shards, the
-                weights of all parts are divided here: before, they are in memory once in each process.
+            ranks: the ranks of this learner, each with parts of its own that are alike. Sharded ranks shard
+                all parts here; until then, each rank holds them in full.
         """
         self.body: Any = model if body is None else body
         self._optimizers = {POLICY: optimizer} | ({CRITIC: critic[1]} if critic else {})
@@ -103,8 +103,8 @@ class LocalLearner(Generic[M]):
         known = bool(batch.key) and batch.key == self._kept.key
         parts = self._parts if known else self._parts_once
 
-        def share_of(turn: Turn[PackedRow]) -> tuple[float, Mapping[str, Tensor]]:
-            share = loss.of_row(turn.row, batch, parts)
+        def share_of(each: RowPass[PackedRow]) -> tuple[float, Mapping[str, Tensor]]:
+            share = loss.of_row(each.row, batch, parts)
             return share.loss.item(), share.metrics
 
         rows = pack(batch.examples, self._microbatch_tokens, together=batch.together)
@@ -141,9 +141,9 @@ class LocalLearner(Generic[M]):
         model: Any = self._parts.model
         scores = model.scores if getattr(model, "length_head", None) is None else model.scores_and_length
 
-        def of_examples(turn: Turn[PackedRow]) -> dict[int, tuple[float, ...]]:
-            of_row = scores(turn.row).tolist()
-            return {example: tuple(of_E) for example, of_E in zip(turn.row.examples, of_row, strict=True)}
+        def of_examples(each: RowPass[PackedRow]) -> dict[int, tuple[float, ...]]:
+            of_row = scores(each.row).tolist()
+            return {example: tuple(of_E) for example, of_E in zip(each.row.examples, of_row, strict=True)}
 
         with self.body.dropping(seed):
             rows = over(pack(examples, self._microbatch_tokens), of_examples, self._ranks, self._shards)
@@ -194,12 +194,12 @@ class LocalLearner(Generic[M]):
         self._references[target].renew(dict(self.body.trainable()))
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        """The policy's trained weights by name, whole, as they are sampled from: on rank 0. All ranks call this.
+        """The policy's trained weights by name, in full, as they are sampled from. All ranks call this.
 
-        Where ranks hold shards, these are copies in files (`Shards.gathered`), gathered one at a time.
+        Of sharded ranks rank 0 alone gets them: copies that are mapped from files (`Shards.full_tensors`).
         """
         found: list[tuple[str, Tensor]] = []
-        together(lambda: found.extend(self._shards.gathered(self.body.trainable())), self._ranks)
+        together(lambda: found.extend(self._shards.full_tensors(self.body.trainable())), self._ranks)
         return found
 
     def save(self, folder: Path) -> None:

@@ -11,8 +11,8 @@ from posttrain.data.packing import Example, PackedRow, pack
 from posttrain.errors import TrainingError
 from posttrain.training.learner import Share
 from posttrain.training.optimizer import MasterAdamW
-from posttrain.training.ranks import ALONE, Ranks, Turn, over
-from posttrain.training.shards import WHOLE, Shards
+from posttrain.training.ranks import ALONE, Ranks, RowPass, over
+from posttrain.training.shards import REPLICATED, Shards
 
 ShareOf = Callable[[PackedRow], Share]
 """From a packed row to its share of the batch's loss; runs the model's forward pass."""
@@ -27,7 +27,7 @@ def accumulate_gradients(
     together: int | Sequence[int] = 1,
     beside: Sequence[MasterAdamW] = (),
     ranks: Ranks = ALONE,
-    shards: Shards = WHOLE,
+    shards: Shards = REPLICATED,
 ) -> tuple[float, list[Mapping[str, Tensor]]]:
     """Add the gradient of the whole batch to the optimiser's; the batch's loss, and the metrics of each row.
 
@@ -45,11 +45,11 @@ def accumulate_gradients(
         TrainingError: a loss is not finite; names the examples in question. The accumulated gradient is discarded.
     """
 
-    def computed(turn: Turn[PackedRow]) -> tuple[float, list[int], Mapping[str, Tensor]]:
-        loss, metrics = share_of(turn.row)
-        # also where the loss is not finite: ranks with shards compute their backward passes together
-        (loss * turn.weight).backward()
-        return loss.item(), turn.row.examples, {name: numbers.detach() for name, numbers in metrics.items()}
+    def computed(each: RowPass[PackedRow]) -> tuple[float, list[int], Mapping[str, Tensor]]:
+        loss, metrics = share_of(each.row)
+        # also of a loss that is not finite: sharded ranks compute each backward pass together
+        (loss * each.weight).backward()
+        return loss.item(), each.row.examples, {name: numbers.detach() for name, numbers in metrics.items()}
 
     with contextlib.ExitStack() as stack:
         for each in (optimizer, *beside):
@@ -75,12 +75,12 @@ def by_example(
     microbatch_tokens: int,
     together: int | Sequence[int] = 1,
     ranks: Ranks = ALONE,
-    shards: Shards = WHOLE,
+    shards: Shards = REPLICATED,
 ) -> list[tuple[float, ...]]:
     """A number for each learned token of each example, where `of_row` gives those of a packed row, [N]."""
 
-    def of_examples(turn: Turn[PackedRow]) -> dict[int, tuple[float, ...]]:
-        row, sizes = turn.row, [sum(examples[number].learned) for number in turn.row.examples]
+    def of_examples(each: RowPass[PackedRow]) -> dict[int, tuple[float, ...]]:
+        row, sizes = each.row, [sum(examples[number].learned) for number in each.row.examples]
         parts = of_row(row).split(sizes)
         return {example: tuple(part.tolist()) for example, part in zip(row.examples, parts, strict=True)}
 

@@ -21,7 +21,7 @@ from posttrain.models.host_memory import HEAP, keep_freed_memory
 from posttrain.models.rounding import add_, narrow_
 from posttrain.training.blockwise_adam import BlockwiseAdamW
 from posttrain.training.ranks import Ranks
-from posttrain.training.shards import WHOLE, Shards
+from posttrain.training.shards import REPLICATED, Shards
 
 WIDE = (torch.float32, torch.float64)
 OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 32, "adamw-8bit": 8})
@@ -81,7 +81,7 @@ class MasterAdamW:
         self.names = [name for name, _ in named]
         self._weights = [p for _, p in named]
         self.masters = [_master_of(p) for p in self._weights]
-        self._shards: Shards = WHOLE
+        self._shards: Shards = REPLICATED
         self._sums: list[Any] = [None] * len(named)  # where gradients are added up; kept, for new memory costs time
         self._max_grad_norm = max_grad_norm
         groups = [
@@ -95,25 +95,25 @@ class MasterAdamW:
         else:
             self.adam = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
 
-    def divide(self, shards: Shards) -> None:
-        """Hold this rank's shards of weights, masters and moments from now on; before the first step.
+    def shard(self, shards: Shards) -> None:
+        """Hold shards of weights, masters, gradients and moments from now on; call it before the first step.
 
         Raises:
-            UserError: moments in 8 bits, whose blocks lie across shards.
+            UserError: moments are in 8 bits, whose blocks do not end where shards do.
         """
-        assert not self.adam.state, "moments cannot be divided"
+        assert not self.adam.state, "moments of steps that were taken are not sharded"
         self._shards = shards
         replaced: dict[int, nn.Parameter] = {}
         for number, (weight, master) in enumerate(zip(self._weights, self.masters, strict=True)):
-            if (shard := shards.current(weight)) is not weight:
+            if (shard := shards.sharded(weight)) is not weight:
                 if isinstance(self.adam, BlockwiseAdamW) and self.adam.quantizes(master):
                     raise UserError(
-                        "moments in 8 bits cannot be divided among ranks, since a block of them lies across shards; "
-                        "leave out `optim`"
+                        "moments in 8 bits cannot be sharded, since their blocks do not end where shards do; leave out "
+                        "`optim`"
                     )
                 self._weights[number] = shard
                 self.masters[number] = replaced[id(master)] = _master_of(shard)
-                # in one piece of memory for good: layers come and go between them
+                # allocated once, next to each other: between them, memory of unsharded layers comes and goes
                 self._sums[number] = torch.empty_like(self.masters[number])
         for group in self.adam.param_groups:
             group["params"] = [replaced.get(id(p), p) for p in group["params"]]
@@ -143,7 +143,7 @@ class MasterAdamW:
     def _take(self, number: int, weight: Tensor) -> None:
         master = self.masters[number]
         if master is weight and weight.grad is self._sums[number]:
-            return  # it has been added there
+            return  # FSDP has added to it in place
         part = self._shards.gradient(weight)
         weight.grad = None
         part = part.to(master.dtype) if part.is_sparse else part
@@ -160,7 +160,7 @@ class MasterAdamW:
         master.grad = self._sums[number]
 
     def add_up(self, ranks: Ranks) -> None:
-        """Add the collected gradients of all ranks, once before a step; those of shards have been, in each pass."""
+        """Add the collected gradients of all ranks, once before a step; those of shards are summed in each pass."""
         whole = [m for m in self.masters if self._shards.local(m) is m]
         for master, gradient in zip(whole, ranks.add_up(whole), strict=True):
             master.grad = gradient
@@ -196,7 +196,7 @@ class MasterAdamW:
                     master.grad *= self._max_grad_norm / norm
         for group in self.adam.param_groups:
             group["lr"] = lr
-        with self._shards.stepping(self.adam):
+        with self._shards.local_step(self.adam):
             self.adam.step()
         self.discard()
         self.publish()
@@ -219,7 +219,7 @@ class MasterAdamW:
             if master is weight:
                 torch.autograd.graph.increment_version(self._shards.local(weight))
             else:
-                start = self._shards.start(weight)
+                start = self._shards.offset(weight)
                 narrow_(self._shards.local(weight), self._shards.local(master), start)
 
     def named_masters(self) -> dict[str, nn.Parameter]:
@@ -241,7 +241,7 @@ class MasterAdamW:
                 f"{there.get(name, 'missing')} there and {here.get(name, 'missing')} here"
             )
         for name, master in zip(self.names, self.masters, strict=True):
-            master.copy_(self._shards.placed(tensors[name], master))
+            master.copy_(self._shards.shard_like(tensors[name], master))
         self.publish()
 
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from posttrain.errors import CheckpointError
 from posttrain.models.blockwise import blocks_of
 from posttrain.training.blockwise_adam import MOMENTS, SCALES, BlockwiseAdamW
-from posttrain.training.shards import WHOLE, Shards
+from posttrain.training.shards import REPLICATED, Shards
 
 
 def optimizer_state(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -41,9 +41,9 @@ def restore_optimizer(
     parameters: Mapping[str, Tensor],
     tensors: Mapping[str, Tensor],
     json: Mapping[str, Any],
-    shards: Shards = WHOLE,
+    shards: Shards = REPLICATED,
 ) -> None:
-    """Put back what `optimizer_state` gave: settings of each group and state of each parameter, divided as it is.
+    """Put back what `optimizer_state` gave: settings of each group and state of each parameter, sharded as that is.
 
     Raises:
         CheckpointError: the optimiser's parameters have other names, groups, shapes or bits than the saved ones.
@@ -58,7 +58,7 @@ def restore_optimizer(
         if name not in parameters:
             raise CheckpointError(f"the checkpoint has optimiser state of '{name}', which is not a parameter here")
         _check(optimizer, full_name, key, tensor, parameters[name])
-        placed = shards.placed(tensor, parameters[name]) if tensor.dim() else tensor
+        placed = shards.shard_like(tensor, parameters[name]) if tensor.dim() else tensor
         state.setdefault(name, {})[key] = placed.clone()
     # By hand: `load_state_dict` would turn codes of 8 bits into floats.
     for group, saved in zip(optimizer.param_groups, json["groups"], strict=True):

@@ -11,18 +11,18 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from posttrain.models.language_model import LanguageModel
-from posttrain.training.shards import WHOLE, Shards
+from posttrain.training.shards import REPLICATED, Shards
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Turn(NamedTuple, Generic[R]):
-    """A packed row that a rank computes."""
+class RowPass(NamedTuple, Generic[R]):
+    """The passes of a packed row on one rank."""
 
     number: int
     row: R
-    weight: float = 1.0  # of its gradient: 0 where another rank computes the row, and this one only keeps it company
+    weight: float = 1.0  # of its gradient: 0 in a dummy pass, of a row of another rank
 
 
 class Ranks(Protocol):
@@ -38,12 +38,12 @@ class Ranks(Protocol):
         """The number of ranks."""
         ...
 
-    def turns(self, rows: int) -> Iterator[tuple[int, float]]:
-        """Which of so many rows this rank computes, with the weight of each (`Turn`)."""
+    def passes(self, rows: int) -> Iterator[tuple[int, float]]:
+        """The numbers of the rows, of so many, that this rank computes, with the weight of each (`RowPass`)."""
         ...
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
-        """Divide the weights of these models, and of their optimisers, where these ranks hold shards."""
+        """Shard the weights of these models and what their optimisers hold, unless these ranks hold replicas."""
         ...
 
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
@@ -71,13 +71,13 @@ class Alone:
 
     rank, size = 0, 1
 
-    def turns(self, rows: int) -> Iterator[tuple[int, float]]:
+    def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`."""
         return ((number, 1.0) for number in range(rows))
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
         """See `Ranks`."""
-        return WHOLE
+        return REPLICATED
 
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
         """See `Ranks`."""
@@ -94,7 +94,9 @@ class Alone:
 ALONE = Alone()
 
 
-def over(rows: Sequence[R], compute: Callable[[Turn[R]], T], ranks: Ranks, shards: Shards = WHOLE) -> dict[int, T]:
+def over(
+    rows: Sequence[R], compute: Callable[[RowPass[R]], T], ranks: Ranks, shards: Shards = REPLICATED
+) -> dict[int, T]:
     """What `compute` finds of each packed row, on whichever rank, by number.
 
     Raises:
@@ -103,9 +105,9 @@ def over(rows: Sequence[R], compute: Callable[[Turn[R]], T], ranks: Ranks, shard
     found: dict[int, T] = {}
 
     def compute_mine() -> None:
-        for number, weight in ranks.turns(len(rows)):
-            with shards.turn():
-                value = compute(Turn(number, rows[number], weight))
+        for number, weight in ranks.passes(len(rows)):
+            with shards.row_pass():
+                value = compute(RowPass(number, rows[number], weight))
             if weight:
                 found[number] = value
 

@@ -1,7 +1,7 @@
-"""What one rank holds of a learner's weights: all of them (`WHOLE`), or a shard of each.
+"""What one rank holds of a learner's weights: all of them (`REPLICATED`), or a shard of each.
 
-Shards are tensors with the shape of the whole, so that the optimiser and checkpoints need not know of them; only what
-is computed from places or lengths asks here.
+A sharded tensor has the shape of the full one (torch's DTensor), so that most of the optimiser and of checkpoints need
+not know of it. What goes by the position of a number, or by a norm, asks here.
 """
 
 import contextlib
@@ -18,58 +18,58 @@ Named = Iterable[tuple[str, Tensor]]
 class Shards(Protocol):
     """The weights of a learner as one of its ranks holds them. All ranks call the same methods in the same order."""
 
-    def turn(self) -> contextlib.AbstractContextManager[None]:
-        """Around the passes of one packed row; at its end, weights that were gathered for them are freed."""
+    def row_pass(self) -> contextlib.AbstractContextManager[None]:
+        """Around the passes of one packed row; at its end, the parameters that were unsharded for them are freed."""
         ...
 
-    def current(self, weight: nn.Parameter) -> nn.Parameter:
-        """The parameter that took the place of this one when weights were divided."""
+    def sharded(self, weight: nn.Parameter) -> nn.Parameter:
+        """The parameter that took the place of this one when its network was sharded; itself if it is replicated."""
         ...
 
     def local(self, tensor: Tensor) -> Tensor:
-        """What this rank has of a tensor, as a plain tensor in the same memory: some of its rows."""
+        """The local shard of a tensor, a range of its rows, as a plain tensor in the same memory."""
         ...
 
-    def start(self, tensor: Tensor) -> int:
-        """The place of the first number of `local` in the flat tensor."""
+    def offset(self, tensor: Tensor) -> int:
+        """The offset of the local shard in the flat tensor."""
         ...
 
     def gradient(self, weight: Tensor) -> Tensor:
-        """The gradient of the last backward pass, summed over the ranks, of `local(weight)`; in float32 or wider."""
+        """The gradient of `local(weight)` of the last pass; of a shard, summed over ranks in float32 or wider."""
         ...
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The length of all gradients together."""
+        """The global norm of these gradients."""
         ...
 
-    def stepping(self, adam: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
-        """Around an update: while the block runs, `adam` has plain tensors, `local` of what it holds."""
+    def local_step(self, adam: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+        """Around a step of `adam`: while the block runs, it holds the local shards, as plain tensors."""
         ...
 
-    def placed(self, whole: Tensor, like: Tensor) -> Tensor:
-        """A tensor that all ranks have, held as `like` is."""
+    def shard_like(self, full: Tensor, like: Tensor) -> Tensor:
+        """A full tensor, which all ranks have, sharded as `like` is."""
         ...
 
-    def gathered(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
-        """The whole tensors, on rank 0 alone, where one at a time is in memory.
+    def full_tensors(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
+        """The full tensors, on rank 0 alone; all ranks take part, one tensor at a time.
 
-        They are in files without a name on the disk of `folder`, or where temporary files are, until they are freed.
+        They are mapped from unnamed files on the disk of `folder`, or of temporary files, and need not stay in memory.
         """
         ...
 
-    def assembled(self, network: Any, folder: Path) -> contextlib.AbstractContextManager[None]:
-        """While the block runs, the parameters of `network` are whole tensors on rank 0, as by `gathered`."""
+    def unsharded(self, network: Any, folder: Path) -> contextlib.AbstractContextManager[None]:
+        """While the block runs, the parameters of `network` on rank 0 are those of `full_tensors`."""
         ...
 
 
-class Whole:
-    """All weights. Conforms to `Shards`; nothing is copied."""
+class Replicated:
+    """All weights, on each rank. Conforms to `Shards`; nothing is copied."""
 
-    def turn(self) -> contextlib.AbstractContextManager[None]:
+    def row_pass(self) -> contextlib.AbstractContextManager[None]:
         """See `Shards`."""
         return contextlib.nullcontext()
 
-    def current(self, weight: nn.Parameter) -> nn.Parameter:
+    def sharded(self, weight: nn.Parameter) -> nn.Parameter:
         """See `Shards`."""
         return weight
 
@@ -77,7 +77,7 @@ class Whole:
         """See `Shards`."""
         return tensor
 
-    def start(self, tensor: Tensor) -> int:
+    def offset(self, tensor: Tensor) -> int:
         """See `Shards`."""
         return 0
 
@@ -90,21 +90,21 @@ class Whole:
         """See `Shards`."""
         return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
 
-    def stepping(self, adam: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+    def local_step(self, adam: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
         """See `Shards`."""
         return contextlib.nullcontext()
 
-    def placed(self, whole: Tensor, like: Tensor) -> Tensor:
+    def shard_like(self, full: Tensor, like: Tensor) -> Tensor:
         """See `Shards`."""
-        return whole
+        return full
 
-    def gathered(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
+    def full_tensors(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
         """See `Shards`; the tensors themselves, on every rank."""
         return list(named)
 
-    def assembled(self, network: Any, folder: Path) -> contextlib.AbstractContextManager[None]:
+    def unsharded(self, network: Any, folder: Path) -> contextlib.AbstractContextManager[None]:
         """See `Shards`."""
         return contextlib.nullcontext()
 
 
-WHOLE = Whole()
+REPLICATED = Replicated()

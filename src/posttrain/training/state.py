@@ -14,7 +14,7 @@ from torch import Tensor
 from posttrain.training.checkpoint import Json, load_tensors, save_tensors
 from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.optimizer_state import optimizer_state, restore_optimizer
-from posttrain.training.shards import WHOLE, Shards
+from posttrain.training.shards import REPLICATED, Shards
 
 OPTIMIZER, ABOUT, MASTERS = "optimizer.safetensors", "optimizer.json", "masters.safetensors"
 REFERENCE = "reference.safetensors"
@@ -45,8 +45,8 @@ class Trained:
         optimizer: of what is trained.
         critic: the critic's optimiser.
         reference: a reference that is updated during training; None for a frozen one.
-        network: what `save_model` writes, where its weights are divided.
-        shards: what this rank holds of all of them.
+        network: what `save_model` writes; on sharded ranks it is unsharded meanwhile.
+        shards: of all weights.
     """
 
     save_model: Callable[[Path], None]
@@ -54,11 +54,11 @@ class Trained:
     critic: MasterAdamW | None = None
     reference: Renewable | None = None
     network: Any = None
-    shards: Shards = WHOLE
+    shards: Shards = REPLICATED
 
     def save(self, folder: Path, *, writes: bool = True) -> None:
-        """Fill a checkpoint's folder; where weights are divided, all ranks take part, and rank 0 `writes`."""
-        with self.shards.assembled(self.network, folder):
+        """Fill a checkpoint's folder; sharded ranks all call it, and rank 0 `writes`."""
+        with self.shards.unsharded(self.network, folder):
             if writes:
                 self.save_model(folder)
         if self.reference is not None and (weights := self.reference.kept()):
@@ -72,7 +72,7 @@ class Trained:
                 (folder / (name + ABOUT)).write_text(json.dumps(about), encoding="utf-8")
 
     def _write(self, path: Path, tensors: Mapping[str, Tensor], writes: bool) -> None:
-        whole = dict(self.shards.gathered(tensors.items(), path.parent))
+        whole = dict(self.shards.full_tensors(tensors.items(), path.parent))
         if writes:
             save_tensors(path, whole)
 
@@ -89,7 +89,7 @@ class Trained:
             restore_optimizer(part.adam, part.named_masters(), tensors, about, self.shards)
         if self.reference is not None:
             saved, own = load_tensors(folder / REFERENCE), self.reference.kept()
-            self.reference.renew({name: self.shards.placed(saved[name], mine) for name, mine in own.items()})
+            self.reference.renew({name: self.shards.shard_like(saved[name], mine) for name, mine in own.items()})
 
     def _parts(self) -> list[tuple[str, MasterAdamW]]:
         """Each optimiser with what its files' names begin with."""
