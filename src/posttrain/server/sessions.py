@@ -1,0 +1,31 @@
+"""Sessions of clients: whose each is. They outlive the server, so that a client goes on with the next one."""
+
+import re
+import uuid
+from pathlib import Path
+
+from posttrain.errors import UserError
+from posttrain.server.files import read_json, write_json
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Sessions:
+    """All sessions, a file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def create(self, owner: str) -> str:
+        """Begin one and return its id."""
+        session_id = uuid.uuid4().hex
+        write_json(self._folder / f"{session_id}.json", {"owner": owner})
+        return session_id
+
+    def check(self, owner: str, session_id: str) -> str:
+        """The id of a session of the owner; raises `UserError` if it is none."""
+        found = read_json(self._folder / f"{session_id}.json") if _ID.fullmatch(session_id) else None
+        if found is None or found["owner"] != owner:
+            raise UserError(f"there is no session '{session_id[:80]}'")
+        return session_id
