@@ -11,9 +11,7 @@ class Server:
 
     HELP: ClassVar[Mapping[str, str]] = {
         "model": "model served_name precision",
-        "server": "host port store",
-        "keys": "add_key remove_key",
-        "limits": "models_per_key tokens_per_request",
+        "run": "host port store add_key remove_key models_per_key tokens_per_request",
     }
 
     model: str = "smollm2-135m-instruct"
