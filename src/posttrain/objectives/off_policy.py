@@ -80,15 +80,15 @@ def quadratic_penalty(
 
 
 def sequence_ratio_by_token(
-    logprobs_N: Float[Tensor, "N"],
-    sampling_N: Float[Tensor, "N"],
-    advantages_N: Float[Tensor, "N"],
-    row_N: Int[Tensor, "N"],
-    counted_N: Float[Tensor, "N"],
+    logprobs_N: Float[Tensor, "..."],
+    sampling_N: Float[Tensor, "..."],
+    advantages_N: Float[Tensor, "..."],
+    row_N: Int[Tensor, "..."],
+    counted_N: Float[Tensor, "..."],
     *,
     lowest: float = 0.8,
     highest: float = 1.2,
-) -> Float[Tensor, "N"]:
+) -> Float[Tensor, "..."]:
     """GSPO-token: the ratio of a whole sequence, with the gradient of each token's own logprob.
 
         L_t = -min(s_t A_t, clip(s_t, lowest, highest) A_t),   s_t = sg[s] p(x_t) / sg[p(x_t)]
