@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from posttrain.errors import CheckpointError, UserError
 from posttrain.server import sampling_routes, training_routes
 from posttrain.server.access import Owner, Served, owner_of
-from posttrain.server.bodies import Json, RetrieveFuture
+from posttrain.server.bodies import Heartbeat, Json, RetrieveFuture
 from posttrain.server.guard import Guard
 from posttrain.server.runs import ERROR
 from posttrain.server.services import Services
@@ -100,8 +100,9 @@ def create_session(owner: Owner, served: Served) -> Json:
 
 
 @router.post("/session_heartbeat")
-def session_heartbeat() -> Json:
+def session_heartbeat(body: Heartbeat, served: Served) -> Json:
     """A client is there."""
+    served.sessions.hear(body.session_id)
     return {"type": "session_heartbeat", "status": "accepted"}
 
 

@@ -26,6 +26,12 @@ class LoraConfig(Body):
     train_attn: bool = True
 
 
+class Heartbeat(Body):
+    """POST session_heartbeat."""
+
+    session_id: Name
+
+
 class CreateModel(Body):
     """POST create_model."""
 

@@ -127,6 +127,12 @@ class Loss:
         return loss_N.sum()
 
 
+UNPUBLISHED = (
+    "it needs what the hosted service records of samples, by an equation that is not published; "
+    "train with importance_sampling, ppo, cispo, dro or gspo"
+)
+
+
 def loss_of(name: str, config: Config, columns: set[str], targets: int) -> Loss:
     """The loss that a client named.
 
@@ -140,7 +146,7 @@ def loss_of(name: str, config: Config, columns: set[str], targets: int) -> Loss:
         UserError: there is no such loss or setting, a column is missing, or the loss has one target per token.
     """
     if name == "stable_reinforce":
-        raise UserError("stable_reinforce is not served: it needs what the hosted service records of its samples")
+        raise UserError(f"stable_reinforce is not served: {UNPUBLISHED}")
     if name not in KINDS:
         raise unknown("loss", name, KINDS)
     kind = KINDS[name]

@@ -28,7 +28,7 @@ from posttrain.training import checkpoint
 
 ERROR = "error"  # kind of a result that is one: JSON with the text and whose fault it is
 AHEAD = 4096  # requests of a model that may wait for an earlier one
-IDLE_SECONDS = 24 * 3600.0  # after which a model makes room for a new one
+IDLE_SECONDS = 3600.0  # since the last heartbeat of a session, after which its models make room for new ones
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,12 @@ class Runs:
         *,
         in_memory: int,
         save_every: int,
+        heard: Callable[[str], float],
         report: Callable[[str], None],
     ) -> None:
         self._context, self._worker, self._futures = context, worker, futures
-        self._in_memory, self._save_every, self._report = in_memory, save_every, report
+        self._in_memory, self._save_every = in_memory, save_every
+        self._heard, self._report = heard, report
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         context.models.mkdir(parents=True, exist_ok=True)
@@ -119,14 +121,14 @@ class Runs:
         return self.accept(self.get(owner, model_id), 0, first)
 
     def _make_room(self, owner: str) -> None:
-        """Raise `UserError` if the owner has as many models as may be; one that was not used for long is ended."""
+        """Raise `UserError` if the owner has as many models as may be; those without a client are ended."""
         most = self._context.limits.models_per_key
         mine = [record for record in self.records() if record.owner == owner and not record.ended]
+        mine.sort(key=lambda record: self._heard(record.model_id.split(":")[0]))
         for record in mine[: max(0, len(mine) - most + 1)]:
-            used = self._folder(record.model_id) / "requests"
-            if used.stat().st_mtime > time.time() - IDLE_SECONDS:
+            if self._heard(record.model_id.split(":")[0]) > time.time() - IDLE_SECONDS:
                 raise UserError(
-                    f"a key may have {most} models; end one (close its session), or wait until one is unused for a day"
+                    f"a key may have {most} models in training; end one of your clients, or use unload_model"
                 )
             self._end(record)
 

@@ -14,6 +14,7 @@ from posttrain.server.checkpoints import Address
 from posttrain.server.datum import check_tokens
 from posttrain.server.decoder import Done, Job, Samples
 from posttrain.server.journal import Entry
+from posttrain.server.losses import UNPUBLISHED
 from posttrain.server.operations import readable
 from posttrain.server.runs import failure
 from posttrain.server.samplers import Sampler
@@ -102,7 +103,8 @@ def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
     """
     base, params = served.base, body.sampling_params
     if refused := [name for name in NOT_SERVED if getattr(body, name)]:
-        raise UserError(f"{refused[0]} is not served")
+        why = f" with the loss stable_reinforce: {UNPUBLISHED}" if refused[0] == "record_stability_info" else ""
+        raise UserError(f"{refused[0]} is not served{why}")
     if any(chunk.type != "encoded_text" for chunk in body.prompt.chunks):
         raise UserError("the prompt has a chunk that is no text; images and audio are not served")
     tokens = tuple(token for chunk in body.prompt.chunks for token in chunk.tokens)

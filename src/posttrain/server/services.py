@@ -83,7 +83,7 @@ def open_services(
         UserError: another process has the folder.
     """
     limits, keys = limits or Limits(), keys_of(store)
-    lock = FileLock(store / "lock")
+    lock = FileLock(store / "lock", thread_local=False)  # it is released in another thread
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -93,8 +93,9 @@ def open_services(
     decoder = Decoder(base, samplers.load, max_sequences=max_sequences, cache_gb=cache_gb)
     worker, futures = Worker(decoder), Futures()
     context = Context(base, models, samplers, limits, microbatch_tokens)
-    runs = Runs(context, worker, futures, in_memory=models_in_memory, save_every=save_every, report=report)
     sessions, pending = Sessions(store / "sessions"), Pending(limits.pending_per_key)
+    settings = {"in_memory": models_in_memory, "save_every": save_every}
+    runs = Runs(context, worker, futures, **settings, heard=sessions.heard, report=report)
     return Services(
         base, limits, keys, sessions, samplers, futures, decoder, worker, runs, context, pending, lock, report
     )

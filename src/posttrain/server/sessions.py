@@ -1,5 +1,6 @@
 """Sessions of clients: whose each is. They outlive the server, so that a client goes on with the next one."""
 
+import os
 import re
 import uuid
 from pathlib import Path
@@ -22,6 +23,15 @@ class Sessions:
         session_id = uuid.uuid4().hex
         write_json(self._folder / f"{session_id}.json", {"owner": owner})
         return session_id
+
+    def hear(self, session_id: str) -> None:
+        """Note that a client is there."""
+        if _ID.fullmatch(session_id) and (path := self._folder / f"{session_id}.json").exists():
+            os.utime(path)
+
+    def heard(self, session_id: str) -> float:
+        """When a client was last there, in seconds since 1970."""
+        return (self._folder / f"{session_id}.json").stat().st_mtime
 
     def check(self, owner: str, session_id: str) -> str:
         """The id of a session of the owner; raises `UserError` if it is none."""

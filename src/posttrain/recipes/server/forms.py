@@ -31,7 +31,7 @@ class Server:
     remove_key: str = ""
     """End the API key of this name, and exit."""
     models_per_key: int = 16
-    """Models in training that one key may have. One that was not used for a day makes room."""
+    """Models in training that one key may have. Those of clients that are gone for an hour make room."""
     tokens_per_request: int = 524288
     """Maximum tokens of one request. A prompt counts once for each of its samples, with them."""
     max_rank: int = 256
