@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-tinker = pytest.importorskip("tinker", reason="needs the extra server")
+pytest.importorskip("tinker", reason="needs the extra server")
 
 import httpx
 import torch

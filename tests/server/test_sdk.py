@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-tinker = pytest.importorskip("tinker", reason="needs the extra server")
+pytest.importorskip("tinker", reason="needs the extra server")
 
+import tinker
 import torch
 from tinker import types
 

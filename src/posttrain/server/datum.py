@@ -1,4 +1,4 @@
-"""What a client trains on: sequences, the targets at each of their tokens, and columns of numbers for the loss.
+"""What a client trains on, and what it gets of samples, as numbers.
 
 Shape letters: N tokens of a sequence, K targets of a token.
 """
@@ -11,6 +11,7 @@ import numpy as np
 from posttrain.errors import UserError
 
 MAX_TARGETS = 64  # of one token, for cross-entropy over several
+MISSING = -99999.0  # logprob of a place that has none, among the most likely tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,27 @@ class Datum:
     tokens: tuple[int, ...]
     targets: np.ndarray
     columns: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One sample: its tokens, their logprobs, and whether it ended by a stop token or string."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class PromptLogprobs:
+    """Of a prompt: the logprob of each token, and of the most likely ones at its place, [N] and [N, K].
+
+    The first token has none: nan, and `MISSING` for token 0.
+    """
+
+    own: np.ndarray
+    top_tokens: np.ndarray | None = None
+    top_logprobs: np.ndarray | None = None
 
 
 def check_data(data: Sequence[Datum], *, vocabulary: int, context: int, most_tokens: int) -> None:

@@ -20,7 +20,7 @@ from posttrain.data.packing import PackedRow
 from posttrain.models.language_model import LanguageModel
 from posttrain.rollouts.transformers import TransformersEngine
 from posttrain.server.base import Adapter, Base
-from posttrain.server.wire import MISSING, PromptLogprobs, Sampled
+from posttrain.server.datum import MISSING, PromptLogprobs, Sampled
 from posttrain.types import Completion, Decoding, Request, StopReason
 
 TREES = 4  # networks for adapters of different shapes that are kept

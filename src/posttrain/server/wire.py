@@ -12,10 +12,9 @@ from google.protobuf.message import DecodeError
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
-from posttrain.server.datum import MAX_TARGETS, Datum
+from posttrain.server.datum import MAX_TARGETS, Datum, PromptLogprobs, Sampled
 
 PROTOBUF = "application/x-protobuf"
-MISSING = -99999.0  # logprob of an empty cell of the most likely tokens
 
 
 @dataclass(frozen=True)
@@ -130,27 +129,6 @@ def forward_backward_output(loss: float, logprobs: Sequence[np.ndarray]) -> byte
             )
         )
     return answer.SerializeToString()
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """One sample: its tokens, their logprobs, and whether it ended by a stop token or string."""
-
-    tokens: Sequence[int]
-    logprobs: Sequence[float]
-    stopped: bool
-
-
-@dataclass(frozen=True)
-class PromptLogprobs:
-    """Of a prompt: the logprob of each token, and of the most likely ones at its place, [N] and [N, K].
-
-    The first token has none: nan, and `MISSING` for token 0.
-    """
-
-    own: np.ndarray
-    top_tokens: np.ndarray | None = None
-    top_logprobs: np.ndarray | None = None
 
 
 def sample_response(sequences: Sequence[Sampled], prompt: PromptLogprobs | None, *, with_own: bool) -> bytes:
