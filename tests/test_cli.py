@@ -161,9 +161,10 @@ def test_help_imports_nothing_heavy():
 
 
 def test_help_of_every_command_needs_no_package_of_an_extra():
-    """A Python in which those of `lora` and `annotate` are not found that nothing else here needs."""
+    """A Python in which those of `lora`, `annotate` and `server` are not found that nothing else here needs."""
     extras = (
-        "peft fastapi starlette uvicorn multipart python_multipart sqlalchemy alembic nh3 crowdkit krippendorff scipy"
+        "peft fastapi starlette uvicorn multipart python_multipart sqlalchemy alembic nh3 crowdkit krippendorff scipy "
+        "tinker zstandard"
     )
     script = f"""
 import sys

@@ -371,3 +371,20 @@ def test_settings_of_adam_that_do_not_exist_are_refused(server):
 
 def test_a_body_in_json_is_told_what_to_send(server):
     assert http(server[0]).post("forward_backward", json={}).status_code == 415
+
+
+def test_with_keys_a_server_may_have_any_name(base, tmp_path):
+    from posttrain.server.app import create_app
+    from posttrain.server.services import open_services
+
+    services = open_services(tmp_path, base)
+    transport = httpx.ASGITransport(create_app(services, hosts=None))
+
+    async def ask():
+        async with httpx.AsyncClient(transport=transport, base_url="http://model.example") as client:
+            return await client.get("/api/v1/healthz", headers={"X-API-Key": KEY})
+
+    import asyncio
+
+    assert asyncio.run(ask()).status_code == 200
+    services.lock.release()

@@ -127,6 +127,23 @@ def test_prefixes_of_two_groups_are_two():
     assert [example.prefix for example in examples] == [tuple(PROMPT)] * 2 + [tuple(other)] * 3
 
 
+def test_sequences_that_have_little_in_common_share_nothing():
+    examples = sharing_prefixes([datum([4, 5, 6, 7]), datum([4, 5, 6, 8]), datum([4, 5, 9])])
+    assert [len(example.prefix) for example in examples] == [0, 0, 0]
+
+
+def test_a_ratio_of_a_whole_sequence_is_that_of_its_own_tokens_in_a_batch_too():
+    columns = {"logprobs": [-3.0] * 3, "advantages": [1.0, 1.0, -1.0], "sequence_ratio_mask": [0.0, 1.0, 1.0]}
+    batch = [datum([4, 5, 6], **columns), datum([9, 8, 7], **columns)]
+    wide = {"clip_low_threshold": 0.0, "clip_high_threshold": 1e9}
+    loss = loss_of("gspo", wide, set(columns), 1)
+    together, alone = trainer_of(), trainer_of()
+    total = together.forward_backward(batch, loss).loss
+    assert total == pytest.approx(sum(alone.forward_backward([each], loss).loss for each in batch), rel=1e-4)
+    for name, grad in gradients(alone).items():
+        torch.testing.assert_close(gradients(together)[name], grad, rtol=1e-3, atol=1e-4)
+
+
 def test_gradients_of_several_calls_add_up_until_a_step():
     trainer, twice = trainer_of(), trainer_of()
     trainer.forward_backward(BATCH, CE)

@@ -19,6 +19,7 @@ from posttrain.errors import CheckpointError, UserError
 from posttrain.server import sampling_routes, training_routes
 from posttrain.server.access import Owner, Served, owner_of
 from posttrain.server.bodies import Heartbeat, Json, RetrieveFuture
+from posttrain.server.futures import NotKept
 from posttrain.server.guard import Guard
 from posttrain.server.runs import ERROR
 from posttrain.server.services import Services
@@ -28,12 +29,12 @@ HOLD_SECONDS = 20.0  # for which a request for a result is held; the SDK waits f
 router = APIRouter(prefix="/api/v1", dependencies=[Depends(owner_of)])
 
 
-def create_app(services: Services, *, hosts: Collection[str] = ()) -> FastAPI:
+def create_app(services: Services, *, hosts: Collection[str] | None = ()) -> FastAPI:
     """The application over a server's parts, which it starts and closes.
 
     Args:
         services: the parts.
-        hosts: names of this machine, besides localhost and addresses.
+        hosts: names of this machine, besides localhost and addresses; None for any.
     """
 
     @contextlib.asynccontextmanager
@@ -48,7 +49,7 @@ def create_app(services: Services, *, hosts: Collection[str] = ()) -> FastAPI:
         app.include_router(part)
     app.add_exception_handler(UserError, _answer(400))
     app.add_exception_handler(CheckpointError, _answer(400))
-    app.add_exception_handler(LookupError, _answer(410, "this result is not kept any more"))
+    app.add_exception_handler(NotKept, _answer(410, "this result is not kept any more"))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_middleware(Guard, hosts=hosts, limits=services.limits)
@@ -148,13 +149,13 @@ def _check_result(request_id: str, owner: str, served: Services) -> None:
 
     Raises:
         UserError: it is another's, or there never was such a request.
-        LookupError: it is not kept.
+        NotKept: it is not kept.
     """
     subject, _, number = request_id.rpartition(":")
     if not number.isdecimal() or len(number) > 19:
         raise UserError(f"there is no request '{request_id[:80]}'")
     if ":train:" in subject:
         if not served.runs.result(served.runs.get(owner, subject), int(number)):
-            raise LookupError(request_id)
+            raise NotKept(request_id)
     else:
         served.samplers.get(owner, subject)

@@ -7,7 +7,11 @@ from threading import Lock
 
 from posttrain.server.journal import Entry
 
-KEPT = 8192  # results in memory, the most recent
+KEPT_BYTES = 256 * 2**20  # of results in memory, the most recent; those of models are on the disk as well
+
+
+class NotKept(Exception):
+    """A result that is neither awaited nor kept."""
 
 
 class Futures:
@@ -16,6 +20,7 @@ class Futures:
     def __init__(self) -> None:
         self._lock = Lock()
         self._futures: OrderedDict[str, Future[Entry]] = OrderedDict()
+        self._bytes = 0
 
     def open(self, request_id: str) -> bool:
         """Await a result; False if it is awaited, or there, already."""
@@ -24,9 +29,6 @@ class Futures:
                 return False
             self._futures[request_id] = future = Future()
             future.set_running_or_notify_cancel()  # nobody who waits can cancel it
-            done = [name for name, each in self._futures.items() if each.done()] if len(self._futures) > KEPT else []
-            for name in done[: len(self._futures) - KEPT]:
-                del self._futures[name]
             return True
 
     def finish(self, request_id: str, result: Entry) -> None:
@@ -34,8 +36,20 @@ class Futures:
         self.open(request_id)
         with self._lock:
             future = self._futures[request_id]
-        if not future.done():
+            if future.done():
+                return
+            self._bytes += _size(result)
             future.set_result(result)
+            self._futures.move_to_end(request_id)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the oldest results beyond what is kept, but not the latest."""
+        done = [name for name, each in self._futures.items() if each.done()] if self._bytes > KEPT_BYTES else []
+        for name in done[:-1]:
+            if self._bytes <= KEPT_BYTES:
+                return
+            self._bytes -= _size(self._futures.pop(name).result())
 
     def known(self, request_id: str) -> bool:
         """Whether a result is awaited or there."""
@@ -45,12 +59,16 @@ class Futures:
         """A result, at once or as soon as it is there; None if it is not there within `seconds`.
 
         Raises:
-            LookupError: nobody awaits it.
+            NotKept: nobody awaits it.
         """
         with self._lock:
             future = self._futures.get(request_id)
         if future is None:
-            raise LookupError(request_id)
+            raise NotKept(request_id)
         waiting = asyncio.wrap_future(future)
         await asyncio.wait({waiting}, timeout=seconds)
         return waiting.result() if waiting.done() else None
+
+
+def _size(result: Entry) -> int:
+    return len(result.body) + 512

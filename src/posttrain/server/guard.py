@@ -34,11 +34,12 @@ class Guard:
 
     Args:
         app: the wrapped application.
-        hosts: names of this machine, besides localhost and addresses.
+        hosts: names of this machine, besides localhost and addresses; None for any, where keys are needed, which no page
+            of another site has.
         limits: of bodies.
     """
 
-    def __init__(self, app: App, hosts: Collection[str], limits: Limits) -> None:
+    def __init__(self, app: App, hosts: Collection[str] | None, limits: Limits) -> None:
         self._app, self._hosts, self._limits = app, hosts, limits
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -58,7 +59,7 @@ class Guard:
 
     def _check(self, scope: Message) -> None:
         headers = dict(scope["headers"])
-        if not _is_ours(headers.get(b"host", b"").decode("latin-1"), self._hosts):
+        if self._hosts is not None and not _is_ours(headers.get(b"host", b"").decode("latin-1"), self._hosts):
             raise _Refused(421, "this server has another name; start it with its own as the host")
         if b"origin" in headers:
             raise _Refused(403, "the API is not for pages in a browser")

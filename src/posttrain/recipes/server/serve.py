@@ -107,7 +107,8 @@ def run(config: Server) -> Ended:
     for name in (*numbers, "max_sequences", "cache_gb"):
         if not getattr(config, name) > 0:
             raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
-    refuse_open_door(config, keys_of(store).owners())
+    owners = keys_of(store).owners()
+    refuse_open_door(config, owners)
     say = partial(print, file=sys.stderr, flush=True)
     limited = {name: getattr(config, name) for name in ("models_per_key", "tokens_per_request", "max_rank")}
     services = open_services(
@@ -123,5 +124,6 @@ def run(config: Server) -> Ended:
     )
     address = "localhost" if config.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else config.host
     say(f"serving {services.base.name} at http://{address}:{config.port}; Ctrl-C ends it")
-    uvicorn.Server(server_settings(create_app(services, hosts={config.host.lower()}), config)).run()
+    app = create_app(services, hosts=None if owners else {config.host.lower()})
+    uvicorn.Server(server_settings(app, config)).run()
     return Ended(f"everything is in {store}")
