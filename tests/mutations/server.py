@@ -109,10 +109,21 @@ MUTATIONS = [
             ("guard.py", "if self._read > self._limits.body_bytes:", "if False:"),
             ("guard.py", 'if name in ("localhost", *names):', "if True:"),
             ("wire.py", "if len(found) > most_bytes:", "if False:"),
-            ("checkpoints.py", 'checked_name(parts[2], "a checkpoint")', "parts[2]"),
             ("files.py", "if not _NAME.fullmatch(name):", "if not _NAME.match(name):"),
             ("samplers.py", "found[:-kept]", "found[:0]"),
             ("runs.py", "len(mine) - most + 1)", "len(mine) - most)"),
+        ]
+    ),
+    *(
+        Mutation("server/checkpoints.py", old, new, "server/test_checkpoints.py")
+        for old, new in [
+            ('checked_name(parts[2], "a checkpoint")', "parts[2]"),
+            ("checked_model(parts[0])", "parts[0]"),
+            ("_MODEL.fullmatch", "_MODEL.match"),
+            ("if not overwrite and read(root) is not None:", "if False:"),
+            ("< time.time():", "< 0:"),
+            ("if ttl_seconds is not None and ttl_seconds <= 0:", "if False:"),
+            ("            shutil.rmtree(root)\n        else", "            pass\n        else"),
         ]
     ),
     *(

@@ -276,3 +276,24 @@ def test_the_adapter_is_the_one_that_its_seed_and_alpha_say(client, base):
     (-own.logprobs(row).logprobs.sum()).backward()
     adam.step()
     np.testing.assert_allclose(logprobs(model), own.logprobs(row).logprobs.detach().numpy(), atol=1e-4)
+
+
+def test_a_checkpoint_of_another_rank_is_refused_with_what_to_do(client):
+    path = trained(client, rank=4, steps=1).save_state("a").result().path
+    other = client.create_lora_training_client(base_model=NAME, rank=2, seed=1).result()
+    with pytest.raises(tinker.RequestFailedError, match="make a model of the checkpoint's rank"):
+        other.load_state(path).result()
+
+
+def test_adapters_are_on_the_layers_that_are_asked_for(client, server):
+    found = {}
+    for name, parts in (("attn", {"train_mlp": False}), ("mlp", {"train_attn": False}), ("both", {})):
+        model = client.create_lora_training_client(base_model=NAME, rank=2, seed=1, **parts).result()
+        path = model.save_state(name).result().path
+        info = client.create_rest_client().get_weights_info_by_tinker_path(path).result()
+        assert (info.train_mlp, info.train_attn, info.lora_rank) == (name != "attn", name != "mlp", 2)
+        run = server[1].runs.get("", model.model_id)
+        found[name] = {weight.split(".lora_")[0].rpartition(".")[2] for weight in run.trainer.weights()}
+    assert found["attn"] == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert found["mlp"] == {"gate_proj", "up_proj", "down_proj"}
+    assert found["both"] == found["attn"] | found["mlp"]

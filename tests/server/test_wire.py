@@ -96,6 +96,7 @@ def csr(values, crow, col, shape):
         (csr([1, 2], [0, 1, 2], [0, 2], [2, 2]), "sparse matrix"),
         (csr([1, 2], [0, 1, 2], [0, -1], [2, 2]), "sparse matrix"),
         (csr([1, 2], [0, 2, 1], [0, 1], [2, 2]), "sparse matrix"),
+        (csr([1, 2], [0, 3, 2], [0, 1], [2, 3]), "sparse matrix"),
         (csr([1, 2], [1, 1, 2], [0, 1], [2, 2]), "sparse matrix"),
         (csr([1, 2], [0, 1, 3], [0, 1], [2, 2]), "sparse matrix"),
         (csr([1], [0, 1, 2], [0, 1], [2, 2]), "sparse matrix"),

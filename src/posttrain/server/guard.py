@@ -34,8 +34,8 @@ class Guard:
 
     Args:
         app: the wrapped application.
-        hosts: names of this machine, besides localhost and addresses; None for any, where keys are needed, which no page
-            of another site has.
+        hosts: names of this machine, besides localhost and addresses; None for any, where keys are needed, which no
+            page of another site has.
         limits: of bodies.
     """
 
