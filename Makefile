@@ -60,7 +60,7 @@ $(VENV)-vllm/.installed: pyproject.toml
 # The stamps are written last, so an installation that was cut off is done again.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[lora,annotate,judge,test]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[lora,annotate,server,judge,test]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

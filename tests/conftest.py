@@ -39,7 +39,14 @@ def pytest_report_header() -> list[str]:
 # Whole runs, servers and processes: with these left out the others take less than three minutes on one core.
 SLOW = (
     *("recipes/", "matrix/", "contract/", "annotation/", "runs/", "planning/", "test_cli", "test_fast_paths"),
-    *("examples/", "training/test_learner", "training/test_branches", "training/test_reward", "training/test_policy"),
+    *(
+        "examples/",
+        "server/",
+        "training/test_learner",
+        "training/test_branches",
+        "training/test_reward",
+        "training/test_policy",
+    ),
     *("evaluation/test_pairs", "models/test_adapters"),
     *("rollouts/test_transformers", "rollouts/test_async_engine", "rollouts/test_engine", "rollouts/test_openai"),
     *("rewards/verifiers/test_gym_families", "rewards/verifiers/test_worker", "test_bad_input", "test_suggestions"),

@@ -161,9 +161,10 @@ def test_help_imports_nothing_heavy():
 
 
 def test_help_of_every_command_needs_no_package_of_an_extra():
-    """A Python in which those of `lora` and `annotate` are not found that nothing else here needs."""
+    """A Python in which those of `lora`, `annotate` and `server` are not found that nothing else here needs."""
     extras = (
-        "peft fastapi starlette uvicorn multipart python_multipart sqlalchemy alembic nh3 crowdkit krippendorff scipy"
+        "peft fastapi starlette uvicorn multipart python_multipart sqlalchemy alembic nh3 crowdkit krippendorff scipy "
+        "tinker zstandard"
     )
     script = f"""
 import sys
@@ -547,7 +548,7 @@ def test_a_run_stopped_before_its_first_step_cannot_be_gone_on_with(run, monkeyp
         before: None = None
         after: None = None
 
-    def stopped(config: Any, **shared: Any) -> Result:
+    def stopped(config: Any, cluster: Any, **shared: Any) -> Result:
         return Result(Path("a"), 0, "SIGTERM")
 
     form = COMMANDS["sft"].load()[0]
@@ -602,7 +603,8 @@ def documented() -> list[str]:
 
 
 @pytest.mark.parametrize("line", documented())
-def test_commands_in_the_documents_are_real(line):
+def test_commands_in_the_documents_are_real(line, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[1])  # they name files of the repository
     name, argv = find(shlex.split(line, comments=True)[1:])
     assert read(name, argv)
 

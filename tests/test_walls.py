@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planning": {"types", "errors", "data", "models", "runs", "algorithms", "training", "rollouts", "setup"},
     "distributed": {"types", "errors", "data", "models", "rollouts", "training"},
     "export": {"types", "errors", "data", "models"},
+    "server": {"types", "errors", "data", "models", "objectives", "rollouts", "training"},
 }
 # These may import every room above, and those before them here; no room above may import them.
 TOP = ("recipes", "options", "usage", "advise", "catalogue", "lookup", "commands", "cli", "__main__")
@@ -79,6 +80,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "evaluation/policy_kl.py",
         "planning/",
         "export/",
+        "server/",
         "recipes/",
     ),
     "torch.distributed": ("distributed/",),
@@ -101,9 +103,13 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "pandas": ("annotation/aggregation/dawid_skene.py",),
     "scipy": ("annotation/aggregation/strengths.py",),
     "krippendorff": ("annotation/agreement.py",),
-    "fastapi": ("annotation/app/", "export/serve.py"),
-    "starlette": ("annotation/app/", "export/serve.py"),
-    "uvicorn": ("recipes/annotate/serve.py", "recipes/annotate/http_timeouts.py"),
+    "fastapi": ("annotation/app/", "export/serve.py", "server/"),
+    "starlette": ("annotation/app/", "export/serve.py", "server/"),
+    "uvicorn": ("recipes/annotate/serve.py", "recipes/server/serve.py", "setup/http_timeouts.py"),
+    "pydantic": ("server/bodies.py",),
+    "tinker": ("server/wire.py",),
+    "google.protobuf": ("server/wire.py",),
+    "zstandard": ("server/wire.py",),
     "sqlalchemy": ("annotation/store/", "annotation/app/"),
     "alembic": ("annotation/store/",),
     "markdown_it": ("annotation/app/markdown.py",),

@@ -88,13 +88,13 @@ def _dry_run(module: str) -> Callable[[], Callable[..., Any]]:
     return lambda: importlib.import_module(f"posttrain.recipes.{module}").dry_run
 
 
-def _annotation(module: str, form: str) -> Load:
-    """A command of annotate: its packages, which are an extra, are needed to run it and not for --help."""
+def _with_extra(recipe: str, module: str, form: str) -> Load:
+    """A command whose packages are an extra: they are needed to run it, and not for --help."""
 
     def run(*parts: Any, **passed: Any) -> Any:
-        return importlib.import_module(f"posttrain.recipes.annotate.{module}").run(*parts, **passed)
+        return importlib.import_module(f"posttrain.recipes.{recipe}.{module}").run(*parts, **passed)
 
-    return lambda: (getattr(importlib.import_module("posttrain.recipes.annotate.forms"), form), run)
+    return lambda: (getattr(importlib.import_module(f"posttrain.recipes.{recipe}.forms"), form), run)
 
 
 def _knobs(family: str) -> Callable[[str], type]:
@@ -290,33 +290,44 @@ COMMANDS: dict[str, Command] = {
         ("json",),
     ),
     "export hf": Command("export to a Hugging Face folder with a model card", _recipe("export", "ExportHF"), ("json",)),
-    "annotate serve": Command("serve the annotation web app", _annotation("serve", "Serve"), extra="annotate"),
+    "annotate serve": Command(
+        "serve the annotation web app", _with_extra("annotate", "serve", "Serve"), extra="annotate"
+    ),
     "annotate import": Command(
         "import prompts and completions to annotate",
-        _annotation("importing", "Import"),
+        _with_extra("annotate", "importing", "Import"),
         ("quiet", "json"),
         extra="annotate",
     ),
     "annotate export": Command(
-        "export annotations to a file", _annotation("export", "Export"), ("json",), extra="annotate"
+        "export annotations to a file", _with_extra("annotate", "export", "Export"), ("json",), extra="annotate"
     ),
     "annotate backup": Command(
         "back up the annotation database; safe while the server runs",
-        _annotation("backup", "Backup"),
+        _with_extra("annotate", "backup", "Backup"),
         ("json",),
         extra="annotate",
     ),
     "annotate status": Command(
-        "progress and agreement of each project", _annotation("status", "Status"), ("json",), extra="annotate"
+        "progress and agreement of each project",
+        _with_extra("annotate", "status", "Status"),
+        ("json",),
+        extra="annotate",
     ),
     "annotate users": Command(
-        "list, invite, disable or enable users", _annotation("users", "Users"), ("json",), extra="annotate"
+        "list, invite, disable or enable users", _with_extra("annotate", "users", "Users"), ("json",), extra="annotate"
     ),
     "annotate consensus": Command(
         "aggregate annotations (majority, Dawid-Skene, ...); inter-annotator agreement",
-        _annotation("consensus", "Consensus"),
+        _with_extra("annotate", "consensus", "Consensus"),
         ("json",),
         extra="annotate",
+    ),
+    "server": Command(
+        "serve the Tinker API: train adapters for clients of the tinker SDK",
+        _with_extra("server", "serve", "Server"),
+        ("config",),
+        extra="server",
     ),
     "verify": Command(
         "check the correctness contract on your model and machine",

@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from typing import NamedTuple
 
-ROOMS = ("objectives", "algorithms", "training", "rewards", "rollouts", "setup")
+ROOMS = ("objectives", "algorithms", "training", "rewards", "rollouts", "setup", "server")
 
 
 class Mutation(NamedTuple):

@@ -83,7 +83,10 @@ _FAULTS = {
         ('    need_group(environment, states.samples, "the number of continuations of a state")\n', "")
     ],
     ("setup/sampling.py", "recipes/test_rl.py"): [
-        ('    need_group(environment, options.completions_per_prompt, "`completions_per_prompt`")\n', ""),
+        (
+            '    for size, name in ((options.completions_per_prompt, "`completions_per_prompt`"), *further):',
+            "    for size, name in further:",
+        ),
         ("    if options.eval_every:\n        need_group", "    if False:\n        need_group"),
     ],
 }

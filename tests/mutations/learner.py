@@ -28,8 +28,8 @@ _FAULTS = {
         ("self._references[target].renew(", "dict("),
         ("reference if renewed else None\n", "None\n"),
         ("critic[1] if critic else None, reference", "None, reference"),
-        ("self._body.logprobs(row, temperature)", "self._body.logprobs(row)"),
-        ("with self._body.dropping(None):", "if True:"),
+        ("self.body.logprobs(row, temperature)", "self.body.logprobs(row)"),
+        ("with self.body.dropping(None):", "if True:"),
     ],
     ("training/local_learner.py", "training/test_pairwise.py"): [
         ("                together=batch.together,\n", ""),
@@ -39,7 +39,7 @@ _FAULTS = {
     ("training/local_learner.py", "training/test_reward.py"): [
         ('if getattr(model, "length_head", None) is None else model.scores_and_length', ""),
         ("[found[number] for number in range(len(examples))]", "list(found.values())"),
-        ("with self._body.dropping(seed):", "if True:"),
+        ("with self.body.dropping(seed):", "if True:"),
     ],
     ("training/ranks.py", f"{LEARNER} {POLICY}"): [
         ("        ranks.agree(failure)\n        raise\n", "        ranks.agree(failure)\n"),

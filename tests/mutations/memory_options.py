@@ -37,7 +37,7 @@ MUTATIONS = [
             ("[blocks_of(parameter.numel())] if key", "list(tensor.shape) if key"),
         ]
     ),
-    Mutation("setup/sampling.py", "    if options.gradient_checkpointing:\n", "    if False:\n", COMMANDS),
+    Mutation("setup/backend.py", "    if options.gradient_checkpointing:\n", "    if False:\n", COMMANDS),
     Mutation("training/critic.py", "        moment_bits=OPTIMIZERS[options.optim],\n", "", COMMANDS),
     Mutation("training/critic.py", "        embedding=made.embedding,\n", "", COMMANDS),
     Mutation(

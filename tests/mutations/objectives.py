@@ -21,6 +21,34 @@ MUTATIONS = [
             ('    require_one_shape("clipped_surrogate"', '    dict(name="clipped_surrogate"'),
         ]
     ),
+    # off-policy
+    *(
+        Mutation("objectives/off_policy.py", old, new, "objectives/test_off_policy.py")
+        for old, new in [
+            (
+                "return -torch.exp(logprobs - sampling_logprobs.detach())",
+                "return torch.exp(logprobs - sampling_logprobs.detach())",
+            ),
+            (
+                "return -torch.exp(logprobs - sampling_logprobs.detach())",
+                "return -torch.exp(logprobs - sampling_logprobs)",
+            ),
+            ("sampling_logprobs.detach()) * advantages.detach()", "sampling_logprobs.detach()) * advantages"),
+            (
+                "torch.exp(logprobs.detach() - sampling_logprobs.detach())",
+                "torch.exp(logprobs - sampling_logprobs.detach())",
+            ),
+            ("ratio.clamp(lowest, highest) * advantages.detach() * logprobs", "ratio * advantages.detach() * logprobs"),
+            ("-ratio.clamp(lowest, highest) * advantages.detach() *", "-ratio.clamp(lowest, highest) * advantages *"),
+            ("0.5 * beta", "beta"),
+            ("- advantages.detach() * logprobs", "+ advantages.detach() * logprobs"),
+            ("(counted_N != 0)", "(counted_N == counted_N)"),
+            ("fixed_N = logprobs_N.detach()", "fixed_N = logprobs_N"),
+            (".clamp(min=1.0)\n    ratio_N", "\n    ratio_N"),
+            ("torch.maximum(-ratio_N", "torch.minimum(-ratio_N"),
+            ("mean_B[row_N] + logprobs_N - fixed_N", "mean_B[row_N]"),
+        ]
+    ),
     # shapes
     Mutation("objectives/shapes.py", "> 1:", "> 2:", "objectives/test_shapes.py"),
     # advantages

@@ -10,7 +10,7 @@ MUTATIONS = [
             ("held, held, score, patience", "held, False, score, patience"),
             ("patience(options.stop_after, score)", "patience(0, score)"),
             ("save_every=options.save_every", "save_every=100"),
-            ('("steps", "epochs", "stop_after")', '("steps",)'),
+            ('("steps", "epochs", "stop_after", *MAY_DIFFER)', '("steps",)'),
             ('row.get("evaluation/accuracy")', 'row.get("evaluation/loss")'),
             ("        prepare=prepare,\n", ""),
         ]

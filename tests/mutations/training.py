@@ -79,10 +79,10 @@ MUTATIONS = [
             ("        weight.grad = None\n        part =", "        part ="),
             ("                handle.remove()\n", "                pass\n"),
             ("if master.grad is not None and master.grad.is_sparse:", "if False:"),
-            ("if norm > self._max_grad_norm:", "if norm < self._max_grad_norm:"),
-            ("master.grad *= self._max_grad_norm / norm", "master.grad *= self._max_grad_norm / norm**2"),
+            ("if norm > most:", "if norm < most:"),
+            ("master.grad *= most / norm", "master.grad *= most / norm**2"),
             (
-                "master.grad *= self._max_grad_norm / norm",
+                "master.grad *= most / norm",
                 "master.grad.clamp_(-self._max_grad_norm, self._max_grad_norm)",
             ),
             ("if not math.isfinite(norm):", "if math.isnan(norm):"),

@@ -183,17 +183,20 @@ class MasterAdamW:
             raise TrainingError(f"the gradient's norm is {norm}; the weights were not touched")
         return norm
 
-    def step(self, lr: float) -> float:
+    def step(self, lr: float, *, max_grad_norm: float | None = None) -> float:
         """Clip, update the masters, write them to the model; returns the gradient's length before clipping.
+
+        `max_grad_norm` is for this step alone; None: the optimiser's own.
 
         Raises:
             TrainingError: the gradient is not finite. The gradient is then discarded, and no weight has changed.
         """
         norm = self.finite_norm()
-        if norm > self._max_grad_norm:
+        most = self._max_grad_norm if max_grad_norm is None else max_grad_norm
+        if norm > most:
             for master in self.masters:
                 if master.grad is not None:
-                    master.grad *= self._max_grad_norm / norm
+                    master.grad *= most / norm
         for group in self.adam.param_groups:
             group["lr"] = lr
         with self._shards.local_step(self.adam):

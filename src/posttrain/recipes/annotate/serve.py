@@ -27,9 +27,9 @@ from posttrain.annotation.store import people
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError, as_typed
 from posttrain.recipes.annotate.forms import Serve
-from posttrain.recipes.annotate.http_timeouts import TimedProtocol
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.two_replies import Asked, Candidate, Talker, TwoReplies
+from posttrain.setup.http_timeouts import TimedProtocol
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling
 

@@ -1,7 +1,7 @@
 """Timeouts of connections, which uvicorn has for idle ones only: a request's head, and an answer that is not read.
 
 A client that holds connections open by sending or reading very slowly (slowloris) would otherwise hold them for ever.
-The body's timeout is in `annotation.app.guard`.
+The timeouts of bodies are in `annotation.app.security` and `server.guard`.
 """
 
 from asyncio import TimerHandle, Transport

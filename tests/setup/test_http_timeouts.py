@@ -26,7 +26,7 @@ def serving(app, monkeypatch):
     """The address of a server with the settings of `annotate serve`, but shorter times."""
     settings = server_settings(app, Serve(port=1))
     for name in ("HEAD_SECONDS", "WRITE_SECONDS"):
-        monkeypatch.setattr(f"posttrain.recipes.annotate.http_timeouts.{name}", SHORT, raising=False)
+        monkeypatch.setattr(f"posttrain.setup.http_timeouts.{name}", SHORT, raising=False)
     monkeypatch.setattr(security, "BODY_SECONDS", SHORT, raising=False)
     server = uvicorn.Server(settings)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -1,0 +1,1 @@
+"""`posttrain server`: train and sample for clients of the Tinker SDK."""

@@ -1,0 +1,129 @@
+"""Serve the Tinker API.
+
+    posttrain server
+    TINKER_BASE_URL=http://localhost:8000 TINKER_API_KEY=tml-local python train.py
+
+    posttrain server --add-key alice
+    posttrain server --host 0.0.0.0 --port 8000
+
+Code written for the tinker SDK trains here unmodified: docs/server.md says what is served and what differs.
+One process, one base model, an adapter for each client.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from posttrain.data.tokenizer import load_tokenizer
+from posttrain.errors import UserError
+from posttrain.models.load import load_model, tokenizer_of
+from posttrain.models.lora import need_peft
+from posttrain.models.packaged import PACKAGED
+from posttrain.models.precision import default_device, dtype_of
+from posttrain.recipes.server.forms import Server
+from posttrain.server.app import create_app
+from posttrain.server.base import Base
+from posttrain.server.limits import Limits
+from posttrain.server.services import keys_of, open_services
+from posttrain.setup.http_timeouts import TimedProtocol
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is left when the command ends."""
+
+    text: str
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [self.text]
+
+
+def load_base(config: Server) -> Base:
+    """The base model."""
+    need_peft()
+    device = default_device()
+    model = load_model(config.model, dtype=dtype_of(config.precision, device), device=device)
+    if model.adapter is not None:
+        raise UserError(f"'{config.model}' is an adapter; merge it first: posttrain export merge")
+    tokenizer = load_tokenizer(tokenizer_of(config.model))
+    packaged = PACKAGED.get(config.model)
+    name = config.served_name or (packaged.repository if packaged else config.model)
+    stops = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set[int]()
+    return Base(model, name, tokenizer, model.stop_ids | stops)
+
+
+def refuse_open_door(config: Server, owners: list[str]) -> None:
+    """Raise `UserError` if others than this machine could reach a server without keys."""
+    try:
+        local = config.host == "localhost" or ip_address(config.host).is_loopback
+    except ValueError:
+        local = False
+    if not local and not owners:
+        raise UserError(
+            f"--host {config.host} is open to others, and there are no keys; type: posttrain server --add-key NAME"
+        )
+
+
+def server_settings(app: Any, config: Server) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
+        http=TimedProtocol,
+        loop="asyncio",
+        host=config.host,
+        port=config.port,
+        log_level="warning",
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=75,  # the SDK keeps connections for longer than uvicorn's 5 seconds
+        timeout_graceful_shutdown=3,  # held requests for results do not delay the end
+    )
+
+
+def run(config: Server) -> Ended:
+    """Serve until interrupted, or make or end a key."""
+    store = Path(config.store)
+    if config.add_key:
+        return Ended(keys_of(store).add(config.add_key))
+    if config.remove_key:
+        keys_of(store).remove(config.remove_key)
+        return Ended(f"the key of {config.remove_key} is ended")
+    if not 0 < config.port < 65536:
+        raise UserError(f"--port must be 1 to 65535; got {config.port}")
+    numbers = (
+        "models_per_key",
+        "tokens_per_request",
+        "max_rank",
+        "models_in_memory",
+        "save_every",
+        "microbatch_tokens",
+    )
+    for name in (*numbers, "max_sequences", "cache_gb"):
+        if not getattr(config, name) > 0:
+            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
+    owners = keys_of(store).owners()
+    refuse_open_door(config, owners)
+    say = partial(print, file=sys.stderr, flush=True)
+    limited = {name: getattr(config, name) for name in ("models_per_key", "tokens_per_request", "max_rank")}
+    services = open_services(
+        store,
+        load_base(config),
+        limits=replace(Limits(), **limited),
+        microbatch_tokens=config.microbatch_tokens,
+        max_sequences=config.max_sequences,
+        cache_gb=config.cache_gb,
+        models_in_memory=config.models_in_memory,
+        save_every=config.save_every,
+        report=say,
+    )
+    address = "localhost" if config.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else config.host
+    say(f"serving {services.base.name} at http://{address}:{config.port}; Ctrl-C ends it")
+    app = create_app(services, hosts=None if owners else {config.host.lower()})
+    uvicorn.Server(server_settings(app, config)).run()
+    return Ended(f"everything is in {store}")

@@ -1,0 +1,97 @@
+"""The base model that all clients share, and the adapters that are put on it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from posttrain.data.tokenizer import ChatTokenizer
+from posttrain.errors import UserError
+from posttrain.models.language_model import LanguageModel
+from posttrain.models.lora import add_adapter
+from posttrain.models.lora_config import Lora, is_linear
+from posttrain.models.shared_weights import with_shared_weights
+
+ALPHA = 32.0  # of every rank, so that one learning rate serves all: Schulman et al. 2025, "LoRA Without Regret"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A client's LoRA configuration.
+
+    Attributes:
+        rank: of A and B.
+        seed: of A.
+        train_mlp: whether the linear layers of MLPs have one.
+        train_attn: whether those of attention have one.
+        train_unembed: kept and reported; the head never has one.
+    """
+
+    rank: int
+    seed: int = 0
+    train_mlp: bool = True
+    train_attn: bool = True
+    train_unembed: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.train_mlp or self.train_attn):
+            raise UserError("an adapter needs train_mlp or train_attn; the head alone cannot have one here")
+
+    @property
+    def shape(self) -> tuple[int, bool, bool]:
+        """What decides the names and shapes of its weights."""
+        return self.rank, self.train_mlp, self.train_attn
+
+    def json(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, json: Mapping[str, Any]) -> "Adapter":
+        """From JSON."""
+        return cls(**{name: json[name] for name in cls.__dataclass_fields__ if name in json})
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base model.
+
+    Attributes:
+        model: its weights, frozen.
+        name: by which clients ask for it, and find its tokenizer.
+        tokenizer: for stop strings alone.
+        stop_ids: the tokens that end a turn.
+    """
+
+    model: LanguageModel
+    name: str
+    tokenizer: ChatTokenizer
+    stop_ids: frozenset[int]
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of token ids that the model reads."""
+        return len(self.model.embedding)
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a sequence."""
+        return self.model.context
+
+    def adapted(self, adapter: Adapter) -> LanguageModel:
+        """A network over the base's weights with a fresh adapter."""
+        lora = Lora(adapter.rank, ALPHA, targets=self._targets(adapter))
+        return add_adapter(with_shared_weights(self.model), lora, seed=adapter.seed)
+
+    def _targets(self, adapter: Adapter) -> tuple[str, ...]:
+        """The linear layers of attention or MLPs by the last two parts of their names; none for both."""
+        if adapter.train_mlp and adapter.train_attn:
+            return ()
+        paths = [name for name, module in self.model.network.named_modules() if is_linear(module)]
+        attention = {name for name in paths if "attn" in name or "attention" in name}
+        head: Any = self.model.network.get_output_embeddings()
+        others = {name for name in paths if self.model.network.get_submodule(name) is not head} - attention
+        chosen = {".".join(name.split(".")[-2:]) for name in (attention if adapter.train_attn else others)}
+        if not chosen:
+            part = "attention" if adapter.train_attn else "MLPs"
+            raise UserError(f"'{self.name}' has no linear layers in {part}; train both")
+        return tuple(sorted(chosen))

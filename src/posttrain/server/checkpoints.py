@@ -1,0 +1,121 @@
+"""Named checkpoints: `tinker://MODEL/weights/NAME` and `tinker://MODEL/sampler_weights/NAME`.
+
+Each is a folder of the model's, written whole or not at all, with checksums, and never unpickled
+(`training/checkpoint.py`). A model's folder is named after its id.
+"""
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from posttrain.errors import CheckpointError, UserError
+from posttrain.server.files import checked_name
+from posttrain.training import checkpoint
+
+Kind = Literal["weights", "sampler_weights"]
+KINDS: tuple[Kind, ...] = ("weights", "sampler_weights")
+
+_SCHEME = "tinker://"
+_MODEL = re.compile(r"[0-9a-f]{32}:train:[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a checkpoint is."""
+
+    model_id: str
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{self.model_id}/{self.kind}/{self.name}"
+
+    @classmethod
+    def of(cls, text: str) -> "Address":
+        """Read an address; raises `UserError` for what is none."""
+        parts = text.removeprefix(_SCHEME).split("/")
+        if not text.startswith(_SCHEME) or len(parts) != 3 or parts[1] not in KINDS:
+            raise UserError(
+                f"a checkpoint is {_SCHEME}MODEL/weights/NAME or .../sampler_weights/NAME; got '{text[:200]}'"
+            )
+        kind: Kind = "weights" if parts[1] == "weights" else "sampler_weights"
+        return cls(checked_model(parts[0]), kind, checked_name(parts[2], "a checkpoint"))
+
+    def folder(self, models: Path) -> Path:
+        """Its folder among those of all models."""
+        return models / folder_name(self.model_id) / self.kind / self.name
+
+
+def checked_model(model_id: str) -> str:
+    """A model's id; raises `UserError` for what is none."""
+    if not _MODEL.fullmatch(model_id):
+        raise UserError(f"there is no model '{model_id[:80]}'")
+    return model_id
+
+
+def folder_name(model_id: str) -> str:
+    """The name of a model's folder."""
+    return model_id.replace(":", ".")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read and whose checksums are right."""
+
+    folder: Path
+    about: dict[str, Any]
+
+
+def save(
+    root: Path, write: Callable[[Path], None], about: dict[str, Any], *, ttl_seconds: int | None, overwrite: bool
+) -> None:
+    """Save a checkpoint.
+
+    Raises:
+        UserError: there is one of this name.
+        CheckpointError: it could not be written.
+    """
+    if not overwrite and read(root) is not None:
+        raise UserError(f"there is a checkpoint '{root.name}' already; give another name, or overwrite it")
+    if ttl_seconds is not None and ttl_seconds <= 0:
+        raise UserError(f"ttl_seconds must be above 0; got {ttl_seconds}")
+    expires = None if ttl_seconds is None else time.time() + ttl_seconds
+    checkpoint.save(root, 0, write, {**about, "expires": expires, "time": time.time()}, keep_last=1)
+
+
+def read(root: Path) -> Saved | None:
+    """The checkpoint in a folder; None if there is none, or it has expired.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    found = checkpoint.latest(root)
+    if found is None or (found.state["expires"] or float("inf")) < time.time():
+        return None
+    return Saved(found.path, found.state)
+
+
+def delete(root: Path) -> None:
+    """Delete a checkpoint; raises `UserError` if there is none."""
+    if not root.is_dir():
+        raise UserError(f"there is no checkpoint '{root.name}'")
+    shutil.rmtree(root)
+
+
+def names(model: Path, kind: Kind) -> list[str]:
+    """The names of a model's checkpoints; those that have expired are deleted."""
+    found: list[str] = []
+    for root in sorted((model / kind).glob("*")):
+        try:
+            gone = read(root) is None
+        except CheckpointError:
+            gone = False
+        if gone:
+            shutil.rmtree(root)
+        else:
+            found.append(root.name)
+    return found

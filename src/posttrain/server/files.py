@@ -1,0 +1,48 @@
+"""Small files that are there whole or not at all, also after SIGKILL or a power failure."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import UserError
+
+PRIVATE = 0o600
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file and have it on the disk, or leave what was there."""
+    new = path.with_name(f".{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file of JSON."""
+    write_whole(path, json.dumps(content).encode())
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON holds; None if it is not there."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def checked_name(name: str, what: str) -> str:
+    """A client's name for something that becomes a folder; raises `UserError` for one that will not do."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"the name of {what} has 1 to 128 letters, digits and . _ -; got '{name[:80]}'")
+    return name

@@ -1,0 +1,32 @@
+"""What a client may ask for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the server.
+
+    Attributes:
+        models_per_key: models that one key may have.
+        checkpoints_per_model: named checkpoints of a model.
+        unnamed_per_model: of the weights that were saved for sampling without a name, those that are kept.
+        body_bytes: of a request, decompressed.
+        tokens_per_request: of a batch, or of a prompt times its samples.
+        data_per_request: sequences of a batch.
+        samples_per_request: of one prompt.
+        pending_per_key: requests that wait.
+        max_rank: of an adapter.
+        body_seconds: within which a request must have arrived.
+    """
+
+    models_per_key: int = 16
+    checkpoints_per_model: int = 100
+    unnamed_per_model: int = 8
+    body_bytes: int = 32 * 2**20
+    tokens_per_request: int = 2**19
+    data_per_request: int = 1024
+    samples_per_request: int = 256
+    pending_per_key: int = 4096
+    max_rank: int = 256
+    body_seconds: float = 60.0

@@ -1,0 +1,291 @@
+"""The models of clients: what each was asked, in order, and how it comes back after the server was killed.
+
+A request is on disk before it is accepted, and its result before it is told. The state (weights and moments) is saved
+after optimiser steps and loads. Whatever was done since the last save is computed again when the model is needed, from
+the requests, with the same bits; what was never done is done then.
+"""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import PosttrainError, UserError, described
+from posttrain.server import checkpoints
+from posttrain.server.base import Adapter, Base
+from posttrain.server.files import read_json, write_json
+from posttrain.server.futures import Futures
+from posttrain.server.journal import Entry, Journal
+from posttrain.server.operations import Answer, Context, Operation, operation_of
+from posttrain.server.samplers import UNNAMED
+from posttrain.server.trainer import Trainer
+from posttrain.server.worker import Worker
+from posttrain.training import checkpoint
+
+ERROR = "error"  # kind of a result that is one: JSON with the text and whose fault it is
+AHEAD = 4096  # requests of a model that may wait for an earlier one
+IDLE_SECONDS = 3600.0  # since the last heartbeat of a session, after which its models make room for new ones
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a model is, as its folder says."""
+
+    model_id: str
+    owner: str
+    base_model: str
+    adapter: dict[str, Any]
+    ended: bool = False  # its checkpoints are left
+
+
+@dataclass
+class Run:
+    """A client's model.
+
+    Attributes:
+        record: what it is.
+        folder: everything of it.
+        next: the seq_id that is scheduled next; all before it are.
+        executed: the last seq_id that has a result; -1: none.
+        saved: the last seq_id that the saved state contains; -1: none.
+        trainer: its weights, where they are in memory.
+    """
+
+    record: Record
+    folder: Path
+    next: int = 0
+    executed: int = -1
+    saved: int = -1
+    steps: int = 0  # optimiser steps since the state was saved
+    trainer: Trainer | None = None
+    waiting: dict[int, Entry] = field(default_factory=dict[int, Entry])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def journal(self) -> Journal:
+        """Its requests and results."""
+        return Journal(self.folder)
+
+    @property
+    def adapter(self) -> Adapter:
+        """Its LoRA configuration."""
+        return Adapter.of(self.record.adapter)
+
+    def request_id(self, seq: int) -> str:
+        """The id of its request `seq`."""
+        return f"{self.record.model_id}:{seq}"
+
+
+class Runs:
+    """All models. Requests are accepted in any thread, and executed in the worker's."""
+
+    def __init__(
+        self,
+        context: Context,
+        worker: Worker,
+        futures: Futures,
+        *,
+        in_memory: int,
+        save_every: int,
+        heard: Callable[[str], float],
+        report: Callable[[str], None],
+    ) -> None:
+        self._context, self._worker, self._futures = context, worker, futures
+        self._in_memory, self._save_every = in_memory, save_every
+        self._heard, self._report = heard, report
+        self._runs: dict[str, Run] = {}
+        self._lock = threading.Lock()
+        context.models.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def base(self) -> Base:
+        """The base model."""
+        return self._context.base
+
+    def create(self, model_id: str, owner: str, adapter: Adapter, first: Entry) -> str:
+        """Make a model, with its first request, which has seq_id 0; returns the id of that request.
+
+        Raises:
+            UserError: the owner has too many.
+        """
+        with self._lock:
+            folder = self._folder(model_id)
+            if not (folder / "model.json").exists():
+                self._make_room(owner)
+                Journal(folder).create()
+                write_json(folder / "model.json", asdict(Record(model_id, owner, self.base.name, adapter.json())))
+        return self.accept(self.get(owner, model_id), 0, first)
+
+    def _make_room(self, owner: str) -> None:
+        """Raise `UserError` if the owner has as many models as may be; those without a client are ended."""
+        most = self._context.limits.models_per_key
+        mine = [record for record in self.records() if record.owner == owner and not record.ended]
+        mine.sort(key=lambda record: self._heard(record.model_id.split(":")[0]))
+        for record in mine[: max(0, len(mine) - most + 1)]:
+            if self._heard(record.model_id.split(":")[0]) > time.time() - IDLE_SECONDS:
+                raise UserError(
+                    f"a key may have {most} models in training; end one of your clients, or use unload_model"
+                )
+            self._end(record)
+
+    def records(self) -> list[Record]:
+        """All models, the oldest first."""
+        found = (read_json(path) for path in self._context.models.glob("*/model.json"))
+        records = [Record(**record) for record in found if record is not None]
+        return sorted(records, key=lambda record: (self._folder(record.model_id) / "model.json").stat().st_mtime)
+
+    def get(self, owner: str, model_id: str) -> Run:
+        """A model; what was accepted and not done before the server ended is then done.
+
+        Raises:
+            UserError: the owner has none of this id, or it belongs to another base model.
+        """
+        checkpoints.checked_model(model_id)
+        with self._lock:
+            run = self._runs.get(model_id)
+            if run is None:
+                run = self._opened(model_id)
+            if run is None or run.record.owner != owner or run.record.ended:
+                raise UserError(f"there is no model '{model_id}'")
+            if run.record.base_model != self.base.name:
+                raise UserError(f"'{model_id}' is on '{run.record.base_model}', and this server has '{self.base.name}'")
+            if model_id not in self._runs:
+                self._runs[model_id] = run
+                with run.lock:
+                    self._schedule(run)
+        return run
+
+    def _opened(self, model_id: str) -> Run | None:
+        folder = self._folder(model_id)
+        record = read_json(folder / "model.json")
+        if record is None or record.get("ended"):
+            return None
+        run = Run(Record(**record), folder)
+        if (state := checkpoint.latest(folder / "state")) is not None:
+            run.saved = int(state.state["seq"])
+            if run.journal.result(run.saved) is None:  # killed after the one and before the other
+                run.journal.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
+        run.executed = max([run.saved, *run.journal.finished()])
+        run.next = run.executed + 1
+        run.waiting = {seq: run.journal.request(seq) for seq in run.journal.accepted() if seq > run.executed}
+        for seq in run.waiting:
+            self._futures.open(run.request_id(seq))
+        return run
+
+    def accept(self, run: Run, seq: int, request: Entry) -> str:
+        """Accept a request; one that was accepted before is not done twice. Returns its id.
+
+        Raises:
+            UserError: it is too far ahead.
+        """
+        request_id = run.request_id(seq)
+        with run.lock:
+            if seq < 0 or seq > run.next + AHEAD:
+                raise UserError(f"seq_id {seq} is not near {run.next}, which comes next for this model")
+            if seq >= run.next and seq not in run.waiting:
+                run.journal.accept(seq, request)
+                self._futures.open(request_id)
+                run.waiting[seq] = request
+                self._schedule(run)
+        return request_id
+
+    def _schedule(self, run: Run) -> None:
+        """Hand over all requests that no earlier one is missing for."""
+        while run.next in run.waiting:
+            seq, request = run.next, run.waiting.pop(run.next)
+            run.next += 1
+            self._worker.submit(lambda seq=seq, request=request: self._execute(run, seq, request))
+
+    def result(self, run: Run, seq: int) -> bool:
+        """Whether the result of a request is awaited or there; from disk, if need be."""
+        request_id = run.request_id(seq)
+        if not self._futures.known(request_id) and (kept := run.journal.result(seq)) is not None:
+            self._futures.finish(request_id, kept)
+        return self._futures.known(request_id)
+
+    def end(self, run: Run) -> None:
+        """End a model once what it was asked is done. Its named checkpoints stay."""
+        self._worker.submit(lambda: self._end(run.record))
+
+    def _end(self, record: Record) -> None:
+        folder = self._folder(record.model_id)
+        write_json(folder / "model.json", asdict(replace(record, ended=True)))
+        self._runs.pop(record.model_id, None)
+        for part in ("requests", "results", "state", UNNAMED):
+            shutil.rmtree(folder / part, ignore_errors=True)
+
+    def _folder(self, model_id: str) -> Path:
+        return self._context.models / checkpoints.folder_name(model_id)
+
+    def _execute(self, run: Run, seq: int, request: Entry) -> None:
+        """Do a request, save what has changed, and tell the result. In the worker's thread; never raises."""
+        try:
+            operation = operation_of(request.kind)
+            result = self._attempt(run, operation, seq, request)
+            if operation.state and result.kind != ERROR:
+                run.steps += 1
+                if run.steps >= self._save_every or request.kind == "load":
+                    self._save(run, seq, result)
+            run.journal.finish(seq, result)
+        except Exception as error:  # such as a disk that is full
+            run.trainer = None  # memory may be ahead of the disk
+            self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+            result = failure(error)
+        run.executed = seq
+        self._futures.finish(run.request_id(seq), result)
+
+    def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Entry:
+        try:
+            trainer = self._loaded(run)
+            answer: Answer = operation.run(trainer, request.body, run, self._context)
+        except Exception as error:
+            if not isinstance(error, PosttrainError):
+                self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+            return failure(error)
+        return Entry(answer.media, answer.body)
+
+    def _loaded(self, run: Run) -> Trainer:
+        """The model's weights and gradient, as after the last request that was done."""
+        if run.trainer is None:
+            with self._lock:
+                others = [each for each in self._runs.values() if each.trainer is not None]
+            for other in others[: max(0, len(others) - self._in_memory + 1)]:
+                other.trainer = None
+            trainer = Trainer(self.base.adapted(run.adapter), microbatch_tokens=self._context.microbatch_tokens)
+            if (state := checkpoint.latest(run.folder / "state")) is not None:
+                trainer.restore(state.path)
+            for seq in range(max(run.saved + 1, 0), run.executed + 1):
+                request = run.journal.request(seq)
+                operation = operation_of(request.kind)
+                if operation.state or operation.gradient:
+                    self._again(trainer, operation, request, run)
+            run.trainer = trainer
+        with self._lock:
+            if run.record.model_id in self._runs:
+                self._runs[run.record.model_id] = self._runs.pop(run.record.model_id)  # the most recent last
+        return run.trainer
+
+    def _again(self, trainer: Trainer, operation: Operation, request: Entry, run: Run) -> None:
+        """Do what was done before; what failed then fails again, and has the same effect."""
+        try:
+            operation.run(trainer, request.body, run, self._context)
+        except PosttrainError:
+            return
+
+    def _save(self, run: Run, seq: int, result: Entry) -> None:
+        assert run.trainer is not None
+        about = {"seq": seq, "kind": result.kind, "result": result.body.decode()}
+        checkpoint.save(run.folder / "state", seq, run.trainer.save, about, keep_last=1)
+        run.saved, run.steps = seq, 0
+        run.journal.prune(seq)
+
+
+def failure(error: Exception) -> Entry:
+    """The result of a request that failed: `user`, what the client must change, or `server`."""
+    user = isinstance(error, PosttrainError)
+    text = str(error) if user else "the server failed; its operator sees why"
+    return Entry(ERROR, json.dumps({"error": text, "category": "user" if user else "server"}).encode())

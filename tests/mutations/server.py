@@ -1,0 +1,141 @@
+"""Faults of the server: a sum that is a mean, an order, a check that is left out, a state that is not saved."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    *(
+        Mutation("server/losses.py", old, new, "server/test_losses.py")
+        for old, new in [
+            ("return loss_N.sum()", "return loss_N.mean()"),
+            ('columns["weights"] * loss_N if', "loss_N if"),
+            ('1 - config["clip_low_threshold"], config', '1 - config["clip_high_threshold"], config'),
+            ('config["clip_high_threshold"] - 1', 'config["clip_high_threshold"]'),
+            ('"clip_low_threshold": 0.8', '"clip_low_threshold": 0.9'),
+            ('"clip_high_threshold": 1.2}', '"clip_high_threshold": 1.3}'),
+            ('{"beta": 0.05}', '{"beta": 0.5}'),
+            ('beta=config["beta"]', "beta=0.05"),
+            ('columns["advantages"] != 0', 'columns["advantages"] >= 0'),
+            ("if self.kind.silent_at_zero:", "if False:"),
+            ('loss_N = loss_N * columns["weights"]', "loss_N = loss_N"),
+            ("of_tokens is not cross_entropy and", "of_tokens is cross_entropy and"),
+            ("and value >= 0 for value", "for value"),
+        ]
+    ),
+    *(
+        Mutation("server/trainer.py", old, new, "server/test_trainer.py")
+        for old, new in [
+            ("row.rows += [number] * targets.size", "row.rows += [0] * targets.size"),
+            ("at += prefix + sum(lengths)", "at += sum(lengths)"),
+            ("initial=at + prefix)", "initial=at)"),
+            ("[*range(at, at + prefix), *range", "[*range(at + prefix, at + 2 * prefix), *range"),
+            ("np.repeat(places, targets.size // len(places))", "np.tile(places, targets.size // len(places))"),
+            ("most = min(len(a), len(b)) - 1", "most = min(len(a), len(b))"),
+            ("if common < SHARED or", "if common < 0 or"),
+            ('"betas": (adam.beta1, adam.beta2)', '"betas": (adam.beta2, adam.beta1)'),
+            ('"eps": adam.eps, ', ""),
+            (', "weight_decay": adam.weight_decay}', "}"),
+            ("adam.grad_clip_norm or math.inf", "math.inf"),
+            ("adam.grad_clip_norm or math.inf", "adam.grad_clip_norm"),
+            ("        self.optimizer.discard()\n", ""),
+            ("        self.optimizer.adam.state.clear()\n", ""),
+            ("        if optimizer:\n", "        if True:\n"),
+            ("        if backward:\n", "        if True:\n"),
+            ("data[number].columns[name].ravel() for number in row.examples", "d.columns[name].ravel() for d in data"),
+            ("if self.beta1 >= 1 or self.beta2 >= 1:", "if self.beta1 > 1:"),
+            ("value >= 0 for value in", "True for value in"),
+        ]
+    ),
+    Mutation("training/optimizer.py", "if norm > most:", "if norm > self._max_grad_norm:", "server/test_trainer.py"),
+    *(
+        Mutation("server/datum.py", old, new, "server/test_trainer.py")
+        for old, new in [
+            ("not 0 < length <= context", "not 0 <= length <= context"),
+            ("not 0 < length <= context", "not 0 < length < context"),
+            ("max(tokens) < vocabulary", "max(tokens) <= vocabulary"),
+            ("min(tokens) >= 0 and ", ""),
+            ("if column.shape != shape:", "if False:"),
+            ("if not np.isfinite(column).all():", "if False:"),
+            (") > most_tokens:", ") > 2 * most_tokens:"),
+            ("if datum.columns.keys() != data[0].columns.keys():", "if False:"),
+        ]
+    ),
+    *(
+        Mutation("server/decoder.py", old, new, "server/test_decoder.py")
+        for old, new in [
+            ("return self.weights, self.stop_ids", "return self.weights, frozenset()"),
+            ("parameter.copy_(found.tensors[name])", "pass"),
+            ("            if name == weights:", "            if True:"),
+            ("high = middle\n", "high = middle - 1\n"),
+            ("states = model.states(row)[:-1]", "states = model.states(row)[1:]"),
+            ("for job in failed.values():", "for job in []:"),
+            ("self._queue.popleft().done(error)", "self._queue.popleft()"),
+            ("while self._queue and self._queue[0].batch == self._batch:", "while self._queue:"),
+        ]
+    ),
+    *(
+        Mutation("server/runs.py", old, new, "server/test_restart.py")
+        for old, new in [
+            ("if seq >= run.next and seq not in run.waiting:", "if True:"),
+            ("                run.journal.accept(seq, request)\n", ""),
+            ("if operation.state or operation.gradient:", "if operation.state:"),
+            ("if operation.state or operation.gradient:", "if operation.gradient:"),
+            ("range(max(run.saved + 1, 0), run.executed + 1)", "range(max(run.saved, 0), run.executed + 1)"),
+            ("range(max(run.saved + 1, 0), run.executed + 1)", "range(max(run.saved + 1, 0), run.executed)"),
+            ("                trainer.restore(state.path)\n", "                pass\n"),
+            ("                other.trainer = None\n", "                pass\n"),
+            ("if seq > run.executed}", "if seq > run.executed + 1}"),
+            ("                self._futures.open(request_id)\n", ""),
+            ("        while run.next in run.waiting:\n", "        if run.next in run.waiting:\n"),
+        ]
+    ),
+    *(
+        Mutation("server/operations.py", old, new, "server/test_sdk.py server/test_restart.py")
+        for old, new in [
+            ("backward=not request.forward_only", "backward=True"),
+            ('optimizer=asked["optimizer"])', "optimizer=True)"),
+            ('found.about["adapter"]).shape != model.adapter.shape', 'found.about["adapter"]).shape == 0'),
+        ]
+    ),
+    *(
+        Mutation(f"server/{file}", old, new, "server/test_guard.py")
+        for file, old, new in [
+            ("operations.py", 'if record and record["owner"] == owner else None', "if record else None"),
+            ("runs.py", "run.record.owner != owner or ", ""),
+            ("samplers.py", 'or found["owner"] != owner:', "and True:"),
+            ("sessions.py", 'or found["owner"] != owner:', "and True:"),
+            ("keys.py", "found | {name: _digest(secret)}", "found | {name: secret}"),
+            ("keys.py", "if not secret.startswith(PREFIX):", "if False:"),
+            ("guard.py", 'if b"origin" in headers:', "if False:"),
+            ("guard.py", "if self._read > self._limits.body_bytes:", "if False:"),
+            ("guard.py", 'if name in ("localhost", *names):', "if True:"),
+            ("wire.py", "if len(found) > most_bytes:", "if False:"),
+            ("files.py", "if not _NAME.fullmatch(name):", "if not _NAME.match(name):"),
+            ("samplers.py", "found[:-kept]", "found[:0]"),
+            ("runs.py", "len(mine) - most + 1)", "len(mine) - most)"),
+        ]
+    ),
+    *(
+        Mutation("server/checkpoints.py", old, new, "server/test_checkpoints.py")
+        for old, new in [
+            ('checked_name(parts[2], "a checkpoint")', "parts[2]"),
+            ("checked_model(parts[0])", "parts[0]"),
+            ("_MODEL.fullmatch", "_MODEL.match"),
+            ("if not overwrite and read(root) is not None:", "if False:"),
+            ("< time.time():", "< 0:"),
+            ("if ttl_seconds is not None and ttl_seconds <= 0:", "if False:"),
+            ("            shutil.rmtree(root)\n        else", "            pass\n        else"),
+        ]
+    ),
+    *(
+        Mutation("server/wire.py", old, new, "server/test_wire.py")
+        for old, new in [
+            ("crow[0] == 0 and ", ""),
+            ("(counts >= 0).all() and ", ""),
+            ("(col >= 0) & ", ""),
+            ("& (col < shape[1])", ""),
+            ("STOP_REASON_STOP if each.stopped", "STOP_REASON_STOP if not each.stopped"),
+            ("prompt is not None and with_own:", "prompt is not None:"),
+            ("np.cumsum([0, *", "np.cumsum([*"),
+        ]
+    ),
+]

@@ -1,0 +1,63 @@
+import time
+
+import pytest
+
+from posttrain.errors import UserError
+from posttrain.server import checkpoints
+from posttrain.server.checkpoints import Address
+
+MODEL = f"{'0a' * 16}:train:3"
+
+
+def saved(root, *, ttl=None, overwrite=False, content="x"):
+    checkpoints.save(
+        root, lambda folder: (folder / "a.txt").write_text(content), {"k": 1}, ttl_seconds=ttl, overwrite=overwrite
+    )
+
+
+def test_an_address_is_read_as_it_is_written(tmp_path):
+    address = Address(MODEL, "sampler_weights", "step-1.b")
+    assert str(address) == f"tinker://{MODEL}/sampler_weights/step-1.b" and Address.of(str(address)) == address
+    assert address.folder(tmp_path) == tmp_path / MODEL.replace(":", ".") / "sampler_weights" / "step-1.b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"tinker://{MODEL}/weights/{name}" for name in ("", "..", ".", ".a", "a/b", "a\n", "a b", "x" * 129)),
+        *(f"tinker://{model}/weights/a" for model in ("", "..", "x", MODEL.upper(), f"{MODEL}\n", f"{MODEL}:1")),
+        f"{MODEL}/weights/a",
+        f"tinker://{MODEL}/results/a",
+        f"http://{MODEL}/weights/a",
+    ],
+)
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(UserError):
+        Address.of(text)
+
+
+def test_a_name_is_taken_until_it_is_overwritten_or_deleted(tmp_path):
+    root = tmp_path / "a"
+    assert checkpoints.read(root) is None
+    saved(root)
+    assert checkpoints.read(root).about["k"] == 1
+    with pytest.raises(UserError, match="already"):
+        saved(root)
+    saved(root, overwrite=True, content="y")
+    assert (checkpoints.read(root).folder / "a.txt").read_text() == "y"
+    checkpoints.delete(root)
+    with pytest.raises(UserError, match="no checkpoint"):
+        checkpoints.delete(root)
+
+
+def test_a_checkpoint_expires_and_is_then_deleted(tmp_path, monkeypatch):
+    model = tmp_path / "model"
+    saved(model / "weights" / "short", ttl=10)
+    saved(model / "weights" / "long")
+    assert checkpoints.names(model, "weights") == ["long", "short"]
+    later = time.time() + 11
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert checkpoints.read(model / "weights" / "short") is None
+    assert checkpoints.names(model, "weights") == ["long"] and not (model / "weights" / "short").exists()
+    with pytest.raises(UserError, match="above 0"):
+        saved(model / "weights" / "none", ttl=0)
