@@ -32,7 +32,7 @@ def start(folder, store, port):
     words = ["server", "--model", str(folder), "--served-name", NAME, "--precision", "float32", "--port", str(port)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-m", "posttrain", *words, "--store", str(store)], env=environment)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         try:
             httpx.get(f"http://127.0.0.1:{port}/api/v1/healthz", headers={"X-API-Key": KEY})
