@@ -10,18 +10,20 @@ import pytest
 import torch
 
 from posttrain.algorithms.algorithm import Counts
+from posttrain.algorithms.ppo import PPO
 from posttrain.data.packing import pack
 from posttrain.errors import TrainingError, UserError
 from posttrain.models.lora_config import Lora
 from posttrain.rollouts.weight_channel import received
-from posttrain.training.learner import POLICY, REFERENCE, Batch
+from posttrain.training.learner import CRITIC, POLICY, REFERENCE, Batch
 from posttrain.training.local_learner import LocalLearner
 from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.policy import PolicyLoss
 from posttrain.training.ranks import ALONE
 from posttrain.training.reward import reward_gradient
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.distributed.test_learner_group import APART, distance, trained
-from tests.training.learner_kit import EXAMPLES, Infinite, check_learner
+from tests.training.learner_kit import COUNTS, EXAMPLES, Infinite, check_learner, policy_columns
 from tests.training.test_learner import made
 from tests.training.test_reward import ODIN, PAIRS, apart_from_length
 
@@ -134,6 +136,23 @@ def test_a_row_or_none_on_each_rank_is_one_process_to_the_last_bit(actors, dtype
 @on(3)
 def test_shards_are_reproducible_to_the_last_bit(actors):
     assert trained(group(actors)) == trained(group(actors))
+
+
+def dropped(learner):
+    """Updates of one batch with dropout: the first computes what the later ones have kept, one more forward pass."""
+    assert len(pack(EXAMPLES, 12)) == 4
+    batch, said = Batch(EXAMPLES, COUNTS, tokens=policy_columns(learner), key="1", seed=1), []
+    for _ in range(3):
+        said += learner.forward_backward(batch, PolicyLoss(PPO(kl_coefficient=0.1), tis_cap=2.0)).values()
+        said += learner.optim_step({POLICY: 1e-3, CRITIC: 1e-2}).values()
+    return said
+
+
+@on(3)
+def test_a_dummy_pass_keeps_what_that_of_its_row_keeps(actors):
+    pytest.importorskip("peft")
+    more = {"dtype": torch.float64, "adapter": LORA}
+    assert distance(dropped(built(ALONE, **more)), dropped(group(actors, **more))) <= APART[torch.float64]
 
 
 @on(3)
