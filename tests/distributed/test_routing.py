@@ -28,7 +28,7 @@ class Actors:
         if method == "begin":
             self.left[place] = {}
         if method != "exchange":
-            return None
+            return Answer()
         version, new, cancelled = args
         assert version == "1"
         if new:

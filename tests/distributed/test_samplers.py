@@ -149,6 +149,28 @@ def test_what_a_lost_sampler_had_is_sampled_again_to_the_same_bits(cluster, trai
         assert played(False) == undisturbed and engine.replaced == 1
 
 
+def test_a_sampler_that_is_lost_between_two_batches_is_replaced(cluster, trainer):
+    with SamplerGroup(2, load, trainer) as engine:
+        expected = engine.generate(REQUESTS)
+        os.kill(pids(engine)[0], signal.SIGKILL)
+        assert engine.generate(REQUESTS) == expected and engine.replaced == 1
+
+
+class Unopened(TransformersEngine):
+    def open(self, on_tokens=None, *, turns=False):
+        raise MemoryError("no room for the cache")
+
+
+def load_unopened():
+    model = tiny_llama()
+    return Policy(model, Chat(), Unopened(model, STOP))
+
+
+def test_what_fails_when_an_engine_is_opened_is_said(cluster, trainer):
+    with SamplerGroup(1, load_unopened, trainer) as engine, pytest.raises(MemoryError, match="no room for the cache"):
+        engine.generate(REQUESTS)
+
+
 class Short(TransformersEngine):
     """Answers with a logprob too few, once in each process."""
 

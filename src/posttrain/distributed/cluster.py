@@ -22,7 +22,7 @@ except ImportError:  # an extra: one process needs none
 
 INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[cluster]'"
 PLACED_S = 60.0  # that a cluster may take to find room
-START_S = 300.0  # that a process may take to start and to load its model
+START_S = 1800.0  # that a process may take to start and to load its model
 ERROR = 40  # as in `logging`
 LOCAL, LOOPBACK = "local", "127.0.0.1"
 

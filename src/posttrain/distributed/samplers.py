@@ -204,7 +204,7 @@ class _Decoding:
         for place in places:
             place.new, place.cancelled, place.batches, place.done, place.call = {}, [], [], set(), None
             place.merged = False
-            self._begin(place)
+        self._begin_all()
 
     def add(self, number: int, request: Request) -> None:
         """See `types.Decoding`."""
@@ -265,8 +265,20 @@ class _Decoding:
         begun = [known for known in self._known if request.token_ids[: len(known)] == known]
         return self._known.pop(max(begun, key=len)) if begun else None
 
+    def _begin_all(self) -> None:
+        """Open a decoding on each sampler; those that were lost since the last one are replaced."""
+        actors = self._group.actors
+        calls = {place.number: actors.call(place.number, "begin", self._turns) for place in self._places}
+        for number, answer in actors.collect(calls, self._group.timeout_s).items():
+            if isinstance(answer.error, Lost):
+                self._lost(self._places[number], answer.error)
+            else:
+                answer.result()
+
     def _begin(self, place: _Place) -> None:
-        self._group.actors.call(place.number, "begin", self._turns)  # calls of one process run in order
+        """The same on a sampler that was replaced."""
+        call = self._group.actors.call(place.number, "begin", self._turns)
+        self._group.actors.collect({place.number: call}, self._group.timeout_s)[place.number].result()
 
     def _send(self, place: _Place) -> None:
         """Have a sampler work for a slice of time."""

@@ -139,8 +139,8 @@ class RankActors:
         each = [(rank, size, cluster.threads_of(threads, size)) for rank in range(size)]
         self._actors = cluster.Actors("trainer", Rank, each, bundle, environment or {})
         try:
-            host, port = self.first("open_store")
-            self.all("join", host, port, backend, timeout_s)
+            host, port = self.first("open_store", timeout_s=cluster.START_S)
+            self.all("join", host, port, backend, timeout_s, timeout_s=cluster.START_S)
         except BaseException:
             self.stop()
             raise
@@ -153,24 +153,24 @@ class RankActors:
         """Stop them."""
         self.stop()
 
-    def all(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of all ranks; what each returns.
+    def all(self, method: str, *args: Any, timeout_s: float = 0.0) -> list[Any]:
+        """Call a method of all ranks; what each returns. They may take `timeout_s`; 0: as long as ranks wait.
 
         Raises:
             ProcessLost: a rank has lost its process, or does not answer. All are stopped then.
             BaseException: what the method raises, of the rank that failed first.
         """
-        return self._call(range(self.size), method, args)
+        return self._call(range(self.size), method, args, timeout_s)
 
-    def first(self, method: str, *args: Any) -> Any:
-        """Call a method of rank 0 alone; raises as `all`."""
-        return self._call([0], method, args)[0]
+    def first(self, method: str, *args: Any, timeout_s: float = 0.0) -> Any:
+        """Call a method of rank 0 alone; as `all`."""
+        return self._call([0], method, args, timeout_s)[0]
 
-    def _call(self, ranks: Sequence[int], method: str, args: Sequence[Any]) -> list[Any]:
+    def _call(self, ranks: Sequence[int], method: str, args: Sequence[Any], timeout_s: float) -> list[Any]:
         if self._dead:
             raise ProcessLost(self._dead)
         calls = {rank: self._actors.call(rank, method, *args) for rank in ranks}
-        answers = self._actors.collect(calls, self._timeout_s + SLOWER_S).values()
+        answers = self._actors.collect(calls, timeout_s or self._timeout_s + SLOWER_S).values()
         errors = [answer.error for answer in answers if answer.error is not None]
         for error in errors:
             if isinstance(error, cluster.Lost):
@@ -206,7 +206,7 @@ class LearnerGroup:
 
     def __init__(self, actors: RankActors, make: Make, *, sharded: bool = False) -> None:
         self._actors, self._number, self._updates = actors, next(self._numbers), 0
-        actors.all("build", self._number, make, sharded)
+        actors.all("build", self._number, make, sharded, timeout_s=cluster.START_S)
         self._name = secrets.token_hex(4)
         self._dropped = weakref.finalize(self, actors.drop, self._number)
 
