@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
-from posttrain.distributed.cluster import connect  # noqa: E402
+from posttrain.distributed.cluster import connect, disconnect
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     connect(cpus=8)
     yield
-    ray.shutdown()
+    disconnect()

@@ -196,6 +196,18 @@ def test_processes_that_are_lost_while_they_start_are_started_again():
     assert restarted(run, {"quiet": True}) == "done" and asked == [None, Path("there"), Path("there")]
 
 
+def test_a_resumed_run_that_loses_processes_while_they_start_is_started_again():
+    asked = []
+
+    def run(where):
+        asked.append(where.get("resume"))
+        if len(asked) == 1:
+            raise ProcessLost("gone")
+        return "done"
+
+    assert restarted(run, {"quiet": True, "resume": Path("there")}) == "done" and asked == [Path("there")] * 2
+
+
 def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
     with pytest.raises(ProcessLost):
         restarted(lambda where: (_ for _ in ()).throw(ProcessLost("gone")), {})

@@ -125,6 +125,39 @@ def test_a_later_turn_goes_to_the_sampler_that_has_the_earlier_one():
     assert before == after
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_equal_conversations_go_back_to_their_samplers_whoever_answered_first(order):
+    group = Group(2)
+    decoding = group.decoding(turns=True)
+    for number in range(4):
+        decoding.add(number, request(0))  # two on each, with the same answer
+    first = {0: {0: order[0]}, 1: {0: order[1]}}
+    group.actors.arrived = lambda calls, timeout_s: {n: calls[n] for n in sorted(calls, key=lambda n: first[n][0])[:1]}
+    done = {}
+    while len(done) < 4:
+        done |= decoding.step()
+    group.actors.arrived = lambda calls, timeout_s: dict(calls)
+    ask(decoding, {n + 10: Request((0, 0, n), Sampling(4)) for n in range(4)})
+    assert [batches[1] for batches in group.actors.sent] == [[10, 11], [12, 13]]
+
+
+def test_a_sampler_is_not_lost_for_the_time_that_another_took_to_be_replaced(monkeypatch):
+    group = Group(2, losses=[1])
+    now = [0.0]
+    monkeypatch.setattr(samplers.time, "monotonic", lambda: now[0])
+    revive = group.revive
+
+    def slowly(place):
+        now[0] += 10 * group.timeout_s
+        revive(place)
+
+    group.revive = slowly
+    ready = iter([[0]])  # the first alone; later all are
+    group.actors.arrived = lambda calls, timeout_s: {n: calls[n] for n in next(ready, calls)}
+    done = ask(group.decoding(), {number: request(number) for number in range(4)})
+    assert len(done) == 4 and group.revived == [0]
+
+
 def test_what_comes_later_fills_the_samplers_that_have_less():
     group = Group(2)
     decoding = group.decoding()

@@ -119,7 +119,7 @@ def load_slow():
     return Policy(model, Chat(), Slow(model, STOP))
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_what_a_lost_sampler_had_is_sampled_again_to_the_same_bits(cluster, trainer, sign):
     with SamplerGroup(2, load_slow, trainer, timeout_s=10.0) as engine:
 

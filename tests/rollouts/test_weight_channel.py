@@ -46,17 +46,6 @@ def test_whoever_lacks_the_key_gets_nothing_and_does_not_stop_the_others():
         assert len(list(received("127.0.0.1", port, key))) == 4
 
 
-def test_a_connection_that_breaks_is_an_error_and_not_the_end():
-    """The trainer dies after the first weight."""
-
-    def breaks():
-        yield "a", torch.zeros(3)
-        raise OSError("gone")
-
-    with offered(breaks, "127.0.0.1") as (port, key), pytest.raises(EngineError, match="did not arrive whole"):
-        list(received("127.0.0.1", port, key))
-
-
 def test_nothing_is_offered_after_the_block():
     with offered(WEIGHTS.items, "127.0.0.1") as (port, key):
         pass
@@ -81,3 +70,15 @@ def test_a_weight_that_was_changed_on_the_way_is_refused(monkeypatch):
         monkeypatch.setattr(weight_channel, "_read", flipped)
         with pytest.raises(EngineError, match="changed on the way: a checksum is wrong"):
             list(received("127.0.0.1", port, key))
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError])
+def test_what_fails_while_weights_are_read_is_said_at_the_end(error):
+    def breaks():
+        yield "a", torch.ones(3)
+        raise error("gone")
+
+    with pytest.raises(EngineError, match=f"the weights could not be sent: {error.__name__}: gone"):  # noqa: SIM117
+        with offered(breaks, "127.0.0.1") as (port, key):
+            with pytest.raises(weight_channel.ChannelError, match="did not arrive whole"):
+                list(received("127.0.0.1", port, key))

@@ -8,12 +8,14 @@ import contextlib
 import importlib
 import os
 import signal
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from posttrain.errors import EngineError, UserError
+from posttrain.errors import EngineError, PosttrainError, UserError
 
 try:
     ray: Any = importlib.import_module("ray")
@@ -24,25 +26,31 @@ INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[clus
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 1800.0  # that a process may take to start and to load its model
 ERROR = 40  # as in `logging`
+_CONNECTED: list[str] = []  # the address of the cluster that `connect` has connected to
 LOCAL, LOOPBACK = "local", "127.0.0.1"
 
 
-def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
+def connect(address: str = LOCAL, cpus: float = 0.0) -> bool:
     """Connect to a cluster, unless this process is connected to one that lives. Nothing is reported to Ray's makers.
 
     Args:
         address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or `ray://HOST:PORT`.
         cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
 
+    Returns:
+        Whether a cluster was connected to; `disconnect` leaves it.
+
     Raises:
-        UserError: Ray is not installed, or there is no cluster at the address.
+        UserError: Ray is not installed, there is no cluster at the address, or this process is connected to another.
     """
     if ray is None:
         raise UserError(INSTALL)
     if ray.is_initialized():
+        if (known := _CONNECTED[-1:]) and known != [address]:
+            raise UserError(f"this process is connected to the Ray cluster '{known[0]}', and to one at a time")
         if address != LOCAL or any(node["Alive"] for node in ray.nodes()):
-            return
-        ray.shutdown()  # a local cluster whose only node is gone
+            return False
+        disconnect()  # a local cluster whose only node is gone
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     quiet = {"log_to_driver": False, "logging_level": ERROR}  # it warns of its own defaults
     if address == LOCAL:
@@ -51,11 +59,20 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> None:
         constants: Any = importlib.import_module("ray._private.ray_constants")
         constants.ENABLE_RAY_CLUSTER = False
         ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
-        return
+        _CONNECTED.append(address)
+        return True
     try:
         ray.init(address=address, **quiet)
     except ConnectionError as error:
         raise UserError(f"there is no Ray cluster at address '{address}'; start one with ray start") from error
+    _CONNECTED.append(address)
+    return True
+
+
+def disconnect() -> None:
+    """Leave the cluster; one that was started ends."""
+    _CONNECTED.clear()
+    ray.shutdown()
 
 
 class Lost(EngineError):
@@ -80,6 +97,7 @@ class Whereabouts(NamedTuple):
 
     node: str
     pid: int
+    started: str  # when, as the system counts; another process that gets the number later has another
 
 
 class Process:
@@ -87,13 +105,15 @@ class Process:
 
     def whereabouts(self) -> Whereabouts:
         """Where it runs."""
-        return Whereabouts(ray.get_runtime_context().get_node_id(), os.getpid())
+        return Whereabouts(ray.get_runtime_context().get_node_id(), os.getpid(), _started(os.getpid()))
 
     def call(self, method: str, args: Sequence[Any]) -> Answer:
         """Call a method."""
         try:
             return Answer(getattr(self, method)(*args))
-        except BaseException as error:
+        except (Exception, KeyboardInterrupt) as error:  # SystemExit, of a signal, ends the process
+            if not isinstance(error, PosttrainError):
+                error.add_note(traceback.format_exc())  # which is not sent with it
             return Answer(error=error)
 
 
@@ -171,7 +191,9 @@ class Actors:
             return Answer(error=Lost(f"{self.kind} {place} has not answered within {timeout_s:g} s"))
         try:
             return ray.get(call)
-        except ray.exceptions.RayActorError as error:
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError as error:  # the process ended, was ended for lack of memory, or its node is gone
             return Answer(error=Lost(f"{self.kind} {place} has lost its process: {str(error).splitlines()[0]}"))
 
     def whereabouts(self) -> dict[int, Whereabouts]:
@@ -187,10 +209,10 @@ class Actors:
     def _kill(self, place: int) -> None:
         ray.kill(self._handles[place])
         known, _ = ray.wait([self._where[place]], timeout=0)
-        with contextlib.suppress(ray.exceptions.RayActorError, OSError):
+        with contextlib.suppress(ray.exceptions.RayError, OSError):
             # Ray asks a process to end, and one that is stopped (SIGSTOP) does not hear that
-            node, pid = ray.get(known[0]).value if known else ("", 0)
-            if node == ray.get_runtime_context().get_node_id():
+            node, pid, started = ray.get(known[0]).value if known else ("", 0, "")
+            if node == ray.get_runtime_context().get_node_id() and started == _started(pid):
                 os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
@@ -200,6 +222,14 @@ class Actors:
         if self._handles:
             ray.util.remove_placement_group(self._group)
         self._handles = []
+
+
+def _started(pid: int) -> str:
+    """When a process began, in clock ticks since the machine did; "" where the system does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def own_address() -> str:

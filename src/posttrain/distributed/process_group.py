@@ -1,5 +1,6 @@
 """The ranks of a learner over torch.distributed: gloo on CPUs, NCCL on GPUs."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -8,13 +9,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from posttrain.errors import TrainingError
+from posttrain.errors import ProcessLost, TrainingError, first_line
 from posttrain.models.language_model import LanguageModel
 from posttrain.training.shards import REPLICATED, Shards
 
 T = TypeVar("T")
 TCPStore: Any = getattr(dist, "TCPStore")  # noqa: B009  torch exports it without saying so
 BUCKET = 2**24  # numbers that are added up in one call
+
+
+@contextlib.contextmanager
+def peers() -> Iterator[None]:
+    """Around a collective call.
+
+    Raises:
+        ProcessLost: it failed, since another rank is gone or has not come to it in time.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessLost(f"a trainer does not hear the others: {first_line(error)}") from error
 
 
 class ProcessGroup:
@@ -40,6 +54,7 @@ class ProcessGroup:
         """See `Ranks`; these hold replicas."""
         return REPLICATED
 
+    @peers()
     def merged(self, found: Mapping[int, T]) -> dict[int, T]:
         """See `Ranks`. Each rank's part is pickled by its own process; nothing else can write to the group."""
         parts: list[Any] = [None] * self.size
@@ -53,6 +68,7 @@ class ProcessGroup:
             rank, why = next(iter(failed.items()))
             raise TrainingError(f"rank {rank} of {self.size} failed: {why}")
 
+    @peers()
     def add_up(self, parameters: Sequence[Tensor]) -> list[Tensor | None]:
         """See `Ranks`."""
         if not parameters:

@@ -24,10 +24,10 @@ from posttrain.distributed.sampler import Exchanged, Facts, Offer, Sampler
 from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.policy import Policy
+from posttrain.rollouts.weight_channel import ChannelError
 from posttrain.types import Completion, Decoding, Request
 
 LOSSES = 5  # of samplers, without an answer in between: then something else is wrong
-TRIES = 3  # to send weights
 
 
 class Source(Protocol):
@@ -152,7 +152,7 @@ class SamplerGroup:
         if not self._places:
             raise EngineError("the samplers have been stopped")
         version, why = self._source.version, None
-        for _ in range(TRIES):
+        for _ in range(LOSSES):
             behind = [place for place in self._places if place.version != version]
             if not behind:
                 return
@@ -163,11 +163,12 @@ class SamplerGroup:
             self._sent_s = time.monotonic() - began
             for place in behind:
                 answer = answers[place.number]
-                if isinstance(answer.error, EngineError):  # a lost process, or a connection that broke
-                    why = answer.error
-                    self._replace(place)
-                else:
+                if not isinstance(answer.error, Lost | ChannelError):
                     self._sent_bytes, place.version = answer.result(), version
+                    continue
+                why = answer.error
+                with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
+                    self._replace(place)
         raise EngineError(f"the weights {version} could not be sent: {why}") from why
 
     def metrics(self) -> dict[str, float]:
@@ -199,7 +200,8 @@ class _Decoding:
     ) -> None:
         self._group, self._places, self._on_tokens, self._turns = group, places, on_tokens, turns
         self._waiting: dict[int, Request] = {}
-        self._known: dict[tuple[int, ...], _Place] = {}  # conversations so far, and who has them in the cache
+        # conversations so far, and who has them in the cache: equal ones maybe several
+        self._known: dict[tuple[int, ...], list[_Place]] = {}
         self._losses = 0
         for place in places:
             place.new, place.cancelled, place.batches, place.done, place.call = {}, [], [], set(), None
@@ -235,11 +237,12 @@ class _Decoding:
             return {}
         patience = min(place.since for place in self._places if place.call is not None) + self._group.timeout_s
         answers = self._group.actors.arrived(calls, max(0.0, patience - time.monotonic()))
+        now = time.monotonic()  # to replace one takes time, for which the others are not to blame
         done: dict[int, Completion] = {}
         for place in self._places:
             if place.number in answers:
                 done |= self._received(place, answers[place.number])
-            elif place.call is not None and time.monotonic() - place.since > self._group.timeout_s:
+            elif place.call is not None and now - place.since > self._group.timeout_s:
                 self._lost(place, Lost(f"sampler {place.number} has not answered for {self._group.timeout_s:g} s"))
         return done
 
@@ -263,7 +266,14 @@ class _Decoding:
     def _knower(self, request: Request) -> _Place | None:
         """The sampler with the longest conversation that the request goes on with."""
         begun = [known for known in self._known if request.token_ids[: len(known)] == known]
-        return self._known.pop(max(begun, key=len)) if begun else None
+        if not begun:
+            return None
+        places = self._known[conversation := max(begun, key=len)]
+        place = min(places, key=lambda place: place.number)  # not the first that answered: the clock decides nothing
+        places.remove(place)
+        if not places:
+            del self._known[conversation]
+        return place
 
     def _begin_all(self) -> None:
         """Open a decoding on each sampler; those that were lost since the last one are replaced."""
@@ -311,7 +321,8 @@ class _Decoding:
         place.done |= done.keys()
         if self._turns:
             for number, completion in done.items():
-                self._known[(*running[number].token_ids, *completion.token_ids)] = place
+                conversation = (*running[number].token_ids, *completion.token_ids)
+                self._known.setdefault(conversation, []).append(place)
         if self._on_tokens is not None:
             self._on_tokens(found.tokens)
         return done

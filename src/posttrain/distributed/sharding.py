@@ -26,7 +26,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from posttrain.distributed.process_group import ProcessGroup
+from posttrain.distributed.process_group import ProcessGroup, peers
 from posttrain.errors import TrainingError, UserError
 from posttrain.models.gradient_checkpointing import decoder_layers
 from posttrain.models.host_memory import return_large_blocks
@@ -89,7 +89,8 @@ class ShardedRanks:
             PeerFailed: another rank has failed, and this one has not; or they are about to make different calls.
         """
         state = torch.tensor([error is not None, numbers, -numbers], device=self.device)
-        dist.all_reduce(state, dist.ReduceOp.MAX)
+        with peers():
+            dist.all_reduce(state, dist.ReduceOp.MAX)
         failed, most, least = state.tolist()
         if failed:
             told = self.merged({} if error is None else {self.rank: repr(error)})

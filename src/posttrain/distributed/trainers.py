@@ -158,7 +158,7 @@ class RankActors:
 
         Raises:
             ProcessLost: a rank has lost its process, or does not answer. All are stopped then.
-            BaseException: what the method raises, of the rank that failed first.
+            BaseException: what the method raises, of a rank that failed by itself.
         """
         return self._call(range(self.size), method, args, timeout_s)
 
@@ -173,7 +173,7 @@ class RankActors:
         answers = self._actors.collect(calls, timeout_s or self._timeout_s + SLOWER_S).values()
         errors = [answer.error for answer in answers if answer.error is not None]
         for error in errors:
-            if isinstance(error, cluster.Lost):
+            if isinstance(error, cluster.Lost | ProcessLost):
                 self._dead = str(error)
                 self.stop()
                 raise ProcessLost(self._dead) from error
@@ -262,8 +262,8 @@ class LearnerGroup:
     @contextlib.contextmanager
     def offered(self) -> Iterator[Offer]:
         """Offer the policy's trained weights of this version; no verb may be called before the block ends."""
-        host, port, key = self._actors.all("offer", self._number)[0]
         try:
+            host, port, key = self._actors.all("offer", self._number)[0]
             yield Offer(self.version, host, port, key)
         finally:
             self._actors.first("withdraw")

@@ -108,8 +108,11 @@ def _run(
         session.log_heldout(groups)
         return found
 
-    opened = _open(config, algorithm, cluster, parts, where)
-    with setup.backend.stack, opened as session, setup.open_in(session.directory.path):
+    with (
+        setup.backend.stack,
+        _open(config, algorithm, cluster, parts, where) as session,
+        setup.open_in(session.directory.path),
+    ):
         setup.environment.reward.restore(session.state.get("unbounded", {}))
         sampler = setup.sampler(config, session.progress.tokens)
         session.evaluate(examine)

@@ -151,8 +151,11 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, longest)
 
-    opened = _open(config, algorithm, cluster, parts, where)
-    with setup.backend.stack, opened as session, setup.open_in(session.directory.path):
+    with (
+        setup.backend.stack,
+        _open(config, algorithm, cluster, parts, where) as session,
+        setup.open_in(session.directory.path),
+    ):
         examine = partial(_examine, config, parts, session)
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])

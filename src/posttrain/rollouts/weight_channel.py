@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from safetensors.torch import load, save
 from torch import Tensor
 
-from posttrain.errors import EngineError
+from posttrain.errors import EngineError, described
 
 Weights = Callable[[], Iterable[tuple[str, Tensor]]]
 _HEADER = struct.Struct(">QI")  # length and CRC-32 of a document
@@ -25,45 +25,64 @@ _KEY_BYTES = 32
 PATIENCE = 60.0  # seconds without a byte
 
 
+class ChannelError(EngineError):
+    """Weights that did not arrive whole and unchanged."""
+
+
 @contextmanager
 def offered(weights: Weights, host: str) -> Iterator[tuple[int, str]]:
-    """Offer `weights` at the address `host` of this machine while the block runs: the port, and the key in hex."""
+    """Offer `weights` at the address `host` of this machine while the block runs: the port, and the key in hex.
+
+    Raises:
+        EngineError: at the end, the weights could not be read; the receivers know only that they did not get all.
+    """
+    failed: list[Exception] = []
     key = secrets.token_bytes(_KEY_BYTES)
     with socket.create_server((host, 0)) as server:
-        threading.Thread(target=_serve, args=(server, key, weights), daemon=True).start()
+        threading.Thread(target=_serve, args=(server, key, weights, failed), daemon=True).start()
         try:
             yield server.getsockname()[1], key.hex()
         finally:
             with suppress(OSError):  # wakes the thread that waits
                 server.shutdown(socket.SHUT_RDWR)
+    if failed:
+        raise EngineError(f"the weights could not be sent: {described(failed[0])}") from failed[0]
 
 
-def _serve(server: socket.socket, key: bytes, weights: Weights) -> None:
+def _serve(server: socket.socket, key: bytes, weights: Weights, failed: list[Exception]) -> None:
     while True:
         try:
             connection, _ = server.accept()
         except OSError:  # closed
             return
-        threading.Thread(target=_send, args=(connection, key, weights), daemon=True).start()
+        threading.Thread(target=_send, args=(connection, key, weights, failed), daemon=True).start()
 
 
-def _send(connection: socket.socket, key: bytes, weights: Weights) -> None:
+def _send(connection: socket.socket, key: bytes, weights: Weights, failed: list[Exception]) -> None:
     with connection, suppress(OSError):  # a receiver that goes away says so itself
         connection.settimeout(PATIENCE)
         if not hmac.compare_digest(_read(connection, _KEY_BYTES), key):
             return
-        for name, weight in weights():
-            document = save({name: weight.detach().cpu().contiguous()})
+        for document in _documents(weights, failed):
             connection.sendall(_HEADER.pack(len(document), zlib.crc32(document)))
             connection.sendall(document)
         connection.sendall(_HEADER.pack(0, 0))
+
+
+def _documents(weights: Weights, failed: list[Exception]) -> Iterator[bytes]:
+    try:
+        for name, weight in weights():
+            yield save({name: weight.detach().cpu().contiguous()})
+    except Exception as error:
+        failed.append(error)
+        raise OSError(str(error)) from error  # ends the connection
 
 
 def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
     """The weights that are offered there.
 
     Raises:
-        EngineError: no trainer offers them, the key is wrong, or they did not arrive whole and unchanged.
+        ChannelError: no trainer offers them, the key is wrong, or they did not arrive whole and unchanged.
     """
     where = f"the weights offered at {host}:{port}"
     try:
@@ -72,10 +91,10 @@ def received(host: str, port: int, key: str) -> Iterator[tuple[str, Tensor]]:
             while (header := _HEADER.unpack(_read(connection, _HEADER.size)))[0]:
                 document = _read(connection, header[0])
                 if zlib.crc32(document) != header[1]:
-                    raise EngineError(f"{where} were changed on the way: a checksum is wrong")
+                    raise ChannelError(f"{where} were changed on the way: a checksum is wrong")
                 yield from load(document).items()
     except OSError as error:
-        raise EngineError(f"{where} did not arrive whole: {error}") from error
+        raise ChannelError(f"{where} did not arrive whole: {error}") from error
 
 
 def _read(connection: socket.socket, length: int) -> bytes:

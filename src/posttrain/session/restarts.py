@@ -24,8 +24,8 @@ def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
         except ProcessLost as lost:
             losses = 1 if lost.step > step else losses + 1
             step = max(step, lost.step)
-            if not step or losses == LOSSES:
+            resume = (lost.run if lost.step else None) or where.get("resume")  # none is open while processes start
+            if resume is None or losses == LOSSES:
                 raise
-            resume = lost.run or where.get("resume")  # none is open where processes are lost while they start
             where = RunOptions(**{**where, "output": None, "resume": resume, "tracking": None})
-            announce(f"{lost}; going on from step {step} with new processes", quiet=where.get("quiet", False))
+            announce(f"{lost}; going on from the last checkpoint with new processes", quiet=where.get("quiet", False))

@@ -149,7 +149,9 @@ def _trainers(
     """The trainers of a cluster, and the options by which all other processes load the same policy."""
     trainers = importlib.import_module("posttrain.distributed.trainers")
     cpus = cluster.trainers * cluster.trainer_cpus + more_cpus
-    importlib.import_module("posttrain.distributed.cluster").connect(cluster.address, cpus)
+    ray = importlib.import_module("posttrain.distributed.cluster")
+    if ray.connect(cluster.address, cpus):
+        stack.callback(ray.disconnect)
     ranks = stack.enter_context(
         trainers.RankActors(
             cluster.trainers,
