@@ -42,7 +42,7 @@ class Shown(LocalLearner):
 
     def held(self) -> int:
         """Numbers of weights, masters, gradients and moments in this process."""
-        bodies = [self._body, self._critic.body, *(reference.body for reference in self._references.values())]
+        bodies = [self.body, self._critic.body, *(reference.body for reference in self._references.values())]
         tensors: list[Any] = [p for body in bodies for p in body.network.parameters()]
         for optimizer in self._optimizers.values():
             tensors += [*optimizer.masters, *(m.grad for m in optimizer.masters)]
@@ -54,7 +54,7 @@ class Shown(LocalLearner):
 def built(ranks, *, tokens=12, **more):
     """The learner of one rank."""
     learner = made(tokens, ranks=ranks, kind=Shown, **more)
-    learner._trained = replace(learner._trained, save_model=learner._body.save)
+    learner._trained = replace(learner._trained, save_model=learner.body.save)
     return learner
 
 
@@ -282,7 +282,7 @@ def test_a_reward_model_with_fewer_rows_than_ranks(actors):
 
 
 def in_two_formats(ranks):
-    model = made(12).__dict__["_body"]
+    model = made(12).body
     model.network.model.norm.bfloat16()
     return LocalLearner(model, MasterAdamW(model.trainable()), microbatch_tokens=12, ranks=ranks)
 

@@ -9,7 +9,7 @@ import importlib
 import os
 import signal
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[clus
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 1800.0  # that a process may take to start and to load its model
 ERROR = 40  # as in `logging`
+_PROXIES = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+_PROXIES |= {"no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
 _CONNECTED: list[str] = []  # the address of the cluster that `connect` has connected to
 LOCAL, LOOPBACK = "local", "127.0.0.1"
 
@@ -58,7 +60,8 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> bool:
         # Ray listens on all addresses, except where firewalls ask about that (Windows, macOS): there on the loopback's
         constants: Any = importlib.import_module("ray._private.ray_constants")
         constants.ENABLE_RAY_CLUSTER = False
-        ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
+        with _without_proxies():
+            ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
         _CONNECTED.append(address)
         return True
     try:
@@ -67,6 +70,24 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> bool:
         raise UserError(f"there is no Ray cluster at address '{address}'; start one with ray start") from error
     _CONNECTED.append(address)
     return True
+
+
+@contextlib.contextmanager
+def _without_proxies() -> Iterator[None]:
+    """Have processes that start in the block ask a closed port of this machine for pages by HTTP.
+
+    Ray asks the metadata services of clouds where it runs, although it reports nothing.
+    """
+    before = {name: os.environ.get(name) for name in _PROXIES}
+    os.environ |= _PROXIES
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def disconnect() -> None:
@@ -140,7 +161,8 @@ class Actors:
         environment: Mapping[str, str],
     ) -> None:
         self.kind, self._made, self._arguments = kind, made, arguments
-        self._bundle, self._environment = dict(bundle), dict(environment)
+        own = {name: os.environ.get(name, "") for name in _PROXIES}  # not those of `_without_proxies`
+        self._bundle, self._environment = dict(bundle), {**own, **environment}
         self._group = ray.util.placement_group([self._bundle] * len(arguments), strategy="PACK")
         if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
             ray.util.remove_placement_group(self._group)

@@ -152,7 +152,7 @@ class SamplerGroup:
         if not self._places:
             raise EngineError("the samplers have been stopped")
         version, why = self._source.version, None
-        for _ in range(LOSSES):
+        for _ in range(1 + LOSSES):
             behind = [place for place in self._places if place.version != version]
             if not behind:
                 return

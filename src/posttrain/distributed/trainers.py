@@ -172,11 +172,12 @@ class RankActors:
         calls = {rank: self._actors.call(rank, method, *args) for rank in ranks}
         answers = self._actors.collect(calls, timeout_s or self._timeout_s + SLOWER_S).values()
         errors = [answer.error for answer in answers if answer.error is not None]
-        for error in errors:
-            if isinstance(error, cluster.Lost | ProcessLost):
-                self._dead = str(error)
-                self.stop()
-                raise ProcessLost(self._dead) from error
+        gone = [error for error in errors if isinstance(error, cluster.Lost)]
+        deaf = [error for error in errors if isinstance(error, ProcessLost)]
+        if lost := (*gone, *deaf):  # the one that is gone, before those that wait for it
+            self._dead = str(lost[0])
+            self.stop()
+            raise ProcessLost(self._dead) from lost[0]
         own = [error for error in errors if not str(error).startswith("rank ")]
         if errors:  # of the rank that failed, not those that heard of it
             raise (own or errors)[0]
