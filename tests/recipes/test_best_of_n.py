@@ -14,7 +14,7 @@ from posttrain.errors import RewardError, UserError
 from posttrain.recipes import best_of_n as recipe
 from posttrain.recipes.best_of_n import BestOfN, run
 from posttrain.rollouts.scripted import ScriptedEngine
-from posttrain.setup import sampling
+from posttrain.setup import backend
 from posttrain.setup.policy import trained_policy
 from posttrain.types import Message
 from tests.data.families import of_family
@@ -44,7 +44,7 @@ def engine():
 @pytest.fixture
 def config(folder, engine, tmp_path, monkeypatch):
     """Four answers to each of three prompts; the reward is the share of early letters, gold how many letters."""
-    monkeypatch.setattr(sampling, "trained_policy", lambda *a, **k: replace(trained_policy(*a, **k), engine=engine))
+    monkeypatch.setattr(backend, "trained_policy", lambda *a, **k: replace(trained_policy(*a, **k), engine=engine))
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in SAID))
     (tmp_path / "gold.py").write_text("def letters(completion): return float(len(completion))\n")
     return BestOfN(

@@ -20,7 +20,7 @@ from posttrain.recipes import rl
 from posttrain.rollouts.engine import finish_all
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.transformers import TransformersEngine
-from posttrain.setup import sampling
+from posttrain.setup import backend
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import learner_for
 from tests.recipes.test_rl import config, rows
@@ -124,8 +124,8 @@ def workers(monkeypatch):
         made["learner"] = TwoTrainers(ranks, models, [0, 0])
         return made["learner"]
 
-    made["load"] = sampling.trained_policy
-    monkeypatch.setattr(sampling, "trained_policy", policy_with_two_samplers)
+    made["load"] = backend.trained_policy
+    monkeypatch.setattr(backend, "trained_policy", policy_with_two_samplers)
     monkeypatch.setattr(rl, "learner_for", two_trainers)
     return made
 
