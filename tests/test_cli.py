@@ -27,6 +27,7 @@ from posttrain.models import packaged
 from posttrain.options import flag, kinds_of
 from posttrain.report import Estimate, Table
 from posttrain.runs import RunDirectory, config_file
+from posttrain.setup import cluster_options
 from tests.recipes.folders import model_folder
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,9 @@ def surface() -> str:
     for name, command in COMMANDS.items():
         form, _ = command.load()
         lines += [f"posttrain {name} {typed} = {default}" for typed, default in flags(form).items()]
+        if command.cluster:
+            processes = flags(getattr(cluster_options, command.cluster))
+            lines += [f"posttrain {name} {typed} = {default}" for typed, default in processes.items()]
         lines += [f"posttrain {name} {flag(key)}" for key in (*command.shared, "debug")]
     for name in sorted(ALGORITHMS):
         knobs = flags(type(ALGORITHMS[name]()))

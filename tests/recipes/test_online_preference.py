@@ -16,6 +16,7 @@ from posttrain.errors import UserError
 from posttrain.recipes import online_preference
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.runs import read_run
+from posttrain.setup.cluster_options import ONE_PROCESS
 from posttrain.training import checkpoint
 
 
@@ -96,7 +97,9 @@ def test_a_round_without_pairs_learns_nothing_and_says_so(folder, tmp_path):
     (row,) = rows(result.run)
     assert row["pairs/made"] == 0 and "loss" not in row
     kept = checkpoint.load_tensors(checkpoint.latest(result.run / "checkpoints").path / "masters.safetensors")
-    learner = online_preference._prepare(config(folder), algorithms.preference("dpo")(), None).learner
+    learner = online_preference._prepare(
+        config(folder), algorithms.preference("dpo")(), ONE_PROCESS, None
+    ).setup.backend.learner
     fresh = learner._optimizers["policy"].named_masters()
     assert all(torch.equal(kept[name], fresh[name]) for name in kept)
 

@@ -17,6 +17,7 @@ from posttrain.recipes.rl import RL
 from posttrain.rewards import TIME_LIMITS
 from posttrain.rollouts.sampler import Sampler
 from posttrain.runs import read_run
+from posttrain.setup.cluster_options import ONE_PROCESS
 from posttrain.training import checkpoint
 
 
@@ -370,9 +371,10 @@ def test_a_reward_that_compares_trains(folder, tmp_path):
 @pytest.mark.parametrize(("critic", "networks"), [("trunk", 1), ("own", 2)])
 def test_with_an_adapter_policy_reference_and_critic_are_one_network_or_two(critic, networks, folder):
     pytest.importorskip("peft")
-    parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")(), None)
-    reference, of_critic = parts.learner._references["reference"], parts.learner._critic
-    held = (parts.setup.policy.model, reference._model, of_critic._model)
+    parts = rl._prepare(small(folder, "ppo", lora_rank=2, critic=critic), algorithms.online("ppo")(), ONE_PROCESS, None)
+    learner = parts.setup.backend.learner
+    reference, of_critic = learner._references["reference"], learner._critic
+    held = (learner.body, reference._model, of_critic._model)
     assert len({id(model.network) for model in held}) == networks
     weights = {p.untyped_storage().data_ptr(): p.numel() for model in held for p in model.network.parameters()}
     one = sum(p.numel() for p in {id(p): p for p in held[0].network.parameters()}.values())

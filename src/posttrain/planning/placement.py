@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.result import Plan
-from posttrain.setup.cluster_options import ClusterOptions, TrainerOptions
+from posttrain.setup.cluster_options import ClusterOptions, TrainerOptions, check_cluster
 
 ELSEWHERE = ("reward models",)  # these are in the process of the command
 
@@ -15,6 +15,7 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     Each trainer computes its rows one after another, so that it takes as much memory as the one process; of shards its
     part of what is held, and the embedding, which is gathered for each row. Its time is not estimated.
     """
+    check_cluster(cluster)
     if not cluster.trainers:
         return plan
     phases = {phase.name: phase for phase in plan.phases}

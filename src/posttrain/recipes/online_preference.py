@@ -20,7 +20,6 @@ from posttrain.algorithms.algorithm import PreferenceAlgorithm, UnpairedAlgorith
 from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.errors import UserError, unknown
-from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, placed, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
@@ -32,16 +31,14 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
-from posttrain.setup import cluster_options
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
-from posttrain.setup.judges import MAY_DIFFER
 from posttrain.setup.sampling import Setup, names_in, read_prompts, set_up
 from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.setup.training_options import check_settings
-from posttrain.training.learner import POLICY, REFERENCE
-from posttrain.training.local_learner import LocalLearner, learner_for
+from posttrain.training.learner import POLICY, REFERENCE, Learner
+from posttrain.training.local_learner import learner_for
 from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
 from posttrain.training.preference import objective_for
@@ -108,11 +105,7 @@ def _run(
         session.log_heldout(groups)
         return found
 
-    with (
-        setup.backend.stack,
-        _open(config, algorithm, cluster, parts, where) as session,
-        setup.open_in(session.directory.path),
-    ):
+    with setup.backend.stack, _open(config, algorithm, parts, where) as session, setup.open_in(session.directory.path):
         setup.environment.reward.restore(session.state.get("unbounded", {}))
         sampler = setup.sampler(config, session.progress.tokens)
         session.evaluate(examine)
@@ -169,7 +162,6 @@ def _prepare(
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
-    check_cluster(cluster, config.engine)
     saved = began_from(config.model, resume)
     load = partial(online_backend, config, saved.where, partial(_learner, config, algorithm), cluster)
     setup = set_up(config, saved.where, load, together=2)
@@ -179,7 +171,7 @@ def _prepare(
 
 def _learner(
     config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, policy: Policy, ranks: Ranks
-) -> LocalLearner[LanguageModel]:
+) -> Learner:
     """The learner of a policy, with a reference if the algorithm declares one."""
     renewed = config.ref_sync_every > 0
     compared = declared(algorithm, ReferenceLogprobs) is not None
@@ -197,7 +189,6 @@ def dry_run(
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config, algorithm)
-    check_cluster(cluster, config.engine)
     model = unloaded(config, resume)
     prompts = read_prompts(config, model.chat, model.shape.context, together=2)
     work = sampled_work("online-preference", model.shape, config, prompts.lengths, steps=config.rounds)
@@ -236,16 +227,12 @@ def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAl
 
 
 def _open(
-    config: OnlinePreference,
-    algorithm: PreferenceAlgorithm | UnpairedAlgorithm,
-    cluster: ClusterOptions,
-    parts: _Parts,
-    where: RunOptions,
+    config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm, parts: _Parts, where: RunOptions
 ) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, by=chosen_by(parts.setup))
 
-    settings = asdict(config) | {"knobs": asdict(algorithm)} | settings_of(cluster)
+    settings = asdict(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
     held = bool(config.eval_every)
     about = parts.setup.about(settings, parts.model, config.rounds)
     training = Training(
@@ -256,13 +243,7 @@ def _open(
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=(
-            "rounds",
-            "iterate",
-            "stop_after",
-            *MAY_DIFFER,
-            *cluster_options.MAY_DIFFER,
-        ),  # `iterate`: its name in older runs
+        may_differ=("rounds", "iterate", "stop_after", *parts.setup.may_differ),  # `iterate`: its name in older runs
         notes=parts.notes,
         headline=HEADLINE,
     )

@@ -33,7 +33,7 @@ from posttrain.session.result import FeedbackResult, heldout_of
 from posttrain.session.session import RunOptions, Session, open_session
 from posttrain.setup import feedback, pair_options
 from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster, settings_of
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.feedback import Feedback, Units, feedback_for
 from posttrain.setup.feedback_session import feedback_training
 from posttrain.setup.lora_options import lora_of
@@ -116,7 +116,6 @@ def _prepare(
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     pair_options.check(config)
-    check_cluster(cluster)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     saved = began_from(config.model, resume)
@@ -149,7 +148,6 @@ def dry_run(
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     pair_options.check(config)
-    check_cluster(cluster)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
     model = unloaded(config, resume)

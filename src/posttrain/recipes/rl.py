@@ -31,7 +31,6 @@ from posttrain.algorithms.inputs import (
 from posttrain.data.order import seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
-from posttrain.models.language_model import LanguageModel
 from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, placed, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
@@ -43,9 +42,8 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
-from posttrain.setup import cluster_options
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster, settings_of
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.setup.heldout import (
     KL,
     PREFIX,
@@ -58,7 +56,6 @@ from posttrain.setup.heldout import (
     past_best,
     past_budget,
 )
-from posttrain.setup.judges import MAY_DIFFER
 from posttrain.setup.sampling import Setup, names_in, read_prompts, set_up
 from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.setup.training_options import check_settings
@@ -66,7 +63,7 @@ from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
 from posttrain.training.inputs import Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
-from posttrain.training.local_learner import Frozen, LocalLearner, learner_for
+from posttrain.training.local_learner import Frozen, learner_for
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
@@ -151,11 +148,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, longest)
 
-    with (
-        setup.backend.stack,
-        _open(config, algorithm, cluster, parts, where) as session,
-        setup.open_in(session.directory.path),
-    ):
+    with setup.backend.stack, _open(config, algorithm, parts, where) as session, setup.open_in(session.directory.path):
         examine = partial(_examine, config, parts, session)
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
@@ -181,8 +174,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
                 if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
             draws += rolled.draws
-            metrics |= rollout_metrics(rolled.sampled, setup.environment.outcome) | _thrown_away(rolled)
-            metrics |= setup.backend.metrics()
+            metrics |= _rollout_metrics(rolled, setup)
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
             unbounded = setup.environment.reward.unbounded
             state = {"draws": draws, "adapted": adapted, "unbounded": unbounded, "inputs": context.state}
@@ -205,7 +197,6 @@ class _Parts:
 def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
-    check_cluster(cluster, config.engine)
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
@@ -226,9 +217,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, re
     return _Parts(setup, distances, pretraining, saved.where, notes)
 
 
-def _learner(
-    config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, policy: Policy, ranks: Ranks
-) -> LocalLearner[LanguageModel]:
+def _learner(config: RL, algorithm: OnlineAlgorithm, teacher: Teacher | None, policy: Policy, ranks: Ranks) -> Learner:
     """The learner of a policy: with the critic, reference and teacher that the algorithm declares."""
     model, renewed = policy.model, config.ref_sync_every > 0
     references: dict[str, Frozen] = {}
@@ -258,7 +247,6 @@ def dry_run(
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config, algorithm)
-    check_cluster(cluster, config.engine)
     enough(algorithm, config.completions_per_prompt)
     model = unloaded(config, resume)
     where = began_from(config.model, resume).where
@@ -348,10 +336,11 @@ def _adapted(algorithm: OnlineAlgorithm, batch: Batch, step: int) -> OnlineAlgor
     return algorithm.adapted(batch.scalars["kl"]) if known else algorithm
 
 
-def _thrown_away(rolled: Rolled) -> dict[str, float]:
-    """Metrics of discarded groups and episodes."""
+def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:
+    """Metrics of the step's rollouts: of all groups, of discarded ones and failed episodes, and of the engine."""
     lost = {"groups/lost": rolled.lost} if rolled.lost else {}
-    return {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
+    thrown_away = {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
+    return rollout_metrics(rolled.sampled, setup.environment.outcome) | thrown_away | dict(setup.backend.metrics())
 
 
 def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
@@ -396,13 +385,11 @@ def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
         )
 
 
-def _open(
-    config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, parts: _Parts, where: RunOptions
-) -> AbstractContextManager[Session]:
+def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptions) -> AbstractContextManager[Session]:
     def score(row: Mapping[str, Any]) -> float | None:
         return goodness(row, config.kl_budget, chosen_by(parts.setup))
 
-    settings = asdict(config) | {"knobs": asdict(algorithm)} | settings_of(cluster)
+    settings = asdict(config) | {"knobs": asdict(algorithm), **parts.setup.backend.settings}
     held = bool(config.eval_every)
     about = parts.setup.about(settings, parts.model, config.steps)
     training = Training(
@@ -413,7 +400,7 @@ def _open(
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "stop_after", *MAY_DIFFER, *cluster_options.MAY_DIFFER),
+        may_differ=("steps", "stop_after", *parts.setup.may_differ),
         notes=parts.notes,
         headline=HEADLINE,
     )

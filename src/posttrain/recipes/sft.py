@@ -30,7 +30,7 @@ from posttrain.session.restarts import restarted
 from posttrain.session.result import RunResult
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.setup.backend import Backend, offline_backend
-from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, TrainerOptions, check_cluster, settings_of
+from posttrain.setup.cluster_options import MAY_DIFFER, ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.training_options import check_heldout, check_settings
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner, learner_for
@@ -209,7 +209,6 @@ class _Parts:
 def _prepare(config: SFT, cluster: TrainerOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config)
-    check_cluster(cluster)
     conversations, heldout, notes = _conversations(config)
     saved = began_from(config.model, resume)
     backend = offline_backend(config, saved.where, partial(_learner, config), cluster)
@@ -227,7 +226,6 @@ def dry_run(
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
     _check(config)
-    check_cluster(cluster)
     conversations, heldout, notes = _conversations(config)
     model = unloaded(config, resume)
     data = _tokenized(config, model.chat, model.shape.context, conversations, heldout)

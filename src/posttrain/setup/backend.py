@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -13,7 +13,7 @@ from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of
 from posttrain.rollouts.policy import Policy
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, check_cluster, settings_of
 from posttrain.setup.policy import Trained, trained_policy
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
@@ -51,6 +51,7 @@ class Backend:
         trained: its learner, if it is trained.
         sampled: an engine that samples from its current weights, if there is one.
         metrics: of the last step.
+        settings: what a run's configuration says of the processes.
     """
 
     chat: ChatFormat
@@ -60,6 +61,7 @@ class Backend:
     trained: Learner | None = None
     sampled: Engine | None = None
     metrics: Callable[[], Mapping[str, float]] = dict
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @contextmanager
     def ended_by_errors(self) -> Generator[None]:
@@ -91,6 +93,7 @@ def online_backend(
     Raises:
         UserError: Ray is not installed, or the cluster has no room.
     """
+    check_cluster(cluster, options.engine)
     load = partial(_loaded, where=where, engine=options.engine, cache_gb=options.cache_gb)
     if not cluster.trainers or build is None:
         return _in_process(options, load, build)
@@ -112,6 +115,7 @@ def online_backend(
 
 def offline_backend(options: Trainable, where: str, build: Build, cluster: TrainerOptions = ONE_PROCESS) -> Backend:
     """Load the policy in the folder `where`, with the learner that `build` makes; errors as `online_backend`."""
+    check_cluster(cluster)
     load = partial(_loaded, where=where)
     if not cluster.trainers:
         return _in_process(options, load, build)
@@ -166,7 +170,7 @@ def _trainers(
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
-    return Backend(chat, facts.context, compute, stack, learner), alike
+    return Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster)), alike
 
 
 def _of_rank(options: Trainable, load: Load, build: Build, ranks: Ranks) -> Learner:

@@ -25,8 +25,9 @@ from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.policy import check_engine
 from posttrain.rollouts.sampler import Sampler
 from posttrain.rollouts.scorer import Scorer, load_scorer
+from posttrain.setup import cluster_options
 from posttrain.setup.backend import Backend
-from posttrain.setup.judges import JudgeModels, judges_in, players_of, rewards_with
+from posttrain.setup.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling, Task
@@ -59,6 +60,11 @@ class Setup:
         """Tokens that the policy may sample in an episode."""
         turns = self.environment.environment.max_turns * self.players.sampling.max_new_tokens
         return min(turns, self.players.max_tokens or turns)
+
+    @property
+    def may_differ(self) -> tuple[str, ...]:
+        """Options that may be others when a run is resumed."""
+        return (*MAY_DIFFER, *cluster_options.MAY_DIFFER)
 
     def opened(self) -> AbstractContextManager[None]:
         """The environment is open while the block runs."""
