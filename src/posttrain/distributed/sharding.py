@@ -83,7 +83,7 @@ class ShardedRanks:
             self.meet(0, error)
 
     def meet(self, numbers: int, error: BaseException | None = None) -> None:
-        """Before a collective call on so many numbers: check that all ranks come to it.
+        """Before a collective call: check that all ranks are about to make it, on tensors of this size.
 
         Raises:
             PeerFailed: another rank has failed, and this one has not; or they are about to make different calls.

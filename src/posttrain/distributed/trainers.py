@@ -92,7 +92,7 @@ class Rank(cluster.Process):
         return getattr(self._learners[number], verb)(*args, **more)
 
     def offer(self, number: int) -> tuple[str, int, str] | None:
-        """Rank 0 offers the trained weights to whoever has the key: host, port and key, until `withdraw`.
+        """Rank 0 serves the trained weights until `withdraw`; returns the host, the port and the key that clients need.
 
         All ranks call this: sharded ones gather the weights now, so that none has to take part later.
         """

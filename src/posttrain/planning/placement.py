@@ -47,8 +47,8 @@ def _line(kind: str, count: int, size: int, cpus: float) -> str:
 def _sampler(training: Training, sampling: Phase) -> int:
     """Bytes of a process that only samples."""
     held = training.held()
-    beside = sum(size for name, size in sampling.parts.items() if name not in held)
-    return beside + training.shape.parameters * training.itemsize + held.get("adapter", 0)
+    decoding = sum(size for name, size in sampling.parts.items() if name not in held)
+    return decoding + training.shape.parameters * training.itemsize + held.get("adapter", 0)
 
 
 def weights_bytes(training: Training) -> int:

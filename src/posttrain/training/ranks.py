@@ -39,7 +39,7 @@ class Ranks(Protocol):
         ...
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
-        """The numbers of the rows, of so many, that this rank computes, with the weight of each (`RowPass`)."""
+        """The indices of the rows that this rank computes, of `rows` in all, with the weight of each (`RowPass`)."""
         ...
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:

@@ -1,7 +1,7 @@
 """What one rank holds of a learner's weights: all of them (`REPLICATED`), or a shard of each.
 
 A sharded tensor has the shape of the full one (torch's DTensor), so that most of the optimiser and of checkpoints need
-not know of it. What goes by the position of a number, or by a norm, asks here.
+not know of it. Rounding by flat position and norms over all shards need this interface.
 """
 
 import contextlib
