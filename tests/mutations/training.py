@@ -131,7 +131,7 @@ MUTATIONS = [
     *(
         Mutation("training/microbatch.py", old, new, tests)
         for old, new, tests in [
-            ("                each.discard()\n", "                pass\n", "training/test_policy.py"),
+            ("                each.discard()\n", "                pass\n", "training/test_microbatch.py"),
             ("if not math.isfinite(value):", "if False:", "training/test_policy.py"),
             (
                 "            stack.enter_context(each.collecting())\n",
