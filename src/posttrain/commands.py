@@ -211,7 +211,7 @@ COMMANDS: dict[str, Command] = {
         show=_show_run,
         answer=_answer_run,
         knobs=_knobs("online"),
-        cluster="ClusterOptions",
+        cluster="AsyncOptions",
     ),
     "preference": Command(
         "preference optimisation on given pairs or thumbs: DPO, KTO and variants",

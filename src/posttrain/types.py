@@ -85,6 +85,7 @@ class Turn:
     stop_reason: StopReason
     text: str  # decoded text without the stop token; for display and rewards, never re-encoded
     restarts: bool = False
+    versions: tuple[tuple[int, str], ...] = ()  # (first token, version of the weights); empty if the engine has one
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
@@ -406,6 +407,7 @@ class Completion:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]  # in nats, under the request's sampling settings
     stop_reason: StopReason
+    versions: tuple[tuple[int, str], ...] = ()  # (first token, version of the weights); empty if the engine has one
 
 
 class Decoding(Protocol):

@@ -188,6 +188,7 @@ def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_p
     assert drawn == [0, 2]  # no draw comes twice
     assert checkpoint.latest(result.run / "checkpoints").state == {
         "draws": 4,
+        "used_ahead": [],
         "adapted": {},
         "unbounded": {},
         "inputs": {},
@@ -199,6 +200,7 @@ def test_groups_that_teach_nothing_are_thrown_away_and_drawn_again(folder, tmp_p
     assert (first["groups/thrown_away"], first["groups/kept"], first["grad_norm"]) == (12, 0, 0.0)
     assert checkpoint.latest(result.run / "checkpoints").state == {
         "draws": 3,
+        "used_ahead": [],
         "adapted": {},
         "unbounded": {},
         "inputs": {},

@@ -32,10 +32,10 @@ def only_math(completions, kind):
 def test_a_group_without_a_reward_is_left_out_and_another_drawn():
     rolled = sampler(only_math).roll_out(0)
     assert [group.task.id for group in rolled.groups] == ["math"] and len(rolled.sampled) == 2
-    assert (rolled.lost, rolled.thrown_away, rolled.draws) == (1, 0, 1)
+    assert (rolled.lost, rolled.thrown_away, rolled.draws) == (1, 0, (0,))
     again = sampler(only_math).roll_out(0, max_refills=3)
     assert [group.task.id for group in again.groups] == ["math"] * 2
-    assert (again.lost, again.thrown_away, again.draws) == (2, 0, 2)
+    assert (again.lost, again.thrown_away, again.draws) == (2, 0, (0, 1))
     choosy = sampler(only_math).roll_out(0, lambda rewards: False)
     assert (choosy.groups, choosy.lost, choosy.thrown_away) == ([], 1, 1)
 

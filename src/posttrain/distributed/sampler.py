@@ -3,7 +3,8 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from posttrain.models.language_model import LanguageModel
 from posttrain.models.precision import compute_of
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.weight_channel import received
-from posttrain.types import Completion, Request
+from posttrain.types import Completion, Decoding, Request
 
 SLICE_S = 0.1  # that a sampler works before it says what is done
 
@@ -42,6 +43,13 @@ def facts_of(model: LanguageModel) -> Facts:
     return Facts(model.name, model.context, model.stop_ids, compute_of(model, str(model.dtype)))
 
 
+class Renewable(Decoding, Protocol):
+    """A decoding that can go on with other weights, as that of the embedded engine."""
+
+    def sampled(self) -> dict[int, int]: ...  # noqa: D102
+    def renew(self) -> None: ...  # noqa: D102
+
+
 class Exchanged(NamedTuple):
     """What a sampler has done in a slice of time."""
 
@@ -56,7 +64,7 @@ class Sampler(Process):
         torch.set_num_threads(threads)
         self._version, self._tokens = "", 0
         self._opened = contextlib.ExitStack()
-        self._unfinished: set[int] = set()
+        self._unfinished: dict[int, list[tuple[int, str]]] = {}  # and from which version each token is
 
     def build(self, make: Callable[[], Policy]) -> Facts:
         """Load the policy; its weights have no version yet."""
@@ -71,10 +79,24 @@ class Sampler(Process):
         self._version = offer.version
         return size
 
+    def renew(self, offer: Offer) -> int:
+        """As `take`, with a decoding open: sequences go on with the new weights and the keys and values of the old."""
+        decoding = cast(Renewable, self._decoding)
+        for number, tokens in decoding.sampled().items():
+            versions = self._unfinished[number]
+            if versions[-1][0] == tokens:
+                versions.pop()  # no token is of that version
+            versions.append((tokens, offer.version))
+        self._version = ""
+        size = load_weights(self._policy.model, received(offer.host, offer.port, offer.key))
+        decoding.renew()
+        self._version = offer.version
+        return size
+
     def begin(self, turns: bool) -> None:
         """Open a decoding, and close the one before."""
         self._opened.close()
-        self._unfinished.clear()
+        self._unfinished = {}
         self._decoding = self._opened.enter_context(self._policy.engine.open(self._count, turns=turns))
 
     def exchange(self, version: str, new: Sequence[tuple[int, Request]], cancelled: Sequence[int]) -> Exchanged:
@@ -87,16 +109,15 @@ class Sampler(Process):
             raise EngineError(f"this sampler has the weights {self._version or 'of no version'}, not {version}")
         for number, request in new:
             self._decoding.add(number, request)
-            self._unfinished.add(number)
+            self._unfinished[number] = [(0, version)]
         for number in cancelled:
             self._decoding.cancel(number)
-            self._unfinished.discard(number)
+            self._unfinished.pop(number, None)
         done: dict[int, Completion] = {}
         self._tokens, until = 0, time.monotonic() + SLICE_S
         while self._unfinished and time.monotonic() < until:
-            found = self._decoding.step()
-            done |= found
-            self._unfinished -= found.keys()
+            for number, completion in self._decoding.step().items():
+                done[number] = replace(completion, versions=tuple(self._unfinished.pop(number)))
         return Exchanged(done, self._tokens)
 
     def end(self) -> None:

@@ -24,6 +24,7 @@ from posttrain.distributed.sampler import Exchanged, Facts, Offer, Sampler
 from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.policy import Policy
+from posttrain.rollouts.shared_engine import step_of
 from posttrain.rollouts.weight_channel import ChannelError
 from posttrain.types import Completion, Decoding, Request
 
@@ -66,6 +67,8 @@ class _Place:
 class SamplerGroup:
     """An engine of several processes; a context manager, at whose end they are gone. Conforms to `types.Engine`.
 
+    Where its source goes on while it samples, it is also a `shared_engine.Renewed`.
+
     Args:
         size: how many.
         load: loads the policy in each; it is pickled.
@@ -102,6 +105,7 @@ class SamplerGroup:
         )
         self._places = [_Place(number) for number in range(size)]
         self.replaced, self._sent_bytes, self._sent_s = 0, 0, 0.0
+        self._decoding: _Decoding | None = None
         try:
             self.facts: Facts = self._build(self._places)[0]
         except BaseException:
@@ -136,15 +140,44 @@ class SamplerGroup:
     def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
         """See `types.Engine`. The weights are those that the source has now."""
         self.update()
-        decoding = _Decoding(self, self._places, on_tokens, turns)
+        self._decoding = decoding = _Decoding(self, self._places, on_tokens, turns)
         try:
             yield decoding
         finally:
+            self._decoding = None
             for place in self._places:
                 self.actors.call(place.number, "end")
 
-    def update(self) -> None:
-        """Send the source's weights to the samplers that have others, and replace those that do not take them.
+    @property
+    def newest(self) -> str:
+        """The version of the source's weights."""
+        return self._source.version
+
+    @property
+    def sampled_from(self) -> str:
+        """The oldest version of the samplers' weights."""
+        return min((place.version for place in self._places), key=step_of)
+
+    def renew(self) -> None:
+        """Send the source's weights to the samplers in the middle of a decoding; those that are lost are replaced."""
+        assert self._decoding is not None, "nothing is under way"
+        began = time.monotonic()
+        with self._source.offered() as offer:
+            calls = {place.number: self.actors.call(place.number, "renew", offer) for place in self._places}
+            answers = self.actors.collect(calls, self.timeout_s)
+        self._sent_s = time.monotonic() - began
+        for place in self._places:
+            answer = answers[place.number]
+            if isinstance(answer.error, Lost | ChannelError):
+                self._decoding.lost(place, answer.error)
+            else:
+                self._sent_bytes, place.version = answer.result(), offer.version
+
+    def update(self, places: Sequence[_Place] | None = None) -> None:
+        """Send the source's weights to samplers that have others, and replace those that do not take them.
+
+        Args:
+            places: the samplers; None: all. Those in the middle of a decoding must not be among them.
 
         Raises:
             EngineError: one sampler after another is lost.
@@ -153,11 +186,12 @@ class SamplerGroup:
             raise EngineError("the samplers have been stopped")
         version, why = self._source.version, None
         for _ in range(1 + LOSSES):
-            behind = [place for place in self._places if place.version != version]
-            if not behind:
+            if not any(place.version != version for place in places or self._places):
                 return
             began = time.monotonic()
             with self._source.offered() as offer:
+                version = offer.version  # maybe newer by now
+                behind = [place for place in places or self._places if place.version != version]
                 calls = {place.number: self.actors.call(place.number, "take", offer) for place in behind}
                 answers = self.actors.collect(calls, self.timeout_s)
             self._sent_s = time.monotonic() - began
@@ -179,7 +213,7 @@ class SamplerGroup:
     def revive(self, place: _Place) -> None:
         """Replace a sampler that is lost by a process that has the weights; raises as `update`."""
         self._replace(place)
-        self.update()
+        self.update([place])
 
     def _replace(self, place: _Place) -> None:
         self.actors.replace(place.number)
@@ -243,7 +277,7 @@ class _Decoding:
             if place.number in answers:
                 done |= self._received(place, answers[place.number])
             elif place.call is not None and now - place.since > self._group.timeout_s:
-                self._lost(place, Lost(f"sampler {place.number} has not answered for {self._group.timeout_s:g} s"))
+                self.lost(place, Lost(f"sampler {place.number} has not answered for {self._group.timeout_s:g} s"))
         return done
 
     def _assign(self) -> None:
@@ -281,7 +315,7 @@ class _Decoding:
         calls = {place.number: actors.call(place.number, "begin", self._turns) for place in self._places}
         for number, answer in actors.collect(calls, self._group.timeout_s).items():
             if isinstance(answer.error, Lost):
-                self._lost(self._places[number], answer.error)
+                self.lost(self._places[number], answer.error)
             else:
                 answer.result()
 
@@ -308,14 +342,14 @@ class _Decoding:
         """What a sampler has done."""
         place.call = None
         if isinstance(answer.error, Lost):
-            self._lost(place, answer.error)
+            self.lost(place, answer.error)
             return {}
         found: Exchanged = answer.result()
         running = place.running
         done = {number: completion for number, completion in found.done.items() if number in running}
         for number, completion in done.items():
             if wrong := _fault(running[number], completion):
-                self._lost(place, Lost(f"sampler {place.number} {wrong}"))
+                self.lost(place, Lost(f"sampler {place.number} {wrong}"))
                 return {}
         self._losses = 0
         place.done |= done.keys()
@@ -327,7 +361,7 @@ class _Decoding:
             self._on_tokens(found.tokens)
         return done
 
-    def _lost(self, place: _Place, why: BaseException) -> None:
+    def lost(self, place: _Place, why: BaseException) -> None:
         """Replace a sampler, and sample again what it had."""
         while True:
             self._losses += 1

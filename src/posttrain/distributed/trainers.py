@@ -13,6 +13,7 @@ import itertools
 import os
 import secrets
 import socket
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ class Rank(cluster.Process):
         torch.set_num_threads(threads)
         self._rank, self._size = rank, size
         self._learners: dict[int, Any] = {}
-        self._offers = contextlib.ExitStack()
+        self._offers, self._published = contextlib.ExitStack(), contextlib.ExitStack()
 
     def open_store(self) -> tuple[str, int]:
         """Rank 0 opens the store at which all meet; its address."""
@@ -106,6 +107,16 @@ class Rank(cluster.Process):
     def withdraw(self) -> None:
         """Offer nothing any more."""
         self._offers.close()
+
+    def publish(self, number: int) -> tuple[str, int, str] | None:
+        """As `offer`, for a copy of the weights, which is served until the next one while the learner goes on."""
+        copies = [(name, weight.clone()) for name, weight in self._learners[number].weights() if not self._rank]
+        if self._rank:
+            return None
+        self._published.close()
+        host = cluster.own_address()
+        port, key = self._published.enter_context(offered(lambda: copies, host))
+        return host, port, key
 
 
 class RankActors:
@@ -269,5 +280,40 @@ class LearnerGroup:
         finally:
             self._actors.first("withdraw")
 
+    def publish(self) -> tuple[str, int, str]:
+        """Serve a copy of the policy's trained weights, until the next; the host, the port and the key for clients."""
+        return self._actors.all("publish", self._number)[0]
+
+    def check(self) -> None:
+        """Raise `ProcessLost` if a rank has lost its process."""
+        self._actors.all("learners")
+
     def _call(self, verb: str, *args: Any, **more: Any) -> Any:
         return self._actors.all("verb", self._number, verb, args, more)[0]
+
+
+class Published:
+    """The weights with which a learner's newest step begins, to be taken while it trains on. A `samplers.Source`."""
+
+    def __init__(self, learner: LearnerGroup) -> None:
+        self._learner, self._name = learner, secrets.token_hex(4)
+        self._taken = threading.Lock()
+        self._offer: Offer | None = None
+
+    def publish(self, step: int) -> None:
+        """Publish the weights with which a step begins; waits for whoever takes the ones before."""
+        with self._taken:
+            self._offer = Offer(f"{self._name}.{step}", *self._learner.publish())
+
+    @property
+    def version(self) -> str:
+        """The version of the weights that were published last."""
+        assert self._offer is not None, "nothing is published"
+        return self._offer.version
+
+    @contextlib.contextmanager
+    def offered(self) -> Iterator[Offer]:
+        """These weights, which stay published while the block runs."""
+        with self._taken:
+            assert self._offer is not None, "nothing is published"
+            yield self._offer

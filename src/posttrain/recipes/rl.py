@@ -4,13 +4,13 @@
     posttrain rl --dataset train.jsonl --eval-dataset test.jsonl --reward numbers --model OWNER/NAME --lora-rank 16
     posttrain rl --algorithm ppo --dataset prompts.jsonl --reward-model runs/reward-model-2026-01-31-1
 
-The loop in `run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. Left out:
-asynchronous rollouts, so the policy that samples is always the one that is trained.
+The loop in `_run` is the whole method: what differs between algorithms is in `algorithms/`, one file each. With
+`--max-staleness` coming steps are sampled while this one is trained (`rollouts/ahead.py`).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,8 @@ from posttrain.models.reference import reference_for
 from posttrain.planning import Plan, placed, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, text_load, with_algorithm
+from posttrain.rollouts.ahead import ages_of
+from posttrain.rollouts.draws import Draws
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.sampler import Rolled
@@ -43,7 +45,7 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
+from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions
 from posttrain.setup.heldout import (
     KL,
     PREFIX,
@@ -61,7 +63,7 @@ from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evalua
 from posttrain.setup.training_options import check_settings
 from posttrain.training import checkpoint
 from posttrain.training.critic import CriticLoss, critic_for
-from posttrain.training.inputs import Context, columns_of
+from posttrain.training.inputs import Columns, Context, columns_of
 from posttrain.training.learner import CRITIC, POLICY, REFERENCE, TEACHER, Batch, Learner, Loss
 from posttrain.training.local_learner import Frozen, learner_for
 from posttrain.training.policy import PolicyLoss
@@ -72,7 +74,7 @@ from posttrain.training.resolve_model import began_from
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
-from posttrain.types import Group
+from posttrain.types import Engine, Group
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ class RL(OnlineOptions):
     """Maximum length penalty, 0: off. Grows with a completion's length and with the success rate of its prompt."""
     ref_sync_every: int = 0
     """Copy the policy into the reference every N steps, 0: never."""
-    tis_cap: float = 0.0
-    """Truncated importance sampling: cap of the token ratio trainer / engine, 0: off. 2 is usual; corrects for the
-    mismatch between the engine's and the trainer's logprobs."""
+    tis_cap: float | None = None
+    """Truncated importance sampling: cap of the token ratio trainer / engine, 0: off. Corrects for the mismatch between
+    the engine's and the trainer's logprobs, and for the age of the weights. Default: 2 with --max-staleness, else 0."""
     kl_budget: float = 0.0
     """Stop when the KL of the policy to the initial policy on held-out tasks exceeds this, in nats per completion, 0:
     off. The best checkpoint is then the best one within the budget."""
@@ -117,8 +119,10 @@ MOST_TEXTS = 500  # pretraining texts whose lengths a plan measures
 START = "start"  # the policy before training, in the names of KL metrics
 TEACHER_KL = "teacher_kl"  # held-out KL(policy || teacher), nats per completion
 
+TIS_CAP = 2.0  # where steps are sampled ahead (Yao et al. 2025; Espeholt et al. 2018, arXiv 1802.01561, have 1)
+
 # initial state of a run: prompt draws, adapted hyperparameters, rewards with a score outside 0 to 1, inputs' state
-_FRESH: dict[str, Any] = {"draws": 0, "adapted": {}, "unbounded": {}, "inputs": {}}
+_FRESH: dict[str, Any] = {"draws": 0, "used_ahead": [], "adapted": {}, "unbounded": {}, "inputs": {}}
 
 
 @dataclass(frozen=True)
@@ -131,13 +135,13 @@ class RLResult(RunResult):
 
 
 def run(
-    config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]
+    config: RL, algorithm: OnlineAlgorithm, cluster: AsyncOptions = ONE_PROCESS, **where: Unpack[RunOptions]
 ) -> RLResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
     return restarted(partial(_run, config, algorithm, cluster), where)
 
 
-def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> RLResult:
+def _run(config: RL, algorithm: OnlineAlgorithm, cluster: AsyncOptions, where: RunOptions) -> RLResult:
     parts = _prepare(config, algorithm, cluster, where.get("resume"))
     setup, learner = parts.setup, parts.setup.backend.learner
     knobs, longest = asdict(algorithm), setup.longest
@@ -148,20 +152,34 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
     def shaped(group: Group) -> Group:
         return shortened(group, config.length_penalty, longest)
 
-    with setup.backend.stack, _open(config, algorithm, parts, where) as session, setup.open_in(session.directory.path):
+    with (
+        setup.backend.stack,
+        _open(config, algorithm, parts, where) as session,
+        setup.open_in(session.directory.path),
+        ExitStack() as stack,
+    ):
         examine = partial(_examine, config, parts, session)
         state = _FRESH | session.state
         setup.environment.reward.restore(state["unbounded"])
-        draws, algorithm = state["draws"], replace(algorithm, **state["adapted"])
-        sampler = setup.sampler(config, session.progress.tokens, algorithm.least_group)
+        draws, algorithm = Draws(state["draws"], state["used_ahead"]), replace(algorithm, **state["adapted"])
+        tokens = session.progress.tokens if not setup.backend.staleness else None
+        sampler = setup.sampler(config, tokens, algorithm.least_group)
+        inputs = algorithm.inputs
+
+        def roll_out(step: int, engine: Engine) -> tuple[Rolled, Columns]:
+            mine = sampler.on(engine)
+            rolled = mine.roll_out(next(draws), accepts, shaped, max_refills=config.max_refills, further=draws)
+            values = partial(mine.state_values, draw=rolled.draws[-1] + 1)
+            return rolled, columns_of(inputs, rolled.groups, Context(mine.greedy_rewards, values), samples=True)
+
+        rollouts = stack.enter_context(setup.backend.rollouts(roll_out, steps=config.steps, at=session.step))
         session.evaluate(examine)
         for step in session.steps():
             seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
-                rolled = sampler.roll_out(draws, accepts, shaped, max_refills=config.max_refills)
-                values = partial(sampler.state_values, draw=draws + rolled.draws)
-                context = Context(sampler.greedy_rewards, values, learner, config.temperature, dict(state["inputs"]))
-                sampled = columns_of(algorithm.inputs, rolled.groups, context, samples=True)
+                rolled, sampled = rollouts.take(step)
+            told = _rollout_metrics(rolled, setup, step)
+            context = Context(learner=learner, temperature=config.temperature, state=dict(state["inputs"]))
             batch, metrics = policy_batch(
                 rolled.groups, algorithm, longest=longest, sampled=sampled, context=context, seed=seed, key=str(step)
             )
@@ -173,12 +191,11 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where:
                 algorithm = _adapted(algorithm, batch, step)
                 if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
-            draws += rolled.draws
-            metrics |= _rollout_metrics(rolled, setup)
+            rollouts.trained(step + 1)
+            draws.use(rolled.draws)
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
-            unbounded = setup.environment.reward.unbounded
-            state = {"draws": draws, "adapted": adapted, "unbounded": unbounded, "inputs": context.state}
-            session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
+            state = _state(draws, adapted, setup, context)
+            session.finish_step(metrics | told, samples_of(rolled.sampled, per_group=1), state=state)
             session.evaluate(examine)
         _say_if_none_is_best(config, session)
     before, after = held_out(row for row in session.rows if not past_budget(row, config.kl_budget))
@@ -194,9 +211,9 @@ class _Parts:
     notes: tuple[str, ...]  # messages to the user
 
 
-def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, resume: Path | None) -> _Parts:
+def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: AsyncOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
-    _check(config, algorithm)
+    _check(config, algorithm, cluster.max_staleness)
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
@@ -240,13 +257,13 @@ def _leaves_start(config: RL) -> bool:
 def dry_run(
     config: RL,
     algorithm: OnlineAlgorithm,
-    cluster: ClusterOptions = ONE_PROCESS,
+    cluster: AsyncOptions = ONE_PROCESS,
     resume: Path | None = None,
     *,
     measure: bool = True,
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
-    _check(config, algorithm)
+    _check(config, algorithm, cluster.max_staleness)
     enough(algorithm, config.completions_per_prompt)
     model = unloaded(config, resume)
     where = began_from(config.model, resume).where
@@ -316,8 +333,8 @@ def _updates(
     """The updates of a step; during critic warmup only the critic is updated."""
     if session.step < _critic_warmup(algorithm):
         return [_Update(CriticLoss(algorithm), [], {CRITIC: config.critic_lr})]
-    loss = PolicyLoss(algorithm, config.temperature, config.tis_cap)
     backend = parts.setup.backend
+    loss = PolicyLoss(algorithm, config.temperature, _tis_cap(config, backend.staleness))
     words = (config, parts.pretraining, backend.chat, backend.context, session.step)
     texts = [(extra, supervised_batch(pretraining_examples(*words), seed=seed)) for extra in algorithm.extra_losses]
     rates = {POLICY: session.lr} | ({CRITIC: config.critic_lr} if declared(algorithm, CriticValues) else {})
@@ -336,19 +353,32 @@ def _adapted(algorithm: OnlineAlgorithm, batch: Batch, step: int) -> OnlineAlgor
     return algorithm.adapted(batch.scalars["kl"]) if known else algorithm
 
 
-def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:
+def _rollout_metrics(rolled: Rolled, setup: Setup, step: int) -> dict[str, float]:
     """Metrics of the step's rollouts: of all groups, of discarded ones and failed episodes, and of the engine."""
+    ages = ages_of(rolled.groups, step, setup.backend.staleness)
     lost = {"groups/lost": rolled.lost} if rolled.lost else {}
     thrown_away = {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
-    return rollout_metrics(rolled.sampled, setup.environment.outcome) | thrown_away | dict(setup.backend.metrics())
+    found = rollout_metrics(rolled.sampled, setup.environment.outcome)
+    return found | thrown_away | ages | dict(setup.backend.metrics())
 
 
-def _check(config: RL, algorithm: OnlineAlgorithm) -> None:
+def _state(draws: Draws, adapted: Mapping[str, Any], setup: Setup, context: Context) -> dict[str, Any]:
+    """What the next step goes on from, as in `_FRESH`."""
+    unbounded = setup.environment.reward.unbounded
+    numbers = {"draws": draws.first, "used_ahead": draws.used}
+    return {**numbers, "adapted": adapted, "unbounded": unbounded, "inputs": context.state}
+
+
+def _check(config: RL, algorithm: OnlineAlgorithm, staleness: int) -> None:
     check_settings(
         config,
         counts=("steps", "updates_per_step", "pretraining_per_step", *COUNTS),
-        zero_or_more=("max_refills", "length_penalty", "tis_cap", "ref_sync_every", "eval_every"),
+        zero_or_more=("max_refills", "length_penalty", "ref_sync_every", "eval_every"),
     )
+    if not 0 <= (config.tis_cap or 0.0) < math.inf:
+        raise UserError(f"--tis-cap must be 0 or more; got {config.tis_cap}")
+    if staleness and config.tis_cap == 0:
+        raise UserError("--max-staleness needs importance weights, or learning may collapse; leave out --tis-cap 0")
     check_sampling(config)
     check_evaluations(config)
     if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):
@@ -403,8 +433,14 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         may_differ=("steps", "stop_after", *parts.setup.may_differ),
         notes=parts.notes,
         headline=HEADLINE,
+        overlapped=parts.setup.backend.staleness > 0,
     )
     return open_session("rl", settings, training, **where)
+
+
+def _tis_cap(config: RL, staleness: int) -> float:
+    """The cap of importance weights: unless given, on where steps are sampled ahead."""
+    return config.tis_cap if config.tis_cap is not None else TIS_CAP if staleness else 0.0
 
 
 def _critic_warmup(algorithm: OnlineAlgorithm) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -89,7 +90,8 @@ class PolicyChat:
     def __init__(self) -> None:
         self._chat_format: ChatFormat | None = None
         self._context = 0
-        self._engine: Submits | None = None
+        # of whoever is scoring: batches that are sampled at the same time have engines of their own
+        self._engine: ContextVar[Submits | None] = ContextVar("engine", default=None)
 
     def bind(self, chat_format: ChatFormat, context: int) -> None:
         """Set the chat template and the context length in tokens."""
@@ -98,11 +100,11 @@ class PolicyChat:
     @contextmanager
     def answered_by(self, engine: Submits) -> Generator[None]:
         """Sample from this engine while the block runs."""
-        self._engine = engine
+        before = self._engine.set(engine)
         try:
             yield
         finally:
-            self._engine = None
+            self._engine.reset(before)
 
     async def chat(
         self, messages: Sequence[Message], *, sampling: Sampling, tools: Sequence[str] = (), seed: int = 0
@@ -112,7 +114,8 @@ class PolicyChat:
         Raises:
             UserError: no episodes of the policy are being scored.
         """
-        if self._chat_format is None or self._engine is None:
+        engine = self._engine.get()
+        if self._chat_format is None or engine is None:
             raise UserError("the policy can only be asked by a reward, while its own episodes are scored")
-        model = EngineChat(self._engine, self._chat_format, self._context)
+        model = EngineChat(engine, self._chat_format, self._context)
         return await model.chat(messages, sampling=sampling, tools=tools, seed=seed)

@@ -75,7 +75,7 @@ class PolicySeat:
         if reason is StopReason.LENGTH and len(done.token_ids) < wanted:
             reason = StopReason.CONTEXT  # the room was shorter than a turn may be
         text = self._chat.decode((*opening, *done.token_ids))
-        turn = Turn(tuple(context_ids), done.token_ids, done.logprobs, reason, text, restarts)
+        turn = Turn(tuple(context_ids), done.token_ids, done.logprobs, reason, text, restarts, done.versions)
         self._branch = [*([] if restarts else self._branch), turn]
         self.turns.append(turn)
         usage = Usage(len(so_far) + len(context_ids), len(done.token_ids))

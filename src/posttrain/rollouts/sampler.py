@@ -1,15 +1,16 @@
 """Dynamic sampling: groups without signal are filtered and resampled."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.scored import ScoredEnvironment
 from posttrain.errors import EpisodeError, RewardError
 from posttrain.rollouts.episodes import Lost, Players, none_left, sample_groups
 from posttrain.rollouts.monte_carlo_values import state_values
-from posttrain.types import Group, States, StateValues, Task
+from posttrain.types import Engine, Group, States, StateValues, Task
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Rolled:
         sampled: all groups, discarded ones included.
         thrown_away: number of discarded groups: not accepted, or in excess of the batch size.
         lost: number of groups with an episode to which no optimised reward applies.
-        draws: number of batches of prompts drawn.
+        draws: numbers of the batches of prompts that were drawn.
         failed: number of failed episodes by error type; they are in no group.
     """
 
@@ -29,7 +30,7 @@ class Rolled:
     sampled: list[Group]
     thrown_away: int
     lost: int
-    draws: int
+    draws: tuple[int, ...]
     failed: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -45,6 +46,10 @@ class Sampler:
     seed: int
     min_group: int = 1  # minimum number of episodes of a task to train on, if others failed
 
+    def on(self, engine: Engine) -> "Sampler":
+        """The same with another engine."""
+        return replace(self, players=replace(self.players, engine=engine))
+
     def roll_out(
         self,
         draw: int,
@@ -52,6 +57,7 @@ class Sampler:
         shaped: Callable[[Group], Group] = lambda group: group,
         *,
         max_refills: int = 0,
+        further: Iterator[int] | None = None,
     ) -> Rolled:
         """Sample until `prompts` groups are accepted, with at most `max_refills` further draws.
 
@@ -60,6 +66,7 @@ class Sampler:
             accepts: whether to train on a group, given the rewards of one seat's rows; one accepted seat is enough.
             shaped: applies reward shaping to a group; the groups in `sampled` keep the unshaped rewards.
             max_refills: maximum number of further draws.
+            further: their numbers; None: those that follow `draw`.
 
         Raises:
             RewardError: in the first draw of a run no optimised reward applies to any group.
@@ -73,13 +80,16 @@ class Sampler:
         players = replace(self.players, on_lost=on_lost)
         groups: list[Group] = []
         sampled: list[Group] = []
-        drawn = lost = 0
-        while len(groups) < self.prompts and drawn <= max_refills:
-            chosen = batch_indices(len(self.tasks), self.prompts, draw + drawn, self.seed)
-            found = self._sample([self.tasks[i] for i in chosen], players, self.completions, draw + drawn)
+        draws: list[int] = []
+        lost = 0
+        further = count(draw + 1) if further is None else further
+        while len(groups) < self.prompts and len(draws) <= max_refills:
+            draws.append(next(further) if draws else draw)
+            chosen = batch_indices(len(self.tasks), self.prompts, draws[-1], self.seed)
+            found = self._sample([self.tasks[i] for i in chosen], players, self.completions, draws[-1])
             sampled += found
             whole = [group for group in found if not group.lost]
-            if found and not whole and draw + drawn == 0:
+            if found and not whole and draws[-1] == 0:
                 raise RewardError(_never(found))
             lost += len(found) - len(whole)
             groups += [
@@ -87,11 +97,10 @@ class Sampler:
                 for group in map(shaped, whole)
                 if any(accepts([group.rewards[row] for row in rows]) for rows in group.rows_by_seat)
             ]
-            drawn += 1
         if not sampled:
             raise EpisodeError(none_left(failed))
         kept = groups[: self.prompts]
-        return Rolled(kept, sampled, len(sampled) - len(kept) - lost, lost, drawn, failed)
+        return Rolled(kept, sampled, len(sampled) - len(kept) - lost, lost, tuple(draws), failed)
 
     def greedy_rewards(self, groups: Sequence[Group]) -> list[dict[str, float]]:
         """The reward of each seat in the greedy episode of each group's task, by seat name."""

@@ -95,7 +95,7 @@ class TransformersEngine:
 
 
 class _Decoding:
-    """Sequences under way. Conforms to `types.Decoding`."""
+    """Sequences under way. Conforms to `types.Decoding`, and can go on with other weights (`renew`)."""
 
     def __init__(
         self,
@@ -108,15 +108,15 @@ class _Decoding:
         prefixes: PrefixCache | None,
     ) -> None:
         self._model, self._stop_ids, self._on_tokens = model, stop_ids, on_tokens
-        self._max_sequences, self._cache_bytes, self._stack = max_sequences, cache_bytes, stack
+        self._max_sequences, self._cache_bytes = max_sequences, cache_bytes
         self._token_bytes = bytes_per_token(model.network.config, model.dtype)
-        self._prefixes, self._packed = prefixes, False
+        self._prefixes, self._packed = prefixes, stack.enter_context(contextlib.ExitStack())
         self._waiting: deque[_Running] = deque()
         self._wanted: Counter[tuple[int, ...]] = Counter()
         self._prompts: dict[tuple[int, ...], _Prompt] = {}
         self._running: list[_Running] = []
         self._done: dict[int, Completion] = {}
-        self._slots = 0
+        self._slots, self._packing = 0, False
         self.computed = 0  # tokens of prompts that went through the model
 
     def add(self, number: int, request: Request) -> None:
@@ -154,6 +154,22 @@ class _Decoding:
         done, self._done = self._done, {}
         return done
 
+    def sampled(self) -> dict[int, int]:
+        """The number of tokens so far of each request that is not done."""
+        return {each.number: len(each.token_ids) for each in chain(self._waiting, self._running)}
+
+    def renew(self) -> None:
+        """Go on with the weights that are there now.
+
+        Running sequences keep the keys and values of the old ones; what is prefilled from here on uses none of them.
+        """
+        self._prompts = {}
+        if self._prefixes is not None:
+            self._prefixes = PrefixCache(self._cache_bytes)
+        self._packed.close()
+        if self._packing:
+            self._packed.enter_context(packed_weights(self._model.network))
+
     def release(self) -> None:
         """Free all keys and values; nothing can be sampled any more."""
         self._prompts, self._prefixes = {}, None
@@ -163,9 +179,9 @@ class _Decoding:
         """Pack weights, order pending requests and choose the number of slots, if none is running."""
         # packing costs about as much as it saves in eight steps
         worth = any(each.request.sampling.max_new_tokens > PACK_FROM for each in self._waiting)
-        if worth and not self._packed and fast_paths.on("packed weights"):
-            self._stack.enter_context(packed_weights(self._model.network))
-            self._packed = True
+        if worth and not self._packing and fast_paths.on("packed weights"):
+            self._packed.enter_context(packed_weights(self._model.network))
+            self._packing = True
         # requests of one prompt follow each other, so that few prompts are held at a time; of several settings, those
         # of one follow each other
         first_seen: dict[tuple[int, ...], int] = {}

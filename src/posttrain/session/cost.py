@@ -21,3 +21,13 @@ def rollout_cost(began: float, sampled: float, tokens: int) -> dict[str, float]:
         "tokens_per_second": tokens / (sampled - began),
         "memory_gb": peak_gb(),
     }
+
+
+def overlapped_cost(began: float, sampled: float, tokens: float) -> dict[str, float]:
+    """The same where `tokens` were sampled while earlier steps were trained: `seconds/rollout` is what training waited.
+
+    Tokens per second are those of the whole step.
+    """
+    now = time.perf_counter()
+    parts = {"seconds/rollout": sampled - began, "seconds/train": now - sampled}
+    return {**parts, **step_cost(began, tokens)}

@@ -30,7 +30,7 @@ from posttrain.report import write_report
 from posttrain.runs import RunDirectory, Sample, machine_line, read_run
 from posttrain.session import Progress, announce
 from posttrain.session.callback import call
-from posttrain.session.cost import rollout_cost, step_cost
+from posttrain.session.cost import overlapped_cost, rollout_cost, step_cost
 from posttrain.session.failure import kept_batch
 from posttrain.session.inputs import digests_in, judges_by_option, keep_code, options_named, refuse_changes
 from posttrain.session.interrupt import Stopped, StopRequest, stop_requests
@@ -114,6 +114,7 @@ class Training:
         headline: metrics to show with the progress: the name there, and in a row.
         may_differ: options that may have changed since the run began.
         notes: what to tell the user first.
+        overlapped: whether what a step trains on is sampled while earlier steps are trained.
         prepare: called when the directory is open and no checkpoint has been restored yet: long work on the weights
             before training, such as the reference's logprobs.
     """
@@ -129,6 +130,7 @@ class Training:
     may_differ: Sequence[str] = ("steps",)
     notes: Sequence[str] = ()
     prepare: Callable[[], None] = _nothing
+    overlapped: bool = False
 
 
 @dataclass
@@ -161,6 +163,7 @@ class Session:
         self._callbacks = callbacks
         self._stop, self._trained, self._rate = stop, training.trained, training.rate
         self._evaluations, self._headline = training.evaluations, training.headline
+        self._overlapped = training.overlapped
         self._save_every, self._keep_last = training.save_every, training.keep_last
         self.saved, self._tried, self._written, self._updating = self.step, self.step, self.step, False
         self._score = found.score if found else None
@@ -245,7 +248,9 @@ class Session:
             state: what the recipe needs to go on from here, as JSON.
             tokens: that were trained on, for tokens per second; unless given, those of `update`.
         """
-        if self._sampled:
+        if self._overlapped:
+            cost = overlapped_cost(self._began, self._sampled, metrics["tokens"])
+        elif self._sampled:
             cost = rollout_cost(self._began, self._sampled, self._phase.tokens)
         else:
             cost = step_cost(self._began, self._tokens if tokens is None else tokens)

@@ -2,18 +2,27 @@
 
 import importlib
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.models.gradient_checkpointing import checkpoint_layers
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of
+from posttrain.rollouts.ahead import Ahead, InTurn, RollOut, Rollouts
 from posttrain.rollouts.policy import Policy
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, check_cluster, settings_of
+from posttrain.rollouts.shared_engine import SharedEngine
+from posttrain.setup.cluster_options import (
+    ONE_PROCESS,
+    AsyncOptions,
+    ClusterOptions,
+    TrainerOptions,
+    check_cluster,
+    settings_of,
+)
 from posttrain.setup.policy import Trained, trained_policy
 from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
@@ -21,6 +30,9 @@ from posttrain.types import Engine
 
 Build = Callable[[Policy, Ranks], Learner]
 """From a policy and the ranks of its learner to that learner; sent to other processes, so a function of a module."""
+
+
+T = TypeVar("T")
 
 
 class Trainable(Trained, Protocol):
@@ -51,6 +63,8 @@ class Backend:
         trained: its learner, if it is trained.
         sampled: an engine that samples from its current weights, if there is one.
         metrics: of the last step.
+        staleness: how many steps old the weights may be from which a step was sampled.
+        ahead: where steps are sampled while others are trained: makes such rollouts.
         settings: what a run's configuration says of the processes.
     """
 
@@ -61,6 +75,8 @@ class Backend:
     trained: Learner | None = None
     sampled: Engine | None = None
     metrics: Callable[[], Mapping[str, float]] = dict
+    staleness: int = 0
+    ahead: "Callable[..., Ahead[Any]] | None" = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @contextmanager
@@ -71,6 +87,12 @@ class Backend:
         except BaseException:
             self.stack.close()
             raise
+
+    def rollouts(self, roll_out: RollOut[T], *, steps: int, at: int) -> AbstractContextManager[Rollouts[T]]:
+        """The rollouts of the steps from `at` to `steps`; `roll_out` may be called in threads."""
+        if self.ahead is not None:
+            return self.ahead(roll_out, steps=steps, at=at)
+        return nullcontext(InTurn(roll_out, self.engine))
 
     @property
     def learner(self) -> Learner:
@@ -99,18 +121,26 @@ def online_backend(
         return _in_process(options, load, build)
     with ExitStack() as stack:
         found, alike = _trainers(options, where, load, build, cluster, stack, cluster.samplers * cluster.sampler_cpus)
+        trainers = importlib.import_module("posttrain.distributed.trainers")
+        ahead = cluster if isinstance(cluster, AsyncOptions) and cluster.max_staleness else None
+        source: Any = trainers.Published(found.learner) if ahead else found.learner
         engine = stack.enter_context(
             importlib.import_module("posttrain.distributed.samplers").SamplerGroup(
                 cluster.samplers,
                 partial(load, alike),
-                found.learner,
+                source,
                 bundle={"CPU": cluster.sampler_cpus},
                 threads=cluster.sampler_threads,
                 timeout_s=cluster.cluster_timeout,
             )
         )
         compute = {**found.compute, "samplers": cluster.samplers}
-        return replace(found, compute=compute, sampled=engine, metrics=engine.metrics, stack=stack.pop_all())
+        found = replace(found, compute=compute, sampled=engine, metrics=engine.metrics)
+        if ahead:
+            shared = SharedEngine(engine, in_flight=ahead.in_flight_updates)
+            made = partial(Ahead, shared=shared, publish=source.publish, staleness=ahead.max_staleness)
+            found = replace(found, sampled=shared.newest, staleness=ahead.max_staleness, ahead=made)
+        return replace(found, stack=stack.pop_all())
 
 
 def offline_backend(options: Trainable, where: str, build: Build, cluster: TrainerOptions = ONE_PROCESS) -> Backend:

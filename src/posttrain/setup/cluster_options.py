@@ -44,9 +44,22 @@ class ClusterOptions(TrainerOptions):
     """Threads of each sampler, 0: those of this machine divided by the number of samplers."""
 
 
-ONE_PROCESS = ClusterOptions()
+@dataclass(frozen=True)
+class AsyncOptions(ClusterOptions):
+    """Trainers and samplers on a Ray cluster that may work at the same time."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"run": ""}
+    max_staleness: int = 0
+    """Maximum age of the weights that a step was sampled from, in steps, 0: sampling and training take turns. Above 0
+    samplers go on while trainers train, and importance weights correct for the age (--tis-cap)."""
+    in_flight_updates: bool = False
+    """With --max-staleness: samplers take new weights in the middle of completions, which go on with the keys and
+    values of the old ones. Otherwise they finish what they have first."""
+
+
+ONE_PROCESS = AsyncOptions()
 CLUSTER = "cluster"
-MAY_DIFFER = tuple(f"{CLUSTER}.{field.name}" for field in fields(ClusterOptions))
+MAY_DIFFER = tuple(f"{CLUSTER}.{field.name}" for field in fields(AsyncOptions))
 """Options that may change when a run is resumed, as they are in its configuration."""
 
 
@@ -62,7 +75,8 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
         UserError: names the option and its valid range.
     """
     given = asdict(options)
-    for name, least in (("trainers", 0), ("samplers", 1), ("trainer_threads", 0), ("sampler_threads", 0)):
+    counts = (("trainers", 0), ("samplers", 1), ("trainer_threads", 0), ("sampler_threads", 0), ("max_staleness", 0))
+    for name, least in counts:
         at_least(name, given.get(name, least), least)
     for name in ("trainer_cpus", "sampler_cpus", "cluster_timeout"):
         if not 0 < given.get(name, 1.0) < math.inf:
@@ -75,3 +89,8 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
             f"--engine {engine} is a server, and samplers are processes of the cluster; leave out --engine, or "
             "--trainers"
         )
+    if given.get("in_flight_updates"):
+        if not given["max_staleness"]:
+            raise UserError("--in-flight-updates needs --max-staleness above 0: otherwise no weights change meanwhile")
+        if engine != "embedded":
+            raise UserError(f"--in-flight-updates needs the embedded engine; got --engine {engine}")
