@@ -57,11 +57,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rollouts",
         "evaluation",
         "training",
+        "runs",
         "distributed",
         "session",
     },
     "planning": {"types", "errors", "data", "models", "runs", "algorithms", "training", "rollouts", "setup"},
-    "distributed": {"types", "errors", "data", "models", "rollouts", "training"},
+    "distributed": {"types", "errors", "data", "models", "runs", "rollouts", "training"},
     "export": {"types", "errors", "data", "models"},
     "server": {"types", "errors", "data", "models", "objectives", "rollouts", "training"},
 }

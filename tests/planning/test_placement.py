@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.planning import placed
 from posttrain.planning.placement import weights_bytes
-from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions
+from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
 from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
 
 TWO = ClusterOptions(trainers=2, samplers=3)
@@ -37,6 +37,18 @@ def test_reward_models_are_in_the_process_of_the_command(folder):  # noqa: F811
     (sampling, update) = plan.phases
     more = replace(update, parts={**update.parts, "reward models": 10**12})
     assert placed(replace(plan, phases=(sampling, more)), TWO) == replace(placed(plan, TWO), phases=(sampling, more))
+
+
+def test_a_copy_of_the_weights_is_held_where_steps_are_sampled_ahead(folder):  # noqa: F811
+    plan = rl(folder, precision="bfloat16")
+    sent = 2 * plan.training.shape.parameters
+    several = AsyncOptions(trainers=1, max_staleness=2)
+    assert placed(plan, several).notes[-1].endswith(f"a copy of them, {sent / 1e9:.2f} GB more, while it trains on")
+    held, memory = plan.training.shape.parameters, plan.summary()["memory"]
+    names = ("Python, libraries and data", "keys and values", "logits", "packed weights")
+    both = sum(memory["update"].values()) + 2 * held + sum(memory["sampling"][name] for name in names)
+    assert placed(replace(plan, available=both + sent), several).warnings == plan.warnings
+    assert placed(replace(plan, available=both + sent - 1), several).warnings != plan.warnings
 
 
 def test_of_an_adapter_its_float32_weights_are_sent(folder):  # noqa: F811

@@ -243,3 +243,35 @@ def test_requests_of_different_settings_in_one_call_are_sampled_as_if_alone():
         assert completion.token_ids == alone.token_ids
         assert completion.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
     assert len({c.token_ids for c in together}) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_renewed_weights_are_used_from_the_next_token_on_and_old_ones_by_nothing_that_begins_then(dtype):
+    """A sequence goes on from its keys and values; what begins, even as one in the cache, has new ones."""
+    old, new = tiny_llama(dtype=dtype), tiny_llama(seed=3, dtype=dtype)
+    model = tiny_llama(dtype=dtype)
+    engine = TransformersEngine(model, frozenset())
+    first, later = Request(PROMPTS[0], Sampling(12), 1), Request(PROMPTS[2], Sampling(12), 2)
+    with engine.open(turns=True) as decoding:
+        decoding.add(0, first)
+        for _ in range(4):
+            decoding.step()
+        assert decoding.sampled() == {0: 4}
+        model.network.load_state_dict(new.network.state_dict())
+        decoding.renew()
+        done = {}
+        while 0 not in done:
+            done |= decoding.step()
+        again = Request((*PROMPTS[0], *done[0].token_ids), Sampling(4), 5)
+        decoding.add(1, later)
+        while 1 not in done:
+            done |= decoding.step()
+        model.network.load_state_dict(old.network.state_dict())
+        decoding.renew()
+        decoding.add(2, again)
+        while 2 not in done:
+            done |= decoding.step()
+    assert done[0].token_ids[:4] == TransformersEngine(old, frozenset()).generate([first])[0].token_ids[:4]
+    assert done[0].token_ids[4:] != TransformersEngine(old, frozenset()).generate([first])[0].token_ids[4:]
+    assert done[1] == TransformersEngine(new, frozenset()).generate([later])[0]
+    assert done[2] == TransformersEngine(old, frozenset()).generate([again])[0]

@@ -148,7 +148,7 @@ def test_a_weight_of_branches_is_of_each_branch_alone():
         batch = replace(batch, tokens={**batch.tokens, "sampler_logprobs": said})
         seen = learner.forward(batch, PolicyLoss(algorithm, tis_cap=10.0))
     weights = [w for of in apart for w in [torch.tensor(of).sum().exp().item()] * len(of)]
-    assert seen["importance"] == pytest.approx(sum(weights) / len(weights), rel=1e-5)
+    assert seen["importance/mean"] == pytest.approx(sum(weights) / len(weights), rel=1e-5)
 
 
 IDS = st.lists(st.integers(2, 39), min_size=1, max_size=3)

@@ -352,7 +352,12 @@ def test_a_weight_is_that_of_what_the_ratio_is_of(whole):
     expected, _ = gradient(model, algorithm, with_column(batch, advantages=by_weight), tokens=9)
     assert difference(found, expected) < 1e-9
     flat = [w for each in capped for w in each]
-    assert metrics["importance"] == pytest.approx(sum(flat) / len(flat), rel=1e-9)
+    assert metrics["importance/mean"] == pytest.approx(sum(flat) / len(flat), rel=1e-9)
+    assert metrics["importance/max"] == pytest.approx(1.2)
+    of_all = [w for each in weights for w in each]
+    assert metrics["importance_capped"] == pytest.approx(sum(w > 1.2 for w in of_all) / len(of_all))
+    behind = [a for by in apart for a in by]
+    assert metrics["sampler_kl"] == pytest.approx(-sum(behind) / len(behind), abs=1e-9)
 
 
 def test_a_penalty_on_length_is_taken_off_the_rewards():
@@ -431,7 +436,7 @@ def test_with_dropout_the_ratio_begins_at_1_and_the_gap_is_the_samplers(tokens):
     optimizer = MasterAdamW(model.trainable())
     found = policy_step(model, optimizer, NO_KL, batch, lr=0.0, microbatch_tokens=tokens, updates=2, tis_cap=2.0)
     assert found["ratio/max"] == found["ratio/mean"] == 1.0  # of the second update, whose weights are the same
-    assert found["logprob_gap/max"] < 1e-5 and found["importance"] == pytest.approx(1.0, abs=1e-5)
+    assert found["logprob_gap/max"] < 1e-5 and found["importance/mean"] == pytest.approx(1.0, abs=1e-5)
     with model.dropping(7), torch.no_grad():
         dropped = [v for row in pack(batch.examples, 1000) for v in model.logprobs(row).logprobs.tolist()]
     flat = [value for members in own for values in members for value in values]

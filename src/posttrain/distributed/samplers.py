@@ -26,8 +26,10 @@ from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.shared_engine import step_of
 from posttrain.rollouts.weight_channel import ChannelError
+from posttrain.runs.timeline import Span, joined
 from posttrain.types import Completion, Decoding, Request
 
+GAP_S = 0.05  # between two spans of sampling that the timeline shows as one
 LOSSES = 5  # of samplers, without an answer in between: then something else is wrong
 
 
@@ -57,6 +59,8 @@ class _Place:
     batches: list[dict[int, Request]] = field(default_factory=list[dict[int, Request]])  # sent; the last is under way
     merged: bool = False  # whether requests have joined a batch that was under way
     done: set[int] = field(default_factory=set[int])  # answered or cancelled
+    busy_s: float = 0.0  # since its metrics were asked for
+    tokens: int = 0  # sampled then
 
     @property
     def running(self) -> dict[int, Request]:
@@ -106,6 +110,8 @@ class SamplerGroup:
         self._places = [_Place(number) for number in range(size)]
         self.replaced, self._sent_bytes, self._sent_s = 0, 0, 0.0
         self._decoding: _Decoding | None = None
+        self._spans: list[Span] = []
+        self._asked = time.monotonic()
         try:
             self.facts: Facts = self._build(self._places)[0]
         except BaseException:
@@ -166,6 +172,7 @@ class SamplerGroup:
             calls = {place.number: self.actors.call(place.number, "renew", offer) for place in self._places}
             answers = self.actors.collect(calls, self.timeout_s)
         self._sent_s = time.monotonic() - began
+        self.note("weights", self._places, self._sent_s)
         for place in self._places:
             answer = answers[place.number]
             if isinstance(answer.error, Lost | ChannelError):
@@ -195,6 +202,7 @@ class SamplerGroup:
                 calls = {place.number: self.actors.call(place.number, "take", offer) for place in behind}
                 answers = self.actors.collect(calls, self.timeout_s)
             self._sent_s = time.monotonic() - began
+            self.note("weights", behind, self._sent_s)
             for place in behind:
                 answer = answers[place.number]
                 if not isinstance(answer.error, Lost | ChannelError):
@@ -206,9 +214,31 @@ class SamplerGroup:
         raise EngineError(f"the weights {version} could not be sent: {why}") from why
 
     def metrics(self) -> dict[str, float]:
-        """The last transfer of weights: seconds until all samplers had them, and bytes to each; losses so far."""
+        """Of the last transfer of weights: seconds until all samplers had them, and bytes to each. Losses so far.
+
+        Since the last call: for each sampler the share of time in which it sampled, and its tokens per second then.
+        """
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
-        return {**sent, "cluster/samplers_replaced": float(self.replaced)}
+        found = {**sent, "cluster/samplers_replaced": float(self.replaced)}
+        now, elapsed = time.monotonic(), time.monotonic() - self._asked
+        for place in self._places:
+            found[f"cluster/busy/sampler{place.number}"] = min(1.0, place.busy_s / elapsed)
+        busy_s = sum(place.busy_s for place in self._places)
+        found["cluster/sampler_tokens_per_second"] = sum(place.tokens for place in self._places) / max(busy_s, 1e-9)
+        for place in self._places:
+            place.busy_s, place.tokens = 0.0, 0
+        self._asked = now
+        return found
+
+    def note(self, work: str, places: Sequence[_Place], seconds: float) -> None:
+        """Note what samplers have done in the last seconds."""
+        now = time.time()
+        self._spans += [Span(f"sampler {place.number}", work, now - seconds, now) for place in places]
+
+    def spans(self) -> list[Span]:
+        """What samplers did since the last call."""
+        found, self._spans = self._spans, []
+        return joined(found, GAP_S)
 
     def revive(self, place: _Place) -> None:
         """Replace a sampler that is lost by a process that has the weights; raises as `update`."""
@@ -345,6 +375,9 @@ class _Decoding:
             self.lost(place, answer.error)
             return {}
         found: Exchanged = answer.result()
+        seconds = time.monotonic() - place.since
+        self._group.note("sampling", [place], seconds)
+        place.busy_s, place.tokens = place.busy_s + seconds, place.tokens + found.tokens
         running = place.running
         done = {number: completion for number, completion in found.done.items() if number in running}
         for number, completion in done.items():

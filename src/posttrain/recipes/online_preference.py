@@ -246,5 +246,6 @@ def _open(
         may_differ=("rounds", "iterate", "stop_after", *parts.setup.may_differ),  # `iterate`: its name in older runs
         notes=parts.notes,
         headline=HEADLINE,
+        spans=parts.setup.backend.spans,
     )
     return open_session("online-preference", settings, training, **where)

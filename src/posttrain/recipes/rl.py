@@ -433,6 +433,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         may_differ=("steps", "stop_after", *parts.setup.may_differ),
         notes=parts.notes,
         headline=HEADLINE,
+        spans=parts.setup.backend.spans,
         overlapped=parts.setup.backend.staleness > 0,
     )
     return open_session("rl", settings, training, **where)

@@ -80,7 +80,10 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Clip fraction", ("clip_fraction",), "share of tokens", percent=True),
             Panel("Largest ratio", ("ratio/max",), zero=False),
             Panel("Engine against trainer", ("logprob_gap/mean", "logprob_gap/max"), "nats"),
-            Panel("Policy over sampler, truncated", ("importance",), zero=False),
+            Panel("Policy over sampler, truncated", ("importance/mean", "importance/max", "importance"), zero=False),
+            Panel("Truncated importance weights", ("importance_capped",), "share of tokens", percent=True),
+            Panel("KL of the sampler from the policy", ("sampler_kl",), "nats per token", zero=False),
+            Panel("Age of the weights that sampled", ("staleness/mean", "staleness/max"), "steps"),
             Panel("Repetition", ("repetition",), "share", percent=True),
             Panel("Different pairs of tokens in a group", ("distinct/2",), "share", percent=True),
             Panel("KL from the beginning, on held-out tasks", ("evaluation/kl",), "nats per completion"),
@@ -121,7 +124,8 @@ SECTIONS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "The machine",
         (
-            Panel("Throughput", ("tokens_per_second",), "tokens per second"),
+            Panel("Throughput", ("tokens_per_second", "cluster/sampler_tokens_per_second"), "tokens per second"),
+            Panel("Share of time in which processes work", ("cluster/busy/",), percent=True),
             Panel("Time by phase", ("seconds/rollout", "seconds/reward", "seconds/train"), "seconds", stacked=True),
             Panel("Time of a step", ("seconds/step",), "seconds"),
             Panel("Memory", ("memory_gb",), "GB"),

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from posttrain.errors import UserError, as_typed
-from posttrain.report import chart, overoptimization, panels
+from posttrain.report import chart, overoptimization, panels, timeline
 from posttrain.report.finding import Finding, Severity
 from posttrain.report.markup import escape, page
 from posttrain.report.reward_gains import risen
@@ -170,9 +170,16 @@ def _part(run: Run, *, named: bool) -> list[str]:
         *title,
         *_curves(_gamed(run.metrics)),
         *_curves(panels.charts(run.metrics)),
+        *_processes(run),
         *_rise(run),
         _samples(run.samples),
     ]
+
+
+def _processes(run: Run) -> list[str]:
+    """The timeline of a run of several processes."""
+    drawn = timeline.render(run.timeline)
+    return [f"<section><h2>Who works when</h2>{drawn}</section>"] if drawn else []
 
 
 def _gamed(rows: panels.Rows) -> list[tuple[str, list[chart.Chart]]]:

@@ -1,6 +1,6 @@
 """Rollouts of coming steps, sampled while the trainer works on this one.
 
-    with Ahead(roll_out, shared, publish, staleness=2, steps=100, at=0) as rollouts:
+    with Ahead(roll_out, shared, publish, check, staleness=2, steps=100, at=0) as rollouts:
         rolled = rollouts.take(step)
         ...                                  # train
         rollouts.trained(step + 1)           # these weights can be sampled from
@@ -61,6 +61,7 @@ class Ahead(Generic[T]):
         roll_out: called in threads, for several steps at once.
         shared: the engine of all.
         publish: lets the engine take the weights with which a step begins, whenever it likes.
+        check: raises what is behind an error of the engine, such as that those who publish are gone.
         staleness: K, at least 1.
         steps: of the run; nothing after them is sampled.
         at: the step that is taken first.
@@ -72,13 +73,14 @@ class Ahead(Generic[T]):
         roll_out: RollOut[T],
         shared: SharedEngine,
         publish: Callable[[int], None],
+        check: Callable[[], None],
         *,
         staleness: int,
         steps: int,
         at: int,
         at_once: int = AT_ONCE,
     ) -> None:
-        self._roll_out, self._shared, self._publish = roll_out, shared, publish
+        self._roll_out, self._shared, self._publish, self._check = roll_out, shared, publish, check
         self.staleness, self._steps, self._at_once = staleness, steps, at_once
         self._next, self._published, self._running = at, at, 0
         self._done: dict[int, T] = {}
@@ -110,10 +112,12 @@ class Ahead(Generic[T]):
         """As in `Rollouts`; raises also what sampling a later step raised."""
         with self._changed:
             self._changed.wait_for(lambda: step in self._done or self._error is not None)
-            if step not in self._done:
-                assert self._error is not None
-                raise self._error
-            return self._done.pop(step)
+            if step in self._done:
+                return self._done.pop(step)
+        if isinstance(self._error, EngineError):
+            self._check()
+        assert self._error is not None
+        raise self._error
 
     def trained(self, step: int) -> None:
         """As in `Rollouts`; the weights are published."""

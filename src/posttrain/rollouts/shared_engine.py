@@ -20,6 +20,7 @@ from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all
 from posttrain.types import Completion, Decoding, Engine, Request
 
+AWAKE_S = 1.0  # that closing waits for whoever has the engine
 YIELD_S = 0.001  # that a batch leaves the engine to others after a step
 
 
@@ -159,8 +160,9 @@ class SharedEngine:
     def close(self) -> None:
         """End all that is under way, with an error in the threads that sample it."""
         self._closed = True
-        with self._condition:
+        if self._condition.acquire(timeout=AWAKE_S):  # whoever has it for longer, in a transfer, wakes the others
             self._condition.notify_all()
+            self._condition.release()
 
     def _check(self) -> None:
         if self._closed:

@@ -8,6 +8,8 @@ from typing import Any
 
 from posttrain.errors import DataError, UserError
 from posttrain.runs import config_file, jsonl
+from posttrain.runs.timeline import Span
+from posttrain.runs.timeline import read as read_timeline
 
 CONFIG, METRICS, SAMPLES, HELDOUT = "config.toml", "metrics.jsonl", "samples.jsonl", "heldout.jsonl"
 ENVIRONMENT, REPORT, CHECKPOINTS = "environment.json", "report.html", "checkpoints"
@@ -46,6 +48,7 @@ class Run:
         metrics: one row a step, in order, each with its `step`.
         samples: rows with `step` and the fields of `Sample`.
         heldout: the same of held-out prompts, where there were evaluations.
+        timeline: who did what when, in a run of several processes.
     """
 
     path: Path
@@ -55,6 +58,7 @@ class Run:
     metrics: list[dict[str, Any]]
     samples: list[dict[str, Any]]
     heldout: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    timeline: list[Span] = field(default_factory=list[Span])
 
     @property
     def name(self) -> str:
@@ -80,6 +84,7 @@ def read_run(path: Path) -> Run:
         metrics=jsonl.read(path / METRICS),
         samples=jsonl.read(path / SAMPLES),
         heldout=jsonl.read(path / HELDOUT),
+        timeline=read_timeline(path),
     )
 
 

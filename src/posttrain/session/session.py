@@ -28,6 +28,8 @@ from posttrain.data.packing import Example
 from posttrain.errors import PosttrainError, ProcessLost, TrainingError, UserError
 from posttrain.report import write_report
 from posttrain.runs import RunDirectory, Sample, machine_line, read_run
+from posttrain.runs.timeline import Span
+from posttrain.runs.timeline import append as append_spans
 from posttrain.session import Progress, announce
 from posttrain.session.callback import call
 from posttrain.session.cost import overlapped_cost, rollout_cost, step_cost
@@ -115,6 +117,7 @@ class Training:
         may_differ: options that may have changed since the run began.
         notes: what to tell the user first.
         overlapped: whether what a step trains on is sampled while earlier steps are trained.
+        spans: of a run of several processes, what the others have done since the last call.
         prepare: called when the directory is open and no checkpoint has been restored yet: long work on the weights
             before training, such as the reference's logprobs.
     """
@@ -131,6 +134,7 @@ class Training:
     notes: Sequence[str] = ()
     prepare: Callable[[], None] = _nothing
     overlapped: bool = False
+    spans: Callable[[], Sequence[Span]] | None = None
 
 
 @dataclass
@@ -163,7 +167,7 @@ class Session:
         self._callbacks = callbacks
         self._stop, self._trained, self._rate = stop, training.trained, training.rate
         self._evaluations, self._headline = training.evaluations, training.headline
-        self._overlapped = training.overlapped
+        self._overlapped, self._others = training.overlapped, training.spans
         self._save_every, self._keep_last = training.save_every, training.keep_last
         self.saved, self._tried, self._written, self._updating = self.step, self.step, self.step, False
         self._score = found.score if found else None
@@ -228,6 +232,7 @@ class Session:
         self._tokens, self._updating = sum(len(example.continuation) for example in examples), True
         with (
             self.progress.phase("update"),
+            self._spent("training"),
             kept_batch(self.step + 1, examples, self.directory.path, self.directory.checkpoints),
         ):
             yield
@@ -266,7 +271,7 @@ class Session:
         """Where an evaluation is due, add what `examine` finds to the row of the step that was finished last."""
         if not self._due:
             return
-        with self.progress.phase("evaluation"), self._stop.cancellable():
+        with self.progress.phase("evaluation"), self._spent("evaluation"), self._stop.cancellable():
             found = examine()
         self._due = False
         if self._waiting is None:  # before the first step
@@ -293,6 +298,16 @@ class Session:
             self._save()
         call(self._callbacks, "on_step", self, step, metrics)
 
+    @contextlib.contextmanager
+    def _spent(self, work: str) -> Iterator[None]:
+        """Put this work of the trainers into the timeline of a run of several processes."""
+        began = time.time()
+        try:
+            yield
+        finally:
+            if self._others is not None:
+                append_spans(self.directory.path, [*self._others(), Span("trainers", work, began, time.time())])
+
     def _log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.directory.log_metrics(step, metrics)
         for tracker in self.trackers:
@@ -300,14 +315,15 @@ class Session:
 
     def _save(self, more: Mapping[str, Any] | None = None) -> None:
         self._tried = self.step
-        folder = checkpoint.save(
-            self.directory.checkpoints,
-            self.step,
-            self._trained.save,
-            {**self.state, **(more or {})},
-            keep_last=self._keep_last,
-            score=self._score,
-        )
+        with self._spent("checkpoint"):
+            folder = checkpoint.save(
+                self.directory.checkpoints,
+                self.step,
+                self._trained.save,
+                {**self.state, **(more or {})},
+                keep_last=self._keep_last,
+                score=self._score,
+            )
         self.saved = self.step
         call(self._callbacks, "on_checkpoint", self, self.step, folder)
 

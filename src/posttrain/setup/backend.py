@@ -1,7 +1,7 @@
 """Where a policy is trained and sampled: in this process, or in processes of a Ray cluster."""
 
 import importlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from posttrain.models.precision import compute_of
 from posttrain.rollouts.ahead import Ahead, InTurn, RollOut, Rollouts
 from posttrain.rollouts.policy import Policy
 from posttrain.rollouts.shared_engine import SharedEngine
+from posttrain.runs.timeline import Span
 from posttrain.setup.cluster_options import (
     ONE_PROCESS,
     AsyncOptions,
@@ -63,6 +64,7 @@ class Backend:
         trained: its learner, if it is trained.
         sampled: an engine that samples from its current weights, if there is one.
         metrics: of the last step.
+        spans: where there are processes, what samplers did since the last call.
         staleness: how many steps old the weights may be from which a step was sampled.
         ahead: where steps are sampled while others are trained: makes such rollouts.
         settings: what a run's configuration says of the processes.
@@ -75,6 +77,7 @@ class Backend:
     trained: Learner | None = None
     sampled: Engine | None = None
     metrics: Callable[[], Mapping[str, float]] = dict
+    spans: Callable[[], Sequence[Span]] | None = None
     staleness: int = 0
     ahead: "Callable[..., Ahead[Any]] | None" = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -135,10 +138,11 @@ def online_backend(
             )
         )
         compute = {**found.compute, "samplers": cluster.samplers}
-        found = replace(found, compute=compute, sampled=engine, metrics=engine.metrics)
+        found = replace(found, compute=compute, sampled=engine, metrics=engine.metrics, spans=engine.spans)
         if ahead:
             shared = SharedEngine(engine, in_flight=ahead.in_flight_updates)
-            made = partial(Ahead, shared=shared, publish=source.publish, staleness=ahead.max_staleness)
+            check: Callable[[], None] = cast(Any, found.learner).check
+            made = partial(Ahead, shared=shared, publish=source.publish, check=check, staleness=ahead.max_staleness)
             found = replace(found, sampled=shared.newest, staleness=ahead.max_staleness, ahead=made)
         return replace(found, stack=stack.pop_all())
 

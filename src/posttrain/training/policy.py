@@ -44,7 +44,7 @@ class PolicyLoss:
     tis_cap: float = 0.0
 
     reaches: ClassVar[tuple[str, ...]] = (POLICY, CRITIC)
-    extremes: ClassVar[tuple[str, ...]] = ("ratio", "logprob_gap")
+    extremes: ClassVar[tuple[str, ...]] = ("ratio", "logprob_gap", "importance")
 
     def of_row(self, row: PackedRow, batch: Batch, parts: Models[LanguageModel]) -> Share:
         """As in `Loss`."""
@@ -68,7 +68,10 @@ class PolicyLoss:
         per_token = {"entropy": found.entropy, "logprob_gap": gap_N.abs()}
         if self.tis_cap:
             log_weight_N = of_branches(gap_N, branch_N) if algorithm.sequence_ratio else gap_N
-            per_token["importance"] = log_weight_N.exp().clamp(max=self.tis_cap)
+            weight_N = log_weight_N.exp()
+            per_token["importance"] = weight_N.clamp(max=self.tis_cap)
+            per_token["importance_capped"] = (weight_N > self.tis_cap).to(weight_N.dtype)
+            per_token["sampler_kl"] = -gap_N
             advantages_N = advantages_N * per_token["importance"]
         tokens = Tokens(
             found.logprobs,

@@ -1,0 +1,156 @@
+"""What old weights cost in learning: the model of learn.py, sampled from weights that are exactly K steps old.
+
+    python benchmarks/staleness.py --output runs/staleness
+
+GRPO by `posttrain rl`'s own loop in one process, with an engine that keeps the weights of the last K steps and samples
+from the oldest: the worst that `--max-staleness K` allows, in every step, without a clock. With and without importance
+weights (`--tis-cap 2` and 0), over seeds and learning rates. Reached: the mean reward of ten steps in a row is 0.9 or
+more. Collapsed: the last ten steps earn less than 0.8 of the best ten.
+
+A run that is finished is not run again: give the same --output to go on.
+"""
+
+import argparse
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from learn import IN_A_ROW, SETTINGS, TARGET, online_jobs, reached
+
+from posttrain import algorithms
+from posttrain.models.load import load_model
+from posttrain.recipes import rl
+from posttrain.rollouts.engine import finish_all
+from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.runs import read_run
+from posttrain.setup.backend import Backend, online_backend
+from posttrain.types import Completion, Decoding, Request
+
+AGES, RATES, CAPS = (0, 1, 2, 4, 8), (1e-3, 3e-3), (2.0, 0.0)
+
+
+class Lagging:
+    """Samples from the weights of `age` openings ago; each step opens it once. Conforms to `types.Engine`."""
+
+    def __init__(self, backend: Backend, model: str, age: int) -> None:
+        self._trained = backend.learner.body
+        self._copy = load_model(model, dtype=torch.float32)
+        self._engine = TransformersEngine(self._copy, backend.chat.stop_ids)
+        self._kept: deque[dict[str, torch.Tensor]] = deque(maxlen=age + 1)
+
+    @contextmanager
+    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
+        self._kept.append({name: weight.detach().clone() for name, weight in self._trained.trainable()})
+        with torch.no_grad():
+            for name, weight in self._copy.trainable():
+                weight.copy_(self._kept[0][name])
+        with self._engine.open(on_tokens, turns=turns) as decoding:
+            yield decoding
+
+    def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
+        with self.open(on_tokens) as decoding:
+            return finish_all(decoding, requests)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    age: int
+    cap: float
+    seed: int
+    options: rl.RL
+    folder: Path
+
+
+def train(job: Job) -> None:
+    """Run it, unless it has been run before."""
+    torch.set_num_threads(1)
+    if (job.folder / "done").exists():
+        return
+
+    def lagging(config: rl.RL, where: str, *more: object) -> Backend:
+        backend = online_backend(config, where, *more)
+        return replace(backend, sampled=Lagging(backend, where, job.age))
+
+    rl.online_backend = lagging
+    rl.run(job.options, algorithms.online("grpo")(**SETTINGS["grpo"]), output=job.folder, quiet=True)
+    (job.folder / "done").touch()
+
+
+def rewards(job: Job) -> list[float]:
+    return [row["reward/mean"] for row in read_run(job.folder).metrics]
+
+
+def best(values: list[float]) -> float:
+    return max(fmean(values[end - IN_A_ROW : end]) for end in range(IN_A_ROW, len(values) + 1))
+
+
+def report(jobs: list[Job], picture: Path) -> list[str]:
+    """A table, and a picture of the curves."""
+    head = ("learning rate", "age", "importance weights", "steps to 0.9", "reward of the last ten steps", "collapsed")
+    lines = ["| " + " | ".join((*head, "KL of the sampler, nats per token")) + " |", "|" + "---|" * 7]
+    figure, axes = plt.subplots(len(RATES), len(CAPS), figsize=(10, 4 * len(RATES)), squeeze=False, sharey=True)
+    for (row, rate), (column, cap), age in product(enumerate(RATES), enumerate(CAPS), AGES):
+        mine = [job for job in jobs if (job.options.lr, job.cap, job.age) == (rate, cap, age)]
+        curves = [rewards(job) for job in mine]
+        steps = ", ".join(str(reached(curve) or "not") for curve in curves)
+        last = ", ".join(f"{fmean(curve[-IN_A_ROW:]):.3f}" for curve in curves)
+        collapsed = sum(fmean(curve[-IN_A_ROW:]) < 0.8 * best(curve) for curve in curves)
+        far = [fmean(r.get("sampler_kl", float("nan")) for r in read_run(job.folder).metrics) for job in mine]
+        weights = f"to {cap:g}" if cap else "none"
+        lines.append(
+            f"| {rate:g} | {age} | {weights} | {steps} | {last} | {collapsed} of {len(curves)} | {fmean(far):.4f} |"
+        )
+        mean = [fmean(values) for values in zip(*curves, strict=True)]
+        axes[row][column].plot(range(1, len(mean) + 1), mean, label=f"{age} steps old", linewidth=1)
+        axes[row][column].set(title=f"learning rate {rate:g}, importance weights {weights}", ylim=(0, 1.02))
+    for axis in axes.flat:
+        axis.axhline(TARGET, color="grey", linestyle=":", linewidth=1)
+        axis.set(xlabel="step", ylabel="reward, mean over seeds")
+        axis.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(picture, metadata={"Date": None})
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/staleness"))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, each on one thread")
+    options = parser.parse_args()
+    common = {job.seed: job.options for job in online_jobs(["grpo"], options.seeds, options.output)}
+    jobs = [
+        Job(
+            age,
+            cap,
+            seed,
+            replace(common[seed], lr=rate, tis_cap=cap),
+            options.output / f"{rate:g}-{age}-{cap:g}-{seed}",
+        )
+        for rate, cap, age, seed in product(RATES, CAPS, AGES, options.seeds)
+    ]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        for done, _ in enumerate(pool.map(train, jobs), 1):
+            print(f"{done} of {len(jobs)} runs", flush=True)
+    lines = report(jobs, options.output / "staleness.svg")
+    (options.output / "staleness.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (options.output / "staleness.json").write_text(json.dumps({str(job.folder.name): rewards(job) for job in jobs}))
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
