@@ -333,6 +333,7 @@ COMMANDS: dict[str, Command] = {
         "check the correctness contract on your model and machine",
         _recipe("verify", "Verify"),
         ("quiet", "json"),
+        cluster="ClusterOptions",
         show=lambda items: [item.line() for item in items],
         answer=_answer_checks,
         fetches=True,

@@ -3,14 +3,16 @@
     posttrain verify
     posttrain verify --model OWNER/NAME --precision bfloat16
     posttrain verify --without all
+    posttrain verify --trainers 2 --samplers 2
 
-Eight items, one file or function each, on short inputs: about two minutes for a model of 135M parameters on two CPU
-cores, and up to 24 bytes of memory per parameter. `bounds.py` says how far each may be off, and why. Left out: several
-workers, for there are none yet.
+Eleven items, one file or function each, on short inputs: about two minutes for a model of 135M parameters on two CPU
+cores, and up to 24 bytes of memory per parameter; with `--trainers` a twelfth, on a cluster. `bounds.py` says how far
+each may be off, and why.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError, UserError, as_typed
@@ -21,12 +23,14 @@ from posttrain.recipes.verify.gradients import gradients
 from posttrain.recipes.verify.item import Item
 from posttrain.recipes.verify.logprobs import logprobs
 from posttrain.recipes.verify.masks import loss_mask, same_tokens
+from posttrain.recipes.verify.processes import processes
 from posttrain.recipes.verify.ratios import first_update
 from posttrain.recipes.verify.resume import resume
 from posttrain.recipes.verify.subject import Subject
 from posttrain.recipes.verify.updates import weight_update
 from posttrain.rollouts.policy import load_policy
 from posttrain.session import Progress
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, check_cluster
 
 __all__ = ["ITEMS", "Item", "Verify", "run"]
 
@@ -73,8 +77,10 @@ ITEMS: Mapping[str, Callable[[Subject], Item]] = {
 """The items by name, in the order in which they are checked."""
 
 
-def run(config: Verify, *, quiet: bool = False) -> list[Item]:
+def run(config: Verify, cluster: ClusterOptions = ONE_PROCESS, *, quiet: bool = False) -> list[Item]:
     """Check every item; one that fails does not keep the others from being checked.
+
+    With trainer processes, also that they and the samplers compute what one process does.
 
     Raises:
         UserError: the options are wrong, or the model cannot be loaded.
@@ -83,11 +89,15 @@ def run(config: Verify, *, quiet: bool = False) -> list[Item]:
         raise UserError("verify needs --prompts of 1 to 4, --completions-per-prompt and --max-new-tokens of 2 or more")
     if config.temperature <= 0 or config.lora_rank < 1 or config.resume_steps < 4:
         raise UserError("verify needs a --temperature above 0, a --lora-rank of 1 or more, --resume-steps of 4 or more")
+    check_cluster(cluster)
+    checks = dict(ITEMS)
+    if cluster.trainers:
+        checks["processes"] = partial(processes, cluster=cluster)
     items: list[Item] = []
-    with fast_paths.without(config.without), Progress("verify", len(ITEMS), quiet=quiet) as progress:
+    with fast_paths.without(config.without), Progress("verify", len(checks), quiet=quiet) as progress:
         with progress.phase("loading"):
             subject = subject_of(config)
-        for name, check in ITEMS.items():
+        for name, check in checks.items():
             with progress.phase(name):
                 items.append(_checked(name, check, subject))
             progress.step(len(items))

@@ -26,6 +26,10 @@ bfloat16 number has 8 bits, so a logit of size 16 to 32 is rounded to a multiple
 GAP_MAX = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 """The largest such distance of any token: a few of those roundings, for tokens that are almost never drawn more."""
 
+PROCESSES = {torch.float32: 1e-4, torch.bfloat16: 0.5}
+"""Logprobs after an update by several trainers from those after the same update by one process, in nats. Gradients are
+summed in another order, and Adam's first step has the sign of each, which for gradients near 0 is chance."""
+
 SMALL_STEPS = 500
 """Updates of 1e-6 after which most weights have to have moved in bfloat16 too: those below 0.25 have neighbours at most
 9.8e-4 away, so half of that, 490 updates, rounds them to the next one."""

@@ -1,0 +1,63 @@
+"""Item 12, on a cluster: its trainers and samplers compute what one process does."""
+
+from functools import partial
+
+from posttrain.recipes.verify.bounds import GAP_MAX, PROCESSES
+from posttrain.recipes.verify.item import Item, within
+from posttrain.recipes.verify.logprobs import format_name
+from posttrain.recipes.verify.subject import ALGORITHM, Subject, batch_of
+from posttrain.rollouts.policy import Policy
+from posttrain.setup.backend import online_backend
+from posttrain.setup.cluster_options import ClusterOptions
+from posttrain.setup.policy import trained_policy
+from posttrain.setup.sampling_options import OnlineOptions
+from posttrain.training.learner import POLICY, Learner
+from posttrain.training.local_learner import learner_for
+from posttrain.training.policy import PolicyLoss
+from posttrain.training.ranks import ALONE, Ranks
+from posttrain.training.resolve_model import saved_model
+from posttrain.types import Request, Sampling
+
+RATE = 1e-5
+
+
+def processes(subject: Subject, cluster: ClusterOptions) -> Item:
+    """One update of the same batch in both; then logprobs of the batch, and samples of the updated weights."""
+    where, dtype = saved_model(subject.name).where, subject.dtype
+    options = OnlineOptions(model=subject.name, precision=format_name(dtype))
+    policy = trained_policy(options, where)
+    here = _learner(options, policy, ALONE)
+    batch = batch_of(subject.sample(policy))
+    asked = [
+        Request(tuple(policy.chat.prompt_ids(task.prompt)), Sampling(subject.max_new_tokens), subject.seed + number)
+        for task in subject.tasks
+        for number in range(subject.completions)
+    ]
+    backend = online_backend(options, where, partial(_learner, options), cluster)
+    with backend.stack:
+        there, found = backend.learner, []
+        for learner in (here, there):
+            learner.forward_backward(batch, PolicyLoss(ALGORITHM))
+            learner.optim_step({POLICY: RATE})
+            found.append(learner.logprobs(batch.examples))
+        samples = policy.engine.generate(asked), backend.engine.generate(asked)
+    gap = max(abs(a - b) for one, other in zip(*found, strict=True) for a, b in zip(one, other, strict=True))
+    pairs = list(zip(*samples, strict=True))
+    same = sum(one.token_ids == other.token_ids for one, other in pairs)
+    far = max(
+        abs(a - b)
+        for one, other in pairs
+        if one.token_ids == other.token_ids
+        for a, b in zip(one.logprobs, other.logprobs, strict=True)
+    )
+    exact = dtype.itemsize < 4 or same == len(pairs)
+    bound = 0.0 if cluster.trainers == 1 and dtype.itemsize == 4 else PROCESSES[dtype]
+    detail = (
+        f"{format_name(dtype)}, {cluster.trainers} trainers and {cluster.samplers} samplers against one process: "
+        f"logprobs after an update; of {len(pairs)} samples {same} are the same, their logprobs {far:.1e} apart at most"
+    )
+    return within("processes", gap, bound, detail, besides=exact and same > 0 and far <= GAP_MAX[dtype])
+
+
+def _learner(options: OnlineOptions, policy: Policy, ranks: Ranks) -> Learner:
+    return learner_for(options, policy.model, policy.save, ranks=ranks)
