@@ -55,8 +55,8 @@ _FAULTS = {
         ("[loop, *(ask.loop for ask in self._waiting)]", "[loop]"),
     ],
     ("rollouts/chat_models.py", OWN): [
-        ("if self._chat_format is None or self._engine is None:", "if self._chat_format is None:"),
-        ("            self._engine = None\n", "            pass\n"),
+        ("if self._chat_format is None or engine is None:", "if self._chat_format is None:"),
+        ("            self._engine.reset(before)\n", "            pass\n"),
     ],
     ("setup/judges.py", OWN): [
         ("        policy=judging.policy,\n", ""),
@@ -140,7 +140,7 @@ _FAULTS = {
         ('seed_for(self._seed, "turn", len(self.turns))', "self._seed"),
         ("and len(done.token_ids) < wanted:", "and len(done.token_ids) <= wanted:"),
         ("            reason = StopReason.CONTEXT  # the room", "            pass  # the room"),
-        ("reason, text, restarts)", "reason, text)"),
+        ("reason, text, restarts, done.versions)", "reason, text, False, done.versions)"),
         ("[*([] if restarts else self._branch), turn]", "[*self._branch, turn]"),
         ("self._chat.decode((*opening, *done.token_ids))", "self._chat.decode(done.token_ids)"),
         ('f"call{len(self.turns):02d}"', '"call00"'),
@@ -185,7 +185,7 @@ _FAULTS = {
         ("            if found and not whole", "            if not whole"),
         ("        if not sampled:\n", "        if False:\n"),
         ("        if len(found) < len(groups):\n", "        if False:\n"),
-        ("lost, drawn, failed)", "lost, drawn)"),
+        ("lost, tuple(draws), failed)", "lost, tuple(draws))"),
     ],
     ("rollouts/metrics.py", f"{LOST} {SCORED}"): [
         ('"episodes/lost": sum(lost.values())', '"episodes/lost": len(lost)'),

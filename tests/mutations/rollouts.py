@@ -164,8 +164,8 @@ MUTATIONS = [
         Mutation("rollouts/sampler.py", old, new, "rollouts/test_sampler.py")
         for old, new in [
             ("[group for group in found if not group.lost]", "found"),
-            ("if found and not whole and draw + drawn == 0:", "if False:"),
-            ("if found and not whole and draw + drawn == 0:", "if found and not whole:"),
+            ("if found and not whole and draws[-1] == 0:", "if False:"),
+            ("if found and not whole and draws[-1] == 0:", "if found and not whole:"),
             ("len(sampled) - len(kept) - lost", "len(sampled) - len(kept)"),
             ("len(sampled) - len(kept) - lost", "len(sampled) - len(groups) - lost"),
             ("lost += len(found) - len(whole)", "pass"),

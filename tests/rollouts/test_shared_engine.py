@@ -13,6 +13,12 @@ from posttrain.types import Request, Sampling
 from tests.rollouts.test_transformers import PROMPTS, subject
 from tests.tiny import STOP, tiny_llama
 
+
+def tokens(completions):
+    """What was drawn: logprobs are rounded otherwise in another batch."""
+    return [(each.token_ids, each.stop_reason) for each in completions]
+
+
 REQUESTS = [Request(prompt, Sampling(12), seed) for prompt in PROMPTS for seed in range(4)]
 
 
@@ -76,8 +82,8 @@ def test_two_batches_draw_together_what_each_draws_alone(engine):
         return [done[number] for number in range(len(batch))]
 
     first, ended = in_thread(lambda: sample(REQUESTS[::-1]))
-    assert sample(REQUESTS) == alone
-    assert ended.wait(10) and first[0] == alone[::-1]
+    assert tokens(sample(REQUESTS)) == tokens(alone)
+    assert ended.wait(10) and tokens(first[0]) == tokens(alone[::-1])
     assert engine.told == ["open a.0", "close"]
 
 
@@ -129,7 +135,7 @@ def test_what_a_batch_leaves_behind_is_cancelled(engine):
         done = {}
         while not done:
             done = stays.step()
-        assert done[0] == engine.engine.generate([REQUESTS[1]])[0]
+        assert tokens([done[0]]) == tokens(engine.engine.generate([REQUESTS[1]]))
         assert shared._owners == {}
 
 
