@@ -38,7 +38,7 @@ from posttrain.runs import read_run
 from posttrain.setup.backend import Backend, online_backend
 from posttrain.types import Completion, Decoding, Request
 
-AGES, RATES, CAPS = (0, 1, 2, 4, 8), (1e-3, 3e-3), (2.0, 0.0)
+AGES, CAPS = (0, 1, 2, 4, 8), (2.0, 0.0)
 
 
 class Lagging:
@@ -98,12 +98,12 @@ def best(values: list[float]) -> float:
     return max(fmean(values[end - IN_A_ROW : end]) for end in range(IN_A_ROW, len(values) + 1))
 
 
-def report(jobs: list[Job], picture: Path) -> list[str]:
+def report(jobs: list[Job], rates: list[float], picture: Path) -> list[str]:
     """A table, and a picture of the curves."""
     head = ("learning rate", "age", "importance weights", "steps to 0.9", "reward of the last ten steps", "collapsed")
     lines = ["| " + " | ".join((*head, "KL of the sampler, nats per token")) + " |", "|" + "---|" * 7]
-    figure, axes = plt.subplots(len(RATES), len(CAPS), figsize=(10, 4 * len(RATES)), squeeze=False, sharey=True)
-    for (row, rate), (column, cap), age in product(enumerate(RATES), enumerate(CAPS), AGES):
+    figure, axes = plt.subplots(len(rates), len(CAPS), figsize=(10, 4 * len(rates)), squeeze=False, sharey=True)
+    for (row, rate), (column, cap), age in product(enumerate(rates), enumerate(CAPS), AGES):
         mine = [job for job in jobs if (job.options.lr, job.cap, job.age) == (rate, cap, age)]
         curves = [rewards(job) for job in mine]
         steps = ", ".join(str(reached(curve) or "not") for curve in curves)
@@ -130,6 +130,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/staleness"))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3], help="learning rates")
+    parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, each on one thread")
     options = parser.parse_args()
     common = {job.seed: job.options for job in online_jobs(["grpo"], options.seeds, options.output)}
@@ -138,15 +140,15 @@ def main() -> None:
             age,
             cap,
             seed,
-            replace(common[seed], lr=rate, tis_cap=cap),
+            replace(common[seed], lr=rate, tis_cap=cap, steps=options.steps),
             options.output / f"{rate:g}-{age}-{cap:g}-{seed}",
         )
-        for rate, cap, age, seed in product(RATES, CAPS, AGES, options.seeds)
+        for rate, cap, age, seed in product(options.rates, CAPS, AGES, options.seeds)
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for done, _ in enumerate(pool.map(train, jobs), 1):
             print(f"{done} of {len(jobs)} runs", flush=True)
-    lines = report(jobs, options.output / "staleness.svg")
+    lines = report(jobs, options.rates, options.output / "staleness.svg")
     (options.output / "staleness.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (options.output / "staleness.json").write_text(json.dumps({str(job.folder.name): rewards(job) for job in jobs}))
     print("\n".join(lines))

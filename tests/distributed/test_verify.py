@@ -1,5 +1,7 @@
 """`posttrain verify` on a cluster: the item holds for a right one, and finds one that is wrong."""
 
+import sys
+
 import pytest
 
 pytest.importorskip("ray")
@@ -9,6 +11,8 @@ from posttrain.recipes.verify import Verify, subject_of
 from posttrain.recipes.verify.processes import processes
 from posttrain.setup.cluster_options import ClusterOptions
 from tests.recipes.folders import model_folder
+
+module = sys.modules[processes.__module__]  # the package has an item of the same name
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,7 +33,7 @@ def test_processes_compute_what_one_does(count, subject, cluster):
 
 def test_weights_that_do_not_arrive_are_found(subject, cluster, monkeypatch):
     monkeypatch.setattr(samplers.SamplerGroup, "update", lambda self, places=None: None)
-    monkeypatch.setattr("posttrain.recipes.verify.processes.RATE", 1e-2)
+    monkeypatch.setattr(module, "RATE", 1e-2)
     item = processes(subject, ClusterOptions(trainers=1, samplers=1))
     assert not item.passed and item.measured == 0
 
