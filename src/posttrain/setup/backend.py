@@ -1,10 +1,11 @@
 """Where a policy is trained and sampled: in this process, or in processes of a Ray cluster."""
 
 import importlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from posttrain.data.chat import ChatFormat
@@ -50,7 +51,8 @@ class Backend:
         stack: what ends with it.
         trained: its learner, if it is trained.
         sampled: an engine that samples from its current weights, if there is one.
-        metrics: of the last step.
+        measured: metrics of the processes.
+        logged: has the processes write their output to files in a folder.
         settings: what a run's configuration says of the processes.
     """
 
@@ -60,7 +62,8 @@ class Backend:
     stack: ExitStack
     trained: Learner | None = None
     sampled: Engine | None = None
-    metrics: Callable[[], Mapping[str, float]] = dict
+    measured: Sequence[Callable[[], Mapping[str, float]]] = ()
+    logged: Sequence[Callable[[Path], None]] = ()
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @contextmanager
@@ -71,6 +74,15 @@ class Backend:
         except BaseException:
             self.stack.close()
             raise
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the last step."""
+        return {name: value for measure in self.measured for name, value in measure().items()}
+
+    def log_in(self, run: Path) -> None:
+        """Have the processes append what they write to standard output and error to files in the run's directory."""
+        for log_in in self.logged:
+            log_in(run / "logs")
 
     @property
     def learner(self) -> Learner:
@@ -110,7 +122,8 @@ def online_backend(
             )
         )
         compute = {**found.compute, "samplers": cluster.samplers}
-        return replace(found, compute=compute, sampled=engine, metrics=engine.metrics, stack=stack.pop_all())
+        metrics, logged = (*found.measured, engine.metrics), (*found.logged, engine.actors.log_in)
+        return replace(found, compute=compute, sampled=engine, measured=metrics, logged=logged, stack=stack.pop_all())
 
 
 def offline_backend(options: Trainable, where: str, build: Build, cluster: TrainerOptions = ONE_PROCESS) -> Backend:
@@ -170,7 +183,8 @@ def _trainers(
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
-    return Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster)), alike
+    of_ranks = {"measured": (ranks.metrics,), "logged": (ranks.log_in,)}
+    return Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster), **of_ranks), alike
 
 
 def _of_rank(options: Trainable, load: Load, build: Build, ranks: Ranks) -> Learner:
