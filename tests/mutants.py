@@ -41,6 +41,7 @@ def run_tests(folder: Path, tests: str, only: str, marks: str) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "posttrain")]:
         del sys.modules[name]
     sys.path[:0] = [str(folder), str(folder / "src")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # of processes that the tests start
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         paths = [f"tests/{name}" for name in tests.split()]
         options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(folder)]

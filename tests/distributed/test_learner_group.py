@@ -1,10 +1,11 @@
 """Learners of several processes keep to the kit, and compute what one process does."""
 
 import functools
+import gc
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.ppo import PPO
-from posttrain.errors import TrainingError, UserError
+from posttrain.errors import ProcessLost, TrainingError, UserError
 from posttrain.models.lora_config import Lora
 from posttrain.training.learner import CRITIC, POLICY, Batch
 from posttrain.training.policy import PolicyLoss
@@ -24,6 +25,7 @@ from tests.training.test_learner import made
 
 pytest.importorskip("ray")
 
+from posttrain.distributed import trainers
 from posttrain.distributed.trainers import LearnerGroup, RankActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -34,10 +36,9 @@ def built(ranks, *, tokens, **more):
     return made(tokens, ranks=ranks, **more)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
-def actors(cluster, request) -> Iterator[RankActors]:
-    with RankActors(request.param, timeout_s=60) as found:
-        yield found
+@pytest.fixture(params=[1, 2, 3])
+def actors(shared, request) -> RankActors:
+    return shared.ranks(request.param)
 
 
 def test_the_group_keeps_to_the_kit(actors, tmp_path):
@@ -65,6 +66,11 @@ def distance(one, other):
     return max(abs(a - b) / max(1.0, abs(a)) for a, b in zip(one, other, strict=True))
 
 
+@functools.cache
+def of_one_process(**more):
+    return trained(built(ALONE, tokens=12, **more))
+
+
 @pytest.mark.parametrize("dtype", APART, ids=str)
 @pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
 @pytest.mark.parametrize("critic", ["trunk", "own"])
@@ -72,7 +78,7 @@ def test_it_computes_what_one_process_does(actors, dtype, adapter, critic):
     if adapter:
         pytest.importorskip("peft")
     more = {"dtype": dtype, "critic": critic, "adapter": Lora(2, dropout=0.5) if adapter else None}
-    alone = trained(built(ALONE, tokens=12, **more))
+    alone = of_one_process(**more)
     group = trained(LearnerGroup(actors, functools.partial(built, tokens=12, **more)))
     if actors.size == 1:
         assert group == alone
@@ -123,11 +129,33 @@ def test_a_rank_that_is_killed_ends_all_with_one_error(cluster, sign):
         for _ in range(2):
             with pytest.raises(TrainingError, match="trainer 1 has lost its process"):
                 learner.forward_backward(supervised_batch(EXAMPLES), NLL())
+    assert_gone(pids)
+
+
+def assert_gone(pids):
     for _ in range(100):
         if not any(os.path.exists(f"/proc/{pid}") for pid in pids):
-            break
+            return
         time.sleep(0.1)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    raise AssertionError(f"some of the processes {pids} are still there")
+
+
+def test_a_rank_that_wakes_after_the_others_gave_up_ends_with_them(cluster):
+    """It is stopped for longer than they wait, and answers while the call may still take."""
+    with RankActors(2, timeout_s=4) as actors:
+        learner = LearnerGroup(actors, functools.partial(built, tokens=12))
+        pids = [where.pid for _, where in sorted(actors._actors.whereabouts().items())]
+        os.kill(pids[1], signal.SIGSTOP)
+        waking = threading.Timer(6.0, os.kill, (pids[1], signal.SIGCONT))
+        waking.start()
+        began = time.monotonic()
+        with pytest.raises(ProcessLost, match="a trainer does not hear the others"):
+            learner.forward_backward(supervised_batch(EXAMPLES), NLL())
+        assert 5.9 < time.monotonic() - began < 4 + trainers.SLOWER_S
+        with pytest.raises(ProcessLost, match="a trainer does not hear the others"):
+            learner.optim_step({POLICY: 1e-3})
+        waking.join()
+    assert_gone(pids)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_an_error_at_once_and_of_no_later_call(actors, tmp_path):
@@ -141,6 +169,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_at_once_and_of_no_later
 
 def test_a_learner_that_nobody_holds_is_freed_in_its_ranks(actors):
     learner = LearnerGroup(actors, functools.partial(built, tokens=12))
+    gc.collect()  # those of other tests
     before = actors.all("learners")
     del learner
     assert [number - 1 for number in before] == actors.all("learners")
@@ -148,16 +177,15 @@ def test_a_learner_that_nobody_holds_is_freed_in_its_ranks(actors):
 
 def test_more_ranks_than_a_cluster_has_room_for_are_an_error(cluster, monkeypatch):
     monkeypatch.setattr("posttrain.distributed.cluster.PLACED_S", 2.0)
-    with pytest.raises(UserError, match=r"100 trainers of .* do not fit; the cluster has \{'CPU': 8"):
+    with pytest.raises(UserError, match=r"100 trainers of .* do not fit; the cluster has \{'CPU': 16"):
         RankActors(100)
 
 
-def test_a_restored_learner_goes_on_on_another_number_of_ranks(cluster, tmp_path):
+def test_a_restored_learner_goes_on_on_another_number_of_ranks(shared, tmp_path):
     make = functools.partial(built, tokens=12, dtype=torch.float64)
-    with RankActors(2, timeout_s=60) as two, RankActors(1, timeout_s=60) as one:
-        learner = LearnerGroup(two, make)
-        trained(learner)
-        learner.save(tmp_path)
-        expected, other = trained(learner), LearnerGroup(one, make)
-        other.restore(tmp_path)
-        assert distance(expected, trained(other)) <= APART[torch.float64]
+    learner = LearnerGroup(shared.ranks(2), make)
+    trained(learner)
+    learner.save(tmp_path)
+    expected, other = trained(learner), LearnerGroup(shared.ranks(1), make)
+    other.restore(tmp_path)
+    assert distance(expected, trained(other)) <= APART[torch.float64]

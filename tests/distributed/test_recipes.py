@@ -1,5 +1,7 @@
 """The recipes that sample, on processes of a cluster: the same runs as in one process."""
 
+import copy
+import errno
 import json
 import os
 import signal
@@ -9,12 +11,13 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from posttrain import algorithms
-from posttrain.errors import ProcessLost, UserError
+from posttrain.errors import CheckpointError, ProcessLost, UserError
 from posttrain.recipes import online_preference, preference, rl, sft
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
@@ -24,6 +27,7 @@ from posttrain.runs import read_run
 from posttrain.session.restarts import restarted
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, TrainerOptions, check_cluster
 from posttrain.training import checkpoint
+from tests.distributed.sockets import Watch
 from tests.recipes.conftest import folder  # noqa: F401  a fixture
 from tests.recipes.folders import model_folder
 from tests.recipes.test_self_play import DUEL
@@ -78,10 +82,6 @@ def dpo(folder):  # noqa: F811
     return partial(online_preference.run, OnlinePreference(**options(folder, **more)), algorithms.get("dpo")())
 
 
-def sharded(folder):  # noqa: F811
-    return grpo(folder)
-
-
 def pairs(folder):  # noqa: F811
     """Reference logprobs are precomputed, and pairs held out."""
     rows = [{"prompt": f"{i}?", "chosen": f"yes {i}", "rejected": "no" * (i % 3 + 1)} for i in range(12)]
@@ -101,7 +101,8 @@ def demonstrations(folder):  # noqa: F811
 
 
 def grpo(folder, **more):  # noqa: F811
-    return partial(rl.run, RL(**options(folder, **({"steps": 3} | more))), algorithms.get("grpo")())
+    common = {"steps": 3, "save_every": 1}
+    return partial(rl.run, RL(**options(folder, **(common | more))), algorithms.get("grpo")())
 
 
 def duel(folder):  # noqa: F811
@@ -110,39 +111,57 @@ def duel(folder):  # noqa: F811
     return grpo(folder, environment=f"{folder / 'duel.py'}:Duel", reward="", dataset="")
 
 
+@pytest.fixture(scope="module")
+def run_of(shared, folder, tmp_path_factory):  # noqa: F811
+    """The directory of a finished run of a job, in this process or on shared ones; several tests read it."""
+    found = {}
+
+    def of(job, cluster=ONE_PROCESS):
+        if (job, cluster) not in found:
+            with shared.used():
+                output = tmp_path_factory.mktemp("runs") / job.__name__
+                found[job, cluster] = job(folder)(cluster, output=output, quiet=True).run
+        return found[job, cluster]
+
+    return of
+
+
 @pytest.mark.parametrize("job", [ppo, dpo, duel, pairs, demonstrations])
-def test_one_trainer_and_one_sampler_equal_one_process_to_the_last_bit(job, folder, tmp_path, cluster):  # noqa: F811
-    run = job(folder)
-    here = run(output=tmp_path / "here", quiet=True).run
-    cluster = ONE if job in (ppo, dpo, duel) else TrainerOptions(trainers=1)
-    there = run(cluster, output=tmp_path / "there", quiet=True).run
+def test_one_trainer_and_one_sampler_equal_one_process_to_the_last_bit(job, run_of):
+    here, there = run_of(job), run_of(job, ONE if job in (ppo, dpo, duel) else TrainerOptions(trainers=1))
     assert curve(here) == curve(there) and len(curve(here)) >= 3
     assert same(here, there)
     assert read_run(there).config["cluster"]["trainers"] == 1 and "cluster" not in read_run(here).config
 
 
-@pytest.mark.parametrize("job", [grpo, pairs, sharded])
-def test_several_differ_by_rounding_alone_and_repeat_themselves(job, folder, tmp_path, cluster):  # noqa: F811
-    run = job(folder)
-    here = run(output=tmp_path / "here", quiet=True).run
-    cluster = {grpo: TWO, sharded: replace(TWO, fsdp=True)}.get(job, TrainerOptions(trainers=2))
-    first, second = (run(cluster, output=tmp_path / name, quiet=True).run for name in ("first", "second"))
+SHARDED = replace(TWO, fsdp=True)
+
+
+@pytest.mark.parametrize(
+    ("job", "several"),
+    [(grpo, TWO), (pairs, TrainerOptions(trainers=2)), (grpo, SHARDED)],
+    ids=["grpo", "pairs", "sharded"],
+)
+def test_several_differ_by_rounding_alone_and_repeat_themselves(job, several, run_of, folder, tmp_path, shared):  # noqa: F811
+    here, first = run_of(job), run_of(job, several)
+    with shared.used():
+        second = job(folder)(several, output=tmp_path / "second", quiet=True).run
     assert curve(first) == curve(second) and same(first, second)
     for row, other in zip(curve(here), curve(first), strict=True):
         assert row.keys() == other.keys()
         assert all(abs(row[k] - other[k]) <= 1e-4 * max(1, abs(row[k])) for k in row), (row, other)
 
 
-def test_a_run_goes_on_on_another_number_of_processes(folder, tmp_path, cluster):  # noqa: F811
-    whole = grpo(folder, steps=3)(output=tmp_path / "whole", quiet=True).run
+def test_a_run_goes_on_on_another_number_of_processes(run_of, folder, tmp_path, shared_processes):  # noqa: F811
     part = grpo(folder, steps=2)(ONE, output=tmp_path / "part", quiet=True).run
-    grpo(folder, steps=3)(resume=part, quiet=True)
-    assert curve(whole) == curve(part) and same(whole, part)
+    grpo(folder)(resume=part, quiet=True)
+    assert curve(run_of(grpo)) == curve(part) and same(run_of(grpo), part)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_path, cluster, monkeypatch):  # noqa: F811
-    whole = grpo(folder, steps=4, save_every=1)(TWO, output=tmp_path / "whole", quiet=True).run
+def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_path, shared, run_of, monkeypatch):  # noqa: F811
+    """The trainers are its own, and those of the run that is left alone are others."""
+    whole = run_of(grpo, TWO)
     ranks, lost = [], []
 
     class Watched(trainers.RankActors):
@@ -152,7 +171,7 @@ def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_p
 
     def disturbed(self, batch, loss):
         """Disturbs the second rank in an update, once."""
-        if len(ranks) == 1 and len(read_run(tmp_path / "lost").metrics) == 2:
+        if len(ranks) == 1 and len(read_run(tmp_path / "lost").metrics) == 1:
             lost.append(ranks[0]._actors.whereabouts()[1].pid)
             os.kill(lost[0], sign)
         return forward_backward(self, batch, loss)
@@ -160,11 +179,69 @@ def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_p
     forward_backward = trainers.LearnerGroup.forward_backward
     monkeypatch.setattr(trainers.LearnerGroup, "forward_backward", disturbed)
     monkeypatch.setattr(trainers, "RankActors", Watched)
-    cluster = replace(TWO, cluster_timeout=10.0)
-    monkeypatch.setattr(trainers, "SLOWER_S", 5.0)
-    run = grpo(folder, steps=4, save_every=1)(cluster, output=tmp_path / "lost", quiet=True).run
+    monkeypatch.setattr("posttrain.distributed.cluster.Actors", shared.actors)
+    cluster = replace(TWO, cluster_timeout=6.0)
+    monkeypatch.setattr(trainers, "SLOWER_S", 2.0)
+    run = grpo(folder)(cluster, output=tmp_path / "lost", quiet=True).run
     assert len(ranks) == 2 and curve(run) == curve(whole) and same(run, whole)
     assert not os.path.exists(f"/proc/{lost[0]}")
+
+
+learner_of = rl._learner  # in the processes of the cluster, too: nothing is replaced there
+
+
+def with_a_full_disk(config, algorithm, teacher, policy, ranks):
+    """Rank 0 has no space left for the weights of a second checkpoint, while a file says so."""
+
+    def save(where):
+        if where.parent.joinpath("step-000001").exists() and where.parents[1].joinpath("full").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        saved(where)
+
+    saved = policy.save
+    return learner_of(config, algorithm, teacher, SimpleNamespace(model=policy.model, save=save), ranks)
+
+
+def test_a_disk_that_is_full_for_rank_0_ends_the_run_which_goes_on_later(folder, run_of, tmp_path, shared, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(rl, "_learner", with_a_full_disk)
+    whole, run = run_of(grpo, TWO), tmp_path / "run"
+
+    def fill(session):
+        (run / "full").touch()
+
+    callback = type("Fills", (), {"on_run_start": staticmethod(fill)})()
+    with shared.used():
+        with pytest.raises(CheckpointError, match=r"checkpoint of step 2 not saved in .*: no space left"):
+            grpo(folder)(TWO, output=run, quiet=True, callbacks=[callback])
+        assert [path.name for path in sorted((run / "checkpoints").iterdir())] == ["step-000001"]
+        (run / "full").unlink()
+        grpo(folder)(TWO, resume=run, quiet=True)
+    assert curve(run) == curve(whole) and same(run, whole)
+
+
+def with_a_slow_rank(config, algorithm, teacher, policy, ranks):
+    """Rank 1 takes longer by a part of a second for each micro-batch."""
+
+    def passes(rows):
+        for row in type(ranks).passes(ranks, rows):
+            time.sleep(0.25 * ranks.rank)
+            yield row
+
+    slow = copy.copy(ranks)
+    slow.passes = passes
+    return learner_of(config, algorithm, teacher, policy, slow)
+
+
+def test_a_slow_rank_changes_no_bit_and_is_named(folder, run_of, tmp_path, shared, monkeypatch):  # noqa: F811
+    whole = run_of(grpo, TWO)
+    monkeypatch.setattr(rl, "_learner", with_a_slow_rank)
+    with shared.used():
+        run = grpo(folder)(TWO, output=tmp_path / "slow", quiet=True).run
+    assert curve(run) == curve(whole) and same(run, whole)
+    for row in read_run(run).metrics:
+        assert row["cluster/slowest_trainer"] == 1 and 0.25 <= row["cluster/trainer_wait_seconds"] < row["seconds/step"]
+    logs = {file.name for file in (run / "logs").iterdir()}
+    assert logs == {"trainer-0.log", "trainer-1.log", "sampler-0.log", "sampler-1.log"}
 
 
 def test_a_run_that_loses_trainers_again_and_again_ends():
@@ -245,35 +322,62 @@ def processes(marker):
     return found
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_a_run_that_is_stopped(sign, tmp_path):
-    """By Ctrl-C it is saved, and goes on to the end."""
-    model_folder(tmp_path / "model")
-    (tmp_path / "tasks.jsonl").write_text(json.dumps({"prompt": "1?", "answer": ""}) + "\n")
-    (tmp_path / "scorer.py").write_text("def score(completion: str) -> float:\n    return len(completion) / 100\n")
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Two runs by the command line that got a signal in training, by the signal; and what was seen of them.
+
+    They start at once, for a start takes long.
+    """
+    found = {
+        sign: SimpleNamespace(folder=tmp_path_factory.mktemp(sign.name)) for sign in (signal.SIGINT, signal.SIGKILL)
+    }
     words = ["rl", "--dataset", "tasks.jsonl", "--model", "model", "--reward", "scorer.py:score", "--steps", "100000"]
     words += ["--prompts-per-step", "1", "--max-new-tokens", "8", "--precision", "float32", "--output", "run"]
-    command = [sys.executable, "-m", "posttrain", *words, "--trainers", "1", "--samplers", "1"]
-    marker = f"POSTTRAIN_TEST={tmp_path}"
-    environment = os.environ | {"POSTTRAIN_TEST": str(tmp_path)}
-    with open(tmp_path / "said", "w") as said:
-        run = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said)
-    metrics = tmp_path / "run/metrics.jsonl"
-    for _ in range(1200):
-        if metrics.exists() and metrics.read_bytes().count(b"\n") >= 2:
-            break
-        time.sleep(0.1)
-    else:
-        run.kill()
-        raise AssertionError((tmp_path / "said").read_text())
-    assert len(processes(marker)) > 3
-    run.send_signal(sign)
-    code = run.wait(60)
-    assert code == (130 if sign == signal.SIGINT else -signal.SIGKILL)
+    command = [sys.executable, "-m", "posttrain", *words, "--trainers", "2", "--samplers", "1"]
+    for each in found.values():
+        model_folder(each.folder / "model")
+        (each.folder / "tasks.jsonl").write_text(json.dumps({"prompt": "1?", "answer": ""}) + "\n")
+        (each.folder / "scorer.py").write_text(
+            "def score(completion: str) -> float:\n    return len(completion) / 100\n"
+        )
+        environment = os.environ | {"POSTTRAIN_TEST": str(each.folder)}
+        with open(each.folder / "said", "w") as said:
+            each.run = subprocess.Popen(command, cwd=each.folder, env=environment, stdout=said, stderr=said)
+        each.watch = Watch(each.run.pid)
+    for sign, each in found.items():
+        metrics = each.folder / "run/metrics.jsonl"
+        until = time.monotonic() + 180
+        while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
+            assert each.run.poll() is None and time.monotonic() < until, (each.folder / "said").read_text()
+            for other in found.values():
+                other.watch.look()
+            time.sleep(0.01)
+        each.watch.look()
+        each.processes = processes(f"POSTTRAIN_TEST={each.folder}")
+        each.run.send_signal(sign)
+    yield found
+    for each in found.values():
+        each.run.kill()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_a_run_that_is_stopped(sign, stopped):
+    """By Ctrl-C it is saved."""
+    found = stopped[sign]
+    assert len(found.processes) > 3
+    assert found.run.wait(60) == (130 if sign == signal.SIGINT else -signal.SIGKILL)
+    marker = f"POSTTRAIN_TEST={found.folder}"
     for _ in range(900):
         if not processes(marker):
             break
         time.sleep(0.1)
     assert processes(marker) == []
     if sign == signal.SIGINT:
-        assert checkpoint.latest(tmp_path / "run/checkpoints").step >= 2
+        assert checkpoint.latest(found.folder / "run/checkpoints").step >= 2
+
+
+def test_no_socket_of_a_local_cluster_can_be_reached_from_outside(stopped):
+    """A cluster with all kinds of processes; nothing is asked of the outside either."""
+    for each in stopped.values():
+        assert not each.watch.outside
+        assert "127.0.0.1" in each.watch.ends and each.watch.ends <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}

@@ -1,5 +1,6 @@
 """Which sampler gets which request: without processes."""
 
+import contextlib
 import time
 from collections import Counter
 
@@ -50,6 +51,9 @@ class Actors:
 
     def collect(self, calls, timeout_s):
         return calls
+
+    def lost(self, place, why):
+        return Lost(f"sampler {place} {why}")
 
 
 def said(request):
@@ -228,3 +232,88 @@ def test_one_that_does_not_answer_in_time_is_lost(monkeypatch):
     now[0] += group.timeout_s + 1
     decoding.step()
     assert group.revived == [1]
+
+
+class Starting(Actors):
+    """Samplers that are lost in the calls that a test names, and answer nothing until they are replaced."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.to_lose, self.gone, self.started = Counter(), set(), 0
+
+    def __len__(self):
+        return len(self.left)
+
+    def call(self, place, method, *args):
+        if self.to_lose[method]:
+            self.to_lose[method] -= 1
+            self.gone.add(place)
+        if place in self.gone:
+            return Answer(error=Lost(f"gone in {method}"))
+        if method == "exchange":
+            args = ("1", *args[1:])  # whichever version
+        return {"build": Answer(Group.facts), "take": Answer(8)}.get(method) or super().call(place, method, *args)
+
+    def replace(self, place):
+        self.gone.discard(place)
+        self.started += 1
+
+    def stop(self):
+        pass
+
+
+class Source:
+    """Has weights."""
+
+    version = "a.1"
+
+    def offered(self):
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("lost", ["take", "begin", "exchange"])
+@pytest.mark.parametrize("again", [0, 1, 2])
+def test_a_replacement_that_is_lost_while_it_loads_is_replaced(lost, again, monkeypatch):
+    actors = Starting(2)
+    monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
+    monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
+    with samplers.SamplerGroup(2, lambda: None, Source(), threads=1) as engine:
+        actors.to_lose.update({lost: 1, "build": again})
+        requests = [request(number) for number in range(4)]
+        assert engine.generate(requests) == [said(each) for each in requests]
+        assert engine.replaced == actors.started == 1 + again
+
+
+def test_replacements_that_are_lost_again_and_again_are_an_error(monkeypatch):
+    actors = Starting(1)
+    monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
+    monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
+    with samplers.SamplerGroup(1, lambda: None, Source(), threads=1) as engine:
+        actors.to_lose.update({"exchange": 1, "build": 99})
+        with pytest.raises(EngineError, match="6 samplers were lost one after another; the last: gone in build"):
+            engine.generate([request(0)])
+        assert engine.replaced == 5
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs", "says"),
+    [(0, 0, "with 0 tokens, of 4 at most"), (5, 5, "with 5 tokens, of 4"), (3, 2, "with 3 tokens and 2 logprobs")],
+)
+def test_a_sampler_that_answers_wrong_lengths_is_replaced_and_again_and_again_an_error(tokens, logprobs, says):
+    wrong = Completion((1,) * tokens, (-1.0,) * logprobs, StopReason.LENGTH)
+    for times in (1, 99):
+        group, left = Group(1), [wrong] * times
+
+        def exchange(place, method, *args, call=group.actors.call, left=left):
+            answer = call(place, method, *args)
+            if method == "exchange" and answer.value.done and left:
+                return Answer(answer.value._replace(done=dict.fromkeys(answer.value.done, left.pop())))
+            return answer
+
+        group.actors.call = exchange
+        if times == 1:
+            assert ask(group.decoding(), {0: request(0, seed=2)}) == {0: said(request(0, seed=2))}
+            assert group.revived == [0]
+        else:
+            with pytest.raises(EngineError, match=f"6 samplers were lost .*; the last: sampler 0 answered {says}"):
+                ask(group.decoding(), {0: request(0)})

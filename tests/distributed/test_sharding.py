@@ -1,9 +1,11 @@
 """Learners on sharded ranks keep to the kit, compute what one process does, and hold less."""
 
+import errno
 import filecmp
 import functools
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from tests.training.test_reward import ODIN, PAIRS, apart_from_length
 
 pytest.importorskip("ray")
 
+from posttrain.distributed import sharding
 from posttrain.distributed.trainers import LearnerGroup, RankActors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -58,20 +61,9 @@ def built(ranks, *, tokens=12, **more):
     return learner
 
 
-@pytest.fixture(scope="module")
-def started(cluster) -> Iterator[dict[int, RankActors]]:
-    """Ranks by their number, started when a test first asks for them."""
-    found: dict[int, RankActors] = {}
-    yield found
-    for actors in found.values():
-        actors.stop()
-
-
 @pytest.fixture(params=[2, 3])
-def actors(started, request) -> RankActors:
-    if request.param not in started:
-        started[request.param] = RankActors(request.param, timeout_s=60)
-    return started[request.param]
+def actors(shared, request) -> RankActors:
+    return shared.ranks(request.param)
 
 
 def on(*sizes):
@@ -262,6 +254,38 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_of_no_later_call(actors
     with pytest.raises(FileNotFoundError):  # of the rank that writes
         learner.save(tmp_path / "missing")
     assert trained(learner) == trained(other)
+
+
+def without_space(ranks, **more):
+    """The disk of a rank is full, for the files in which it holds full tensors."""
+
+    def full(fd, offset, length):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if ranks.rank == 0:  # the one that writes
+        sharding.os = SimpleNamespace(posix_fallocate=full)
+    return built(ranks, **more)
+
+
+def with_space(ranks, **more):
+    sharding.os = os
+    return built(ranks, **more)
+
+
+@on(2)
+def test_a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call(actors, tmp_path):
+    learner, other = LearnerGroup(actors, without_space, sharded=True), group(actors)
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left on device"):
+                learner.save(tmp_path)
+            with pytest.raises(OSError, match="No space left on device"), learner.offered():
+                raise AssertionError("nothing is offered")
+    finally:
+        LearnerGroup(actors, with_space, sharded=True)
+    assert trained(learner) == trained(other)
+    with learner.offered():
+        pass
 
 
 def built_reward(ranks):

@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from typing import NamedTuple
 
-ROOMS = ("objectives", "algorithms", "training", "rewards", "rollouts", "setup", "server")
+ROOMS = ("objectives", "algorithms", "training", "rewards", "rollouts", "setup", "server", "distributed")
 
 
 class Mutation(NamedTuple):

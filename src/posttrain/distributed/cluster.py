@@ -8,6 +8,10 @@ import contextlib
 import importlib
 import os
 import signal
+import socket
+import stat
+import sys
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from posttrain.errors import EngineError, PosttrainError, UserError
+from posttrain.errors import EngineError, PosttrainError, ProcessLost, UserError, first_line
 
 try:
     ray: Any = importlib.import_module("ray")
@@ -30,13 +34,15 @@ _PROXIES = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:
 _PROXIES |= {"no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
 _CONNECTED: list[str] = []  # the address of the cluster that `connect` has connected to
 LOCAL, LOOPBACK = "local", "127.0.0.1"
+SIOCGIFADDR = 0x8915  # of Linux: the address of a network interface
 
 
-def connect(address: str = LOCAL, cpus: float = 0.0) -> bool:
+def connect(address: str = "", cpus: float = 0.0) -> bool:
     """Connect to a cluster, unless this process is connected to one that lives. Nothing is reported to Ray's makers.
 
     Args:
-        address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or `ray://HOST:PORT`.
+        address: `local` starts one that only this machine can reach, `auto` finds the one that runs here, or HOST:PORT
+            or `ray://HOST:PORT`; "" is the one that this process is connected to, else `local`.
         cpus: logical CPUs of a cluster that is started, at least; Ray counts them, and binds nothing to them.
 
     Returns:
@@ -48,11 +54,13 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> bool:
     if ray is None:
         raise UserError(INSTALL)
     if ray.is_initialized():
-        if (known := _CONNECTED[-1:]) and known != [address]:
-            raise UserError(f"this process is connected to the Ray cluster '{known[0]}', and to one at a time")
-        if address != LOCAL or any(node["Alive"] for node in ray.nodes()):
+        known = _CONNECTED[-1] if _CONNECTED else address
+        if address not in ("", known):
+            raise UserError(f"this process is connected to the Ray cluster '{known}', and to one at a time")
+        if known != LOCAL or any(node["Alive"] for node in ray.nodes()):
             return False
         disconnect()  # a local cluster whose only node is gone
+    address = address or LOCAL
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     quiet = {"log_to_driver": False, "logging_level": ERROR}  # it warns of its own defaults
     if address == LOCAL:
@@ -67,7 +75,10 @@ def connect(address: str = LOCAL, cpus: float = 0.0) -> bool:
     try:
         ray.init(address=address, **quiet)
     except ConnectionError as error:
-        raise UserError(f"there is no Ray cluster at address '{address}'; start one with ray start") from error
+        raise UserError(
+            f"there is no Ray cluster at address '{address}'; start one with ray start. If it is there and has a "
+            "token, set RAY_AUTH_MODE=token"
+        ) from error
     _CONNECTED.append(address)
     return True
 
@@ -124,9 +135,30 @@ class Whereabouts(NamedTuple):
 class Process:
     """The base of what runs as an actor."""
 
+    _logged = False  # in a file of a run
+
     def whereabouts(self) -> Whereabouts:
         """Where it runs."""
         return Whereabouts(ray.get_runtime_context().get_node_id(), os.getpid(), _started(os.getpid()))
+
+    def log_to(self, file: Path) -> None:
+        """Append what this process writes to standard output and error to a file, with what it has written so far.
+
+        Where the folder is not there, as on a machine that does not see it, Ray's logs keep that.
+        """
+        if not file.parent.is_dir():
+            return
+        streams, self._logged, first = (sys.stdout, sys.stderr), True, not self._logged
+        with open(file, "ab") as log:
+            log.write(
+                f"process {os.getpid()} on {socket.gethostname()}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode()
+            )
+            for stream in streams:
+                stream.flush()
+                log.writelines(_written(stream.fileno()) if first else ())
+            log.flush()
+            for stream in streams:
+                os.dup2(log.fileno(), stream.fileno())
 
     def call(self, method: str, args: Sequence[Any]) -> Answer:
         """Call a method."""
@@ -170,6 +202,7 @@ class Actors:
             raise UserError(
                 f"{len(arguments)} {kind}s of {self._bundle} each do not fit; the cluster has {has}, maybe in use"
             )
+        self._logs: Path | None = None
         self._where: dict[int, Any] = {}
         self._handles = [self._start(place) for place in range(len(arguments))]
 
@@ -191,7 +224,20 @@ class Actors:
         )
         started = settings.remote(*self._arguments[place])
         self._where[place] = started.call.remote("whereabouts", ())
+        if self._logs is not None:
+            started.call.remote("log_to", (self._log(place).resolve(),))
         return started
+
+    def log_in(self, folder: Path) -> None:
+        """Have all, and those that replace them, append their output to files in a folder, such as `trainer-0.log`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._logs = folder
+        for place in range(len(self)):
+            self.call(place, "log_to", self._log(place).resolve())
+
+    def _log(self, place: int) -> Path:
+        assert self._logs is not None
+        return self._logs / f"{self.kind}-{place}.log"
 
     def call(self, place: int, method: str, *args: Any) -> Any:
         """Call a method of one; what `collect` takes. Calls to one process run in order."""
@@ -210,13 +256,18 @@ class Actors:
 
     def _answer(self, place: int, call: Any, ready: bool, timeout_s: float) -> Answer:
         if not ready:
-            return Answer(error=Lost(f"{self.kind} {place} has not answered within {timeout_s:g} s"))
+            return Answer(error=self.lost(place, f"has not answered within {timeout_s:g} s"))
         try:
             return ray.get(call)
         except ray.exceptions.RayTaskError:
             raise
         except ray.exceptions.RayError as error:  # the process ended, was ended for lack of memory, or its node is gone
-            return Answer(error=Lost(f"{self.kind} {place} has lost its process: {str(error).splitlines()[0]}"))
+            return Answer(error=self.lost(place, f"has lost its process: {first_line(error)}"))
+
+    def lost(self, place: int, why: str) -> Lost:
+        """The error of one that is gone or does not answer."""
+        log = "" if self._logs is None else f"; its output is in {self._log(place)}"
+        return Lost(f"{self.kind} {place} {why}{log}")
 
     def whereabouts(self) -> dict[int, Whereabouts]:
         """Where each of them runs; without those that are gone."""
@@ -224,8 +275,14 @@ class Actors:
         return {place: answer.value for place, answer in answers.items() if answer.value is not None}
 
     def replace(self, place: int) -> None:
-        """Kill one, and start another in its place."""
+        """Kill one, and start another in its place.
+
+        Raises:
+            ProcessLost: its node is gone, and no other has room.
+        """
         self._kill(place)
+        if not self._group.wait(PLACED_S):
+            raise ProcessLost(f"{self.kind} {place} has lost its node, and no other has room for {self._bundle}")
         self._handles[place] = self._start(place)
 
     def _kill(self, place: int) -> None:
@@ -233,9 +290,15 @@ class Actors:
         known, _ = ray.wait([self._where[place]], timeout=0)
         with contextlib.suppress(ray.exceptions.RayError, OSError):
             # Ray asks a process to end, and one that is stopped (SIGSTOP) does not hear that
-            node, pid, started = ray.get(known[0]).value if known else ("", 0, "")
-            if node == ray.get_runtime_context().get_node_id() and started == _started(pid):
-                os.kill(pid, signal.SIGKILL)
+            where: Whereabouts | None = ray.get(known[0]).value if known else None
+            if where is None:
+                return
+            if where.node == ray.get_runtime_context().get_node_id() and not _is_client():
+                _end(where.pid, where.started)
+            else:
+                strategies = importlib.import_module("ray.util.scheduling_strategies")
+                there = strategies.NodeAffinitySchedulingStrategy(where.node, soft=False)
+                ray.remote(_end).options(num_cpus=0, scheduling_strategy=there).remote(where.pid, where.started)
 
     def stop(self) -> None:
         """Kill all of them."""
@@ -244,6 +307,25 @@ class Actors:
         if self._handles:
             ray.util.remove_placement_group(self._group)
         self._handles = []
+
+
+def _is_client() -> bool:
+    """Whether this process speaks to a cluster from outside of it (`ray://`)."""
+    return importlib.import_module("ray.util.client").ray.is_connected()
+
+
+def _end(pid: int, started: str) -> None:
+    """Kill a process of this machine, unless another one has its number by now."""
+    if started == _started(pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _written(stream: int) -> list[bytes]:
+    """The lines that this process has written to a file; without those that Ray writes for itself."""
+    with contextlib.suppress(OSError), open(f"/proc/self/fd/{stream}", "rb") as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return [line for line in file if not line.startswith(b":")]
+    return []
 
 
 def _started(pid: int) -> str:
@@ -258,6 +340,20 @@ def own_address() -> str:
     """The address of this node, as the cluster knows it."""
     mine = ray.get_runtime_context().get_node_id()
     return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == mine)
+
+
+def interface_of(address: str) -> str:
+    """The network interface of this machine with that IPv4 address; "" where the system does not say."""
+    if address == LOOPBACK:
+        return socket.if_indextoname(1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(ImportError, OSError):
+                fcntl = importlib.import_module("fcntl")
+                found = fcntl.ioctl(asked.fileno(), SIOCGIFADDR, name.encode().ljust(256, b"\0"))
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return ""
 
 
 def threads_of(asked: int, processes: int) -> int:

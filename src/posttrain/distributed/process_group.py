@@ -1,6 +1,7 @@
 """The ranks of a learner over torch.distributed: gloo on CPUs, NCCL on GPUs."""
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -25,10 +26,21 @@ def peers() -> Iterator[None]:
     Raises:
         ProcessLost: it failed, since another rank is gone or has not come to it in time.
     """
+    began = time.monotonic()
     try:
         yield
     except RuntimeError as error:
         raise ProcessLost(f"a trainer does not hear the others: {first_line(error)}") from error
+    finally:
+        _WAITED[0] += time.monotonic() - began
+
+
+_WAITED = [0.0]  # a process has one group
+
+
+def waited() -> float:
+    """Seconds in collective calls since the process began: a slow rank waits less than the others do."""
+    return _WAITED[0]
 
 
 class ProcessGroup:

@@ -307,7 +307,8 @@ class _Decoding:
             if place.number in answers:
                 done |= self._received(place, answers[place.number])
             elif place.call is not None and now - place.since > self._group.timeout_s:
-                self.lost(place, Lost(f"sampler {place.number} has not answered for {self._group.timeout_s:g} s"))
+                why = f"has not answered for {self._group.timeout_s:g} s"
+                self.lost(place, self._group.actors.lost(place.number, why))
         return done
 
     def _assign(self) -> None:

@@ -23,7 +23,7 @@ import torch
 
 from posttrain.data.packing import Example
 from posttrain.distributed import cluster
-from posttrain.distributed.process_group import ProcessGroup, TCPStore
+from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
 from posttrain.distributed.sampler import Facts, Offer, facts_of
 from posttrain.distributed.sharding import ShardedRanks
 from posttrain.errors import ProcessLost
@@ -58,8 +58,8 @@ class Rank(cluster.Process):
 
     def join(self, host: str, port: int, backend: str, timeout_s: float) -> None:
         """Join the ranks."""
-        if host == cluster.LOOPBACK:
-            os.environ["GLOO_SOCKET_IFNAME"] = socket.if_indextoname(1)
+        if name := cluster.interface_of(cluster.own_address()):
+            os.environ["GLOO_SOCKET_IFNAME"] = name  # gloo would take that of the host's name, maybe the loopback's
         store = self._store if not self._rank else TCPStore(host, port, self._size, False)
         self._group = ProcessGroup(store, self._rank, self._size, backend=backend, timeout_s=timeout_s)
 
@@ -87,6 +87,10 @@ class Rank(cluster.Process):
     def learners(self) -> int:
         """How many learners it has."""
         return len(self._learners)
+
+    def waited(self) -> float:
+        """Seconds in which it has waited for the others."""
+        return waited()
 
     def verb(self, number: int, verb: str, args: Sequence[Any], more: Mapping[str, Any]) -> Any:
         """Call a verb of a learner."""
@@ -146,6 +150,7 @@ class RankActors:
     ) -> None:
         cluster.connect(cpus=size * cpus)
         self.size, self._timeout_s, self._dead = size, timeout_s, ""
+        self._waited = [0.0] * size
         bundle = {"CPU": cpus} | ({"GPU": 1} if backend == "nccl" else {})
         each = [(rank, size, cluster.threads_of(threads, size)) for rank in range(size)]
         self._actors = cluster.Actors("trainer", Rank, each, bundle, environment or {})
@@ -193,6 +198,19 @@ class RankActors:
         if errors:  # of the rank that failed, not those that heard of it
             raise (own or errors)[0]
         return [answer.value for answer in answers]
+
+    def metrics(self) -> dict[str, float]:
+        """Since the last call: the slowest rank, and the seconds that another one has waited for it."""
+        if self.size == 1:
+            return {}
+        before, self._waited = self._waited, self.all("waited")
+        seconds = [now - then for now, then in zip(self._waited, before, strict=True)]
+        slowest = float(seconds.index(min(seconds)))
+        return {"cluster/slowest_trainer": slowest, "cluster/trainer_wait_seconds": max(seconds) - min(seconds)}
+
+    def log_in(self, folder: Path) -> None:
+        """See `Actors.log_in`."""
+        self._actors.log_in(folder)
 
     def drop(self, number: int) -> None:
         """Free a learner in all ranks that are still there; nobody waits for it."""

@@ -86,6 +86,7 @@ def _run(
         return {f"evaluation/{name}": value for name, value in found.items()}
 
     with parts.backend.stack, _open(config, algorithm, cluster, parts, where) as session:
+        parts.backend.log_in(session.directory.path)
         session.evaluate(examine)
         for step in session.steps():
             chosen = _batch(config, units, step)

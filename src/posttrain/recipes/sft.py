@@ -161,6 +161,7 @@ def _run(config: SFT, cluster: TrainerOptions, where: RunOptions) -> SFTResult:
         return {LOSS: learner.forward(supervised_batch(parts.data.heldout), NLL())["loss"]}
 
     with parts.backend.stack, _open(config, cluster, parts, where) as session:
+        parts.backend.log_in(session.directory.path)
         session.evaluate(examine)
         for step in session.steps():
             indices = batch_indices(len(parts.data.examples), config.examples_per_step, step, config.seed)

@@ -9,6 +9,7 @@
       timeouts.jsonl        answers on which a verifier's time limit decided, by digest; only if there are any
       events.out.tfevents.* the metrics for TensorBoard
       checkpoints/
+      logs/                 the output of processes of a cluster; only if it has some
       report.html
 
 A run that is killed loses nothing that was logged. Resumed from step n, its rows after n are cut off and written again,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from posttrain.data.chat import ChatFormat
@@ -63,7 +64,8 @@ class Backend:
         stack: what ends with it.
         trained: its learner, if it is trained.
         sampled: an engine that samples from its current weights, if there is one.
-        metrics: of the last step.
+        measured: metrics of the processes.
+        logged: has the processes write their output to files in a folder.
         spans: where there are processes, what samplers did since the last call.
         staleness: how many steps old the weights may be from which a step was sampled.
         ahead: where steps are sampled while others are trained: makes such rollouts.
@@ -76,7 +78,8 @@ class Backend:
     stack: ExitStack
     trained: Learner | None = None
     sampled: Engine | None = None
-    metrics: Callable[[], Mapping[str, float]] = dict
+    measured: Sequence[Callable[[], Mapping[str, float]]] = ()
+    logged: Sequence[Callable[[Path], None]] = ()
     spans: Callable[[], Sequence[Span]] | None = None
     staleness: int = 0
     ahead: "Callable[..., Ahead[Any]] | None" = None
@@ -90,6 +93,15 @@ class Backend:
         except BaseException:
             self.stack.close()
             raise
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the last step."""
+        return {name: value for measure in self.measured for name, value in measure().items()}
+
+    def log_in(self, run: Path) -> None:
+        """Have the processes append what they write to standard output and error to files in the run's directory."""
+        for log_in in self.logged:
+            log_in(run / "logs")
 
     def rollouts(self, roll_out: RollOut[T], *, steps: int, at: int) -> AbstractContextManager[Rollouts[T]]:
         """The rollouts of the steps from `at` to `steps`; `roll_out` may be called in threads."""
@@ -138,7 +150,8 @@ def online_backend(
             )
         )
         compute = {**found.compute, "samplers": cluster.samplers}
-        found = replace(found, compute=compute, sampled=engine, metrics=engine.metrics, spans=engine.spans)
+        metrics, logged = (*found.measured, engine.metrics), (*found.logged, engine.actors.log_in)
+        found = replace(found, compute=compute, sampled=engine, measured=metrics, logged=logged, spans=engine.spans)
         if ahead:
             shared = SharedEngine(engine, in_flight=ahead.in_flight_updates)
             check: Callable[[], None] = cast(Any, found.learner).check
@@ -204,7 +217,8 @@ def _trainers(
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
-    return Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster)), alike
+    backend = Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster))
+    return replace(backend, measured=(ranks.metrics,), logged=(ranks.log_in,)), alike
 
 
 def _of_rank(options: Trainable, load: Load, build: Build, ranks: Ranks) -> Learner:

@@ -72,7 +72,8 @@ class Setup:
 
     @contextmanager
     def open_in(self, run: Path) -> Generator[None]:
-        """The same, and the run caches verdicts by a time limit and the replies of judges."""
+        """The same; the run has the output of processes, verdicts by a time limit, and the replies of judges."""
+        self.backend.log_in(run)
         with verdicts_kept_in(run, self.judging), self.opened():
             yield
 

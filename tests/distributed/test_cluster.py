@@ -1,0 +1,157 @@
+"""Actors of a cluster: what is said of one that is lost, where its output is, and which processes are ended."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from posttrain.errors import ProcessLost, UserError
+
+pytest.importorskip("ray")
+
+import ray
+
+from posttrain.distributed import cluster as module
+from posttrain.distributed.cluster import LOOPBACK, Actors, Lost, Process, Whereabouts, connect, interface_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def without_processes(**known):
+    """What is left of actors where nothing is started."""
+    found = object.__new__(Actors)
+    vars(found).update({"kind": "trainer", "_logs": None, "_where": {}, "_handles": [SimpleNamespace()], **known})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.\nIt had"),
+            "low on mem",
+        ),
+        (ray.exceptions.ActorDiedError(), "died"),
+        (ray.exceptions.NodeDiedError("node 1 is gone"), "node 1 is gone"),
+        (ray.exceptions.RayError(), "RayError"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_one_that_ray_has_ended_is_lost(error, says, monkeypatch):
+    def get(call):
+        raise error
+
+    monkeypatch.setattr(module.ray, "get", get)
+    found = without_processes()._answer(0, "call", True, 1.0).error
+    assert isinstance(found, Lost) and "\n" not in str(found)
+    assert str(found).startswith("trainer 0 has lost its process: ") and says in str(found)
+
+
+def test_what_fails_in_rays_part_of_an_actor_is_raised_as_it_is(monkeypatch):
+    def get(call):
+        raise ray.exceptions.RayTaskError("call", "of a fault that we made", ValueError("a"))
+
+    monkeypatch.setattr(module.ray, "get", get)
+    with pytest.raises(ray.exceptions.RayTaskError):
+        without_processes()._answer(0, "call", True, 1.0)
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_only_the_process_that_was_started_is_ended_and_no_other_that_got_its_number(sleeper, stopped, monkeypatch):
+    if stopped:
+        sleeper.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(module.ray, "kill", lambda handle: None)
+    monkeypatch.setattr(module.ray, "wait", lambda calls, timeout: (calls, []))
+    monkeypatch.setattr(module.ray, "get", lambda call: call)
+    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+    for started, ends in (("12345", False), (module._started(sleeper.pid), True)):
+        where = Whereabouts("here", sleeper.pid, started)
+        without_processes(_where={0: SimpleNamespace(value=where)})._kill(0)
+        time.sleep(0.2)
+        assert (sleeper.poll() is not None) == ends
+
+
+def test_a_process_has_one_cluster_at_a_time(cluster):
+    assert not connect()  # the one that it has
+    with pytest.raises(UserError, match="connected to the Ray cluster 'local', and to one at a time"):
+        connect("127.0.0.1:6379")
+
+
+def test_the_interface_of_an_address_is_that_which_the_system_names():
+    assert interface_of(LOOPBACK) == socket.if_indextoname(1)
+    assert interface_of("203.0.113.7") == ""  # of documentation
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            if each.family == socket.AF_INET and not each.address.startswith("127."):
+                assert interface_of(each.address) == name
+
+
+class Talker(Process):
+    """Says something, as a library or the interpreter does."""
+
+    def say(self, line):
+        print(line)
+        os.write(2, f"{line} as an error\n".encode())
+
+    def fail(self):
+        raise ValueError("of a talker")
+
+
+@pytest.fixture(scope="module")
+def talkers(cluster):
+    found = Actors("talker", Talker, [(), ()], {"CPU": 1.0}, {})
+    yield found
+    found.stop()
+
+
+def asked(talkers, place, method, *args):
+    return talkers.collect({place: talkers.call(place, method, *args)}, 60)[place]
+
+
+def test_the_output_of_a_process_and_of_its_replacement_is_in_the_run(talkers, tmp_path):
+    asked(talkers, 0, "say", "before")
+    talkers.log_in(tmp_path / "logs")
+    asked(talkers, 0, "say", "within")
+    first = talkers.whereabouts()[0].pid
+    os.kill(first, signal.SIGKILL)
+    error = asked(talkers, 0, "say", "never").error
+    assert str(error).endswith(f"; its output is in {tmp_path / 'logs/talker-0.log'}")
+    talkers.replace(0)
+    asked(talkers, 0, "say", "after")
+    lines = (tmp_path / "logs/talker-0.log").read_text().splitlines()
+    words = [line.partition(",")[0].partition(" on ")[0] for line in lines]
+    second = talkers.whereabouts()[0].pid
+    told = [f"process {first}", "before", "before as an error", "within", "within as an error"]
+    assert words == [*told, f"process {second}", "after", "after as an error"]
+    assert f"process {first}" not in (tmp_path / "logs/talker-1.log").read_text()
+
+
+def test_a_folder_that_a_machine_does_not_see_is_not_written_to(talkers, tmp_path):
+    asked(talkers, 1, "log_to", tmp_path / "missing/talker-1.log")
+    assert asked(talkers, 1, "say", "something").error is None and not (tmp_path / "missing").exists()
+
+
+def test_an_error_has_a_note_of_where_it_was_raised(talkers):
+    error = asked(talkers, 1, "fail").error
+    assert isinstance(error, ValueError) and "in fail" in error.__notes__[0] and "test_cluster.py" in error.__notes__[0]
+
+
+def test_a_replacement_without_room_ends_all_processes(monkeypatch):
+    actors = without_processes(_group=SimpleNamespace(wait=lambda seconds: False), _bundle={"CPU": 1.0})
+    monkeypatch.setattr(actors, "_kill", lambda place: None)
+    with pytest.raises(ProcessLost, match=r"trainer 0 has lost its node, and no other has room for \{'CPU': 1.0\}"):
+        actors.replace(0)

@@ -1,0 +1,76 @@
+"""Faults of the processes of a cluster: a loss that is not seen, a process that goes on, a log that is lost."""
+
+from tests.mutations import Mutation
+
+CLUSTER, GROUP = "distributed/test_cluster.py", "distributed/test_learner_group.py"
+ROUTING, RECIPES = "distributed/test_routing.py", "distributed/test_recipes.py"
+SHARDING = "distributed/test_sharding.py"
+
+MUTATIONS = [
+    *(
+        Mutation("distributed/cluster.py", old, new, CLUSTER)
+        for old, new in [
+            ('if address not in ("", known):', "if False:"),
+            ('if address not in ("", known):', "if address != known:"),
+            ("except ray.exceptions.RayError as error:", "except ray.exceptions.RayActorError as error:"),
+            ("except ray.exceptions.RayTaskError:", "except ray.exceptions.ActorDiedError:"),
+            ("first_line(error)", "str(error)"),
+            ("if started == _started(pid):", "if pid:"),
+            ("os.kill(pid, signal.SIGKILL)", "os.kill(pid, signal.SIGTERM)"),
+            ("if not self._group.wait(PLACED_S):", "if False:"),
+            ("error.add_note(traceback.format_exc())", "pass"),
+            ("== address:\n                    return name", "!= address:\n                    return name"),
+            ('open(file, "ab") as log', 'open(file, "wb") as log'),
+            ("if first else ()", "if False else ()"),
+            ('if not line.startswith(b":")', "if line"),
+            ("if self._logs is not None:", "if False:"),
+            ("if not file.parent.is_dir():", "if file.parent.is_dir():"),
+            ('"" if self._logs is None else', '"" if True else'),
+        ]
+    ),
+    *(
+        Mutation("distributed/samplers.py", old, new, ROUTING)
+        for old, new in [
+            ("with contextlib.suppress(Lost):", "with contextlib.suppress(ChannelError):"),
+            ("except Lost as again:", "except ChannelError as again:"),
+            ("self._losses > LOSSES:", "self._losses > LOSSES + 1:"),
+            ("if not 0 < tokens <= most:", "if not 0 <= tokens <= most:"),
+            ("if not 0 < tokens <= most:", "if not 0 < tokens:"),
+            ("if tokens != len(completion.logprobs):", "if False:"),
+            ("isinstance(answer.error, Lost | ChannelError)", "isinstance(answer.error, ChannelError)"),
+        ]
+    ),
+    *(
+        Mutation(f"distributed/{file}.py", old, new, f"{RECIPES}::test_a_slow_rank_changes_no_bit_and_is_named")
+        for file, old, new in [
+            ("process_group", "_WAITED[0] += time.monotonic() - began", "_WAITED[0] += 0.0"),
+            ("trainers", "seconds.index(min(seconds))", "seconds.index(max(seconds))"),
+            ("trainers", "max(seconds) - min(seconds)", "max(seconds) - max(seconds)"),
+            ("trainers", 'self._waited = self._waited, self.all("waited")', '_ = self._waited, self.all("waited")'),
+        ]
+    ),
+    Mutation(
+        "distributed/process_group.py",
+        'raise ProcessLost(f"a trainer',
+        'raise TrainingError(f"a trainer',
+        f"{GROUP}::test_a_rank_that_wakes_after_the_others_gave_up_ends_with_them",
+    ),
+    Mutation(
+        "distributed/sharding.py",
+        "os.posix_fallocate(file.fileno(), 0, tensor.nbytes)",
+        "pass",
+        f"{SHARDING}::test_a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call",
+    ),
+    Mutation(
+        "training/local_learner.py",
+        "together(lambda: self._trained.save(folder, writes=writes), self._ranks)",
+        "self._trained.save(folder, writes=writes)",
+        f"{SHARDING}::test_a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call",
+    ),
+    Mutation(
+        "setup/backend.py",
+        'log_in(run / "logs")',
+        "log_in(run)",
+        f"{RECIPES}::test_a_slow_rank_changes_no_bit_and_is_named",
+    ),
+]
