@@ -1,0 +1,196 @@
+"""What the processes of a cluster cost on this machine, line by line.
+
+    python benchmarks/cluster.py --output measured.json
+    python benchmarks/cluster.py --lines samplers learners
+    python benchmarks/cluster.py --lines recipe
+
+    samplers   two sampler processes of one thread, one of one thread, one of two threads: tokens per second
+    learners   two learner processes of one thread, one of one thread, one of two threads: seconds of an update on 8,568
+               tokens, and those of them that are communication
+    recipe     `posttrain rl` in one process, and with 1 + 1, 1 + 2, 2 + 1 and 2 + 2 trainers and samplers: seconds per
+               step after the first. Two threads belong to the trainers together, and to the samplers together
+
+The first two use `SamplerGroup` and `LearnerGroup` on the packaged model and also write a calibration: the coefficients
+of `planning/cluster/parts.py`. `recipe` is what that model predicts from them (benchmarks/cluster_prediction.py); it
+has other lengths and another batch. Lengths are given and no token stops a sequence. Nothing else may run.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from posttrain.data import Example, load_tasks
+from posttrain.distributed import cluster
+from posttrain.distributed.samplers import SamplerGroup
+from posttrain.distributed.trainers import LearnerGroup, RankActors
+from posttrain.models.packaged import pull
+from posttrain.rollouts.policy import Policy, load_policy
+from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.training.learner import POLICY
+from posttrain.training.local_learner import LocalLearner
+from posttrain.training.optimizer import MasterAdamW
+from posttrain.training.ranks import Ranks
+from posttrain.training.supervised import NLL, supervised_batch
+from posttrain.types import Request, Sampling
+
+MODEL = "smollm2-135m-instruct"
+PROCESSES = ((1, 1), (2, 1), (1, 2))  # processes, threads of each
+COMPLETIONS = 8  # of a prompt
+FEW, MANY = 16, 64  # sequences of a sampler
+SHORT, LONG = 16, 80  # tokens of each
+SMALL, LARGE = 2, 14  # prompts of an update
+TOKENS, PROMPT = 64, 100  # tokens of each completion and prompt of an update
+MICROBATCH_TOKENS = 1024
+RUNS = ((0, 0), (1, 1), (1, 2), (2, 1), (2, 2))  # trainers, samplers
+WORK = {"--prompts-per-step": 8, "--completions-per-prompt": 4, "--max-new-tokens": 64, "--steps": 4}
+
+
+def policy(where: str) -> Policy:
+    """The policy of a process, whose engine knows no stop token."""
+    found = load_policy(where)
+    return Policy(found.model, found.chat, TransformersEngine(found.model, frozenset()))
+
+
+def learner(ranks: Ranks, where: str) -> LocalLearner[Any]:
+    """The learner of a rank."""
+    found = load_policy(where)
+    optimizer = MasterAdamW(found.model.trainable())
+    return LocalLearner(found.model, optimizer, microbatch_tokens=MICROBATCH_TOKENS, ranks=ranks)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def sampling(group: SamplerGroup, prompts: Sequence[tuple[int, ...]], size: int) -> dict[str, float]:
+    """Seconds of decoding: of a step in dependence on its sequences, of a prompt's token, and of a batch."""
+
+    def batch(sequences: int, tokens: int) -> float:
+        total = size * sequences
+        requests = [Request(prompts[i // COMPLETIONS], Sampling(tokens), seed=i) for i in range(total)]
+        return seconds(lambda: group.generate(requests))
+
+    batch(FEW, SHORT)
+    few, many = ([batch(n, tokens) for tokens in (SHORT, LONG)] for n in (FEW, MANY))
+    steps = [(long - short) / (LONG - SHORT) for short, long in (few, many)]
+    each = (steps[1] - steps[0]) / (MANY - FEW)
+    begin = [short - SHORT * step for (short, _), step in zip((few, many), steps, strict=True)]
+    read = [sum(map(len, prompts[: n // COMPLETIONS])) for n in (FEW, MANY)]  # of one sampler
+    prompt = (begin[1] - begin[0]) / (read[1] - read[0])
+    shared = batch(MANY // size, LONG) if size > 1 else many[1]
+    return {
+        "decode_step": steps[0] - FEW * each,
+        "decode_sequence": each,
+        "prompt_token": prompt,
+        "decode_begin": begin[0] - read[0] * prompt,
+        "tokens_per_second": round(MANY * LONG / shared, 1),  # of the same work
+        "tokens_per_second_each": round(MANY * LONG / many[1], 1),  # with as much work for each
+    }
+
+
+def updates(trained: LearnerGroup) -> dict[str, float]:
+    """Seconds of an update: of a token, of a pass, of the optimiser."""
+
+    def batch(prompts: int) -> float:
+        examples = [
+            Example((100 + prompt,) * PROMPT, (200 + i,) * TOKENS, (True,) * TOKENS)
+            for prompt in range(prompts)
+            for i in range(COMPLETIONS)
+        ]
+        return seconds(partial(trained.forward_backward, supervised_batch(examples), NLL()))
+
+    step = partial(trained.optim_step, {POLICY: 1e-6})
+    batch(SMALL)
+    step()
+    small, large = batch(SMALL), batch(LARGE)
+    tokens = [prompts * (PROMPT + COMPLETIONS * TOKENS) for prompts in (SMALL, LARGE)]
+    return {
+        "small_tokens": tokens[0],
+        "small_seconds": small,
+        "tokens": tokens[1],
+        "forward_backward_seconds": large,
+        "optim_step_seconds": seconds(step),
+    }
+
+
+def parts(where: str, lines: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of samplers and learners."""
+    chat = load_policy(where).chat
+    tasks = load_tasks("gym:gsm_symbolic", limit=2 * MANY // COMPLETIONS)
+    prompts = [tuple(chat.prompt_ids(task.prompt)) for task in tasks]
+    found: list[dict[str, Any]] = []
+    for size, threads in PROCESSES:
+        line: dict[str, Any] = {"line": "parts", "processes": size, "threads": threads}
+        with RankActors(size, threads=threads) as actors:
+            trained = LearnerGroup(actors, partial(learner, where=where))
+            line |= updates(trained) if "learners" in lines else {}
+            if "samplers" in lines:
+                with SamplerGroup(size, partial(policy, where), trained, threads=threads) as group:
+                    group.update()
+                    line |= sampling(group, prompts, size)
+                    trained.optim_step({POLICY: 0.0})
+                    line["sync_seconds"] = seconds(group.update)
+                    line["sync_bytes"] = group.metrics()["cluster/sync_bytes"]
+        print(json.dumps(line), flush=True)
+        found.append(line)
+    return found
+
+
+def recipe(where: str, repeats: int) -> list[dict[str, Any]]:
+    """The lines of the recipe."""
+    found: list[dict[str, Any]] = []
+    words = [str(word) for pair in WORK.items() for word in pair]
+    words += ["--microbatch-tokens", str(MICROBATCH_TOKENS), "--save-every", "100", "--keep-last", "1", "--quiet"]
+    reward = Path(__file__).parents[1] / "examples" / "reward.py"
+    words += ["--model", where, "--dataset", "gym:gsm_symbolic", "--reward", f"{reward}:brief"]
+    for _ in range(repeats):
+        for trainers, samplers in RUNS:
+            more = ["--trainers", str(trainers), "--samplers", str(samplers)] if trainers else []
+            with tempfile.TemporaryDirectory() as folder:
+                output = Path(folder) / "run"
+                command = [sys.executable, "-m", "posttrain", "rl", *words, *more, "--output", str(output)]
+                whole = seconds(partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL))
+                rows = [json.loads(row) for row in (output / "metrics.jsonl").read_text().splitlines()]
+            rows = [row for row in rows if row.get("step", 0) > 1 and "seconds/step" in row]
+            names = ("seconds/step", "seconds/rollout", "seconds/train", "length/mean", "length/max", "tokens")
+            line: dict[str, Any] = {"line": "recipe", "trainers": trainers, "samplers": samplers}
+            line |= {name: round(fmean(row[name] for row in rows), 3) for name in names}
+            line |= {"sync_seconds": fmean(row.get("cluster/sync_seconds", 0.0) for row in rows)}
+            line |= {"steps": [round(row["seconds/step"], 2) for row in rows], "command_seconds": round(whole, 1)}
+            print(json.dumps(line), flush=True)
+            found.append(line)
+    return found
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    lines = ("samplers", "learners", "recipe")
+    parser.add_argument("--lines", nargs="+", default=list(lines), choices=lines)
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each recipe, in turn")
+    parser.add_argument("--output", type=Path, help="write all lines to this file, as JSON")
+    args = parser.parse_args()
+    where, found = str(pull(MODEL)), list[dict[str, Any]]()
+    if {"samplers", "learners"} & {*args.lines}:
+        cluster.connect(cpus=4)
+        found += parts(where, args.lines)
+        cluster.disconnect()
+    if "recipe" in args.lines:
+        found += recipe(where, args.repeats)
+    if args.output:
+        args.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
