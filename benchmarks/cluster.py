@@ -1,6 +1,6 @@
 """What the processes of a cluster cost on this machine, line by line.
 
-    python benchmarks/cluster.py --output measured.json
+    python benchmarks/cluster.py --output measured.jsonl
     python benchmarks/cluster.py --lines samplers learners
     python benchmarks/cluster.py --lines recipe
 
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -124,12 +124,11 @@ def updates(trained: LearnerGroup) -> dict[str, float]:
     }
 
 
-def parts(where: str, lines: Sequence[str]) -> list[dict[str, Any]]:
+def parts(where: str, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The lines of samplers and learners."""
     chat = load_policy(where).chat
     tasks = load_tasks("gym:gsm_symbolic", limit=2 * MANY // COMPLETIONS)
     prompts = [tuple(chat.prompt_ids(task.prompt)) for task in tasks]
-    found: list[dict[str, Any]] = []
     for size, threads in PROCESSES:
         line: dict[str, Any] = {"line": "parts", "processes": size, "threads": threads}
         with RankActors(size, threads=threads) as actors:
@@ -142,14 +141,11 @@ def parts(where: str, lines: Sequence[str]) -> list[dict[str, Any]]:
                     trained.optim_step({POLICY: 0.0})
                     line["sync_seconds"] = seconds(group.update)
                     line["sync_bytes"] = group.metrics()["cluster/sync_bytes"]
-        print(json.dumps(line), flush=True)
-        found.append(line)
-    return found
+        yield line
 
 
-def recipe(where: str, repeats: int) -> list[dict[str, Any]]:
+def recipe(where: str, repeats: int) -> Iterator[dict[str, Any]]:
     """The lines of the recipe."""
-    found: list[dict[str, Any]] = []
     words = [str(word) for pair in WORK.items() for word in pair]
     words += ["--microbatch-tokens", str(MICROBATCH_TOKENS), "--save-every", "100", "--keep-last", "1", "--quiet"]
     reward = Path(__file__).parents[1] / "examples" / "reward.py"
@@ -168,9 +164,15 @@ def recipe(where: str, repeats: int) -> list[dict[str, Any]]:
             line |= {name: round(fmean(row[name] for row in rows), 3) for name in names}
             line |= {"sync_seconds": fmean(row.get("cluster/sync_seconds", 0.0) for row in rows)}
             line |= {"steps": [round(row["seconds/step"], 2) for row in rows], "command_seconds": round(whole, 1)}
-            print(json.dumps(line), flush=True)
-            found.append(line)
-    return found
+            yield line
+
+
+def say(line: Mapping[str, Any], output: Path | None) -> None:
+    """Print a line, and append it to the file."""
+    print(json.dumps(line), flush=True)
+    if output:
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def main() -> None:
@@ -179,17 +181,17 @@ def main() -> None:
     lines = ("samplers", "learners", "recipe")
     parser.add_argument("--lines", nargs="+", default=list(lines), choices=lines)
     parser.add_argument("--repeats", type=int, default=1, help="runs of each recipe, in turn")
-    parser.add_argument("--output", type=Path, help="write all lines to this file, as JSON")
+    parser.add_argument("--output", type=Path, help="append the lines to this file")
     args = parser.parse_args()
-    where, found = str(pull(MODEL)), list[dict[str, Any]]()
+    where = str(pull(MODEL))
     if {"samplers", "learners"} & {*args.lines}:
         cluster.connect(cpus=4)
-        found += parts(where, args.lines)
+        for line in parts(where, args.lines):
+            say(line, args.output)
         cluster.disconnect()
     if "recipe" in args.lines:
-        found += recipe(where, args.repeats)
-    if args.output:
-        args.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        for line in recipe(where, args.repeats):
+            say(line, args.output)
 
 
 if __name__ == "__main__":
