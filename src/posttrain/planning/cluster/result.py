@@ -72,7 +72,7 @@ class ClusterPlan:
     def table(self) -> list[tuple[str, ...]]:
         """The splits, the head first."""
         unit = "cost/Mtoken" if self.price else "GPU-h/Mtoken"
-        rows = [(*HEAD, "tokens/s", unit)]
+        rows: list[tuple[str, ...]] = [(*HEAD, "tokens/s", unit)]
         for split in self.splits:
             seconds = (split.sampling, split.update, split.sync, split.scoring, split.wait, split.step)
             gpus = f"{split.samplers} x {split.of_sampler}"
