@@ -329,6 +329,11 @@ COMMANDS: dict[str, Command] = {
         ("config",),
         extra="server",
     ),
+    "plan-cluster": Command(
+        "plan a run on a cluster of GPUs: trainers, samplers, seconds and cost of a step",
+        _recipe("plan_cluster", "PlanCluster"),
+        ("config", "json"),
+    ),
     "verify": Command(
         "check the correctness contract on your model and machine",
         _recipe("verify", "Verify"),

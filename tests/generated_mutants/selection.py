@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.mutations import ROOMS
+from tests.mutations import room_with_list
 
 # Steps from one version of a database to the next are history; and a migration's own tests run it whole.
 LEFT_OUT = ("annotation/store/migrations/", "__main__.py")
@@ -73,7 +73,7 @@ TESTS_OF = {
 def files(source: Path, words: list[str]) -> list[str]:
     """Return the files below `source` that get generated mutants; of `words` at least one is in the path."""
     every = [path.relative_to(source).as_posix() for path in sorted(source.rglob("*.py"))]
-    ours = [file for file in every if file.split("/")[0] not in ROOMS and not file.startswith(LEFT_OUT)]
+    ours = [file for file in every if not room_with_list(file) and not file.startswith(LEFT_OUT)]
     return [file for file in ours if not words or any(word in file for word in words)]
 
 

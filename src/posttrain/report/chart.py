@@ -66,6 +66,35 @@ def render(chart: Chart) -> str:
     )
 
 
+COLOUR_VALUES = ("#2f6fb0", "#c7702b", "#3d8f6a", "#8a5aa8", "#b8912a", "#c2526a", "#4a9aa8", "#7a7f87")
+"""Those of report.css, for a picture that has no page around it."""
+
+
+def picture(chart: Chart) -> str:
+    """A chart as an SVG file of its own: lines with title and names; `unit` is what the horizontal axis counts."""
+    series = [_finite(s) for s in chart.series]
+    kept = [(i % COLOURS, s) for i, s in enumerate(series) if s.points]
+    frame = _Frame.around([point for _, s in kept for point in s.points], zero=chart.zero)
+    top = 16 * (1 + len(kept))
+    names = "".join(
+        f'<text x="{LEFT}" y="{14 + 16 * (row + 1)}" fill="{COLOUR_VALUES[colour]}">{escape(s.name)}</text>'
+        for row, (colour, s) in enumerate(kept)
+    )
+    colours = "".join(f".c{i}{{stroke:{value};fill:{value}}}" for i, value in enumerate(COLOUR_VALUES))
+    style = (
+        "text{font:11px sans-serif}.tick{font-size:10px;fill:#666}.grid{stroke:#ddd}"
+        f"{colours}.line{{fill:none;stroke-width:2}}"
+    )
+    drawn = "".join([*_axes(frame, chart.percent), *_lines(kept, frame)])
+    height = top + HEIGHT + 16
+    axis = f'<text class="tick" x="{WIDTH - RIGHT}" y="{height - 4}" text-anchor="end">{escape(chart.unit)}</text>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><style>{style}</style>'
+        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/><text x="{LEFT}" y="14">{escape(chart.title)}</text>'
+        f'{names}<g transform="translate(0 {top})">{drawn}</g>{axis}</svg>\n'
+    )
+
+
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
     """Round numbers that span low to high.
 

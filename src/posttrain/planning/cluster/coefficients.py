@@ -1,0 +1,151 @@
+"""The cost model: seconds of decoding, of an update and of a weight transfer, in a few coefficients.
+
+A step is sampling, scoring, update, weight sync and wait. The coefficients are measured on a machine
+(benchmarks/cluster.py) or follow from a GPU's figures (gpu_costs.py); the equations are the same. Seconds throughout.
+"""
+
+import math
+from dataclasses import dataclass
+
+from posttrain.planning.cluster.workload import Batch, Lengths, Workload, batch_of
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """One sampler.
+
+    A decoding step of n sequences with c cached tokens takes
+
+        t(n, c) = step + n sequence + c cached
+
+    that is the weights' pass through memory, the arithmetic of a token, and the pass of keys and values. They are
+    added: what a processor overlaps of them, the model does not.
+
+    Attributes:
+        step: of each step, whatever is decoded.
+        sequence: for each sequence of a step.
+        cached: for each cached token of a step.
+        prompt: for each token of a prompt, which is computed once for the sequences of its group on a sampler.
+        begin: for each batch that is submitted to it.
+        slots: sequences that are decoded together at most.
+    """
+
+    step: float
+    sequence: float
+    cached: float = 0.0
+    prompt: float = 0.0
+    begin: float = 0.0
+    slots: int = 128
+
+    def seconds(self, steps: float, sequences: int, tokens: float) -> float:
+        """Seconds of this many steps of `sequences`, which have `tokens` in the cache before: each adds one a step.
+
+        The integral of t(n, c + n m) over m from 0 to `steps`.
+        """
+        rate = self.step + sequences * self.sequence + self.cached * tokens
+        return steps * rate + self.cached * sequences * steps * steps / 2
+
+    def steps(self, seconds: float, sequences: int, tokens: float) -> float:
+        """The steps done in this time, not a whole number: the inverse of `seconds`."""
+        rate = self.step + sequences * self.sequence + self.cached * tokens
+        curve = self.cached * sequences
+        if not curve:
+            return seconds / rate
+        root = math.sqrt(rate * rate + 2 * curve * seconds)
+        return 2 * seconds / (rate + root)  # (root - rate) / curve, without the difference of near numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Updating:
+    """The trainers together.
+
+    An update on a batch of N tokens in R packed rows takes
+
+        ceil(R / trainers) (N / R token + Q / R square + row) + begin + optimizer,   R = ceil(N / microbatch_tokens)
+
+    where Q is the sum of the squared lengths: the slowest rank has ceil(R / trainers) rows.
+
+    Attributes:
+        trainers: ranks; each computes every n-th row.
+        token: forward and backward of a token.
+        square: attention, for each squared token of a sequence.
+        row: communication of a row that is not hidden behind its computation, if that takes no time.
+        hidden: whether communication of a row is hidden behind computation: max instead of sum.
+        begin: of an update, whatever it trains.
+        optimizer: the optimiser and the sum of the gradients.
+    """
+
+    trainers: int
+    token: float
+    square: float = 0.0
+    row: float = 0.0
+    hidden: bool = False
+    begin: float = 0.0
+    optimizer: float = 0.0
+
+    def seconds(self, batch: Batch, microbatch_tokens: int) -> float:
+        """Seconds of an update."""
+        rows = math.ceil(batch.tokens / microbatch_tokens)
+        compute = (batch.tokens * self.token + batch.squares * self.square) / rows
+        one = max(compute, self.row) if self.hidden else compute + self.row
+        return math.ceil(rows / self.trainers) * one + self.begin + self.optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A cluster.
+
+    Attributes:
+        samplers: number of samplers, each of one or more GPUs.
+        decoding: of one sampler.
+        updating: of all trainers.
+        sync: until all samplers have new weights; trainers and samplers wait for that.
+        recompute: whether samplers compute the cache of unfinished sequences again after a sync, with the new weights.
+    """
+
+    samplers: int
+    decoding: Decoding
+    updating: Updating
+    sync: float = 0.0
+    recompute: bool = True
+
+    def synchronous(self, work: Workload, groups: list[Lengths]) -> float:
+        """Seconds of a synchronous step in closed form, if every sampler has a slot for each of its sequences.
+
+        Sequences begin together, in equal shares, and nothing joins them. With n(m) sequences left after m steps, a
+        sampler takes the integral of t(n(m), c(m)), which is
+
+            begin + prompts + step max T + sequence sum T + cached sum (p T + T^2 / 2)
+
+        over its own lengths T with prompts of p tokens. The batch waits for the slowest sampler; then come scoring,
+        update and sync.
+        """
+        slowest = 0.0
+        for share in shares(groups, self.samplers):
+            lengths = [length for _, length in share]
+            if not lengths:
+                continue
+            if len(lengths) > self.decoding.slots:
+                raise ValueError(f"{len(lengths)} sequences of a sampler do not begin together in its slots")
+            prompts = len({group for group, _ in share})
+            read = prompts * work.prompt_tokens * self.decoding.prompt
+            cached = sum(work.prompt_tokens * length + length * length / 2 for length in lengths)
+            steps = self.decoding.step * max(lengths) + self.decoding.sequence * sum(lengths)
+            slowest = max(slowest, self.decoding.begin + read + steps + self.decoding.cached * cached)
+        return slowest + work.scoring_seconds + self.update(work, groups) + self.sync
+
+    def update(self, work: Workload, groups: list[Lengths]) -> float:
+        """Seconds of the update on these groups."""
+        return self.updating.seconds(batch_of(groups, work.prompt_tokens), work.microbatch_tokens)
+
+
+def shares(groups: list[Lengths], samplers: int) -> list[list[tuple[int, int]]]:
+    """The sequences of each sampler, as (group, length): equal shares, those of a group together where that is equal.
+
+    Example:
+        >>> shares([(5, 6), (7, 8)], 2), shares([(5, 6, 7)], 2)
+        ([[(0, 5), (0, 6)], [(1, 7), (1, 8)]], [[(0, 5), (0, 6)], [(0, 7)]])
+    """
+    every = [(group, length) for group, lengths in enumerate(groups) for length in lengths]
+    size = math.ceil(len(every) / samplers)
+    return [every[begin : begin + size] for begin in range(0, samplers * size, size)]

@@ -1,0 +1,115 @@
+"""Coefficients of the cost model on GPUs, from their published figures.
+
+P parameters, b = 2 bytes, L layers, D hidden units, A query widths, K key widths; t GPUs of a sampler, d trainers;
+F FLOP/s times the MFU, M bytes/s of memory and N of the link, times the shares that are reached (hardware.Efficiency).
+
+    decoding    step      b P / (t M) + 2 L latency log2 t         all weights once, two all-reduces a layer
+                sequence  2 P / (t F) + 4 L b D (t - 1) / (t N)    2 FLOP per weight; a ring moves 2 (t - 1) / t of D
+                cached    2 L K b / (t M)
+    update      token     (8 + 2 passes) P / F                     forward 2, backward 4, forward again 2
+                square    (8 + 2 passes) L A / F                   causal attention: scores A T, values A T
+                row       (2 b + 4) P (d - 1) / (d N) + 3 L latency log2 d
+                optimizer 30 P / (d M)
+
+2 FLOP per weight and token forward and twice that backward: Kaplan et al. 2020, arXiv 2001.08361, section 2.1.
+Attention: Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B, halved for the causal mask. Gradient
+checkpointing computes the forward pass twice (Chen et al. 2016, arXiv 1604.06174). A row of FSDP gathers the weights
+for its forward and its backward pass, and scatters gradients in float32; its computation hides that, since FSDP2
+gathers a layer ahead.
+"""
+
+import math
+from dataclasses import dataclass
+
+from posttrain.models.footprint import Shape, cache_bytes_per_token
+from posttrain.planning.cluster.coefficients import Costs, Decoding, Updating
+from posttrain.planning.cluster.gpu_memory import WEIGHT, Room
+from posttrain.planning.cluster.hardware import GPU, NODE, Efficiency
+
+GRADIENT = 4  # bytes of a number of a gradient
+OPTIMIZER = 30  # bytes that the optimiser moves for a parameter
+
+
+@dataclass(frozen=True, slots=True)
+class GPUCluster:
+    """GPUs of one kind, and the model that is trained on them.
+
+    Attributes:
+        gpu: the kind.
+        reached: what of its figures is reached.
+        room: what they hold.
+        max_sequences: that a sampler decodes together.
+        channel: bytes per second at which the first trainer serves weights to all samplers together; 0: they are
+            broadcast over the network.
+    """
+
+    gpu: GPU
+    reached: Efficiency
+    room: Room
+    max_sequences: int = 256
+    channel: float = 0.0
+
+    @property
+    def shape(self) -> Shape:
+        """The model."""
+        return self.room.shape
+
+    def link(self, gpus: int) -> float:
+        """Bytes per second of a GPU in a collective call among `gpus`: NVLink, or its node's links beyond a node.
+
+        Rings through all GPUs of a node use all its links, so that what a node sends does not grow with its GPUs.
+        """
+        between = min(self.gpu.nvlink, NODE * self.gpu.network)
+        return self.reached.links * (self.gpu.nvlink if gpus <= NODE else between)
+
+    def decoding(self, gpus: int, beside: float = 0.0) -> Decoding:
+        """A sampler of this many GPUs."""
+        shape, moved = self.shape, self.reached.bandwidth * self.gpu.bandwidth * gpus
+        flops = self.reached.mfu * self.gpu.flops * gpus
+        # tensor parallelism beyond a node: each GPU has its own share of the links, and no ring helps it
+        link = self.link(gpus) if gpus <= NODE else self.reached.links * self.gpu.network
+        reduced = 4 * shape.layers * WEIGHT * shape.hidden * (gpus - 1) / gpus / link
+        token = 2 * shape.parameters / flops + reduced
+        return Decoding(
+            step=WEIGHT * shape.parameters / moved + 2 * shape.layers * self.reached.latency * math.log2(gpus),
+            sequence=token,
+            cached=cache_bytes_per_token(shape, WEIGHT) / moved,
+            prompt=token,
+            slots=self.room.slots(gpus, self.max_sequences, beside),
+        )
+
+    def updating(self, trainers: int) -> Updating:
+        """This many trainers."""
+        shape, flops = self.shape, self.reached.mfu * self.gpu.flops
+        factor = 8 + 2 * self.room.work.passes
+        sent = (2 * WEIGHT + GRADIENT) * shape.parameters * (trainers - 1) / trainers / self.link(trainers)
+        calls = 3 * shape.layers * self.reached.latency * math.log2(trainers)
+        moved = self.reached.bandwidth * self.gpu.bandwidth
+        return Updating(
+            trainers=trainers,
+            token=factor * shape.parameters / flops,
+            square=factor * shape.layers * shape.query_width / flops,
+            row=sent + calls,
+            hidden=True,
+            optimizer=OPTIMIZER * shape.parameters / trainers / moved,
+        )
+
+    def gather(self, trainers: int) -> float:
+        """Seconds in which the weights of all shards are gathered."""
+        return WEIGHT * self.shape.parameters * (trainers - 1) / trainers / self.link(trainers)
+
+    def sync(self, trainers: int, samplers: int) -> float:
+        """Seconds until all samplers have the weights: gathered, and broadcast or served by the first trainer."""
+        size = WEIGHT * self.shape.parameters
+        sent = samplers * size / self.channel if self.channel else size / (self.reached.links * self.gpu.network)
+        return self.gather(trainers) + sent
+
+    def apart(self, trainers: int, samplers: int, of_sampler: int) -> Costs:
+        """Trainers and samplers on GPUs of their own."""
+        sync = self.sync(trainers, samplers)
+        return Costs(samplers, self.decoding(of_sampler), self.updating(trainers), sync)
+
+    def colocated(self, gpus: int, of_sampler: int) -> Costs:
+        """All GPUs sample, and then all train; trainers keep their shards. The weights are gathered within the GPUs."""
+        beside = self.room.held() / gpus
+        return Costs(gpus // of_sampler, self.decoding(of_sampler, beside), self.updating(gpus), self.gather(gpus))

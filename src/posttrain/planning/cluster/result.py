@@ -1,0 +1,162 @@
+"""The result of `posttrain plan-cluster`, as data and as text. Options are named as parameters in backticks."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from posttrain.planning.cluster.gpu_memory import WEIGHT, Room
+from posttrain.planning.cluster.hardware import CHANNEL
+from posttrain.planning.cluster.splits import ASYNCHRONOUS, COLOCATED, SYNCHRONOUS, Split
+from posttrain.planning.costs import GB
+
+HEAD = ("mode", "trainers", "samplers", "sampling", "update", "sync", "scoring", "wait", "step", "busy", "age")
+MUCH = 0.2  # of a step, that a transfer of weights takes
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """Splits of a cluster, and which to take.
+
+    Attributes:
+        gpu: kind of the GPUs.
+        gpus: how many.
+        room: what they hold.
+        fewest_trainers: GPUs on which trainers fit.
+        of_sampler: GPUs of a sampler.
+        slots: sequences that a sampler decodes together.
+        max_staleness: of the asynchronous splits.
+        price: of a GPU-hour; 0: costs are in GPU-hours.
+        splits: the fastest first.
+    """
+
+    gpu: str
+    gpus: int
+    room: Room
+    fewest_trainers: int
+    of_sampler: int
+    slots: int
+    max_staleness: int
+    price: float
+    splits: Sequence[Split]
+
+    @property
+    def best(self) -> Split:
+        """The fastest split that posttrain can run: on GPUs of their own, or all on one."""
+        built = [split for split in self.splits if split.mode != COLOCATED or self.gpus == 1]
+        return (built or list(self.splits))[0]
+
+    def cost(self, split: Split) -> float:
+        """Of a million trained tokens."""
+        return split.gpu_hours() * (self.price or 1.0)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        return {
+            "parameters": self.room.shape.parameters,
+            "shape": self.room.shape.name,
+            "gpu": self.gpu,
+            "gpus": self.gpus,
+            "fewest_trainers": self.fewest_trainers,
+            "trainer_bytes": self.room.trainer(self.fewest_trainers),
+            "gpus_of_sampler": self.of_sampler,
+            "sequences_of_sampler": self.slots,
+            "splits": [self._row(split) for split in self.splits],
+            "best": self._row(self.best),
+            "warnings": self.warnings(),
+        }
+
+    def _row(self, split: Split) -> dict[str, Any]:
+        unit = "cost_per_million_tokens" if self.price else "gpu_hours_per_million_tokens"
+        return {**asdict(split), "tokens_per_second": split.tokens_per_second, unit: self.cost(split)}
+
+    def table(self) -> list[tuple[str, ...]]:
+        """The splits, the head first."""
+        unit = "cost/Mtoken" if self.price else "GPU-h/Mtoken"
+        rows: list[tuple[str, ...]] = [(*HEAD, "tokens/s", unit)]
+        for split in self.splits:
+            seconds = (split.sampling, split.update, split.sync, split.scoring, split.wait, split.step)
+            gpus = f"{split.samplers} x {split.of_sampler}"
+            busy, age = f"{split.busy:.0%}", f"{split.age:.1f}"
+            tail = (f"{split.tokens_per_second:,.0f}", f"{self.cost(split):.3g}")
+            rows.append((split.mode, str(split.trainers), gpus, *map(_seconds, seconds), busy, age, *tail))
+        return rows
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        work, shape, best = self.room.work, self.room.shape, self.best
+        rows = self.table()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = ["  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in rows]
+        held = self.room.trainer(self.fewest_trainers) / GB
+        return [
+            f"{shape.parameters / 1e9:.3g}B parameters ({shape.layers} layers, widths of {shape.name}) on {self.gpus} "
+            f"{self.gpu}; a step has {work.prompts} prompts x {work.completions} completions",
+            f"trainers  at least {_gpus(self.fewest_trainers)}, which hold {held:.0f} GB each",
+            f"samplers  {_gpus(self.of_sampler)} each, for {self.slots} sequences together",
+            "",
+            *table,
+            "",
+            "seconds of a step; busy: share of all GPUs' time; age: of trained groups, in updates",
+            f"recommended: {described(best)}, {best.tokens_per_second:,.0f} trained tokens/s, {self._costs(best)}",
+            *self._compared(),
+            *(f"WARNING: {warning}" for warning in self.warnings()),
+        ]
+
+    def _costs(self, split: Split) -> str:
+        unit = "per million" if self.price else "GPU-hours per million"
+        return f"{self.cost(split):.3g} {unit}"
+
+    def _compared(self) -> list[str]:
+        """How much slower the fastest split of each other mode is."""
+        found: list[str] = []
+        for mode in (COLOCATED, SYNCHRONOUS, ASYNCHRONOUS):
+            fastest = min((s for s in self.splits if s.mode == mode), key=lambda s: s.step, default=None)
+            if fastest and mode != self.best.mode:
+                ratio = fastest.step / self.best.step
+                found.append(f"{described(fastest)}: {ratio:.2f} times as long a step")
+        return found
+
+    def warnings(self) -> list[str]:
+        """What does not fit, or is not built."""
+        found: list[str] = []
+        weights, usable = WEIGHT * self.room.shape.parameters, self.room.usable
+        if weights > usable:
+            found.append(
+                f"each trainer loads the whole model before it keeps its shard: {weights / GB:.0f} GB do not fit in "
+                f"the {usable / GB:.0f} GB of a GPU that may be planned"
+            )
+        if self.of_sampler > 1:
+            found.append(f"a sampler needs {_gpus(self.of_sampler)}, and posttrain's samplers have one each")
+        served = self.best.samplers * weights / CHANNEL
+        if self.best.mode != COLOCATED and served > MUCH * self.best.step:
+            found.append(
+                "posttrain's first trainer serves the weights to each sampler, and no broadcast is built: at "
+                f"{CHANNEL / GB:.2f} GB/s, as measured on two CPU cores, {_seconds(served)} s a step"
+            )
+        if len(self.splits) > 1 and any(split.mode == COLOCATED for split in self.splits):
+            found.append(
+                "colocated splits are for comparison: posttrain trains and samples on the same GPU on one alone"
+            )
+        return found
+
+
+def described(split: Split) -> str:
+    """A split in words."""
+    if split.mode == COLOCATED:
+        return f"colocated on {_gpus(split.gpus)}"
+    samplers = f"{split.samplers} sampler{'s' * (split.samplers != 1)} of {_gpus(split.of_sampler)}"
+    return f"{split.mode} with {split.trainers} trainer{'s' * (split.trainers != 1)} and {samplers}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"
+
+
+def _seconds(value: float) -> str:
+    """Seconds of which three digits matter.
+
+    Example:
+        >>> _seconds(0.0), _seconds(0.123), _seconds(12.34), _seconds(1234.5)
+        ('0', '0.12', '12.3', '1234')
+    """
+    return "0" if not value else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

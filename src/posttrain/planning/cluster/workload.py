@@ -1,0 +1,96 @@
+"""What a step of a run samples and trains, with lengths that vary."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Lengths = tuple[int, ...]
+"""Tokens of the completions of one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A step of a run.
+
+    Attributes:
+        prompts: groups of a step.
+        completions: of a group.
+        prompt_tokens: of each prompt.
+        mean_tokens: mean of a completion, before it is cut.
+        spread: standard deviation of the logarithm of a completion's length; 0: all have the mean.
+        max_tokens: at which completions are cut.
+        microbatch_tokens: of a forward and backward pass.
+        passes: forward passes over the batch before the update (reference, critic, teacher).
+        scoring_seconds: from a group's last completion to its rewards; groups are scored at the same time.
+    """
+
+    prompts: int
+    completions: int
+    prompt_tokens: int
+    mean_tokens: float
+    spread: float
+    max_tokens: int
+    microbatch_tokens: int
+    passes: float = 0.0
+    scoring_seconds: float = 0.0
+
+    @property
+    def sequences(self) -> int:
+        """Completions of a step."""
+        return self.prompts * self.completions
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.prompt_tokens + self.max_tokens
+
+    def groups(self, seed: int = 0) -> Iterator[Lengths]:
+        r"""The lengths of group after group, without end: log-normal, of mean `mean_tokens`, cut at `max_tokens`.
+
+        ln T ~ N(mu, s^2) has the mean exp(mu + s^2 / 2), so that mu = ln(mean) - s^2 / 2. Lengths of a group are drawn
+        independently of each other.
+        """
+        draw = random.Random(seed)
+        middle = math.log(self.mean_tokens) - self.spread**2 / 2
+        while True:
+            yield tuple(self._cut(draw.lognormvariate(middle, self.spread)) for _ in range(self.completions))
+
+    def _cut(self, length: float) -> int:
+        return max(1, min(self.max_tokens, round(length)))
+
+    def resident(self) -> float:
+        """Mean tokens in the cache of a sequence that is decoded at a random moment: prompt + E[T^2] / (2 E[T]).
+
+        A long completion is met more often, in proportion to its length, and at its middle. For uncut lengths
+        E[T^2] / E[T] = mean exp(s^2).
+        """
+        biased = min(self.mean_tokens * math.exp(self.spread**2), self.max_tokens)
+        return self.prompt_tokens + biased / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is trained in a step.
+
+    Attributes:
+        tokens: that are computed; a prompt is computed once for its group.
+        squares: sum of the squares of the lengths of its sequences, for attention.
+        trained: tokens of completions.
+    """
+
+    tokens: int
+    squares: float
+    trained: int
+
+
+def batch_of(groups: list[Lengths], prompt_tokens: int) -> Batch:
+    """The batch of these groups.
+
+    Example:
+        >>> batch_of([(2, 3)], prompt_tokens=10)
+        Batch(tokens=15, squares=313, trained=5)
+    """
+    trained = sum(map(sum, groups))
+    squares = sum((prompt_tokens + length) ** 2 for lengths in groups for length in lengths)
+    return Batch(trained + prompt_tokens * len(groups), squares, trained)

@@ -1,0 +1,210 @@
+"""Plan a run on a cluster of GPUs: how many train, how many sample, seconds and cost of a step.
+
+    posttrain plan-cluster --model-parameters 7e9 --gpus 64 --gpu h100
+    posttrain plan-cluster --model-parameters 70e9 --gpus 256 --mean-tokens 8000 --max-new-tokens 32000
+
+A cost model of sampling, weight sync, scoring, update and wait, from published figures of the GPUs, and a
+discrete-event simulation on it (docs/scaling.md). Nothing is loaded or run. Left out: mixtures of experts, adapters,
+environments of several turns, evaluations, failures.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from posttrain.errors import UserError, as_typed, unknown
+from posttrain.models.footprint import Shape, read_shape
+from posttrain.planning.cluster import (
+    CHANNEL,
+    GPUS,
+    ClusterPlan,
+    Efficiency,
+    GPUCluster,
+    Room,
+    Search,
+    Workload,
+    dense_shape,
+)
+from posttrain.report.chart import Chart, Series, picture
+from posttrain.setup.training_options import at_least
+
+SYNCS = ("broadcast", "channel")
+MOST_GPUS = 1 << 16  # that are looked at to say how many would do
+
+
+@dataclass(frozen=True)
+class PlanCluster:
+    """Plan a run on a cluster of GPUs: trainers, samplers, seconds and cost of a step."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "model": "model_parameters model",
+        "sampling": "prompts_per_step completions_per_prompt prompt_tokens mean_tokens length_spread max_new_tokens",
+        "optimisation": "microbatch_tokens max_staleness",
+        "cluster": "gpu gpus price_per_gpu_hour weight_sync",
+        "run": "plot",
+    }
+    model_parameters: float = 7e9
+    """Parameters of a dense decoder, such as 7e9. Its widths are those of the nearest published model."""
+    model: str = ""
+    """Model whose configuration is read instead; no weights are read. A hub id, folder or packaged model."""
+    gpu: str = "h100"
+    """Kind of GPU: a100, h100, h200 or h800."""
+    gpus: int = 64
+    """Number of GPUs."""
+    prompts_per_step: int = 128
+    """Prompts per batch."""
+    completions_per_prompt: int = 16
+    """Completions per prompt (group size)."""
+    prompt_tokens: int = 512
+    """Tokens per prompt."""
+    mean_tokens: float = 2000.0
+    """Mean tokens per completion; before they are cut at --max-new-tokens."""
+    length_spread: float = 0.8
+    """Standard deviation of log completion length. 0: all are alike."""
+    max_new_tokens: int = 8192
+    """Maximum tokens per completion."""
+    microbatch_tokens: int = 16384
+    """Maximum tokens per forward and backward pass."""
+    max_staleness: int = 1
+    """Maximum age of a trained group in updates. 0: synchronous only."""
+    price_per_gpu_hour: float = 0.0
+    """Price of a GPU-hour, 0: costs in GPU-hours."""
+    weight_sync: str = "broadcast"
+    """Weight transfer: broadcast or channel. channel: the first trainer serves all samplers, as posttrain does."""
+    logprob_passes: float = 0.0
+    """Forward passes over a batch before its update: of a reference, a critic or a proximal policy."""
+    scoring_seconds: float = 0.0
+    """Seconds from a group's last completion to its rewards. Groups are scored at the same time."""
+    tensor_parallel: int = 0
+    """GPUs per sampler, 0: the fewest that hold the model and the longest sequence."""
+    max_sequences: int = 256
+    """Maximum sequences that a sampler decodes together."""
+    mfu: float = Efficiency.mfu
+    """Model FLOP utilisation of training and prefill."""
+    bandwidth_share: float = Efficiency.bandwidth
+    """Share of the memory bandwidth that decoding reaches."""
+    plot: str = ""
+    """SVG file to draw: tokens per second by the number of trainers."""
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """A plan, and where it is drawn."""
+
+    plan: ClusterPlan
+    plot: Path | None
+
+    def summary(self) -> dict[str, Any]:
+        """Everything for a machine to read."""
+        found = self.plan.summary()
+        return {**found, "warnings": [as_typed(line) for line in found["warnings"]], "plot": self.plot}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        drawn = [f"plot  {self.plot}"] if self.plot else []
+        return [as_typed(line) for line in [*self.plan.lines(), *drawn]]
+
+
+def run(config: PlanCluster) -> PlanResult:
+    """Plan; the plot is written last.
+
+    Raises:
+        UserError: an option is wrong, or the model does not fit on the GPUs.
+    """
+    _check(config)
+    shape = read_shape(config.model) if config.model else dense_shape(config.model_parameters)
+    reached = replace(Efficiency(), mfu=config.mfu, bandwidth=config.bandwidth_share)
+    gpu, work = GPUS[config.gpu], _work(config)
+    room = Room(shape, work, reached.memory * gpu.memory)
+    trainers, of_sampler = _fewest(config, room)
+    channel = CHANNEL if config.weight_sync == "channel" else 0.0
+    cluster = GPUCluster(gpu, reached, room, config.max_sequences, channel)
+    splits = Search(cluster, work, config.gpus, trainers, of_sampler, config.max_staleness).splits()
+    if not splits:
+        raise UserError(_needs(config, shape, trainers, of_sampler))
+    slots = room.slots(of_sampler, config.max_sequences)
+    about = (config.max_staleness, config.price_per_gpu_hour)
+    plan = ClusterPlan(config.gpu, config.gpus, room, trainers, of_sampler, slots, *about, splits)
+    if config.plot:
+        Path(config.plot).write_text(_drawn(plan), encoding="utf-8")
+    return PlanResult(plan, Path(config.plot) if config.plot else None)
+
+
+def _work(config: PlanCluster) -> Workload:
+    return Workload(
+        prompts=config.prompts_per_step,
+        completions=config.completions_per_prompt,
+        prompt_tokens=config.prompt_tokens,
+        mean_tokens=config.mean_tokens,
+        spread=config.length_spread,
+        max_tokens=config.max_new_tokens,
+        microbatch_tokens=config.microbatch_tokens,
+        passes=config.logprob_passes,
+        scoring_seconds=config.scoring_seconds,
+    )
+
+
+def _fewest(config: PlanCluster, room: Room) -> tuple[int, int]:
+    """The fewest GPUs of all trainers, and the GPUs of a sampler."""
+    trainers = room.fewest_trainers(MOST_GPUS)
+    if not trainers:
+        raise UserError(
+            f"a row of {config.microbatch_tokens} tokens needs {(room.row() + room.gathered()) / 1e9:.0f} GB in a "
+            f"trainer besides its shard, and {room.usable / 1e9:.0f} GB of a {config.gpu} may be planned; pass a "
+            "smaller --microbatch-tokens"
+        )
+    if config.tensor_parallel and room.cache_tokens(config.tensor_parallel) < room.work.longest:
+        raise UserError(
+            f"a sampler of {config.tensor_parallel} GPUs has no room for a sequence of {room.work.longest} tokens; "
+            f"pass --tensor-parallel {room.fewest_of_sampler(MOST_GPUS)}"
+        )
+    return trainers, config.tensor_parallel or room.fewest_of_sampler(MOST_GPUS)
+
+
+def _needs(config: PlanCluster, shape: Shape, trainers: int, of_sampler: int) -> str:
+    """What does not fit."""
+    return (
+        f"{shape.parameters / 1e9:.3g}B parameters do not fit on {config.gpus} {config.gpu}: the trainers need "
+        f"{trainers} of them and a sampler {of_sampler}; pass --gpus {trainers + of_sampler} or more"
+    )
+
+
+def _drawn(plan: ClusterPlan) -> str:
+    """Tokens per second by the number of trainers, of each mode."""
+    series: list[Series] = []
+    for mode in dict.fromkeys(split.mode for split in plan.splits):
+        points = sorted((s.trainers, s.tokens_per_second) for s in plan.splits if s.mode == mode)
+        series.append(Series(mode, points))
+    title = f"Trained tokens/s of {plan.room.shape.parameters / 1e9:.3g}B parameters on {plan.gpus} {plan.gpu}"
+    return picture(Chart(title, series, unit="GPUs that train"))
+
+
+def _check(config: PlanCluster) -> None:
+    """Validate the options."""
+    if config.gpu not in GPUS:
+        raise unknown("gpu", config.gpu, GPUS)
+    if config.weight_sync not in SYNCS:
+        raise unknown("weight sync", config.weight_sync, SYNCS)
+    least = ("gpus", "prompts_per_step", "completions_per_prompt", "prompt_tokens", "max_new_tokens", "max_sequences")
+    for name in (*least, "microbatch_tokens", "mean_tokens", "model_parameters"):
+        at_least(name, getattr(config, name), 1)
+    for name in ("length_spread", "max_staleness", "price_per_gpu_hour", "logprob_passes", "scoring_seconds"):
+        at_least(name, getattr(config, name), 0)
+    at_least("tensor_parallel", config.tensor_parallel, 0)
+    for name in ("mfu", "bandwidth_share"):
+        if not 0 < getattr(config, name) <= 1:
+            raise UserError(f"--{name.replace('_', '-')} must be above 0 and at most 1; got {getattr(config, name)}")
+    if config.length_spread > 3:
+        raise UserError(f"--length-spread is of the logarithm, and at most 3; got {config.length_spread}")
+    if not math.log(config.model_parameters) < 30:
+        raise UserError(f"--model-parameters must be below 1e13; got {config.model_parameters:g}")
+    longest = config.prompt_tokens + config.max_new_tokens
+    if longest > config.microbatch_tokens:
+        raise UserError(
+            f"prompt and completion may have {longest} tokens, which must fit in a pass; pass --microbatch-tokens "
+            f"{longest} or more"
+        )
+    if config.plot and (not config.plot.endswith(".svg") or not Path(config.plot).parent.is_dir()):
+        raise UserError(f"--plot must name a .svg file in a folder that exists; got '{config.plot}'")

@@ -1,0 +1,117 @@
+"""`posttrain plan-cluster` as it is typed."""
+
+import json
+import xml.dom.minidom
+
+import pytest
+
+from posttrain.cli import main
+from posttrain.planning.cluster.result import HEAD
+from posttrain.recipes.plan_cluster import PlanCluster, run
+
+SMALL = "--gpus 16 --prompts-per-step 16 --completions-per-prompt 4 --mean-tokens 300 --max-new-tokens 2000"
+
+
+def typed(capsys, *words):
+    capsys.readouterr()
+    code = main(["plan-cluster", *words])
+    return code, *capsys.readouterr()
+
+
+def test_a_plan_has_a_table_and_a_recommendation(capsys):
+    code, out, err = typed(capsys, *SMALL.split(), "--price-per-gpu-hour", "2")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == (
+        "7B parameters (28 layers, widths of Qwen2.5-7B) on 16 h100; a step has 16 prompts x 4 completions"
+    )
+    assert lines[4].split() == [*HEAD, "tokens/s", "cost/Mtoken"]
+    assert any(line.startswith("recommended: asynchronous with ") and "per million" in line for line in lines)
+    assert any(line.startswith("synchronous with ") and "times as long a step" in line for line in lines)
+
+
+def test_the_same_as_json(capsys):
+    code, out, _ = typed(capsys, *SMALL.split(), "--json", "--price-per-gpu-hour", "3.5")
+    found = json.loads(out)
+    assert code == 0 and found["best"] in found["splits"] and found["best"]["mode"] == "asynchronous"
+    best = found["best"]
+    assert best["cost_per_million_tokens"] == pytest.approx(16 * 3.5 / 3600 * 1e6 / best["tokens_per_second"])
+    assert [split["step"] for split in found["splits"]] == sorted(split["step"] for split in found["splits"])
+    code, out, _ = typed(capsys, *SMALL.split(), "--json")
+    assert json.loads(out)["best"]["gpu_hours_per_million_tokens"] == pytest.approx(
+        best["cost_per_million_tokens"] / 3.5
+    )
+
+
+def test_a_plot_is_svg_with_a_line_for_each_mode(capsys, tmp_path):
+    path = tmp_path / "plan.svg"
+    assert typed(capsys, *SMALL.split(), "--plot", str(path))[0] == 0
+    page = xml.dom.minidom.parse(str(path))
+    words = [node.firstChild.data for node in page.getElementsByTagName("text")]
+    assert {"colocated", "synchronous", "asynchronous", "GPUs that train"} <= {*words}
+    assert words[0] == "Trained tokens/s of 7B parameters on 16 h100"
+    assert len([p for p in page.getElementsByTagName("path") if p.getAttribute("class").startswith("line")]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--gpu h10", "unknown gpu 'h10'; did you mean 'h100'?"),
+        ("--gpus 0", "--gpus must be 1 or more; got 0"),
+        ("--weight-sync nccl", "unknown weight sync 'nccl'"),
+        ("--length-spread 20", "--length-spread is of the logarithm, and at most 3; got 20.0"),
+        ("--mfu 40", "--mfu must be above 0 and at most 1; got 40.0"),
+        ("--model-parameters 1e15", "--model-parameters must be below 1e13; got 1e+15"),
+        ("--model-parameters nan", "--model-parameters must be 1 or more; got nan"),
+        ("--max-new-tokens 16000", "prompt and completion may have 16512 tokens, which must fit in a pass; pass --m"),
+        ("--plot plan.png", "--plot must name a .svg file in a folder that exists; got 'plan.png'"),
+        ("--plot nowhere/plan.svg", "--plot must name a .svg file in a folder that exists"),
+        (
+            "--model-parameters 400e9 --gpus 64",
+            "a row of 16384 tokens needs 110 GB in a trainer besides its shard, and",
+        ),
+        (
+            "--model-parameters 400e9 --gpus 64 --microbatch-tokens 4096 --max-new-tokens 3000",
+            "400B parameters do not fit on 64 h100: the trainers need",
+        ),
+        ("--gpus 1", "7B parameters do not fit on 1 h100: the trainers need 3 of them and a sampler 1; pass --gpus 4"),
+        (
+            "--model-parameters 70e9 --tensor-parallel 2 --max-new-tokens 15000",
+            "a sampler of 2 GPUs has no room for a sequence of 15512 tokens; pass --tensor-parallel 4",
+        ),
+        ("--microbatch-tokens 9000000", "a row of 9000000 tokens needs"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys, words, message):
+    code, out, err = typed(capsys, *words.split())
+    assert (code, out) == (2, "") and err.startswith(f"posttrain: {message}") and err.count("\n") == 1
+
+
+def test_what_is_not_built_is_said(capsys):
+    large = "--model-parameters 70e9 --gpus 64 --prompts-per-step 16 --completions-per-prompt 2 --mean-tokens 300"
+    out = typed(capsys, *large.split(), "--max-new-tokens", "2000")[1]
+    assert (
+        "WARNING: each trainer loads the whole model before it keeps its shard: 140 GB do not fit in the 72 GB" in out
+    )
+    assert "WARNING: a sampler needs 2 GPUs, and posttrain's samplers have one each" in out
+    assert "WARNING: posttrain's first trainer serves the weights to each sampler, and no broadcast is built" in out
+
+
+def test_a_model_is_read_from_its_configuration(tmp_path):
+    config = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+        "vocab_size": 100,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = run(PlanCluster(model=str(tmp_path), gpus=1, prompts_per_step=4, max_new_tokens=1000)).plan
+    shape = plan.room.shape
+    assert (shape.layers, shape.hidden, shape.parameters) == (2, 64, 100 * 64 + 2 * (64 * 192 + 64 * 384 + 128) + 64)
+    assert [split.mode for split in plan.splits] == ["colocated"] and plan.best is plan.splits[0]
