@@ -396,7 +396,7 @@ def test_sft_resumed(run, sft, here):
 
 
 def test_a_run_with_renamed_options_is_resumed_and_its_file_is_refused_as_a_config(run, rl, here):
-    run(*rl, "--steps", "1", "--output", "a", "--quiet")
+    run(*rl, "--steps", "1", "--tis-cap", "2", "--output", "a", "--quiet")
     config = here / "a" / "config.toml"
     earlier = config.read_text().replace("tis_cap", "importance_cap").replace("ref_sync_every", "renew_reference")
     config.write_text(earlier)
@@ -574,7 +574,7 @@ def test_verify_fails_where_an_item_does(run, monkeypatch):
 
     def verify(*items: Item) -> None:
         command = dataclasses.replace(
-            COMMANDS["verify"], load=lambda: (lookup.Algorithms, lambda config, quiet: list(items)), fetches=False
+            COMMANDS["verify"], load=lambda: (lookup.Algorithms, lambda config, cluster, quiet: list(items)), fetches=False
         )
         monkeypatch.setitem(COMMANDS, "verify", command)
 

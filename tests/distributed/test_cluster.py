@@ -85,6 +85,25 @@ def test_only_the_process_that_was_started_is_ended_and_no_other_that_got_its_nu
         assert (sleeper.poll() is not None) == ends
 
 
+def test_a_process_on_another_node_is_ended_there(monkeypatch):
+    sent = []
+
+    def remote(function):
+        def options(num_cpus, scheduling_strategy):
+            return SimpleNamespace(remote=lambda *args: sent.append((function, scheduling_strategy.node_id, *args)))
+
+        return SimpleNamespace(options=options)
+
+    monkeypatch.setattr(module.ray, "kill", lambda handle: None)
+    monkeypatch.setattr(module.ray, "wait", lambda calls, timeout: (calls, []))
+    monkeypatch.setattr(module.ray, "get", lambda call: call)
+    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+    monkeypatch.setattr(module.ray, "remote", remote)
+    where = Whereabouts("ab" * 28, os.getpid(), module._started(os.getpid()))
+    without_processes(_where={0: SimpleNamespace(value=where)})._kill(0)
+    assert sent == [(module._end, where.node, where.pid, where.started)]
+
+
 def test_a_process_has_one_cluster_at_a_time(cluster):
     assert not connect()  # the one that it has
     with pytest.raises(UserError, match="connected to the Ray cluster 'local', and to one at a time"):

@@ -346,7 +346,7 @@ def stopped(tmp_path_factory):
         each.watch = Watch(each.run.pid)
     for sign, each in found.items():
         metrics = each.folder / "run/metrics.jsonl"
-        until = time.monotonic() + 180
+        until = time.monotonic() + 400
         while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
             assert each.run.poll() is None and time.monotonic() < until, (each.folder / "said").read_text()
             for other in found.values():

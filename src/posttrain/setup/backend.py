@@ -217,8 +217,8 @@ def _trainers(
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}
-    backend = Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster))
-    return replace(backend, measured=(ranks.metrics,), logged=(ranks.log_in,)), alike
+    found = Backend(chat, facts.context, compute, stack, learner, settings=settings_of(cluster))
+    return replace(found, measured=(ranks.metrics,), logged=(ranks.log_in,)), alike
 
 
 def _of_rank(options: Trainable, load: Load, build: Build, ranks: Ranks) -> Learner:
