@@ -30,6 +30,7 @@ from typing import Any
 
 from posttrain.algorithms.algorithm import Counts
 from posttrain.algorithms.grpo import GRPO
+from posttrain.cli import SPINCOUNT
 from posttrain.data import Example, load_tasks
 from posttrain.distributed import cluster
 from posttrain.distributed.samplers import SamplerGroup
@@ -196,6 +197,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, help="append the lines to this file")
     args = parser.parse_args()
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINCOUNT)  # as `posttrain` does; processes of the cluster inherit it
     where = str(pull(MODEL))
     if {"samplers", "learners"} & {*args.lines}:
         cluster.connect(cpus=4)

@@ -2,6 +2,7 @@
 
     python benchmarks/cluster_prediction.py here --measured measured.jsonl
     python benchmarks/cluster_prediction.py areal
+    python benchmarks/cluster_prediction.py table
 
 `here` reads the lines of benchmarks/cluster.py. Coefficients come from its lines of parts alone: samplers and learners
 by themselves, with other lengths and batches than the runs of the recipe that are predicted from them. Of a run only
@@ -15,6 +16,8 @@ steps, hours, 512 prompts x 16 completions, prompts of at most 1,024 and complet
 own, too; its configuration for 1.5B on 16 nodes (ppo-1.5B-distill-gpus-128: sglang.d64p1m1+d32p2m1) gives them half,
 which is taken for the others as well. Lengths are not published: MEAN and SPREAD are assumptions, made before the
 comparison, and the lines after the first of a model vary them.
+
+`table` prints docs/scaling.md's table: the fastest split of each mode, 8 to 4,096 GPUs, 512 prompts x 16 completions.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.errors import UserError
 from posttrain.planning.cluster import (
     GPUS,
     Costs,
@@ -34,7 +38,8 @@ from posttrain.planning.cluster import (
     Workload,
     dense_shape,
 )
-from posttrain.planning.cluster.splits import simulated
+from posttrain.planning.cluster.splits import ASYNCHRONOUS, COLOCATED, SYNCHRONOUS, simulated
+from posttrain.recipes.plan_cluster import PlanCluster, run
 
 LARGE, SMALL = "forward_backward_seconds", "small_seconds"
 MICROBATCH_TOKENS = 1024  # of benchmarks/cluster.py
@@ -85,9 +90,9 @@ def predict(parts: Sequence[Line], run: Line) -> float:
 def here(lines: Sequence[Line]) -> None:
     """Print predicted and measured seconds of each run."""
     parts = [line for line in lines if line["line"] == "parts"]
-    for run in (line for line in lines if line["line"] == "recipe"):
-        predicted, measured = predict(parts, run), run["seconds/step"]
-        said = {"trainers": run["trainers"], "samplers": run["samplers"], "predicted": round(predicted, 2)}
+    for each in (line for line in lines if line["line"] == "recipe"):
+        predicted, measured = predict(parts, each), each["seconds/step"]
+        said = {"trainers": each["trainers"], "samplers": each["samplers"], "predicted": round(predicted, 2)}
         print(json.dumps({**said, "measured": measured, "error": f"{predicted / measured - 1:+.1%}"}))
 
 
@@ -101,14 +106,46 @@ def areal(parameters: float, gpus: int, mean: float, spread: float) -> tuple[flo
     return simulated(synchronous, work, 0).step, simulated(asynchronous, work, 4).step
 
 
+TABLE = (  # parameters, GPU, mean and most tokens of a completion, tokens of a row
+    (7e9, "h100", 2000.0, 8192, 16384),
+    (7e9, "h100", 8000.0, 27648, 32768),
+    (70e9, "h100", 2000.0, 8192, 16384),
+    (400e9, "h200", 2000.0, 8192, 8704),
+)
+
+
+def table(places: Sequence[int]) -> None:
+    """Print a row for each model and number of GPUs: split, trained tokens per second, GPU-hours of a million."""
+    for parameters, gpu, mean, most, row in (TABLE[place] for place in places):
+        for gpus in (8, 64, 512, 4096):
+            line = [f"{parameters / 1e9:g}B, {gpu}, {mean:g} tokens", f"{gpus:,}"]
+            work = {"prompts_per_step": 512, "mean_tokens": mean, "max_new_tokens": most, "microbatch_tokens": row}
+            asked = PlanCluster(model_parameters=parameters, gpu=gpu, gpus=gpus, max_staleness=4, **work)
+            try:
+                splits = run(asked).plan.splits
+            except UserError as error:
+                splits = []
+                line.append(str(error).partition(";")[0])
+            for mode in (COLOCATED, SYNCHRONOUS, ASYNCHRONOUS) if splits else ():
+                best = next((split for split in splits if split.mode == mode), None)
+                split = f"{best.trainers} + {best.samplers} x {best.of_sampler}: " if best else ""
+                rate = f"{best.tokens_per_second / 1000:.3g}k, {best.gpu_hours():.2g}" if best else "does not fit"
+                line.append(rate if mode == COLOCATED else split + rate)
+            print("| " + " | ".join(line) + " |", flush=True)
+
+
 def main() -> None:
     """Read the command line, predict, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["here", "areal"])
+    parser.add_argument("what", choices=["here", "areal", "table"])
     parser.add_argument("--measured", type=Path, nargs="+", help="files of lines of benchmarks/cluster.py")
+    parser.add_argument("--rows", type=int, nargs="+", default=list(range(len(TABLE))), help="of TABLE, by place")
     args = parser.parse_args()
     if args.what == "here":
         here([json.loads(line) for file in args.measured for line in file.read_text(encoding="utf-8").splitlines()])
+        return
+    if args.what == "table":
+        table(args.rows)
         return
     for name, parameters, gpus, steps, *hours in AREAL:
         for mean, spread in ((MEAN, SPREAD), (4000.0, SPREAD), (12000.0, SPREAD), (MEAN, 0.5), (MEAN, 1.2)):

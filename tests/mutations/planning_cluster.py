@@ -50,7 +50,8 @@ MUTATIONS = [
             ("share = min(share, self.costs.decoding.slots)", "pass"),
             ("            if not group.left:\n", "            if True:\n"),
             ("and events == self.samplers[which].events", ""),
-            ("            self.busy += seconds\n", ""),
+            ("len(self.running)\n        self.busy += seconds\n", "len(self.running)\n"),
+            ("+ seconds\n        self.busy += seconds\n", "+ seconds\n"),
         ]
     ),
     *(
