@@ -109,7 +109,8 @@ def report(jobs: list[Job], rates: list[float], picture: Path) -> list[str]:
         steps = ", ".join(str(reached(curve) or "not") for curve in curves)
         last = ", ".join(f"{fmean(curve[-IN_A_ROW:]):.3f}" for curve in curves)
         collapsed = sum(fmean(curve[-IN_A_ROW:]) < 0.8 * best(curve) for curve in curves)
-        far = [fmean(r.get("sampler_kl", float("nan")) for r in read_run(job.folder).metrics) for job in mine]
+        told = [[r["sampler_kl"] for r in read_run(job.folder).metrics if "sampler_kl" in r] for job in mine]
+        far = [fmean(values) if values else float("nan") for values in told]
         weights = f"to {cap:g}" if cap else "none"
         lines.append(
             f"| {rate:g} | {age} | {weights} | {steps} | {last} | {collapsed} of {len(curves)} | {fmean(far):.4f} |"

@@ -574,7 +574,9 @@ def test_verify_fails_where_an_item_does(run, monkeypatch):
 
     def verify(*items: Item) -> None:
         command = dataclasses.replace(
-            COMMANDS["verify"], load=lambda: (lookup.Algorithms, lambda config, cluster, quiet: list(items)), fetches=False
+            COMMANDS["verify"],
+            load=lambda: (lookup.Algorithms, lambda config, cluster, quiet: list(items)),
+            fetches=False,
         )
         monkeypatch.setitem(COMMANDS, "verify", command)
 

@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 
 from posttrain.distributed import samplers
 from posttrain.distributed.cluster import Answer, Lost
-from posttrain.distributed.sampler import Exchanged, Facts
+from posttrain.distributed.sampler import Exchanged, Facts, Offer
 from posttrain.errors import EngineError
 from posttrain.types import Completion, Request, Sampling, StopReason
 
@@ -71,6 +71,9 @@ class Group:
 
     def revive(self, place):
         self.revived.append(place.number)
+
+    def note(self, work, places, seconds):
+        pass
 
     def decoding(self, turns=False):
         return samplers._Decoding(self, self.places, None, turns)
@@ -268,7 +271,7 @@ class Source:
     version = "a.1"
 
     def offered(self):
-        return contextlib.nullcontext()
+        return contextlib.nullcontext(Offer(self.version, "", 0, ""))
 
 
 @pytest.mark.parametrize("lost", ["take", "begin", "exchange"])

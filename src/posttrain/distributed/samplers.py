@@ -167,18 +167,8 @@ class SamplerGroup:
     def renew(self) -> None:
         """Send the source's weights to the samplers in the middle of a decoding; those that are lost are replaced."""
         assert self._decoding is not None, "nothing is under way"
-        began = time.monotonic()
-        with self._source.offered() as offer:
-            calls = {place.number: self.actors.call(place.number, "renew", offer) for place in self._places}
-            answers = self.actors.collect(calls, self.timeout_s)
-        self._sent_s = time.monotonic() - began
-        self.note("weights", self._places, self._sent_s)
-        for place in self._places:
-            answer = answers[place.number]
-            if isinstance(answer.error, Lost | ChannelError):
-                self._decoding.lost(place, answer.error)
-            else:
-                self._sent_bytes, place.version = answer.result(), offer.version
+        for place, why in self._sent(self._places, "renew"):
+            self._decoding.lost(place, why)
 
     def update(self, places: Sequence[_Place] | None = None) -> None:
         """Send the source's weights to samplers that have others, and replace those that do not take them.
@@ -192,26 +182,34 @@ class SamplerGroup:
         if not self._places:
             raise EngineError("the samplers have been stopped")
         version, why = self._source.version, None
+        behind = [place for place in places or self._places if place.version != version]
         for _ in range(1 + LOSSES):
-            if not any(place.version != version for place in places or self._places):
+            if not behind:
                 return
-            began = time.monotonic()
-            with self._source.offered() as offer:
-                version = offer.version  # maybe newer by now
-                behind = [place for place in places or self._places if place.version != version]
-                calls = {place.number: self.actors.call(place.number, "take", offer) for place in behind}
-                answers = self.actors.collect(calls, self.timeout_s)
-            self._sent_s = time.monotonic() - began
-            self.note("weights", behind, self._sent_s)
+            failed = self._sent(behind, "take")
+            behind = [place for place, _ in failed]
+            why = failed[-1][1] if failed else None
             for place in behind:
-                answer = answers[place.number]
-                if not isinstance(answer.error, Lost | ChannelError):
-                    self._sent_bytes, place.version = answer.result(), version
-                    continue
-                why = answer.error
                 with contextlib.suppress(Lost):  # one that is lost while it starts is replaced by the next try
                     self._replace(place)
         raise EngineError(f"the weights {version} could not be sent: {why}") from why
+
+    def _sent(self, places: Sequence[_Place], how: str) -> list[tuple[_Place, BaseException]]:
+        """Have samplers take the source's weights by this method; those that did not, and why."""
+        began = time.monotonic()
+        with self._source.offered() as offer:
+            calls = {place.number: self.actors.call(place.number, how, offer) for place in places}
+            answers = self.actors.collect(calls, self.timeout_s)
+        self._sent_s = time.monotonic() - began
+        self.note("weights", places, self._sent_s)
+        failed: list[tuple[_Place, BaseException]] = []
+        for place in places:
+            answer = answers[place.number]
+            if isinstance(answer.error, Lost | ChannelError):
+                failed.append((place, answer.error))
+            else:
+                self._sent_bytes, place.version = answer.result(), offer.version
+        return failed
 
     def metrics(self) -> dict[str, float]:
         """Of the last transfer of weights: seconds until all samplers had them, and bytes to each. Losses so far.

@@ -43,20 +43,16 @@ def processes(subject: Subject, cluster: ClusterOptions) -> Item:
         samples = policy.engine.generate(asked), backend.engine.generate(asked)
     gap = max(abs(a - b) for one, other in zip(*found, strict=True) for a, b in zip(one, other, strict=True))
     pairs = list(zip(*samples, strict=True))
-    same = sum(one.token_ids == other.token_ids for one, other in pairs)
-    far = max(
-        abs(a - b)
-        for one, other in pairs
-        if one.token_ids == other.token_ids
-        for a, b in zip(one.logprobs, other.logprobs, strict=True)
-    )
-    exact = dtype.itemsize < 4 or same == len(pairs)
+    alike = [(one, other) for one, other in pairs if one.token_ids == other.token_ids]
+    far = max([0.0, *(abs(a - b) for x, y in alike for a, b in zip(x.logprobs, y.logprobs, strict=True))])
+    exact = dtype.itemsize < 4 or len(alike) == len(pairs)
     bound = 0.0 if cluster.trainers == 1 and dtype.itemsize == 4 else PROCESSES[dtype]
     detail = (
         f"{format_name(dtype)}, {cluster.trainers} trainers and {cluster.samplers} samplers against one process: "
-        f"logprobs after an update; of {len(pairs)} samples {same} are the same, their logprobs {far:.1e} apart at most"
+        f"logprobs after an update; of {len(pairs)} samples {len(alike)} are the same, "
+        f"their logprobs {far:.1e} apart at most"
     )
-    return within("processes", gap, bound, detail, besides=exact and same > 0 and far <= GAP_MAX[dtype])
+    return within("processes", gap, bound, detail, besides=exact and bool(alike) and far <= GAP_MAX[dtype])
 
 
 def _learner(options: OnlineOptions, policy: Policy, ranks: Ranks) -> Learner:
