@@ -13,7 +13,8 @@ pytest.importorskip("ray")
 from posttrain.distributed import samplers
 from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.sampler import Exchanged, Facts, Offer
-from posttrain.errors import EngineError
+from posttrain.errors import EngineError, ProcessLost
+from posttrain.rollouts.weight_channel import ChannelError
 from posttrain.types import Completion, Request, Sampling, StopReason
 
 
@@ -72,7 +73,7 @@ class Group:
     def revive(self, place):
         self.revived.append(place.number)
 
-    def note(self, work, places, seconds):
+    def note(self, work, places, seconds, tokens=0):
         pass
 
     def decoding(self, turns=False):
@@ -270,6 +271,13 @@ class Source:
 
     version = "a.1"
 
+    def __init__(self, gone=False):
+        self.gone = gone
+
+    def check(self):
+        if self.gone:
+            raise ProcessLost("a trainer is gone")
+
     def offered(self):
         return contextlib.nullcontext(Offer(self.version, "", 0, ""))
 
@@ -285,6 +293,26 @@ def test_a_replacement_that_is_lost_while_it_loads_is_replaced(lost, again, monk
         requests = [request(number) for number in range(4)]
         assert engine.generate(requests) == [said(each) for each in requests]
         assert engine.replaced == actors.started == 1 + again
+
+
+def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
+    actors = Starting(2)
+    monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
+    monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
+    call = actors.call
+
+    def cut(place, method, *args):
+        return Answer(error=ChannelError("cut off")) if method == "take" else call(place, method, *args)
+
+    actors.call = cut
+    with samplers.SamplerGroup(2, lambda: None, Source(gone=True), threads=1) as engine:
+        with pytest.raises(ProcessLost, match="a trainer is gone"):
+            engine.generate([request(0)])
+        assert engine.replaced == 0
+    with samplers.SamplerGroup(2, lambda: None, Source(), threads=1) as engine:
+        with pytest.raises(EngineError, match="could not be sent: cut off"):
+            engine.generate([request(0)])
+        assert engine.replaced == 12
 
 
 def test_replacements_that_are_lost_again_and_again_are_an_error(monkeypatch):

@@ -42,6 +42,7 @@ class Trainer:
     """Has weights of a version, and counts how often they are asked for."""
 
     def __init__(self, seed=0):
+        self.check = lambda: None
         self.model, self.version, self.offers = tiny_llama(seed=seed), f"seed {seed}", 0
 
     @contextlib.contextmanager

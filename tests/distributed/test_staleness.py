@@ -67,6 +67,15 @@ def test_a_staleness_of_one_is_one_in_every_step_but_the_first(folder, tmp_path,
     assert [row["staleness/mean"] for row in read_run(run).metrics] == [0, 1, 1, 1, 1]
 
 
+def test_a_run_that_samples_in_turn_goes_on_on_a_cluster(folder, tmp_path, cluster):  # noqa: F811
+    """Versions of weights count the updates of a learner there, not the steps of a run."""
+    one = AsyncOptions(trainers=1, samplers=1)
+    whole = grpo(folder, steps=4, updates_per_step=2)(one, output=tmp_path / "whole", quiet=True).run
+    part = grpo(folder, steps=3, updates_per_step=2)(one, output=tmp_path / "part", quiet=True).run
+    grpo(folder, steps=4, updates_per_step=2)(one, resume=part, quiet=True)
+    assert curve(whole) == curve(part) and same(whole, part) and "staleness/mean" not in read_run(part).metrics[0]
+
+
 def test_evaluations_are_of_the_weights_of_their_step(folder, tmp_path, cluster):  # noqa: F811
     """Greedy rewards of a policy that is not trained (learning rate 0) equal those of the run in one process."""
     (folder / "heldout.jsonl").write_text(json.dumps({"prompt": "20?", "answer": ""}) + "\n")

@@ -171,9 +171,10 @@ def test_ages_are_counted_by_token():
     rows = group([(4, ((0, "a.3"), (3, "a.5")))], [(2, ((0, "a.5"),)), (2, ((0, "a.5"),))])
     # three tokens are two steps old, five are none
     assert ages_of([rows], 5, 2) == {"staleness/mean": pytest.approx(3 * 2 / 8), "staleness/max": 2.0}
+    assert ages_of([rows], 5, 0) == {}  # sampled in turn: versions count otherwise there
     with pytest.raises(EngineError, match="2 steps old, of 1 allowed"):
         ages_of([rows], 5, 1)
 
 
 def test_an_engine_without_versions_has_no_ages():
-    assert ages_of([group([(4, ())])], 5, 0) == {}
+    assert ages_of([group([(4, ())])], 5, 2) == {}

@@ -159,6 +159,26 @@ def test_closing_ends_what_is_under_way_and_what_waits(engine):
             decoding.step()
 
 
+def test_a_signal_ends_a_batch_while_another_has_the_engine_for_minutes(engine):
+    shared, stuck, goes_on = SharedEngine(engine), threading.Event(), threading.Event()
+
+    def hang():
+        with shared.newest.open() as decoding:
+            decoding.add(0, REQUESTS[0])
+            shared._decoding.step = lambda: stuck.set() or goes_on.wait(60) or {}
+            with pytest.raises(Closed):
+                while True:
+                    decoding.step()
+
+    _, ended = in_thread(hang)
+    with pytest.raises(KeyboardInterrupt), shared.newest.open():
+        assert stuck.wait(10)
+        raise KeyboardInterrupt
+    assert not ended.is_set()
+    goes_on.set()
+    assert ended.wait(10)
+
+
 def test_an_engine_that_does_not_open_lets_the_next_one_try(engine):
     shared, opened = SharedEngine(engine), engine.open
     engine.open = lambda *a, **k: (_ for _ in ()).throw(OSError("no room"))
@@ -171,4 +191,4 @@ def test_an_engine_that_does_not_open_lets_the_next_one_try(engine):
 
 
 def test_the_step_of_a_version_is_its_last_part():
-    assert step_of("c0ffee.12") == 12
+    assert step_of("c0ffee.12") == 12 and step_of("") == -1

@@ -251,7 +251,7 @@ def test_renewed_weights_are_used_from_the_next_token_on_and_old_ones_by_nothing
     old, new = tiny_llama(dtype=dtype), tiny_llama(seed=3, dtype=dtype)
     model = tiny_llama(dtype=dtype)
     engine = TransformersEngine(model, frozenset())
-    first, later = Request(PROMPTS[0], Sampling(12), 1), Request(PROMPTS[2], Sampling(12), 2)
+    first, later = Request(PROMPTS[0], Sampling(14), 1), Request(PROMPTS[2], Sampling(12), 2)
     with engine.open(turns=True) as decoding:
         decoding.add(0, first)
         for _ in range(4):
@@ -264,7 +264,8 @@ def test_renewed_weights_are_used_from_the_next_token_on_and_old_ones_by_nothing
             done |= decoding.step()
         again = Request((*PROMPTS[0], *done[0].token_ids), Sampling(4), 5)
         decoding.add(1, later)
-        while 1 not in done:
+        decoding.add(3, again)
+        while not {1, 3} <= done.keys():
             done |= decoding.step()
         model.network.load_state_dict(old.network.state_dict())
         decoding.renew()
@@ -273,5 +274,6 @@ def test_renewed_weights_are_used_from_the_next_token_on_and_old_ones_by_nothing
             done |= decoding.step()
     assert done[0].token_ids[:4] == TransformersEngine(old, frozenset()).generate([first])[0].token_ids[:4]
     assert done[0].token_ids[4:] != TransformersEngine(old, frozenset()).generate([first])[0].token_ids[4:]
-    assert done[1] == TransformersEngine(new, frozenset()).generate([later])[0]
+    assert done[1].token_ids == TransformersEngine(new, frozenset()).generate([later])[0].token_ids
+    assert done[3].token_ids == TransformersEngine(new, frozenset()).generate([again])[0].token_ids
     assert done[2] == TransformersEngine(old, frozenset()).generate([again])[0]

@@ -55,6 +55,7 @@ class Exchanged(NamedTuple):
 
     done: dict[int, Completion]
     tokens: int
+    seconds: float = 0.0  # that it worked
 
 
 class Sampler(Process):
@@ -114,11 +115,12 @@ class Sampler(Process):
             self._decoding.cancel(number)
             self._unfinished.pop(number, None)
         done: dict[int, Completion] = {}
-        self._tokens, until = 0, time.monotonic() + SLICE_S
+        began = time.monotonic()
+        self._tokens, until = 0, began + SLICE_S
         while self._unfinished and time.monotonic() < until:
             for number, completion in self._decoding.step().items():
                 done[number] = replace(completion, versions=tuple(self._unfinished.pop(number)))
-        return Exchanged(done, self._tokens)
+        return Exchanged(done, self._tokens, time.monotonic() - began)
 
     def end(self) -> None:
         """Close the decoding."""

@@ -12,6 +12,7 @@ again: in `lockstep` in the batches that they were in before, so that not even r
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -43,6 +44,10 @@ class Source(Protocol):
 
     def offered(self) -> AbstractContextManager[Offer]:
         """Offer them while the block runs."""
+        ...
+
+    def check(self) -> None:
+        """Raise `ProcessLost` if it has lost a process."""
         ...
 
 
@@ -111,6 +116,7 @@ class SamplerGroup:
         self.replaced, self._sent_bytes, self._sent_s = 0, 0, 0.0
         self._decoding: _Decoding | None = None
         self._spans: list[Span] = []
+        self._noting = threading.Lock()  # threads sample while another one asks for metrics
         self._asked = time.monotonic()
         try:
             self.facts: Facts = self._build(self._places)[0]
@@ -167,7 +173,9 @@ class SamplerGroup:
     def renew(self) -> None:
         """Send the source's weights to the samplers in the middle of a decoding; those that are lost are replaced."""
         assert self._decoding is not None, "nothing is under way"
-        for place, why in self._sent(self._places, "renew"):
+        failed = self._sent(self._places, "renew")
+        self._decoding.forget()
+        for place, why in failed:
             self._decoding.lost(place, why)
 
     def update(self, places: Sequence[_Place] | None = None) -> None:
@@ -209,6 +217,8 @@ class SamplerGroup:
                 failed.append((place, answer.error))
             else:
                 self._sent_bytes, place.version = answer.result(), offer.version
+        if any(isinstance(why, ChannelError) for _, why in failed):
+            self._source.check()  # before samplers are replaced that are not to blame
         return failed
 
     def metrics(self) -> dict[str, float]:
@@ -218,24 +228,30 @@ class SamplerGroup:
         """
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
         found = {**sent, "cluster/samplers_replaced": float(self.replaced)}
-        now, elapsed = time.monotonic(), time.monotonic() - self._asked
-        for place in self._places:
-            found[f"cluster/busy/sampler{place.number}"] = min(1.0, place.busy_s / elapsed)
-        busy_s = sum(place.busy_s for place in self._places)
-        found["cluster/sampler_tokens_per_second"] = sum(place.tokens for place in self._places) / max(busy_s, 1e-9)
-        for place in self._places:
-            place.busy_s, place.tokens = 0.0, 0
-        self._asked = now
+        with self._noting:
+            before, self._asked = self._asked, time.monotonic()
+            done = [(place.number, place.busy_s, place.tokens) for place in self._places]
+            for place in self._places:
+                place.busy_s, place.tokens = 0.0, 0
+        for number, busy_s, _ in done:
+            found[f"cluster/busy/sampler{number}"] = min(1.0, busy_s / max(self._asked - before, 1e-9))
+        busy_s = sum(busy_s for _, busy_s, _ in done)
+        found["cluster/sampler_tokens_per_second"] = sum(tokens for *_, tokens in done) / max(busy_s, 1e-9)
         return found
 
-    def note(self, work: str, places: Sequence[_Place], seconds: float) -> None:
-        """Note what samplers have done in the last seconds."""
+    def note(self, work: str, places: Sequence[_Place], seconds: float, tokens: int = 0) -> None:
+        """Note what samplers have done in the last seconds, such as sampling these tokens."""
         now = time.time()
-        self._spans += [Span(f"sampler {place.number}", work, now - seconds, now) for place in places]
+        with self._noting:
+            self._spans += [Span(f"sampler {place.number}", work, now - seconds, now) for place in places]
+            for place in places:
+                place.busy_s += seconds if tokens else 0.0
+                place.tokens += tokens
 
     def spans(self) -> list[Span]:
         """What samplers did since the last call."""
-        found, self._spans = self._spans, []
+        with self._noting:
+            found, self._spans = self._spans, []
         return joined(found, GAP_S)
 
     def revive(self, place: _Place) -> None:
@@ -274,6 +290,10 @@ class _Decoding:
         """See `types.Decoding`."""
         refuse_unanswerable([request], self._group.facts.context, self._group.facts.name)
         self._waiting[number] = request
+
+    def forget(self) -> None:
+        """The samplers have new weights, and none of the conversations in their caches."""
+        self._known = {}
 
     def cancel(self, number: int) -> None:
         """See `types.Decoding`."""
@@ -356,7 +376,7 @@ class _Decoding:
     def _send(self, place: _Place) -> None:
         """Have a sampler work for a slice of time."""
         if place.new and place.running:
-            place.batches[-1] |= place.new
+            place.batches, place.done = [place.running | place.new], set()
             place.merged = True
         elif place.new:
             place.batches.append(place.new)
@@ -374,9 +394,7 @@ class _Decoding:
             self.lost(place, answer.error)
             return {}
         found: Exchanged = answer.result()
-        seconds = time.monotonic() - place.since
-        self._group.note("sampling", [place], seconds)
-        place.busy_s, place.tokens = place.busy_s + seconds, place.tokens + found.tokens
+        self._group.note("sampling", [place], found.seconds, found.tokens)
         running = place.running
         done = {number: completion for number, completion in found.done.items() if number in running}
         for number, completion in done.items():

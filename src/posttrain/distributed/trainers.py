@@ -114,10 +114,10 @@ class Rank(cluster.Process):
 
     def publish(self, number: int) -> tuple[str, int, str] | None:
         """As `offer`, for a copy of the weights, which is served until the next one while the learner goes on."""
+        self._published.close()  # before the next copy is made: there is memory for one
         copies = [(name, weight.clone()) for name, weight in self._learners[number].weights() if not self._rank]
         if self._rank:
             return None
-        self._published.close()
         host = cluster.own_address()
         port, key = self._published.enter_context(offered(lambda: copies, host))
         return host, port, key
@@ -328,6 +328,10 @@ class Published:
         """The version of the weights that were published last."""
         assert self._offer is not None, "nothing is published"
         return self._offer.version
+
+    def check(self) -> None:
+        """See `LearnerGroup`."""
+        self._learner.check()
 
     @contextlib.contextmanager
     def offered(self) -> Iterator[Offer]:

@@ -178,7 +178,7 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: AsyncOptions, where: R
             seed = seed_for(config.seed, "dropout", step)
             with session.rollout():
                 rolled, sampled = rollouts.take(step)
-            told = _rollout_metrics(rolled, setup, step)
+            ages = ages_of(rolled.groups, step, setup.backend.staleness)
             context = Context(learner=learner, temperature=config.temperature, state=dict(state["inputs"]))
             batch, metrics = policy_batch(
                 rolled.groups, algorithm, longest=longest, sampled=sampled, context=context, seed=seed, key=str(step)
@@ -191,11 +191,12 @@ def _run(config: RL, algorithm: OnlineAlgorithm, cluster: AsyncOptions, where: R
                 algorithm = _adapted(algorithm, batch, step)
                 if config.ref_sync_every and (step + 1) % config.ref_sync_every == 0:
                     learner.copy(POLICY, REFERENCE)
-            rollouts.trained(step + 1)
             draws.use(rolled.draws)
+            metrics |= _rollout_metrics(rolled, setup) | ages
             adapted = {name: value for name, value in asdict(algorithm).items() if value != knobs[name]}
             state = _state(draws, adapted, setup, context)
-            session.finish_step(metrics | told, samples_of(rolled.sampled, per_group=1), state=state)
+            session.finish_step(metrics, samples_of(rolled.sampled, per_group=1), state=state)
+            session.until_stopped(partial(rollouts.trained, step + 1))
             session.evaluate(examine)
         _say_if_none_is_best(config, session)
     before, after = held_out(row for row in session.rows if not past_budget(row, config.kl_budget))
@@ -353,13 +354,12 @@ def _adapted(algorithm: OnlineAlgorithm, batch: Batch, step: int) -> OnlineAlgor
     return algorithm.adapted(batch.scalars["kl"]) if known else algorithm
 
 
-def _rollout_metrics(rolled: Rolled, setup: Setup, step: int) -> dict[str, float]:
+def _rollout_metrics(rolled: Rolled, setup: Setup) -> dict[str, float]:
     """Metrics of the step's rollouts: of all groups, of discarded ones and failed episodes, and of the engine."""
-    ages = ages_of(rolled.groups, step, setup.backend.staleness)
     lost = {"groups/lost": rolled.lost} if rolled.lost else {}
     thrown_away = {"groups/thrown_away": rolled.thrown_away, **lost, **lost_metrics(rolled.failed)}
     found = rollout_metrics(rolled.sampled, setup.environment.outcome)
-    return found | thrown_away | ages | dict(setup.backend.metrics())
+    return found | thrown_away | dict(setup.backend.metrics())
 
 
 def _state(draws: Draws, adapted: Mapping[str, Any], setup: Setup, context: Context) -> dict[str, Any]:
@@ -378,7 +378,7 @@ def _check(config: RL, algorithm: OnlineAlgorithm, staleness: int) -> None:
     if not 0 <= (config.tis_cap or 0.0) < math.inf:
         raise UserError(f"--tis-cap must be 0 or more; got {config.tis_cap}")
     if staleness and config.tis_cap == 0:
-        raise UserError("--max-staleness needs importance weights, or learning may collapse; leave out --tis-cap 0")
+        raise UserError("--max-staleness needs importance weights, or learning may collapse; pass --tis-cap 2")
     check_sampling(config)
     check_evaluations(config)
     if not 0 <= config.kl_budget < math.inf or (config.kl_budget and not config.eval_every):
@@ -430,7 +430,7 @@ def _open(config: RL, algorithm: OnlineAlgorithm, parts: _Parts, where: RunOptio
         environment=about,
         save_every=config.save_every,
         keep_last=config.keep_last,
-        may_differ=("steps", "stop_after", *parts.setup.may_differ),
+        may_differ=("steps", "stop_after", "tis_cap", *parts.setup.may_differ),
         notes=parts.notes,
         headline=HEADLINE,
         spans=parts.setup.backend.spans,

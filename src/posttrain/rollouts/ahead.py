@@ -10,12 +10,17 @@ of step s - K are published. Steps are taken in the order in which they began, s
 grow while long episodes finish. (Consumed in the order of completion, ages grow without bound.)
 """
 
+import contextvars
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from posttrain.background import forget
 from posttrain.errors import EngineError
+from posttrain.rollouts.async_engine import LOOP
 from posttrain.rollouts.shared_engine import SharedEngine, step_of
 from posttrain.types import Engine, Group, Turn
 
@@ -25,7 +30,7 @@ RollOut = Callable[[int, Engine], T]
 """Samples a step with an engine."""
 
 AT_ONCE = 2  # steps that are sampled together: the second has the slots that the first leaves; a third makes all older
-ENDING_S = 2.0  # that a thread may take to end
+ENDING_S = 2.0  # that all threads may take to end
 
 
 class Rollouts(Protocol[T_co]):
@@ -100,8 +105,11 @@ class Ahead(Generic[T]):
         with self._changed:
             self._next = self._steps
         self._shared.close()
+        until = time.monotonic() + ENDING_S
         for thread in self._threads:
-            thread.join(ENDING_S)
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            forget(LOOP)  # maybe what they wait for blocks it: the environment could not be closed there
 
     @property
     def ready(self) -> int:
@@ -132,7 +140,8 @@ class Ahead(Generic[T]):
             while self._running < self._at_once and self._next < min(self._steps, self._published + self.staleness + 1):
                 step, self._next = self._next, self._next + 1
                 self._running += 1
-                thread = threading.Thread(target=self._sample, args=(step,), daemon=True, name=f"rollout {step}")
+                sample = partial(contextvars.copy_context().run, self._sample, step)
+                thread = threading.Thread(target=sample, daemon=True, name=f"rollout {step}")
                 self._threads = [each for each in self._threads if each.is_alive()] + [thread]
                 thread.start()
 
@@ -153,11 +162,13 @@ class Ahead(Generic[T]):
 
 
 def ages_of(groups: Sequence[Group], step: int, staleness: int) -> dict[str, float]:
-    """How old the weights are, in steps, from which the tokens of a step were sampled; nothing if they have no version.
+    """How old the weights are, in steps, from which the tokens of a step were sampled; nothing where none may be old.
 
     Raises:
         EngineError: some are older than `staleness`.
     """
+    if not staleness:
+        return {}
     turns = [turn for group in groups for row in group.trajectories for turn in row.turns]
     runs = [(step - step_of(version), tokens) for turn in turns for tokens, version in _runs(turn)]
     if not runs:

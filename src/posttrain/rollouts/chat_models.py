@@ -92,6 +92,7 @@ class PolicyChat:
         self._context = 0
         # of whoever is scoring: batches that are sampled at the same time have engines of their own
         self._engine: ContextVar[Submits | None] = ContextVar("engine", default=None)
+        self._open: list[Submits] = []
 
     def bind(self, chat_format: ChatFormat, context: int) -> None:
         """Set the chat template and the context length in tokens."""
@@ -101,9 +102,11 @@ class PolicyChat:
     def answered_by(self, engine: Submits) -> Generator[None]:
         """Sample from this engine while the block runs."""
         before = self._engine.set(engine)
+        self._open.append(engine)
         try:
             yield
         finally:
+            self._open.remove(engine)
             self._engine.reset(before)
 
     async def chat(
@@ -115,6 +118,8 @@ class PolicyChat:
             UserError: no episodes of the policy are being scored.
         """
         engine = self._engine.get()
+        if engine not in self._open:  # asked from a thread of the reward's own, which has no context or an old one
+            engine = self._open[0] if len(self._open) == 1 else None
         if self._chat_format is None or engine is None:
             raise UserError("the policy can only be asked by a reward, while its own episodes are scored")
         model = EngineChat(engine, self._chat_format, self._context)

@@ -20,13 +20,12 @@ from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all
 from posttrain.types import Completion, Decoding, Engine, Request
 
-AWAKE_S = 1.0  # that closing waits for whoever has the engine
 YIELD_S = 0.001  # that a batch leaves the engine to others after a step
 
 
 def step_of(version: str) -> int:
-    """The step after which weights were published; their version is `NAME.STEP`."""
-    return int(version.rpartition(".")[2])
+    """The step that begins with these weights; their version is `NAME.STEP`. Weights of no version are the oldest."""
+    return int(version.rpartition(".")[2] or -1)
 
 
 class Renewed(Engine, Protocol):
@@ -65,7 +64,8 @@ class SharedEngine:
     def __init__(self, engine: Renewed, *, in_flight: bool = False) -> None:
         self.engine, self.idle_s, self._since = engine, 0.0, time.monotonic()
         self._in_flight, self._closed = in_flight, False
-        self._condition = threading.Condition()
+        self._condition = threading.Condition()  # held for moments
+        self._taken = False  # whether somebody has the engine alone
         self._lanes: list[_Lane] = []
         self._needed: list[int] = []  # by those that wait to be let in
         self._owners: dict[int, tuple[_Lane, int]] = {}
@@ -89,61 +89,87 @@ class SharedEngine:
             Closed: the engine was closed.
         """
         lane = _Lane(self, on_tokens)
-        with self._condition:
-            self._enter(lane, least, turns)
+        self._enter(lane, least, turns)
         try:
             yield lane
-        finally:
-            with self._condition:
-                self._leave(lane)
+        except Exception:
+            self._leave(lane)
+            raise
+        except BaseException:  # a signal, for which nobody waits who may have the engine for minutes
+            self.close()
+            raise
+        else:
+            self._leave(lane)
 
     def _enter(self, lane: "_Lane", least: int, turns: bool) -> None:
-        self._needed.append(least)
-        try:
+        with self._condition:
+            self._needed.append(least)
+
+        def may() -> bool:
             # nobody passes by who waits for newer weights, or there might always be something under way
-            self._condition.wait_for(lambda: self._closed or not self._lanes or self._has(max(self._needed)))
-            self._check()
-            if not self._lanes:
-                self._decoding = self._opened.enter_context(self.engine.open(self._count, turns=turns))
-                self.idle_s += time.monotonic() - self._since
-            self._lanes.append(lane)
+            return not self._lanes or self._has(max(self._needed))
+
+        try:
+            with self._alone(may):
+                if not self._lanes:
+                    self._decoding = self._opened.enter_context(self.engine.open(self._count, turns=turns))
+                    self.idle_s += time.monotonic() - self._since
+                self._lanes.append(lane)
         finally:
-            self._needed.remove(least)
-            self._condition.notify_all()
+            with self._condition:
+                self._needed.remove(least)
+                self._condition.notify_all()
 
     def _has(self, step: int) -> bool:
         """Whether what is under way is sampled from these weights or newer ones."""
         return step_of(self.engine.newest if self._in_flight else self.engine.sampled_from) >= step
 
     def _leave(self, lane: "_Lane") -> None:
-        self._lanes.remove(lane)
-        for number in [number for number, (owner, _) in self._owners.items() if owner is lane]:
-            self._decoding.cancel(number)
-            del self._owners[number]
-        if not self._lanes:
-            self._since = time.monotonic()
-            self._opened.close()
-        self._condition.notify_all()
+        with contextlib.suppress(Closed), self._alone():
+            self._lanes.remove(lane)
+            for number in [number for number, (owner, _) in self._owners.items() if owner is lane]:
+                self._decoding.cancel(number)
+                del self._owners[number]
+            if not self._lanes:
+                self._since = time.monotonic()
+                self._opened.close()
+
+    @contextlib.contextmanager
+    def _alone(self, may: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Have the engine alone while the block runs, when `may` allows it. Waiting can be interrupted by a signal.
+
+        Raises:
+            Closed: the engine was closed.
+        """
+        with self._condition:
+            self._condition.wait_for(lambda: self._closed or (not self._taken and may()))
+            if self._closed:
+                raise Closed("sampling was ended")
+            self._taken = True
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._taken = False
+                self._condition.notify_all()
 
     def add(self, lane: "_Lane", number: int, request: Request) -> None:
         """Add a request of a lane."""
-        with self._condition:
-            self._check()
+        with self._alone():
             shared = next(self._numbers)
             self._decoding.add(shared, request)
             self._owners[shared] = lane, number
 
     def cancel(self, lane: "_Lane", number: int) -> None:
         """Cancel a request of a lane."""
-        with self._condition:
+        with self._alone():
             for shared in [each for each, owner in self._owners.items() if owner == (lane, number)]:
                 self._decoding.cancel(shared)
                 del self._owners[shared]
 
     def step(self, lane: "_Lane") -> dict[int, Completion]:
         """What of a lane is done: since its last step, or after the next step of all."""
-        with self._condition:
-            self._check()
+        with self._alone():
             if not lane.done:
                 if self._in_flight and self.engine.sampled_from != self.engine.newest:
                     self.engine.renew()
@@ -154,19 +180,14 @@ class SharedEngine:
             done, lane.done = lane.done, {}
             shares = len(self._lanes) > 1 or self._needed
         if shares:
-            time.sleep(YIELD_S)  # a thread that takes the lock again at once would shut out the others
+            time.sleep(YIELD_S)  # a thread that takes the engine again at once would shut out the others
         return done
 
     def close(self) -> None:
         """End all that is under way, with an error in the threads that sample it."""
-        self._closed = True
-        if self._condition.acquire(timeout=AWAKE_S):  # whoever has it for longer, in a transfer, wakes the others
+        with self._condition:
+            self._closed = True
             self._condition.notify_all()
-            self._condition.release()
-
-    def _check(self) -> None:
-        if self._closed:
-            raise Closed("sampling was ended")
 
     def _count(self, tokens: int) -> None:
         if self._stepping.on_tokens is not None:

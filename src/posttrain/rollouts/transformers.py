@@ -47,6 +47,7 @@ class _Running:
     request: Request
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    renewed: bool = False  # whether it has keys and values of earlier weights
 
     @property
     def length(self) -> int:
@@ -164,6 +165,8 @@ class _Decoding:
         Running sequences keep the keys and values of the old ones; what is prefilled from here on uses none of them.
         """
         self._prompts = {}
+        for sequence in self._running:
+            sequence.renewed = True
         if self._prefixes is not None:
             self._prefixes = PrefixCache(self._cache_bytes)
         self._packed.close()
@@ -314,7 +317,7 @@ class _Decoding:
         """Record a completion, and cache its keys and values if they may be reused."""
         sequence = self._running[slot]
         self._done[sequence.number] = Completion(tuple(sequence.token_ids), tuple(sequence.logprobs), reason)
-        if self._prefixes is not None:
+        if self._prefixes is not None and not sequence.renewed:
             known = sequence.length - 1  # the last token was drawn, and never went through the model
             token_ids = (*sequence.request.token_ids, *sequence.token_ids)[:known]
             self._prefixes.keep(token_ids, self._cache.stored(slot, known), known * self._token_bytes)

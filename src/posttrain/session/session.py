@@ -237,6 +237,11 @@ class Session:
         ):
             yield
 
+    def until_stopped(self, work: Callable[[], None]) -> None:
+        """Do what a signal may end at once: it changes no weights, and writes nothing."""
+        with self._stop.cancellable():
+            work()
+
     def finish_step(
         self,
         metrics: Mapping[str, float],
@@ -306,7 +311,9 @@ class Session:
             yield
         finally:
             if self._others is not None:
-                append_spans(self.directory.path, [*self._others(), Span("trainers", work, began, time.time())])
+                spans = [*self._others(), Span("trainers", work, began, time.time())]
+                with contextlib.suppress(OSError):  # such as a full disk: the work says so itself
+                    append_spans(self.directory.path, spans)
 
     def _log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.directory.log_metrics(step, metrics)
