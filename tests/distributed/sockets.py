@@ -70,6 +70,6 @@ class Watch:
             mine = owned_by(self.pid, new)
             self.outside |= mine
             self._others |= new - mine
-        if time.monotonic() - self._asked > 1.0:
+        if time.monotonic() - self._asked > 3.0:
             self.ends |= sockets(self.pid)
             self._asked = time.monotonic()

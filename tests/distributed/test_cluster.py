@@ -159,6 +159,10 @@ def test_the_output_of_a_process_and_of_its_replacement_is_in_the_run(talkers, t
     assert f"process {first}" not in (tmp_path / "logs/talker-1.log").read_text()
 
 
+def test_processes_have_the_priority_of_the_command(talkers):
+    assert {psutil.Process(where.pid).nice() for where in talkers.whereabouts().values()} == {os.nice(0)}
+
+
 def test_a_folder_that_a_machine_does_not_see_is_not_written_to(talkers, tmp_path):
     asked(talkers, 1, "log_to", tmp_path / "missing/talker-1.log")
     assert asked(talkers, 1, "say", "something").error is None and not (tmp_path / "missing").exists()

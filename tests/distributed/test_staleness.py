@@ -131,7 +131,7 @@ def test_in_flight_updates_need_the_embedded_engine():
 
 
 def test_a_run_without_importance_weights_is_refused(folder):  # noqa: F811
-    with pytest.raises(UserError, match="leave out --tis-cap 0"):
+    with pytest.raises(UserError, match="pass --tis-cap 2"):
         grpo(folder, tis_cap=0.0)(AHEAD)
 
 

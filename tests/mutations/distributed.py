@@ -15,6 +15,7 @@ MUTATIONS = [
             ("except ray.exceptions.RayError as error:", "except ray.exceptions.RayActorError as error:"),
             ("except ray.exceptions.RayTaskError:", "except ray.exceptions.ActorDiedError:"),
             ("first_line(error)", "str(error)"),
+            ('"RAY_worker_niceness", "0"', '"RAY_worker_niceness", "15"'),
             ("if started == _started(pid):", "if pid:"),
             ("os.kill(pid, signal.SIGKILL)", "os.kill(pid, signal.SIGTERM)"),
             ("if not self._group.wait(PLACED_S):", "if False:"),

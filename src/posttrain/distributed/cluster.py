@@ -68,6 +68,7 @@ def connect(address: str = "", cpus: float = 0.0) -> bool:
         # Ray listens on all addresses, except where firewalls ask about that (Windows, macOS): there on the loopback's
         constants: Any = importlib.import_module("ray._private.ray_constants")
         constants.ENABLE_RAY_CLUSTER = False
+        os.environ.setdefault("RAY_worker_niceness", "0")  # it is 15 else, and any other job of the machine goes first
         with _without_proxies():
             ray.init(address=LOCAL, num_cpus=count, include_dashboard=False, **quiet)
         _CONNECTED.append(address)
@@ -76,8 +77,8 @@ def connect(address: str = "", cpus: float = 0.0) -> bool:
         ray.init(address=address, **quiet)
     except ConnectionError as error:
         raise UserError(
-            f"there is no Ray cluster at address '{address}'; start one with ray start. If it is there and has a "
-            "token, set RAY_AUTH_MODE=token"
+            f"there is no Ray cluster at address '{address}'; start one with ray start, or set RAY_AUTH_MODE=token for "
+            "one that asks for a token"
         ) from error
     _CONNECTED.append(address)
     return True
