@@ -6,8 +6,8 @@
 
 `here` reads the lines of benchmarks/cluster.py. Coefficients come from its lines of parts alone: samplers and learners
 by themselves, with other lengths and batches than the runs of the recipe that are predicted from them. Of a run only
-its work is taken: prompts, completions, the mean and the greatest length. Seconds per step; the error is predicted over
-measured.
+its work is taken: prompts, completions, the mean and the greatest length, and `passes`, 1 for a run with a reference.
+Seconds per step; the error is predicted over measured.
 
 `areal` predicts the hours of AReaL (Fu et al. 2025, arXiv 2505.24298, Table 1; blog/AReaL_v0_3.md in its repository)
 for training by synchronous and asynchronous AReaL on the same GPUs, and their ratio. Published are the models, nodes,
@@ -49,8 +49,11 @@ AREAL = (("1.5B", 1.54e9, 128, 1000, 41.0, 14.8), ("7B", 7.6e9, 192, 1000, 57.7,
 Line = Mapping[str, Any]
 
 
-def updating(parts: Line) -> Updating:
-    """The trainers of a line of parts: seconds of a token and of an update, from the two batches."""
+def updating(parts: Line, passes: float) -> Updating:
+    """The trainers of a line of parts: seconds of a token and of an update, from the two batches.
+
+    A forward pass besides, such as the reference's, takes a third of forward and backward: 2 of 6 FLOP per weight.
+    """
     trainers = parts["processes"]
     per_token = Updating(trainers, token=1.0)
 
@@ -61,7 +64,7 @@ def updating(parts: Line) -> Updating:
     small, large = tokens(parts["small_tokens"]), tokens(parts["tokens"])
     token = (parts[LARGE] - parts[SMALL]) / (large - small)
     begin = max(0.0, parts[SMALL] - small * token)
-    return Updating(trainers, token, begin=begin, optimizer=parts["optim_step_seconds"])
+    return Updating(trainers, token * (1 + passes / 3), begin=begin, optimizer=parts["optim_step_seconds"])
 
 
 def decoding(parts: Line) -> Decoding:
@@ -76,7 +79,7 @@ def predict(parts: Sequence[Line], run: Line) -> float:
     of = {line["processes"]: line for line in parts if line["processes"] * line["threads"] == 2}
     trainers, samplers = max(1, run["trainers"]), max(1, run["samplers"])
     sync = of[samplers]["sync_seconds"] if run["trainers"] else 0.0
-    costs = Costs(samplers, decoding(of[samplers]), updating(of[trainers]), sync)
+    costs = Costs(samplers, decoding(of[samplers]), updating(of[trainers], run.get("passes", 0)), sync)
     longest, mean = int(run["length/max"]), run["length/mean"]
     rest = round((mean * PROMPTS * COMPLETIONS - longest * samplers) / (PROMPTS * COMPLETIONS - samplers))
     each = PROMPTS // samplers  # groups of a sampler, of whose completions one is the longest

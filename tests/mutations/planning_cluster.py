@@ -91,16 +91,17 @@ MUTATIONS = [
         for old, new in [
             ("self.gpus / 3600 * 1e6", "self.trainers / 3600 * 1e6"),
             ("return self.trained / self.step", "return self.trained / self.update"),
-            ("max(train, sample) if max_staleness else train + sample", "train + sample"),
+            ("return max(train, sample)", "return train + sample"),
+            ("max(sample, decoding.seconds(max(map(max, groups)), 1, self.work.prompt_tokens))", "sample"),
             ("n for n in near | {self.fewest_trainers}", "n for n in near"),
             ("if self.fewest_trainers <= n <= most", "if n <= most"),
-            ("(self.gpus - trainers) // self.of_sampler", "self.gpus // self.of_sampler"),
+            ("(self.gpus - trainers) // size", "self.gpus // size"),
             ("kept = found.updates[first:]", "kept = found.updates"),
             ("(kept[-1].synced - before.synced)", "kept[-1].synced"),
             ("sorted(found, key=lambda split: split.step)", "found"),
             ("            waited -= found.sampling + self.work.scoring_seconds\n", "            pass\n"),
             ("(sampled + update) / (self.gpus * found.step)", "(sampled + update) / found.step"),
-            (">= self.work.longest\n", "> -1e18\n"),
+            ("self.cluster.room.cache_tokens(size, beside) >= longest", "True"),
         ]
     ),
     *(

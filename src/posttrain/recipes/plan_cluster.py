@@ -78,7 +78,7 @@ class PlanCluster:
     scoring_seconds: float = 0.0
     """Seconds from a group's last completion to its rewards. Groups are scored at the same time."""
     tensor_parallel: int = 0
-    """GPUs per sampler, 0: the fewest that hold the model and the longest sequence."""
+    """GPUs per sampler, 0: the fastest of the fewest that hold the model, and more of them up to 8."""
     max_sequences: int = 256
     """Maximum sequences that a sampler decodes together."""
     mfu: float = Efficiency.mfu
@@ -118,15 +118,15 @@ def run(config: PlanCluster) -> PlanResult:
     reached = replace(Efficiency(), mfu=config.mfu, bandwidth=config.bandwidth_share)
     gpu, work = GPUS[config.gpu], _work(config)
     room = Room(shape, work, reached.memory * gpu.memory)
-    trainers, of_sampler = _fewest(config, room)
+    trainers, sizes = _fewest(config, room)
     channel = CHANNEL if config.weight_sync == "channel" else 0.0
     cluster = GPUCluster(gpu, reached, room, config.max_sequences, channel)
-    splits = Search(cluster, work, config.gpus, trainers, of_sampler, config.max_staleness).splits()
+    splits = Search(cluster, work, config.gpus, trainers, sizes, config.max_staleness).splits()
     if not splits:
-        raise UserError(_needs(config, shape, trainers, of_sampler))
-    slots = room.slots(of_sampler, config.max_sequences)
+        raise UserError(_needs(config, shape, trainers, sizes[0]))
+    slots = room.slots(sizes[0], config.max_sequences)
     about = (config.max_staleness, config.price_per_gpu_hour)
-    plan = ClusterPlan(config.gpu, config.gpus, room, trainers, of_sampler, slots, *about, splits)
+    plan = ClusterPlan(config.gpu, config.gpus, room, trainers, sizes[0], slots, *about, splits)
     if config.plot:
         Path(config.plot).write_text(_drawn(plan), encoding="utf-8")
     return PlanResult(plan, Path(config.plot) if config.plot else None)
@@ -146,8 +146,8 @@ def _work(config: PlanCluster) -> Workload:
     )
 
 
-def _fewest(config: PlanCluster, room: Room) -> tuple[int, int]:
-    """The fewest GPUs of all trainers, and the GPUs of a sampler."""
+def _fewest(config: PlanCluster, room: Room) -> tuple[int, list[int]]:
+    """The fewest GPUs of all trainers, and those of a sampler that are compared: up to a node, or what it needs."""
     trainers = room.fewest_trainers(MOST_GPUS)
     if not trainers:
         raise UserError(
@@ -160,7 +160,10 @@ def _fewest(config: PlanCluster, room: Room) -> tuple[int, int]:
             f"a sampler of {config.tensor_parallel} GPUs has no room for a sequence of {room.work.longest} tokens; "
             f"pass --tensor-parallel {room.fewest_of_sampler(MOST_GPUS)}"
         )
-    return trainers, config.tensor_parallel or room.fewest_of_sampler(MOST_GPUS)
+    if config.tensor_parallel:
+        return trainers, [config.tensor_parallel]
+    fewest = room.fewest_of_sampler(MOST_GPUS)
+    return trainers, [fewest] + [size for size in (2, 4, 8) if fewest < size]
 
 
 def _needs(config: PlanCluster, shape: Shape, trainers: int, of_sampler: int) -> str:

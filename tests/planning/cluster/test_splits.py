@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 
 import pytest
 
@@ -16,10 +17,10 @@ from posttrain.planning.cluster.workload import Workload
 WORK = Workload(32, 4, prompt_tokens=200, mean_tokens=500.0, spread=0.8, max_tokens=4000, microbatch_tokens=8192)
 
 
-def search(gpus, staleness=1, parameters=7e9, fewest=3, of_sampler=1, **more):
+def search(gpus, staleness=1, parameters=7e9, fewest=3, sizes=(1,), **more):
     room = Room(dense_shape(parameters), WORK, 72e9)
     cluster = GPUCluster(GPUS["h100"], Efficiency(), room, **more)
-    return Search(cluster, WORK, gpus, fewest, of_sampler, staleness)
+    return Search(cluster, WORK, gpus, fewest, sizes, staleness)
 
 
 @cache
@@ -28,15 +29,29 @@ def eight():
 
 
 def test_below_two_nodes_every_number_of_trainers_is_looked_at():
-    assert list(search(8).trainers()) == [3, 4, 5, 6, 7]
-    assert list(search(8, of_sampler=4).trainers()) == [3, 4]
-    assert list(search(1, fewest=1).trainers()) == []
+    assert list(search(8).trainers(1)) == [3, 4, 5, 6, 7]
+    assert list(search(8).trainers(4)) == [3, 4]
+    assert list(search(1, fewest=1).trainers(1)) == []
+
+
+def test_colocated_samplers_have_room_beside_the_shards():
+    """30B: shards of 540 / 16 GB and weights of 60 GB exceed the 72 GB of one GPU, and not those of two."""
+    assert [layout.of_sampler for layout in search(16, parameters=30e9, fewest=1, sizes=(1, 2)).colocated()] == [2]
 
 
 def test_from_two_nodes_on_trainers_are_whole_nodes_or_the_fewest():
-    assert list(search(64).trainers()) == [3, 8, 16, 24, 32, 40, 48, 56]
-    assert all(number % 8 == 0 for number in list(search(4096).trainers())[1:])
-    assert len(list(search(4096).trainers())) == 16
+    assert list(search(64).trainers(1)) == [3, 8, 16, 24, 32, 40, 48, 56]
+    assert all(number % 8 == 0 for number in list(search(4096).trainers(1))[1:])
+    assert len(list(search(4096).trainers(1))) == 16
+
+
+def test_samplers_of_every_size_are_compared():
+    found = search(16, sizes=(1, 2, 8)).apart()
+    assert {layout.of_sampler for layout in found} == {1, 2, 8}
+    assert all(layout.costs.samplers == (16 - layout.trainers) // layout.of_sampler > 0 for layout in found)
+    assert [layout.of_sampler for layout in search(8, sizes=(1, 2, 8)).colocated()] == [1, 2, 8]
+    large = search(64, parameters=70e9, fewest=40, sizes=(2, 4, 8), staleness=1).splits()
+    assert {split.of_sampler for split in large if split.mode == "asynchronous"} - {2}  # two hold few sequences
 
 
 def test_splits_are_sorted_and_of_each_mode_no_more_than_may_be():
@@ -62,10 +77,19 @@ def test_the_parts_of_a_step_are_the_step():
 def test_the_bound_is_below_what_is_simulated():
     """Of the mean batch: the simulated batches are others."""
     one = search(8)
+    groups = list(islice(WORK.groups(), WORK.prompts))
     for split in eight():
         if split.mode != COLOCATED:
             costs = one.cluster.apart(split.trainers, split.samplers, 1)
-            assert one.bound(costs, split.mode == "asynchronous") <= 1.1 * split.step
+            assert one.bound(costs, split.mode == "asynchronous", groups) <= 1.1 * split.step
+
+
+def test_a_synchronous_batch_takes_as_long_as_its_longest_completion():
+    one = search(8)
+    costs = one.cluster.apart(4, 4, 1)
+    alone = costs.decoding.seconds(4000, 1, WORK.prompt_tokens)
+    groups = [(4000, 1, 1, 1)] + [(1, 1, 1, 1)] * 31
+    assert one.bound(costs, 0, groups) == pytest.approx(costs.update(WORK, groups) + costs.sync + alone)
 
 
 def test_asynchronous_is_faster_and_its_groups_older():

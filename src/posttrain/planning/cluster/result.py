@@ -22,8 +22,8 @@ class ClusterPlan:
         gpus: how many.
         room: what they hold.
         fewest_trainers: GPUs on which trainers fit.
-        of_sampler: GPUs of a sampler.
-        slots: sequences that a sampler decodes together.
+        of_sampler: the fewest GPUs of a sampler.
+        slots: sequences that such a sampler decodes together.
         max_staleness: of the asynchronous splits.
         price: of a GPU-hour; 0: costs are in GPU-hours.
         splits: the fastest first.
@@ -58,7 +58,7 @@ class ClusterPlan:
             "gpus": self.gpus,
             "fewest_trainers": self.fewest_trainers,
             "trainer_bytes": self.room.trainer(self.fewest_trainers),
-            "gpus_of_sampler": self.of_sampler,
+            "fewest_gpus_of_sampler": self.of_sampler,
             "sequences_of_sampler": self.slots,
             "splits": [self._row(split) for split in self.splits],
             "best": self._row(self.best),
@@ -92,7 +92,7 @@ class ClusterPlan:
             f"{shape.parameters / 1e9:.3g}B parameters ({shape.layers} layers, widths of {shape.name}) on {self.gpus} "
             f"{self.gpu}; a step has {work.prompts} prompts x {work.completions} completions",
             f"trainers  at least {_gpus(self.fewest_trainers)}, which hold {held:.0f} GB each",
-            f"samplers  {_gpus(self.of_sampler)} each, for {self.slots} sequences together",
+            f"samplers  at least {_gpus(self.of_sampler)} each, which decode {self.slots} sequences together",
             "",
             *table,
             "",
@@ -125,8 +125,8 @@ class ClusterPlan:
                 f"each trainer loads the whole model before it keeps its shard: {weights / GB:.0f} GB do not fit in "
                 f"the {usable / GB:.0f} GB of a GPU that may be planned"
             )
-        if self.of_sampler > 1:
-            found.append(f"a sampler needs {_gpus(self.of_sampler)}, and posttrain's samplers have one each")
+        if self.best.of_sampler > 1:
+            found.append(f"samplers of {_gpus(self.best.of_sampler)} are not built: posttrain's have one each")
         served = self.best.samplers * weights / CHANNEL
         if self.best.mode != COLOCATED and served > MUCH * self.best.step:
             found.append(

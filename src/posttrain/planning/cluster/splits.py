@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from posttrain.planning.cluster.coefficients import Costs
 from posttrain.planning.cluster.gpu_costs import GPUCluster
@@ -63,62 +64,92 @@ class Split:
         return self.gpus / 3600 * 1e6 / self.tokens_per_second
 
 
+class Layout(NamedTuple):
+    """GPUs that train, GPUs of each sampler, and what that costs."""
+
+    trainers: int
+    of_sampler: int
+    costs: Costs
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is to be planned."""
+    """What is to be planned.
+
+    Attributes:
+        cluster: the GPUs and the model.
+        work: of a step.
+        gpus: how many there are.
+        fewest_trainers: on which the trainers fit.
+        sizes: GPUs of a sampler that are compared, the fewest first.
+        max_staleness: of the asynchronous splits; 0: there are none.
+    """
 
     cluster: GPUCluster
     work: Workload
     gpus: int
     fewest_trainers: int
-    of_sampler: int
+    sizes: Sequence[int]
     max_staleness: int
 
     def splits(self) -> list[Split]:
         """Every split that is simulated: colocated, synchronous and asynchronous, the fastest of each first."""
-        found = [self._colocated()] if self._colocates() else []
-        apart = [(trainers, self._apart(trainers)) for trainers in self.trainers()]
-        for staleness in (0, self.max_staleness) if self.max_staleness else (0,):
-            best = sorted(apart, key=lambda each: self.bound(each[1], staleness))[:SIMULATED]
-            found += [self._split(trainers, costs, staleness) for trainers, costs in best]
+        groups = list(islice(self.work.groups(), self.work.prompts))
+        found: list[Split] = []
+        for mode, layouts in ((COLOCATED, self.colocated()), (SYNCHRONOUS, self.apart()), (ASYNCHRONOUS, self.apart())):
+            staleness = self.max_staleness if mode == ASYNCHRONOUS else 0
+            if mode == ASYNCHRONOUS and not staleness:
+                continue
+            best = sorted(layouts, key=lambda layout: self.bound(layout.costs, staleness, groups))
+            found += [self._split(mode, layout) for layout in best[: 1 if mode == COLOCATED else SIMULATED]]
         return sorted(found, key=lambda split: split.step)
 
-    def trainers(self) -> Iterator[int]:
+    def apart(self) -> list[Layout]:
+        """Trainers and samplers on GPUs of their own."""
+        pairs = [(trainers, size) for size in self.sizes for trainers in self.trainers(size)]
+        return [
+            Layout(trainers, size, self.cluster.apart(trainers, (self.gpus - trainers) // size, size))
+            for trainers, size in pairs
+        ]
+
+    def colocated(self) -> list[Layout]:
+        """All GPUs in turn, where they hold trainers' shards beside a sampler's weights and cache."""
+        beside = self.cluster.room.held() / self.gpus
+        longest = self.work.longest
+        fit = [
+            size
+            for size in self.sizes
+            if self.gpus >= max(self.fewest_trainers, size) and self.cluster.room.cache_tokens(size, beside) >= longest
+        ]
+        return [Layout(self.gpus, size, self.cluster.colocated(self.gpus, size)) for size in fit]
+
+    def trainers(self, of_sampler: int) -> Iterator[int]:
         """Numbers of trainers: each, or from two nodes on whole nodes near every sixteenth of the GPUs."""
-        most = self.gpus - self.of_sampler
+        most = self.gpus - of_sampler
         if self.gpus < 2 * NODE:
             return iter(range(self.fewest_trainers, most + 1))
         near = {NODE * max(1, round(self.gpus * share / SHARES / NODE)) for share in range(1, SHARES)}
         return iter(sorted(n for n in near | {self.fewest_trainers} if self.fewest_trainers <= n <= most))
 
-    def bound(self, costs: Costs, max_staleness: int) -> float:
-        """Seconds that a step takes at least: of the trainers, of the samplers at full slots, or of both in turn."""
-        groups = list(islice(self.work.groups(), self.work.prompts))
+    def bound(self, costs: Costs, max_staleness: int, groups: list[Lengths]) -> float:
+        """Seconds that a step on these groups takes at least: of the trainers, of the samplers, or of both in turn.
+
+        Samplers take as long as at full slots, and a batch as long as its longest completion alone.
+        """
         train = costs.update(self.work, groups) + costs.sync
-        together = min(costs.decoding.slots, (max_staleness + 1) * self.work.sequences / costs.samplers)
+        decoding = costs.decoding
+        together = min(decoding.slots, (max_staleness + 1) * self.work.sequences / costs.samplers)
         steps = sum(map(sum, groups)) / costs.samplers / together
-        each = costs.decoding.sequence + costs.decoding.cached * self.work.resident()
-        sample = steps * (costs.decoding.step + together * each)
-        return max(train, sample) if max_staleness else train + sample
+        each = decoding.sequence + decoding.cached * self.work.resident()
+        sample = steps * (decoding.step + together * each)
+        if max_staleness:
+            return max(train, sample)
+        return train + max(sample, decoding.seconds(max(map(max, groups)), 1, self.work.prompt_tokens))
 
-    def _apart(self, trainers: int) -> Costs:
-        samplers = (self.gpus - trainers) // self.of_sampler
-        return self.cluster.apart(trainers, samplers, self.of_sampler)
-
-    def _colocates(self) -> bool:
-        """Whether all GPUs hold trainers' shards beside a sampler's weights and cache."""
-        beside = self.cluster.room.held() / self.gpus
-        fits = self.gpus >= max(self.fewest_trainers, self.of_sampler)
-        return fits and self.cluster.room.cache_tokens(self.of_sampler, beside) >= self.work.longest
-
-    def _colocated(self) -> Split:
-        costs = self.cluster.colocated(self.gpus, self.of_sampler)
-        return self._split(self.gpus, costs, 0, COLOCATED)
-
-    def _split(self, trainers: int, costs: Costs, max_staleness: int, mode: str = "") -> Split:
-        mode = mode or (ASYNCHRONOUS if max_staleness else SYNCHRONOUS)
-        found = simulated(costs, self.work, max_staleness)
-        sampling_gpus = costs.samplers * self.of_sampler
+    def _split(self, mode: str, layout: Layout) -> Split:
+        trainers, of_sampler, costs = layout
+        found = simulated(costs, self.work, self.max_staleness if mode == ASYNCHRONOUS else 0)
+        sampling_gpus = costs.samplers * of_sampler
         sampled, update = found.sampling * sampling_gpus, found.update * trainers
         waited = found.step - found.update - costs.sync
         if mode != ASYNCHRONOUS:
@@ -127,7 +158,7 @@ class Search:
             mode=mode,
             trainers=trainers,
             samplers=costs.samplers,
-            of_sampler=self.of_sampler,
+            of_sampler=of_sampler,
             gpus=self.gpus,
             step=found.step,
             sampling=found.sampling,
