@@ -45,7 +45,7 @@ from posttrain.session.result import RunResult
 from posttrain.session.samples import samples_of
 from posttrain.session.session import Evaluations, RunOptions, Session, Training, open_session
 from posttrain.setup.backend import online_backend
-from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions, staleness_of
 from posttrain.setup.heldout import (
     KL,
     PREFIX,
@@ -135,13 +135,13 @@ class RLResult(RunResult):
 
 
 def run(
-    config: RL, algorithm: OnlineAlgorithm, cluster: AsyncOptions = ONE_PROCESS, **where: Unpack[RunOptions]
+    config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions = ONE_PROCESS, **where: Unpack[RunOptions]
 ) -> RLResult:
     """Train a policy in a new run directory, or resume the run in `resume`."""
     return restarted(partial(_run, config, algorithm, cluster), where)
 
 
-def _run(config: RL, algorithm: OnlineAlgorithm, cluster: AsyncOptions, where: RunOptions) -> RLResult:
+def _run(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, where: RunOptions) -> RLResult:
     parts = _prepare(config, algorithm, cluster, where.get("resume"))
     setup, learner = parts.setup, parts.setup.backend.learner
     knobs, longest = asdict(algorithm), setup.longest
@@ -212,9 +212,9 @@ class _Parts:
     notes: tuple[str, ...]  # messages to the user
 
 
-def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: AsyncOptions, resume: Path | None) -> _Parts:
+def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, resume: Path | None) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
-    _check(config, algorithm, cluster.max_staleness)
+    _check(config, algorithm, staleness_of(cluster))
     enough(algorithm, config.completions_per_prompt)
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
@@ -258,13 +258,13 @@ def _leaves_start(config: RL) -> bool:
 def dry_run(
     config: RL,
     algorithm: OnlineAlgorithm,
-    cluster: AsyncOptions = ONE_PROCESS,
+    cluster: ClusterOptions = ONE_PROCESS,
     resume: Path | None = None,
     *,
     measure: bool = True,
 ) -> Plan:
     """Plan the resources of a run with these options; no weights are read, and nothing is written."""
-    _check(config, algorithm, cluster.max_staleness)
+    _check(config, algorithm, staleness_of(cluster))
     enough(algorithm, config.completions_per_prompt)
     model = unloaded(config, resume)
     where = began_from(config.model, resume).where

@@ -63,6 +63,11 @@ MAY_DIFFER = tuple(f"{CLUSTER}.{field.name}" for field in fields(AsyncOptions))
 """Options that may change when a run is resumed, as they are in its configuration."""
 
 
+def staleness_of(options: TrainerOptions) -> int:
+    """How many steps old the weights may be that sample; 0 where sampling and training take turns."""
+    return options.max_staleness if isinstance(options, AsyncOptions) else 0
+
+
 def settings_of(options: TrainerOptions) -> dict[str, Any]:
     """What a run's configuration says of them: nothing for one process."""
     return {CLUSTER: asdict(options)} if options.trainers else {}
