@@ -119,7 +119,7 @@ MUTATIONS = [
         Mutation("planning/cluster/result.py", old, new, "recipes/test_plan_cluster.py")
         for old, new in [
             ("split.gpu_hours() * (self.price or 1.0)", "split.gpu_hours()"),
-            ("if split.mode != COLOCATED or self.gpus == 1", "if split.mode != COLOCATED"),
+            ("[split for split in self.splits if split.mode != COLOCATED]", "list(self.splits)"),
             ("        if weights > usable:\n", "        if False:\n"),
             ("ratio = fastest.step / self.best.step", "ratio = self.best.step / fastest.step"),
         ]

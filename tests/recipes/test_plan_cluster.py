@@ -2,6 +2,7 @@
 
 import json
 import xml.dom.minidom
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,19 @@ def test_a_plan_has_a_table_and_a_recommendation(capsys):
     assert lines[4].split() == [*HEAD, "tokens/s", "cost/Mtoken"]
     assert any(line.startswith("recommended: asynchronous with ") and "per million" in line for line in lines)
     assert any(line.startswith("synchronous with ") and "times as long a step" in line for line in lines)
+
+
+def test_other_modes_are_compared_with_the_recommended_one():
+    plan = run(PlanCluster(gpus=8, prompts_per_step=8, completions_per_prompt=4, mean_tokens=300, max_staleness=2)).plan
+    best, splits = plan.best, list(plan.splits)
+    assert best == next(split for split in splits if split.mode != "colocated")
+    for mode in {split.mode for split in splits} - {best.mode}:
+        fastest = next(split for split in splits if split.mode == mode)
+        (line,) = [line for line in plan.lines() if line.startswith(f"{mode} ")]
+        assert line.endswith(f": {fastest.step / best.step:.2f} times as long a step")
+    # a colocated split that is faster than all others is not recommended: posttrain has none
+    first = replace(splits[0], mode="colocated", step=best.step / 2)
+    assert replace(plan, splits=[first, *splits]).best == best
 
 
 def test_the_same_as_json(capsys):

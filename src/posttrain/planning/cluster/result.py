@@ -42,8 +42,8 @@ class ClusterPlan:
     @property
     def best(self) -> Split:
         """The fastest split that posttrain can run: on GPUs of their own, or all on one."""
-        built = [split for split in self.splits if split.mode != COLOCATED or self.gpus == 1]
-        return (built or list(self.splits))[0]
+        apart = [split for split in self.splits if split.mode != COLOCATED]
+        return (apart or list(self.splits))[0]
 
     def cost(self, split: Split) -> float:
         """Of a million trained tokens."""
