@@ -13,6 +13,7 @@ each may be off, and why.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from posttrain import fast_paths
 from posttrain.errors import PosttrainError, UserError, as_typed
@@ -39,6 +40,11 @@ __all__ = ["ITEMS", "Item", "Verify", "run"]
 class Verify:
     """Check the correctness contract on your model and machine."""
 
+    HELP: ClassVar[Mapping[str, str]] = {
+        "model": "model precision lora_rank",
+        "sampling": "temperature prompts completions_per_prompt max_new_tokens",
+        "run": "resume_steps without seed",
+    }
     model: str = "smollm2-135m-instruct"
     """Model to check: hub id or folder. Or an adapter folder or packaged model."""
     precision: str = "auto"
