@@ -111,6 +111,15 @@ def test_a_sync_stops_samplers_and_they_read_their_cache_again():
     assert kept.groups[1].finished == pytest.approx(5 + 6 + 5)
 
 
+def test_age_counts_from_the_first_completion_of_a_group():
+    """One slot: group 1 starts at 4, before the update of group 0 is done, its second completion at 6, after that."""
+    costs = Costs(1, Decoding(1.0, 0.0, slots=1), Updating(1, 0.0, begin=1.0))
+    work = Workload(1, 2, 1, 2.0, 0.0, 4, 100)
+    found = simulate(costs, work, steps=2, max_staleness=1, lengths=[(2, 2)] * 3)
+    assert found.groups[1].started == 4 and found.updates[0].updated == 5
+    assert [update.ages for update in found.updates] == [(0,), (1,)]
+
+
 def test_sequences_wait_for_a_slot():
     """Two of three start; the third when the shorter one is done at 2: 2 + 4."""
     costs = Costs(1, Decoding(1.0, 0.0, slots=2), Updating(1, 0.0))

@@ -43,6 +43,7 @@ def test_from_two_nodes_on_trainers_are_whole_nodes_or_the_fewest():
     assert list(search(64).trainers(1)) == [3, 8, 16, 24, 32, 40, 48, 56]
     assert all(number % 8 == 0 for number in list(search(4096).trainers(1))[1:])
     assert len(list(search(4096).trainers(1))) == 16
+    assert list(search(64, fewest=20).trainers(1)) == [20, 24, 32, 40, 48, 56]
 
 
 def test_samplers_of_every_size_are_compared():
@@ -89,7 +90,10 @@ def test_a_synchronous_batch_takes_as_long_as_its_longest_completion():
     costs = one.cluster.apart(4, 4, 1)
     alone = costs.decoding.seconds(4000, 1, WORK.prompt_tokens)
     groups = [(4000, 1, 1, 1)] + [(1, 1, 1, 1)] * 31
-    assert one.bound(costs, 0, groups) == pytest.approx(costs.update(WORK, groups) + costs.sync + alone)
+    train = costs.update(WORK, groups) + costs.sync
+    assert one.bound(costs, 0, groups) == pytest.approx(train + alone)
+    slow = replace(costs, sync=100.0)
+    assert one.bound(slow, 1, groups) == pytest.approx(slow.update(WORK, groups) + 100)  # samplers go on meanwhile
 
 
 def test_asynchronous_is_faster_and_its_groups_older():
