@@ -49,11 +49,19 @@ _FAULTS = {
         ("for example, part in zip(row.examples, parts, strict=True)", "for example, part in enumerate(parts)"),
     ],
     ("training/microbatch.py", "training/test_microbatch.py"): [
-        ("        stack.enter_context(_in_fixed_order(optimizer.masters[0].device))\n", ""),
+        ("        stack.enter_context(_FIXED_ORDER.held(optimizer.masters[0].device))\n", ""),
         ("memory.fill_uninitialized_memory = False", "pass"),
         (
-            "    finally:\n        torch.use_deterministic_algorithms",
-            "    except ZeroDivisionError:\n        torch.use_deterministic_algorithms",
+            "        finally:\n            with self._counted:",
+            "        except ZeroDivisionError:\n            with self._counted:",
+        ),
+        (
+            "            if not self._holders:\n                self._before",
+            "            if True:\n                self._before",
+        ),
+        (
+            "                if not self._holders:\n                    enabled",
+            "                if True:\n                    enabled",
         ),
     ],
     ("training/learner.py", POLICY): [

@@ -165,13 +165,13 @@ def test_a_signal_ends_a_batch_while_another_has_the_engine_for_minutes(engine):
     def hang():
         with shared.newest.open() as decoding:
             decoding.add(0, REQUESTS[0])
-            shared._decoding.step = lambda: stuck.set() or goes_on.wait(60) or {}
+            shared._decoding.step = lambda: (stuck.set(), goes_on.wait(60), {})[-1]
             with pytest.raises(Closed):
                 while True:
                     decoding.step()
 
-    _, ended = in_thread(hang)
     with pytest.raises(KeyboardInterrupt), shared.newest.open():
+        _, ended = in_thread(hang)
         assert stuck.wait(10)
         raise KeyboardInterrupt
     assert not ended.is_set()

@@ -1,5 +1,7 @@
 """Gradients repeat themselves bit for bit, whatever the threads do."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -52,4 +54,31 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient_and_the_settings_of_torch(
         accumulate_gradients(optimizer, EXAMPLES, share_of, microbatch_tokens=1000)
     assert optimizer.masters[0].grad is None and parameter.grad is None
     assert inside == [(True, False)]
+    assert not torch.are_deterministic_algorithms_enabled() and memory.fill_uninitialized_memory
+
+
+def test_of_two_threads_the_last_one_puts_the_settings_back():
+    memory = torch.utils.deterministic
+    inside, first_is_done = threading.Barrier(2), threading.Event()
+    seen = []
+
+    def learn(waits):
+        parameter = nn.Parameter(torch.ones(1))
+
+        def share_of(row):
+            inside.wait(10)
+            if waits:
+                assert first_is_done.wait(10)
+            seen.append((torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory))
+            return Share(parameter.sum(), {})
+
+        accumulate_gradients(MasterAdamW([("p", parameter)]), EXAMPLES, share_of, microbatch_tokens=1000)
+        first_is_done.set()
+
+    threads = [threading.Thread(target=learn, args=(waits,)) for waits in (False, True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert seen == [(True, False)] * 2
     assert not torch.are_deterministic_algorithms_enabled() and memory.fill_uninitialized_memory

@@ -25,7 +25,11 @@ def restarted(run: Callable[[RunOptions], R], where: RunOptions) -> R:
             losses = 1 if lost.step > step else losses + 1
             step = max(step, lost.step)
             resume = (lost.run if lost.step else None) or where.get("resume")  # none is open while processes start
-            if resume is None or losses == LOSSES:
+            if resume is None:
+                lost.add_note("no checkpoint had been written, so the run cannot go on by itself")
+                raise
+            if losses == LOSSES:
+                lost.add_note(f"{LOSSES} losses without a checkpoint in between: the run does not go on by itself")
                 raise
             where = RunOptions(**{**where, "output": None, "resume": resume, "tracking": None})
             announce(f"{lost}; going on from the last checkpoint with new processes", quiet=where.get("quiet", False))

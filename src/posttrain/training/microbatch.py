@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ def accumulate_gradients(
         return loss.item(), each.row.examples, {name: numbers.detach() for name, numbers in metrics.items()}
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_in_fixed_order(optimizer.masters[0].device))
+        stack.enter_context(_FIXED_ORDER.held(optimizer.masters[0].device))
         for each in (optimizer, *beside):
             stack.enter_context(each.collecting())
         losses = over(pack(examples, microbatch_tokens, together=together), computed, ranks, shards)
@@ -70,28 +71,48 @@ def accumulate_gradients(
     return total, [metrics for *_, metrics in losses.values()]
 
 
-@contextlib.contextmanager
-def _in_fixed_order(device: torch.device) -> Iterator[None]:
-    """While the block runs, no sum on a CPU depends on which of its threads comes first.
+class _FixedOrder:
+    """While `held` by any thread, no sum on a CPU depends on which of torch's threads comes first.
 
     The backward pass of a gather (of experts' biases, a row for each token) is `index_put_(accumulate=True)`. From
     32,768 numbers in float32 on, torch's kernel adds them by atomic operations in the order of its threads, unless it
-    is told not to; in a fixed order it is also faster.
+    is told not to; in a fixed order it is also faster. The setting is the process's: the first of several threads, such
+    as ranks in one process, sets it, and the last one puts it back.
     """
-    if device.type != "cpu":
-        yield
-        return
-    memory: Any = torch.utils.deterministic
-    enabled = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    memory.fill_uninitialized_memory = False  # every new tensor would be filled, which takes time and decides nothing
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
-        memory.fill_uninitialized_memory = filled
+
+    def __init__(self) -> None:
+        self._counted, self._holders = threading.Lock(), 0
+        self._before = (False, False, True)
+
+    @contextlib.contextmanager
+    def held(self, device: torch.device) -> Iterator[None]:
+        """Add in a fixed order while the block runs, if it computes on a CPU."""
+        if device.type != "cpu":
+            yield
+            return
+        memory: Any = torch.utils.deterministic
+        with self._counted:
+            if not self._holders:
+                self._before = (
+                    torch.are_deterministic_algorithms_enabled(),
+                    torch.is_deterministic_algorithms_warn_only_enabled(),
+                    memory.fill_uninitialized_memory,
+                )
+                torch.use_deterministic_algorithms(True, warn_only=True)
+                # every new tensor would be filled, which takes time and decides nothing
+                memory.fill_uninitialized_memory = False
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._counted:
+                self._holders -= 1
+                if not self._holders:
+                    enabled, warns, memory.fill_uninitialized_memory = self._before
+                    torch.use_deterministic_algorithms(enabled, warn_only=warns)
+
+
+_FIXED_ORDER = _FixedOrder()
 
 
 @torch.no_grad()
