@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.result import Plan
-from posttrain.setup.cluster_options import AsyncOptions, ClusterOptions, TrainerOptions, check_cluster
+from posttrain.setup.cluster_options import ClusterOptions, TrainerOptions, check_cluster, staleness_of
 
 ELSEWHERE = ("reward models",)  # these are in the process of the command
 
@@ -31,7 +31,7 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         lines.append(_line("sampler", cluster.samplers, sampler, cluster.sampler_cpus))
         sent = weights_bytes(plan.training)
         lines.append(f"{sent / GB:.2f} GB of weights are sent to each sampler in every step")
-        if isinstance(cluster, AsyncOptions) and cluster.max_staleness:
+        if staleness_of(cluster):
             together += sent
             lines.append(f"the first trainer holds a copy of them, {sent / GB:.2f} GB more, while it trains on")
     found = replace(plan, notes=(*plan.notes, "; ".join(lines)))

@@ -111,11 +111,6 @@ class Ahead(Generic[T]):
         if any(thread.is_alive() for thread in self._threads):
             forget(LOOP)  # maybe what they wait for blocks it: the environment could not be closed there
 
-    @property
-    def ready(self) -> int:
-        """Steps that are sampled and not taken."""
-        return len(self._done)
-
     def take(self, step: int) -> T:
         """As in `Rollouts`; raises also what sampling a later step raised."""
         with self._changed:

@@ -56,13 +56,10 @@ class SharedEngine:
     Args:
         engine: samples; one decoding of it is open at a time.
         in_flight: whether weights are renewed while sequences are under way.
-
-    Attributes:
-        idle_s: seconds in which nothing was under way.
     """
 
     def __init__(self, engine: Renewed, *, in_flight: bool = False) -> None:
-        self.engine, self.idle_s, self._since = engine, 0.0, time.monotonic()
+        self.engine = engine
         self._in_flight, self._closed = in_flight, False
         self._condition = threading.Condition()  # held for moments
         self._taken = False  # whether somebody has the engine alone
@@ -113,7 +110,6 @@ class SharedEngine:
             with self._alone(may):
                 if not self._lanes:
                     self._decoding = self._opened.enter_context(self.engine.open(self._count, turns=turns))
-                    self.idle_s += time.monotonic() - self._since
                 self._lanes.append(lane)
         finally:
             with self._condition:
@@ -131,7 +127,6 @@ class SharedEngine:
                 self._decoding.cancel(number)
                 del self._owners[number]
             if not self._lanes:
-                self._since = time.monotonic()
                 self._opened.close()
 
     @contextlib.contextmanager
