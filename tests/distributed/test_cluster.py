@@ -1,5 +1,6 @@
 """Actors of a cluster: what is said of one that is lost, where its output is, and which processes are ended."""
 
+import json
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ pytest.importorskip("ray")
 import ray
 
 from posttrain.distributed import cluster as module
-from posttrain.distributed.cluster import LOOPBACK, Actors, Lost, Process, Whereabouts, connect, interface_of
+from posttrain.distributed.cluster import LOOPBACK, Actors, Lost, Process, Whereabouts, bundle, connect, interface_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -178,3 +179,39 @@ def test_a_replacement_without_room_ends_all_processes(monkeypatch):
     monkeypatch.setattr(actors, "_kill", lambda place: None)
     with pytest.raises(ProcessLost, match=r"trainer 0 has lost its node, and no other has room for \{'CPU': 1.0\}"):
         actors.replace(0)
+
+
+GPUS = """
+import json, os, ray
+from posttrain.distributed import cluster
+
+class Seer(cluster.Process):
+    def sees(self):
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level=40)
+found = []
+for size, gpus in ((2, None), (2, 0.0), (2, 0.5)):
+    actors = cluster.Actors("seer", Seer, [()] * size, cluster.bundle(0.5, gpus), {})
+    answers = actors.collect({place: actors.call(place, "sees") for place in range(size)}, 60)
+    found.append([answers[place].result() for place in range(size)])
+    actors.stop()
+print(json.dumps(found))
+ray.shutdown()
+"""
+
+
+def test_a_process_sees_the_gpus_that_are_reserved_for_it_and_no_others():
+    """Ray counts GPUs that are not there, and names them to each process."""
+    environment = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {"CUDA_VISIBLE_DEVICES": "0,1"}
+    done = subprocess.run([sys.executable, "-c", GPUS], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    whole, none, halves = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(whole) == ["0", "1"] and none == ["", ""] and halves[0] == halves[1] in ("0", "1")
+
+
+@pytest.mark.parametrize(("has", "asked", "reserved"), [(8.0, None, 1.0), (8.0, 0.5, 0.5), (0.0, None, 0.0)])
+def test_a_gpu_is_reserved_where_there_are_any(has, asked, reserved, monkeypatch):
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0, "GPU": has})
+    assert bundle(2.0, asked) == {"CPU": 2.0} | ({"GPU": reserved} if reserved else {})

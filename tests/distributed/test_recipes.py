@@ -297,11 +297,20 @@ def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
         ({"trainers": 1, "samplers": 0}, "--samplers must be 1 or more"),
         ({"samplers": 2}, "--samplers needs trainer processes: pass --trainers"),
         ({"trainers": 1, "cluster_timeout": 0.0}, "--cluster-timeout must be above 0"),
+        ({"trainer_gpus": 0.0}, "--trainer-gpus needs trainer processes"),
+        ({"trainers": 1, "sampler_gpus": 2.0}, "--sampler-gpus must be from 0 to 1: a process uses one GPU; got 2.0"),
+        ({"trainers": 1, "trainer_gpus": -0.5}, "--trainer-gpus must be from 0 to 1"),
+        ({"trainers": 2, "trainer_gpus": 0.5}, "--trainer-gpus 0.5 needs --trainers 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, says):
     with pytest.raises(UserError, match=says):
         check_cluster(replace(ONE_PROCESS, **changes), "embedded")
+
+
+@pytest.mark.parametrize(("trainers", "gpus"), [(1, 0.5), (2, 1.0), (2, 0.0), (2, None)])
+def test_gpus_of_trainers(trainers, gpus):
+    check_cluster(replace(ONE_PROCESS, trainers=trainers, trainer_gpus=gpus, sampler_gpus=0.5))
 
 
 def test_a_server_as_engine_is_refused():

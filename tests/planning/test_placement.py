@@ -77,3 +77,9 @@ def test_what_samples_nothing_has_no_samplers(folder):  # noqa: F811
 @pytest.mark.parametrize("cpus", [0.5, 2])
 def test_cpus_are_named(folder, cpus):  # noqa: F811
     assert f"{cpus:g} CPUs each" in placed(rl(folder), replace(TWO, trainer_cpus=cpus)).notes[-1]
+
+
+def test_gpus_are_named_where_they_are_asked_for(folder):  # noqa: F811
+    note = placed(rl(folder), replace(TWO, trainer_gpus=1.0, sampler_gpus=0.5)).notes[-1]
+    assert "1 CPU and 1 GPU each; " in note and "1 CPU and 0.5 GPU each; " in note
+    assert "GPU" not in placed(rl(folder), replace(TWO, sampler_gpus=0.0)).notes[-1]

@@ -171,6 +171,12 @@ class Process:
             return Answer(error=error)
 
 
+def bundle(cpus: float, gpus: float | None) -> dict[str, float]:
+    """Ray resources of a process. `gpus` None: one GPU where the cluster has any."""
+    found = min(1.0, ray.cluster_resources().get("GPU", 0.0)) if gpus is None else gpus
+    return {"CPU": cpus} | ({"GPU": found} if found else {})
+
+
 class Actors:
     """Actors of one class, each in a bundle of one placement group.
 
@@ -195,13 +201,16 @@ class Actors:
     ) -> None:
         self.kind, self._made, self._arguments = kind, made, arguments
         own = {name: os.environ.get(name, "") for name in _PROXIES}  # not those of `_without_proxies`
-        self._bundle, self._environment = dict(bundle), {**own, **environment}
+        hidden = {} if bundle.get("GPU") else {"CUDA_VISIBLE_DEVICES": ""}  # a process has what is reserved for it
+        self._bundle, self._environment = dict(bundle), {**own, **hidden, **environment}
         self._group = ray.util.placement_group([self._bundle] * len(arguments), strategy="PACK")
         if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
             ray.util.remove_placement_group(self._group)
             has = {name: ray.cluster_resources().get(name, 0) for name in bundle}
+            share = ". Two processes share a GPU with `sampler_gpus=0.5`" if "GPU" in bundle else ""
             raise UserError(
                 f"{len(arguments)} {kind}s of {self._bundle} each do not fit; the cluster has {has}, maybe in use"
+                f"{share}"
             )
         self._logs: Path | None = None
         self._where: dict[int, Any] = {}

@@ -82,7 +82,8 @@ class SamplerGroup:
         size: how many.
         load: loads the policy in each; it is pickled.
         source: has the trained weights.
-        bundle: Ray resources of each.
+        cpus: logical CPUs of each, for Ray's placement.
+        gpus: GPUs of each; None: one where the cluster has any.
         threads: threads that torch uses in each; 0: those of this process divided among them.
         timeout_s: how long a call may take, the transfer of weights among them, before the process counts as lost.
         environment: variables of their processes.
@@ -101,17 +102,16 @@ class SamplerGroup:
         load: Callable[[], Policy],
         source: Source,
         *,
-        bundle: Mapping[str, float] | None = None,
+        cpus: float = 1.0,
+        gpus: float | None = None,
         threads: int = 0,
         timeout_s: float = 600.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        bundle = bundle or {"CPU": 1.0}
-        cluster.connect(cpus=size * bundle.get("CPU", 0.0))
+        cluster.connect(cpus=size * cpus)
         self._load, self._source, self.timeout_s = load, source, timeout_s
-        self.actors = cluster.Actors(
-            "sampler", Sampler, [(cluster.threads_of(threads, size),)] * size, bundle, environment or {}
-        )
+        each = [(cluster.threads_of(threads, size),)] * size
+        self.actors = cluster.Actors("sampler", Sampler, each, cluster.bundle(cpus, gpus), environment or {})
         self._places = [_Place(number) for number in range(size)]
         self.replaced, self._sent_bytes, self._sent_s = 0, 0, 0.0
         self._decoding: _Decoding | None = None

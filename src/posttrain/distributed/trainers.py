@@ -26,7 +26,7 @@ from posttrain.distributed import cluster
 from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
 from posttrain.distributed.sampler import Facts, Offer, facts_of
 from posttrain.distributed.sharding import ShardedRanks
-from posttrain.errors import ProcessLost
+from posttrain.errors import ProcessLost, UserError
 from posttrain.models.precision import default_device, fastest
 from posttrain.rollouts.weight_channel import offered
 from posttrain.training.learner import POLICY, Batch, Learner, Loss
@@ -56,10 +56,12 @@ class Rank(cluster.Process):
             )
         return host, port
 
-    def join(self, host: str, port: int, backend: str, timeout_s: float) -> None:
-        """Join the ranks."""
+    def join(self, host: str, port: int, timeout_s: float) -> None:
+        """Join the ranks, over NCCL if they compute on GPUs."""
         if name := cluster.interface_of(cluster.own_address()):
-            os.environ["GLOO_SOCKET_IFNAME"] = name  # gloo would take that of the host's name, maybe the loopback's
+            # gloo would take that of the host's name, maybe the loopback's
+            os.environ |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+        backend = "nccl" if default_device() == "cuda" else "gloo"
         store = self._store if not self._rank else TCPStore(host, port, self._size, False)
         self._group = ProcessGroup(store, self._rank, self._size, backend=backend, timeout_s=timeout_s)
 
@@ -68,6 +70,10 @@ class Rank(cluster.Process):
         if sharded:
             gc.collect()  # of learners that were dropped: FSDP's modules are in reference cycles
         self._learners[number] = make(ShardedRanks(self._group) if sharded else self._group)
+
+    def device(self) -> str:
+        """The kind of device that it computes on."""
+        return default_device()
 
     def precision(self, asked: str) -> tuple[str, str]:
         """The number format that `auto` stands for in this process, and why it was chosen."""
@@ -129,13 +135,13 @@ class RankActors:
     Args:
         size: how many.
         cpus: logical CPUs of each, for Ray's placement.
+        gpus: GPUs of each; None: one where the cluster has any.
         threads: threads that torch uses in each; 0: those of this process divided among them.
-        backend: gloo, or nccl with one GPU for each.
         timeout_s: how long a rank waits for the others before it raises.
         environment: variables of their processes.
 
     Raises:
-        UserError: Ray is not installed, or the cluster has no room for them.
+        UserError: Ray is not installed, the cluster has no room for them, or only some of them have a GPU to use.
     """
 
     def __init__(
@@ -143,20 +149,21 @@ class RankActors:
         size: int,
         *,
         cpus: float = 1.0,
+        gpus: float | None = None,
         threads: int = 0,
-        backend: str = "gloo",
         timeout_s: float = 1800.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         cluster.connect(cpus=size * cpus)
         self.size, self._timeout_s, self._dead = size, timeout_s, ""
         self._waited = [0.0] * size
-        bundle = {"CPU": cpus} | ({"GPU": 1} if backend == "nccl" else {})
         each = [(rank, size, cluster.threads_of(threads, size)) for rank in range(size)]
-        self._actors = cluster.Actors("trainer", Rank, each, bundle, environment or {})
+        self._actors = cluster.Actors("trainer", Rank, each, cluster.bundle(cpus, gpus), environment or {})
         try:
+            if len(set(devices := self.all("device", timeout_s=cluster.START_S))) > 1:
+                raise UserError(f"trainers compute on different devices, and cannot add up gradients: {devices}")
             host, port = self.first("open_store", timeout_s=cluster.START_S)
-            self.all("join", host, port, backend, timeout_s, timeout_s=cluster.START_S)
+            self.all("join", host, port, timeout_s, timeout_s=cluster.START_S)
         except BaseException:
             self.stop()
             raise

@@ -24,11 +24,12 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         held = sum(size for name, size in plan.training.held().items() if name not in ELSEWHERE)
         embedding = plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
         trainer += held // cluster.trainers + embedding - held
-    lines, together = [_line("trainer", cluster.trainers, trainer, cluster.trainer_cpus)], cluster.trainers * trainer
+    lines = [_line("trainer", cluster.trainers, trainer, cluster.trainer_cpus, cluster.trainer_gpus)]
+    together = cluster.trainers * trainer
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
         sampler = _sampler(plan.training, phases["sampling"])
         together += cluster.samplers * sampler
-        lines.append(_line("sampler", cluster.samplers, sampler, cluster.sampler_cpus))
+        lines.append(_line("sampler", cluster.samplers, sampler, cluster.sampler_cpus, cluster.sampler_gpus))
         sent = weights_bytes(plan.training)
         lines.append(f"{sent / GB:.2f} GB of weights are sent to each sampler in every step")
         if staleness_of(cluster):
@@ -44,8 +45,9 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     return replace(found, warnings=(*plan.warnings, warning))
 
 
-def _line(kind: str, count: int, size: int, cpus: float) -> str:
-    return f"{count} {kind}{'s' * (count > 1)} of {size / GB:.1f} GB and {cpus:g} CPU{'s' * (cpus != 1)} each"
+def _line(kind: str, count: int, size: int, cpus: float, gpus: float | None) -> str:
+    reserved = f"{cpus:g} CPU{'s' * (cpus != 1)}" + (f" and {gpus:g} GPU" if gpus else "")
+    return f"{count} {kind}{'s' * (count > 1)} of {size / GB:.1f} GB and {reserved} each"
 
 
 def _sampler(training: Training, sampling: Phase) -> int:

@@ -144,7 +144,8 @@ def online_backend(
                 cluster.samplers,
                 partial(load, alike),
                 source,
-                bundle={"CPU": cluster.sampler_cpus},
+                cpus=cluster.sampler_cpus,
+                gpus=cluster.sampler_gpus,
                 threads=cluster.sampler_threads,
                 timeout_s=cluster.cluster_timeout,
             )
@@ -207,6 +208,7 @@ def _trainers(
         trainers.RankActors(
             cluster.trainers,
             cpus=cluster.trainer_cpus,
+            gpus=cluster.trainer_gpus,
             threads=cluster.trainer_threads,
             timeout_s=cluster.cluster_timeout,
         )

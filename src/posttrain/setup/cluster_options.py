@@ -20,10 +20,13 @@ class TrainerOptions:
     fsdp: bool = False
     """Shard weights, gradients and optimizer states over the trainers (FSDP2). Otherwise each trainer holds all."""
     address: str = "local"
-    """Ray cluster: local, auto or ray://HOST:PORT. local starts one on this machine that ends with the run; auto finds
-    the one that runs on this machine."""
+    """Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. local starts one on this machine that ends with the run;
+    auto finds the one that runs on this machine."""
     trainer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each trainer."""
+    trainer_gpus: float | None = None
+    """GPUs that Ray reserves for each trainer, 0: it computes on the CPU. By default 1 where the cluster has GPUs, else
+    0. A single trainer may have a part of one."""
     trainer_threads: int = 0
     """Threads of each trainer, 0: those of this machine divided by the number of trainers."""
     cluster_timeout: float = 600.0
@@ -40,6 +43,9 @@ class ClusterOptions(TrainerOptions):
     """Sampler processes, with --trainers. Each has an engine and a copy of the policy, renewed before every batch."""
     sampler_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each sampler."""
+    sampler_gpus: float | None = None
+    """GPUs that Ray reserves for each sampler, 0: it computes on the CPU. By default 1 where the cluster has GPUs, else
+    0. With 0.5 two processes share one."""
     sampler_threads: int = 0
     """Threads of each sampler, 0: those of this machine divided by the number of samplers."""
 
@@ -86,6 +92,15 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
     for name in ("trainer_cpus", "sampler_cpus", "cluster_timeout"):
         if not 0 < given.get(name, 1.0) < math.inf:
             raise UserError(f"--{name.replace('_', '-')} must be above 0; got {given[name]}")
+    for name in ("trainer_gpus", "sampler_gpus"):
+        if not 0 <= (given.get(name) or 0.0) <= 1:
+            raise UserError(
+                f"--{name.replace('_', '-')} must be from 0 to 1: a process uses one GPU; got {given[name]}"
+            )
+    if options.trainers > 1 and (options.trainer_gpus or 0.0) % 1:
+        raise UserError(
+            f"--trainer-gpus {options.trainer_gpus:g} needs --trainers 1: several trainers cannot share a GPU (NCCL)"
+        )
     if not options.trainers:
         if others := [field.name for field in fields(options) if given[field.name] != field.default]:
             raise UserError(f"--{others[0].replace('_', '-')} needs trainer processes: pass --trainers 1 or more")
