@@ -232,7 +232,7 @@ COMMANDS: dict[str, Command] = {
         answer=_answer_run,
         knobs=_knobs("preference"),
         formerly=Former("preference", "iterate", "rounds"),
-        cluster="ClusterOptions",
+        cluster="ScorerOptions",
     ),
     "reward-model": Command(
         "train a reward model on preference pairs",

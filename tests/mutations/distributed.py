@@ -4,7 +4,7 @@ from tests.mutations import Mutation
 
 CLUSTER, GROUP = "distributed/test_cluster.py", "distributed/test_learner_group.py"
 ROUTING, RECIPES = "distributed/test_routing.py", "distributed/test_recipes.py"
-SHARDING = "distributed/test_sharding.py"
+SHARDING, SCORERS = "distributed/test_sharding.py", "distributed/test_scorers.py"
 
 MUTATIONS = [
     *(
@@ -31,6 +31,34 @@ MUTATIONS = [
             ("if self._logs is not None:", "if False:"),
             ("if not file.parent.is_dir():", "if file.parent.is_dir():"),
             ('"" if self._logs is None else', '"" if True else'),
+        ]
+    ),
+    *(
+        Mutation("distributed/scorers.py", old, new, SCORERS)
+        for old, new in [
+            ("if isinstance(answer.error, Lost):", "if answer.error:"),
+            ("for place in shares if place not in found}", "for place in shares}"),
+            ("for scores in found[place]]", "for scores in found[place][:1]]"),
+            ("range(1 + LOSSES)", "range(LOSSES)"),
+            ("if self._starts[place] == start:", "if True:"),
+            ("self._starts[place] += 1", "pass"),
+            ("self._build([place])", "pass"),
+            ("self._asked = self._asked, time.monotonic()", "time.monotonic()"),
+            ("self._busy_s = self._busy_s, [0.0] * len(self._busy_s)", "_ = self._busy_s, None"),
+            ("self._models[model](conversations), time", "self._models[0](conversations), time"),
+            ("found, self._spans = self._spans, []", "found = self._spans"),
+            ('self._actors.call(0, "precision", precision)', 'self._actors.call(0, "precision", "bfloat16")'),
+        ]
+    ),
+    *(
+        Mutation("setup/reward_models.py", old, new, SCORERS)
+        for old, new in [
+            ("found.pop() if options.gold_model else None", "None"),
+            ("group.ask(number)", "group.ask(0)"),
+            ("            refuse_idle_scorers(bool(where))\n", ""),
+            ("self._group.metrics", "backend.metrics"),
+            ("(*backend.logged, self._group.log_in)", "backend.logged"),
+            ("[backend.spans, self._group.spans]", "[backend.spans]"),
         ]
     ),
     *(

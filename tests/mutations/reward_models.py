@@ -98,8 +98,8 @@ MUTATIONS = [
             ("rollouts/scorer.py", "        if self.tail:\n", "        if False:\n"),
             ("rollouts/scorer.py", "        except TemplateError:\n", "        except ZeroDivisionError:\n"),
             ("rollouts/scorer.py", "takewhile(lambda token: token not in self.chat.stop_ids, ids)", "ids"),
-            ("setup/sampling.py", "    if longest > scorer.most:\n", "    if False:\n"),
-            ("setup/sampling.py", 'if use != "mean" and unknown:', "if False:"),
+            ("setup/reward_models.py", "        if longest > self.facts.most:\n", "        if False:\n"),
+            ("setup/reward_models.py", 'if use != "mean" and unknown:', "if False:"),
             ("rollouts/scorer.py", "stops[-1] + 1 :", "stops[0] + 1 :"),
         ]
     ),

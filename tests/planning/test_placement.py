@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from posttrain.errors import UserError
 from posttrain.planning import placed
 from posttrain.planning.placement import weights_bytes
 from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
@@ -77,6 +78,17 @@ def test_what_samples_nothing_has_no_samplers(folder):  # noqa: F811
 @pytest.mark.parametrize("cpus", [0.5, 2])
 def test_cpus_are_named(folder, cpus):  # noqa: F811
     assert f"{cpus:g} CPUs each" in placed(rl(folder), replace(TWO, trainer_cpus=cpus)).notes[-1]
+
+
+def test_scorers_hold_the_reward_models(folder):  # noqa: F811
+    plan = rl(folder)
+    models = replace(plan, training=replace(plan.training, reward_models=10**9))
+    size = 10**9 * plan.training.itemsize
+    note = placed(models, AsyncOptions(trainers=1, scorers=2, scorer_cpus=0.5)).notes[-1]
+    assert f"2 scorers of {size / 1e9:.1f} GB and 0.5 CPUs each" in note
+    assert "scorer" not in placed(models, AsyncOptions(trainers=1)).notes[-1]
+    with pytest.raises(UserError, match="--scorers are processes of reward models"):
+        placed(plan, AsyncOptions(trainers=1, scorers=2))
 
 
 def test_gpus_are_named_where_they_are_asked_for(folder):  # noqa: F811

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from posttrain.errors import EngineError, PosttrainError, ProcessLost, UserError, first_line
+from posttrain.models.precision import default_device, fastest
 
 try:
     ray: Any = importlib.import_module("ray")
@@ -141,6 +142,13 @@ class Process:
     def whereabouts(self) -> Whereabouts:
         """Where it runs."""
         return Whereabouts(ray.get_runtime_context().get_node_id(), os.getpid(), _started(os.getpid()))
+
+    def precision(self, asked: str) -> tuple[str, str]:
+        """The number format that `auto` stands for in this process, and why it was chosen."""
+        if asked != "auto":
+            return asked, "`precision`"
+        found = fastest(default_device())
+        return str(found.dtype).removeprefix("torch."), found.reason
 
     def log_to(self, file: Path) -> None:
         """Append what this process writes to standard output and error to a file, with what it has written so far.

@@ -27,7 +27,7 @@ from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
 from posttrain.distributed.sampler import Facts, Offer, facts_of
 from posttrain.distributed.sharding import ShardedRanks
 from posttrain.errors import ProcessLost, UserError
-from posttrain.models.precision import default_device, fastest
+from posttrain.models.precision import default_device
 from posttrain.rollouts.weight_channel import offered
 from posttrain.training.learner import POLICY, Batch, Learner, Loss
 from posttrain.training.ranks import Ranks
@@ -74,13 +74,6 @@ class Rank(cluster.Process):
     def device(self) -> str:
         """The kind of device that it computes on."""
         return default_device()
-
-    def precision(self, asked: str) -> tuple[str, str]:
-        """The number format that `auto` stands for in this process, and why it was chosen."""
-        if asked != "auto":
-            return asked, "`precision`"
-        found = fastest(default_device())
-        return str(found.dtype).removeprefix("torch."), found.reason
 
     def facts(self, number: int) -> Facts:
         """What is known of a learner's policy."""

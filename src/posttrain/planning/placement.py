@@ -4,9 +4,17 @@ from dataclasses import replace
 
 from posttrain.planning.costs import GB, Phase, Training
 from posttrain.planning.result import Plan
-from posttrain.setup.cluster_options import ClusterOptions, TrainerOptions, check_cluster, staleness_of
+from posttrain.setup.cluster_options import (
+    ClusterOptions,
+    ScorerOptions,
+    TrainerOptions,
+    check_cluster,
+    refuse_idle_scorers,
+    staleness_of,
+)
 
-ELSEWHERE = ("reward models",)  # these are in the process of the command
+MODELS = "reward models"
+ELSEWHERE = (MODELS,)  # these are in the process of the command, or in those of scorers
 
 
 def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
@@ -35,6 +43,11 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         if staleness_of(cluster):
             together += sent
             lines.append(f"the first trainer holds a copy of them, {sent / GB:.2f} GB more, while it trains on")
+    if isinstance(cluster, ScorerOptions) and cluster.scorers:
+        models = plan.training.held().get(MODELS, 0)
+        refuse_idle_scorers(models > 0)
+        together += cluster.scorers * models
+        lines.append(_line("scorer", cluster.scorers, models, cluster.scorer_cpus, cluster.scorer_gpus))
     found = replace(plan, notes=(*plan.notes, "; ".join(lines)))
     if cluster.address != "local" or together <= plan.available:
         return found

@@ -34,7 +34,8 @@ from posttrain.session.session import Evaluations, RunOptions, Session, Training
 from posttrain.setup.backend import online_backend
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.setup.heldout import HeldOut, HeldOutReward, chosen_by, examined, goodness, held_out
-from posttrain.setup.sampling import Setup, names_in, read_prompts, set_up
+from posttrain.setup.reward_models import names_in
+from posttrain.setup.sampling import Setup, read_prompts, set_up
 from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.setup.training_options import check_settings
 from posttrain.training.learner import POLICY, REFERENCE, Learner
@@ -164,7 +165,7 @@ def _prepare(
     _check(config, algorithm)
     saved = began_from(config.model, resume)
     load = partial(online_backend, config, saved.where, partial(_learner, config, algorithm), cluster)
-    setup = set_up(config, saved.where, load, together=2)
+    setup = set_up(config, saved.where, load, together=2, cluster=cluster)
     notes = (*saved.notes(), *setup.notes, *unreached(config.warmup_steps, config.rounds))
     return _Parts(setup, saved.where, notes)
 

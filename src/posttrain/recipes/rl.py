@@ -58,7 +58,8 @@ from posttrain.setup.heldout import (
     past_best,
     past_budget,
 )
-from posttrain.setup.sampling import Setup, names_in, read_prompts, set_up
+from posttrain.setup.reward_models import names_in
+from posttrain.setup.sampling import Setup, read_prompts, set_up
 from posttrain.setup.sampling_options import COUNTS, OnlineOptions, check_evaluations, check_sampling
 from posttrain.setup.training_options import check_settings
 from posttrain.training import checkpoint
@@ -225,7 +226,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, re
         groups.append((1, f"the most likely one, which {config.algorithm} compares with,"))
     if states := declared(algorithm, StateValues):
         groups.append((states.samples, "`continuations`"))
-    setup = set_up(config, saved.where, load, groups=groups)
+    setup = set_up(config, saved.where, load, groups=groups, cluster=cluster)
     distances = {TEACHER_KL: TEACHER} if teacher else {}
     if teacher:
         setup = replace(setup, model_folders=setup.model_folders | {config.teacher: teacher.where})

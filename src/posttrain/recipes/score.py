@@ -32,7 +32,8 @@ from posttrain.runs import jsonl
 from posttrain.runs.run import CONFIG, SAMPLES
 from posttrain.session import Progress
 from posttrain.setup.judges import JudgeModels, judges_in, rewards_with
-from posttrain.setup.sampling import names_in, refuse_other_zeros, refuse_unreadable
+from posttrain.setup.reward_models import names_in, refuse_other_zeros
+from posttrain.setup.sampling import refuse_unreadable
 from posttrain.setup.sampling_options import JudgeOptions, check_reward_models
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Episode, EpisodeGroup, Score
@@ -242,11 +243,11 @@ def _prepare(config: ScoreCompletions) -> tuple[Sequence[Episode], ScoredEnviron
         for name in names_in(config.reward_model)
     ]
     judging.load()
-    refuse_other_zeros(config.ensemble_aggregation, models)
+    refuse_other_zeros(config.ensemble_aggregation, [scorer.facts for scorer in models])
     environment, _, _ = overseen(
         rewards,
         models,
-        members=sum(scorer.model.members for scorer in models),
+        members=sum(scorer.facts.members for scorer in models),
         use=config.ensemble_aggregation,
         penalty=config.uncertainty_penalty,
     )

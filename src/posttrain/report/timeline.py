@@ -7,7 +7,7 @@ from posttrain.runs.timeline import Span
 
 STEPS = 6  # the last ones, which are shown
 WIDTH, LEFT, RIGHT, ROW, BAR, AXIS = 760, 86, 48, 24, 16, 20
-COLOURS = {"training": 0, "sampling": 1, "weights": 2, "evaluation": 3, "checkpoint": 4}
+COLOURS = {"training": 0, "sampling": 1, "weights": 2, "evaluation": 3, "checkpoint": 4, "scoring": 5}
 
 
 def window(spans: Sequence[Span], steps: int = STEPS) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 import torch
 
@@ -18,6 +19,16 @@ from posttrain.models.precision import default_device, dtype_of
 from posttrain.types import Message
 
 _PLAIN = (Message("user", "1"), Message("assistant", "2"))
+
+
+class ScorerFacts(NamedTuple):
+    """What is known of a reward model, wherever its weights are."""
+
+    name: str
+    members: int  # scores of a conversation
+    comparable: bool  # whether the zeros of its scores are known
+    most: int  # maximum tokens of a conversation
+    stop_ids: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,12 @@ class Scorer:
     def most(self) -> int:
         """Maximum tokens of a conversation."""
         return min(self.model.body.context, self.microbatch_tokens)
+
+    @property
+    def facts(self) -> ScorerFacts:
+        """What is known of it."""
+        body = self.model.body
+        return ScorerFacts(body.name, self.model.members, self.model.comparable, self.most, frozenset(body.stop_ids))
 
     def _reply(self, prompt: Sequence[int], messages: Sequence[Message]) -> Sequence[int]:
         """The tokens of the last message with its stop token, as in training.

@@ -23,6 +23,7 @@ from posttrain.setup.cluster_options import (
     ClusterOptions,
     TrainerOptions,
     check_cluster,
+    reserved_cpus,
     settings_of,
 )
 from posttrain.setup.policy import Trained, trained_policy
@@ -135,7 +136,7 @@ def online_backend(
     if not cluster.trainers or build is None:
         return _in_process(options, load, build)
     with ExitStack() as stack:
-        found, alike = _trainers(options, where, load, build, cluster, stack, cluster.samplers * cluster.sampler_cpus)
+        found, alike = _trainers(options, where, load, build, cluster, stack)
         trainers = importlib.import_module("posttrain.distributed.trainers")
         ahead = cluster if isinstance(cluster, AsyncOptions) and cluster.max_staleness else None
         source: Any = trainers.Published(found.learner) if ahead else found.learner
@@ -189,6 +190,13 @@ def _in_process(options: Trainable, load: Load, build: Build | None) -> Backend:
     return Backend(policy.chat, model.context, compute, ExitStack(), trained, policy.engine)
 
 
+def connect(cluster: TrainerOptions, stack: ExitStack) -> None:
+    """Connect to the cluster of these options, with CPUs for all its processes, until `stack` ends."""
+    ray = importlib.import_module("posttrain.distributed.cluster")
+    if ray.connect(cluster.address, reserved_cpus(cluster)):
+        stack.callback(ray.disconnect)
+
+
 def _trainers(
     options: Trainable,
     where: str,
@@ -196,14 +204,10 @@ def _trainers(
     build: Build,
     cluster: TrainerOptions,
     stack: ExitStack,
-    more_cpus: float = 0.0,
 ) -> tuple[Backend, Any]:
     """The trainers of a cluster, and the options by which all other processes load the same policy."""
     trainers = importlib.import_module("posttrain.distributed.trainers")
-    cpus = cluster.trainers * cluster.trainer_cpus + more_cpus
-    ray = importlib.import_module("posttrain.distributed.cluster")
-    if ray.connect(cluster.address, cpus):
-        stack.callback(ray.disconnect)
+    connect(cluster, stack)
     ranks = stack.enter_context(
         trainers.RankActors(
             cluster.trainers,

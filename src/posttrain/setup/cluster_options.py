@@ -51,8 +51,25 @@ class ClusterOptions(TrainerOptions):
 
 
 @dataclass(frozen=True)
-class AsyncOptions(ClusterOptions):
-    """Trainers and samplers on a Ray cluster that may work at the same time."""
+class ScorerOptions(ClusterOptions):
+    """Trainers, samplers and reward models on a Ray cluster."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"run": ""}
+    scorers: int = 0
+    """Processes that have the reward models (--reward-model, --gold-model), with --trainers; 0: these are in this
+    process. Each scores its share of a batch."""
+    scorer_cpus: float = 1.0
+    """Logical CPUs that Ray reserves for each scorer."""
+    scorer_gpus: float | None = None
+    """GPUs that Ray reserves for each scorer, 0: it computes on the CPU. By default 1 where the cluster has GPUs, else
+    0. With 0.5 two processes share one."""
+    scorer_threads: int = 0
+    """Threads of each scorer, 0: those of this machine divided by the number of scorers."""
+
+
+@dataclass(frozen=True)
+class AsyncOptions(ScorerOptions):
+    """Processes on a Ray cluster that may work at the same time."""
 
     HELP: ClassVar[Mapping[str, str]] = {"run": ""}
     max_staleness: int = 0
@@ -74,9 +91,30 @@ def staleness_of(options: TrainerOptions) -> int:
     return options.max_staleness if isinstance(options, AsyncOptions) else 0
 
 
+def scorers_of(options: TrainerOptions) -> int:
+    """How many processes have the reward models; 0: this one has them."""
+    return options.scorers if isinstance(options, ScorerOptions) else 0
+
+
+def reserved_cpus(options: TrainerOptions) -> float:
+    """Logical CPUs of all processes."""
+    cpus = options.trainers * options.trainer_cpus
+    if isinstance(options, ClusterOptions):
+        cpus += options.samplers * options.sampler_cpus
+    if isinstance(options, ScorerOptions):
+        cpus += options.scorers * options.scorer_cpus
+    return cpus
+
+
 def settings_of(options: TrainerOptions) -> dict[str, Any]:
     """What a run's configuration says of them: nothing for one process."""
     return {CLUSTER: asdict(options)} if options.trainers else {}
+
+
+def refuse_idle_scorers(models: bool) -> None:
+    """Raise `UserError` where there are scorers and no reward models."""
+    if not models:
+        raise UserError("--scorers are processes of reward models: pass --reward-model or --gold-model")
 
 
 def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
@@ -86,13 +124,13 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
         UserError: names the option and its valid range.
     """
     given = asdict(options)
-    counts = (("trainers", 0), ("samplers", 1), ("trainer_threads", 0), ("sampler_threads", 0), ("max_staleness", 0))
-    for name, least in counts:
+    counts = ("trainers", "scorers", "trainer_threads", "sampler_threads", "scorer_threads", "max_staleness")
+    for name, least in (("samplers", 1), *((name, 0) for name in counts)):
         at_least(name, given.get(name, least), least)
-    for name in ("trainer_cpus", "sampler_cpus", "cluster_timeout"):
+    for name in ("trainer_cpus", "sampler_cpus", "scorer_cpus", "cluster_timeout"):
         if not 0 < given.get(name, 1.0) < math.inf:
             raise UserError(f"--{name.replace('_', '-')} must be above 0; got {given[name]}")
-    for name in ("trainer_gpus", "sampler_gpus"):
+    for name in ("trainer_gpus", "sampler_gpus", "scorer_gpus"):
         if not 0 <= (given.get(name) or 0.0) <= 1:
             raise UserError(
                 f"--{name.replace('_', '-')} must be from 0 to 1: a process uses one GPU; got {given[name]}"

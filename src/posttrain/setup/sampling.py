@@ -1,12 +1,10 @@
 """Setup of recipes that sample: tasks, rewards, policy, engine."""
 
-import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from posttrain.background import finish
 from posttrain.data import ChatFormat, disjoint, load_tasks, load_tokenizer, met_before, parse_columns
@@ -24,10 +22,11 @@ from posttrain.rollouts.async_engine import Schedule
 from posttrain.rollouts.episodes import OnTokens, Players, opened
 from posttrain.rollouts.policy import check_engine
 from posttrain.rollouts.sampler import Sampler
-from posttrain.rollouts.scorer import Scorer, load_scorer
 from posttrain.setup import cluster_options
 from posttrain.setup.backend import Backend
+from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
 from posttrain.setup.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
+from posttrain.setup.reward_models import Placed, refuse_other_zeros
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling, Task
@@ -102,6 +101,7 @@ def set_up(
     *,
     together: int = 1,
     groups: Sequence[tuple[int, str]] = (),
+    cluster: ClusterOptions = ONE_PROCESS,
 ) -> Setup:
     """Load the model and all other parts that the options name.
 
@@ -111,36 +111,49 @@ def set_up(
         load: loads it, when all else has been checked.
         together: number of completions of a prompt that must fit in one micro-batch.
         groups: further numbers of episodes of a task that rewards must be able to score, each with its name in errors.
+        cluster: where reward models are loaded.
 
     Raises:
         UserError: no prompt fits the model, or a prompt and its completion do not fit a micro-batch.
     """
+    with ExitStack() as stack:
+        return _set_up(options, model, load, Placed(options, cluster, stack), together, groups)
+
+
+def _set_up(
+    options: OnlineOptions,
+    model: str,
+    load: Callable[[], Backend],
+    placed: Placed,
+    together: int,
+    groups: Sequence[tuple[int, str]],
+) -> Setup:
     judging = judges_in(options, lambda name: saved_model(name).where, options.seats)
     rewards, gold_rewards, judge_notes = rewards_with(judging, options, rewards_of(options), options.gold)
     played = load_environment(options.environment, options.environment_args) if options.environment else None
     sampling = Sampling(options.max_new_tokens, options.temperature)
     others = players_of(judging, played or SingleTurn(), sampling)
     tasks, heldout, met = read_tasks(options, rewards, gold_rewards, played)
-    models, gold_model, folders = _scorers(options)
+    models, gold_model, folders = placed.load()
     judging.load()
-    refuse_other_zeros(options.ensemble_aggregation, models)
+    refuse_other_zeros(options.ensemble_aggregation, [model.facts for model in models])
     environment, heldout_environment, gold = overseen(
         rewards,
-        models,
-        members=sum(scorer.model.members for scorer in models),
+        [model.ask for model in models],
+        members=sum(model.facts.members for model in models),
         use=options.ensemble_aggregation,
         penalty=options.uncertainty_penalty,
         gold=gold_rewards,
-        gold_model=gold_model,
+        gold_model=gold_model.ask if gold_model else None,
         environment=played,
     )
     _need_groups(options, environment, heldout_environment, groups)
     room = _room(options, environment.environment, read_shape(model).context, together)
     chat = ChatFormat(load_tokenizer(tokenizer_of(model), options.chat_template))
     prompts = fitting_prompts(options, tasks, chat, room, together=together)
-    for scorer in [*models, *([gold_model] if gold_model else [])]:
-        _refuse_too_long(options, scorer, [*prompts.tasks, *heldout])
-    backend = load()
+    for each in [*models, *([gold_model] if gold_model else [])]:
+        each.refuse_too_long([*prompts.tasks, *heldout], options.max_new_tokens)
+    backend = placed.joined(load())
     players = Players(
         backend.engine,
         backend.chat,
@@ -234,49 +247,6 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     room = _room(options, played or SingleTurn(), context, together)
     found = fitting_prompts(options, tasks, chat, room, together=together)
     return replace(found, notes=(*met, *found.notes))
-
-
-def refuse_other_zeros(use: str, models: Sequence[Scorer]) -> None:
-    """Check that ensemble members are centred: the minimum is meaningful only if their scores are comparable."""
-    unknown = [scorer.model.body.name for scorer in models if not scorer.model.comparable]
-    if use != "mean" and unknown:
-        raise UserError(
-            f"--ensemble-aggregation {use} compares scores of members, and the zero of {unknown[0]} is not "
-            "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
-        )
-
-
-def _refuse_too_long(options: OnlineOptions, scorer: Scorer, tasks: Sequence[Task]) -> None:
-    """Better now than when the first long answer has been sampled."""
-    longest = max(len(scorer.chat.prompt_ids(task.prompt)) for task in tasks) + options.max_new_tokens
-    if longest > scorer.most:
-        raise UserError(
-            f"a prompt and its answer may have {longest} tokens for the reward model {scorer.model.body.name}, which "
-            f"takes {scorer.most}; type a smaller --max-new-tokens or --max-prompt-tokens, or more --microbatch-tokens"
-        )
-
-
-def names_in(models: str) -> list[str]:
-    """The names of reward models as they are typed in one option; raises `UserError` for an open quote."""
-    try:
-        return shlex.split(models)
-    except ValueError as error:
-        raise UserError(f"cannot read --reward-model {models!r}: {error}; put a path with spaces in quotes") from error
-
-
-class _Scorers(NamedTuple):
-    models: list[Scorer]
-    gold: Scorer | None
-    folders: dict[str, str]  # of the models, by name as typed
-
-
-def _scorers(options: OnlineOptions) -> _Scorers:
-    """The reward models that the options name."""
-    names = names_in(options.reward_model)
-    folders = {name: saved_model(name).where for name in (*names, options.gold_model) if name}
-    load = partial(load_scorer, precision=options.precision, microbatch_tokens=options.microbatch_tokens)
-    gold = load(folders[options.gold_model]) if options.gold_model else None
-    return _Scorers([load(folders[name]) for name in names], gold, folders)
 
 
 def rewards_of(config: OnlineOptions) -> str:

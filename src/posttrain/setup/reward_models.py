@@ -1,0 +1,145 @@
+"""Reward models that options name: in this process, or in processes of a cluster."""
+
+import importlib
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from posttrain.data import ChatFormat, load_tokenizer
+from posttrain.errors import UserError
+from posttrain.models.load import locate
+from posttrain.rollouts.scorer import Scorer, ScorerFacts, load_scorer
+from posttrain.runs.timeline import Span
+from posttrain.setup.backend import Backend, connect
+from posttrain.setup.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
+from posttrain.setup.sampling_options import OnlineOptions
+from posttrain.training.resolve_model import saved_model
+from posttrain.types import ScoreFn, Task
+
+
+class RewardModel(NamedTuple):
+    """A reward model, wherever it is computed."""
+
+    ask: ScoreFn
+    facts: ScorerFacts
+    chat: ChatFormat
+
+    def refuse_too_long(self, tasks: Sequence[Task], max_new_tokens: int) -> None:
+        """Check that answers will fit: better now than when the first long one has been sampled."""
+        longest = max(len(self.chat.prompt_ids(task.prompt)) for task in tasks) + max_new_tokens
+        if longest > self.facts.most:
+            raise UserError(
+                f"a prompt and its answer may have {longest} tokens for the reward model {self.facts.name}, which "
+                f"takes {self.facts.most}; type a smaller --max-new-tokens or --max-prompt-tokens, or more "
+                "--microbatch-tokens"
+            )
+
+
+class RewardModels(NamedTuple):
+    """Those of a run."""
+
+    models: list[RewardModel]
+    gold: RewardModel | None
+    folders: dict[str, str]  # by name as typed
+
+
+def names_in(models: str) -> list[str]:
+    """The names of reward models as they are typed in one option; raises `UserError` for an open quote."""
+    try:
+        return shlex.split(models)
+    except ValueError as error:
+        raise UserError(f"cannot read --reward-model {models!r}: {error}; put a path with spaces in quotes") from error
+
+
+def refuse_other_zeros(use: str, models: Sequence[ScorerFacts]) -> None:
+    """Check that ensemble members are centred: the minimum is meaningful only if their scores are comparable."""
+    unknown = [model.name for model in models if not model.comparable]
+    if use != "mean" and unknown:
+        raise UserError(
+            f"--ensemble-aggregation {use} compares scores of members, and the zero of {unknown[0]} is not "
+            "known; train it with pairs held out (--eval-share), which calibrates it, or use mean"
+        )
+
+
+class Placed:
+    """The reward models of a run, and the processes that have them, if there are any.
+
+    Args:
+        options: of the recipe.
+        cluster: of the run.
+        stack: what ends with it.
+    """
+
+    def __init__(self, options: OnlineOptions, cluster: ClusterOptions, stack: ExitStack) -> None:
+        self._options, self._cluster, self._stack = options, cluster, stack
+        self._group: Any = None
+
+    def load(self) -> RewardModels:
+        """Load them.
+
+        Raises:
+            UserError: processes for them are asked for, and there are none.
+        """
+        options, size = self._options, scorers_of(self._cluster)
+        names = names_in(options.reward_model)
+        folders = {name: saved_model(name).where for name in (*names, options.gold_model) if name}
+        typed = [*names, *([options.gold_model] if options.gold_model else [])]
+        where = [folders[name] for name in typed]
+        if not size:
+            scorers = _loaded(where, options.microbatch_tokens, options.precision)
+            found = [RewardModel(scorer, scorer.facts, scorer.chat) for scorer in scorers]
+        else:
+            check_cluster(self._cluster, options.engine)
+            refuse_idle_scorers(bool(where))
+            found = self._in_processes(size, where)
+        gold = found.pop() if options.gold_model else None
+        return RewardModels(found, gold, folders)
+
+    def _in_processes(self, size: int, where: Sequence[str]) -> list[RewardModel]:
+        given: Any = self._cluster
+        connect(given, self._stack)
+        group = self._group = self._stack.enter_context(
+            importlib.import_module("posttrain.distributed.scorers").ScorerGroup(
+                size,
+                partial(_loaded, where, self._options.microbatch_tokens),
+                precision=self._options.precision,
+                cpus=given.scorer_cpus,
+                gpus=given.scorer_gpus,
+                threads=given.scorer_threads,
+                timeout_s=given.cluster_timeout,
+            )
+        )
+        chats = [
+            ChatFormat(load_tokenizer(locate(path)), facts.stop_ids)
+            for path, facts in zip(where, group.facts, strict=True)
+        ]
+        return [
+            RewardModel(group.ask(number), facts, chat)
+            for number, (facts, chat) in enumerate(zip(group.facts, chats, strict=True))
+        ]
+
+    def joined(self, backend: Backend) -> Backend:
+        """A backend whose processes are these, too."""
+        if self._group is None:
+            return backend
+        whole = ExitStack()
+        whole.push(self._stack.pop_all())
+        whole.push(backend.stack)
+        return replace(
+            backend,
+            stack=whole,
+            measured=(*backend.measured, self._group.metrics),
+            logged=(*backend.logged, self._group.log_in),
+            spans=partial(_all, [backend.spans, self._group.spans]),
+        )
+
+
+def _all(sources: Sequence[Callable[[], Sequence[Span]] | None]) -> list[Span]:
+    return [span for source in sources if source is not None for span in source()]
+
+
+def _loaded(where: Sequence[str], microbatch_tokens: int, precision: str) -> list[Scorer]:
+    return [load_scorer(each, precision=precision, microbatch_tokens=microbatch_tokens) for each in where]

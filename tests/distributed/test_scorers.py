@@ -1,0 +1,212 @@
+"""Reward models in processes: the scores of one process, whoever is lost."""
+
+import json
+import os
+import signal
+import threading
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from posttrain import algorithms
+from posttrain.data import load_tokenizer
+from posttrain.errors import ProcessLost, RewardError, UserError
+from posttrain.models.heads import Calibration, load_reward_model
+from posttrain.recipes import rl
+from posttrain.recipes.rl import RL
+from posttrain.rollouts.scorer import ScorerFacts
+from posttrain.runs import read_run, timeline
+from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, check_cluster
+from posttrain.setup.reward_models import _loaded
+from posttrain.types import Message
+from tests.distributed.test_recipes import curve, options, same
+from tests.recipes.conftest import folder  # noqa: F401  a fixture
+
+pytest.importorskip("ray")
+
+from posttrain.distributed import scorers as module
+from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.scorers import ScorerGroup
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SAID = [[Message("user", f"{i}?"), Message("assistant", "yes " * (i % 5 + 1))] for i in range(11)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, folder):  # noqa: F811
+    """Reward models of one head and of three, drawn and never trained."""
+    found = tmp_path_factory.mktemp("scorers")
+    for name, members in (("one", 1), ("three", 3)):
+        made = load_reward_model(str(folder / "model"), dtype=torch.float32, seed=members, members=members)
+        made.save(found / name, padding=0, calibration=Calibration((0.0,) * members, 1.0))
+        load_tokenizer(str(folder / "model")).save_pretrained(found / name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def load(models):
+    return partial(_loaded, [str(models / "one"), str(models / "three")], 256)
+
+
+@pytest.fixture(scope="module")
+def group(cluster, load):
+    with ScorerGroup(2, load, precision="float32", timeout_s=8.0) as found:
+        yield found
+
+
+@pytest.mark.parametrize("model", [0, 1])
+@pytest.mark.parametrize("count", [0, 1, 2, 11])
+def test_scores_are_those_of_one_process_in_order(group, load, model, count):
+    here = load("float32")[model](SAID[:count])
+    there = group.ask(model)(SAID[:count])
+    assert len(there) == len(here) == count
+    for ours, theirs in zip(there, here, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
+
+
+def test_what_is_known_of_them(group, models):
+    assert [facts.members for facts in group.facts] == [1, 3]
+    assert all(facts.comparable and facts.most == 256 for facts in group.facts)
+    assert group.facts[0].name == str(models / "one")
+
+
+def test_what_a_model_refuses_is_raised_as_it_is(group):
+    with pytest.raises(RewardError, match="tokens for the reward model"):
+        group.ask(0)([[Message("user", "x" * 300), Message("assistant", "y")]])
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_share_of_a_process_that_is_lost_is_scored_again(sign, group):
+    before, replaced = group.ask(1)(SAID), group.replaced
+    os.kill(group._actors.whereabouts()[1].pid, sign)
+    assert group.ask(1)(SAID) == before and group.replaced == replaced + 1
+    assert group.metrics()["cluster/scorers_replaced"] == group.replaced
+
+
+def preferred(folder, models):  # noqa: F811
+    (folder / "held.jsonl").write_text("".join(json.dumps({"prompt": f"{w}?", "answer": w}) + "\n" for w in ("a", "b")))
+    more = {"reward": "", "reward_model": str(models / "three"), "gold_model": str(models / "one"), "steps": 2}
+    more |= {"eval_dataset": str(folder / "held.jsonl"), "eval_every": 1, "eval_samples": 2, "save_every": 1}
+    return partial(rl.run, RL(**options(folder, **more)), algorithms.get("grpo")())
+
+
+def test_a_run_with_scorers_is_that_of_one_process(folder, models, tmp_path, cluster):  # noqa: F811
+    job = preferred(folder, models)
+    here = job(output=tmp_path / "here", quiet=True).run
+    there = job(AsyncOptions(trainers=1, samplers=1, scorers=1), output=tmp_path / "there", quiet=True).run
+    assert curve(there) == curve(here) and same(there, here) and read_run(there).samples == read_run(here).samples
+    assert "evaluation/gold" in curve(there)[0]
+    shares = [row["cluster/busy/scorer0"] for row in read_run(there).metrics[1:]]
+    assert all(0 < share <= 1 for share in shares)
+    assert {span.work for span in timeline.read(there) if span.process == "scorer 0"} == {"scoring"}
+    assert (there / "logs/scorer-0.log").exists()
+
+
+class Fakes:
+    """Actors that answer with the length of each conversation, after some losses."""
+
+    def __init__(self, size, losses):
+        self.size, self.losses, self.started = size, losses, []
+
+    def __len__(self):
+        return self.size
+
+    def call(self, place, method, *args):
+        return place, method, args
+
+    def collect(self, calls, timeout_s):
+        return {place: self.answer(place, method, args) for place, (_, method, args) in calls.items()}
+
+    def answer(self, place, method, args):
+        if method == "precision":
+            return Answer(("float32", "`precision`"))
+        if method == "build":
+            return Answer([ScorerFacts("a", 1, True, 10, frozenset())])
+        if self.losses:
+            self.losses -= 1
+            return Answer(error=Lost(f"scorer {place} is gone"))
+        return Answer(([(float(len(each)),) for each in args[1]], 0.5))
+
+    def replace(self, place):
+        self.started.append(place)
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    def made(size, losses):
+        found = Fakes(size, losses)
+        monkeypatch.setattr(module.cluster, "connect", lambda **more: False)
+        monkeypatch.setattr(module.cluster, "bundle", lambda cpus, gpus: {})
+        monkeypatch.setattr(module.cluster, "Actors", lambda *args: found)
+        return found, ScorerGroup(size, lambda precision: [])
+
+    return made
+
+
+def test_losses_in_a_row_are_an_error(fakes):
+    actors, group = fakes(1, 6)
+    with pytest.raises(ProcessLost, match="scorers are lost one after another: scorer 0 is gone"):
+        group.ask(0)(["a"])
+    assert actors.started == [0] * 6
+    actors.losses = 5
+    assert group.ask(0)(["abc"]) == [(3.0,)]
+
+
+def test_of_two_threads_that_see_a_loss_one_replaces_the_process(fakes):
+    actors, group = fakes(1, 2)
+    both = threading.Barrier(2)
+    collect, waits = actors.collect, [True, True]
+
+    def together(calls, timeout_s):
+        answers = collect(calls, timeout_s)
+        if any(answer.error for answer in answers.values()) and waits:
+            waits.pop()
+            both.wait(10)
+        return answers
+
+    actors.collect = together
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(group.ask(0)(["ab"]))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [[(2.0,)]] * 2 and actors.started == [0] and group.replaced == 1
+
+
+def test_busy_time_is_counted_once(fakes, monkeypatch):
+    _, group = fakes(2, 0)
+    clock = iter([group._asked + 4.0, group._asked + 8.0])
+    group.ask(0)(["a", "b", "c"])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    assert group.metrics() == {
+        **{"cluster/scorers_replaced": 0.0, "cluster/busy/scorer0": 0.125, "cluster/busy/scorer1": 0.125}
+    }
+    assert group.metrics()["cluster/busy/scorer0"] == 0.0
+    assert [span.process for span in group.spans()] == ["scorer 0", "scorer 1"] and group.spans() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"scorers": 1}, "--scorers needs trainer processes"),
+        ({"trainers": 1, "scorers": -1}, "--scorers must be 0 or more"),
+        ({"trainers": 1, "scorer_gpus": 1.5}, "--scorer-gpus must be from 0 to 1"),
+        ({"trainers": 1, "scorer_cpus": 0.0}, "--scorer-cpus must be above 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(changes, says):
+    with pytest.raises(UserError, match=says):
+        check_cluster(replace(ONE_PROCESS, **changes))
+
+
+def test_scorers_without_a_reward_model_are_refused(folder, tmp_path):  # noqa: F811
+    job = partial(rl.run, RL(**options(folder)), algorithms.get("grpo")())
+    with pytest.raises(UserError, match="--scorers are processes of reward models: pass --reward-model"):
+        job(AsyncOptions(trainers=1, scorers=1), output=tmp_path / "run", quiet=True)
