@@ -239,6 +239,7 @@ COMMANDS: dict[str, Command] = {
         _recipe("reward_model", "Scoring"),
         _TRAINING,
         dry_run=_dry_run("reward_model"),
+        cluster="TrainerOptions",
         show=_show_reward_model,
         answer=_answer_run,
     ),

@@ -18,9 +18,10 @@ import torch
 
 from posttrain import algorithms
 from posttrain.errors import CheckpointError, ProcessLost, UserError
-from posttrain.recipes import online_preference, preference, rl, sft
+from posttrain.recipes import online_preference, preference, reward_model, rl, sft
 from posttrain.recipes.online_preference import OnlinePreference
 from posttrain.recipes.preference import Preferences
+from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
 from posttrain.runs import read_run
@@ -91,6 +92,14 @@ def pairs(folder):  # noqa: F811
     return partial(preference.run, config, algorithms.get("dpo")())
 
 
+def scored(folder):  # noqa: F811
+    """An ensemble, calibrated on held-out pairs."""
+    rows = [{"prompt": f"{i}?", "chosen": f"yes {i}", "rejected": "no" * (i % 3 + 1)} for i in range(12)]
+    (folder / "scored.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = {"pairs_per_step": 4, "steps": 3, "lr": 1e-2, "eval_share": 0.2, "precision": "float32", "ensemble": 2}
+    return partial(reward_model.run, Scoring(dataset=str(folder / "scored.jsonl"), model=str(folder / "model"), **more))
+
+
 def demonstrations(folder):  # noqa: F811
     rows = [{"prompt": f"{i}?", "completion": "yes " * (i % 4 + 1)} for i in range(12)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -126,7 +135,7 @@ def run_of(shared, folder, tmp_path_factory):  # noqa: F811
     return of
 
 
-@pytest.mark.parametrize("job", [ppo, dpo, duel, pairs, demonstrations])
+@pytest.mark.parametrize("job", [ppo, dpo, duel, pairs, scored, demonstrations])
 def test_one_trainer_and_one_sampler_equal_one_process_to_the_last_bit(job, run_of):
     here, there = run_of(job), run_of(job, ONE if job in (ppo, dpo, duel) else TrainerOptions(trainers=1))
     assert curve(here) == curve(there) and len(curve(here)) >= 3
@@ -139,8 +148,13 @@ SHARDED = replace(TWO, fsdp=True)
 
 @pytest.mark.parametrize(
     ("job", "several"),
-    [(grpo, TWO), (pairs, TrainerOptions(trainers=2)), (grpo, SHARDED)],
-    ids=["grpo", "pairs", "sharded"],
+    [
+        (grpo, TWO),
+        (pairs, TrainerOptions(trainers=2)),
+        (grpo, SHARDED),
+        (scored, TrainerOptions(trainers=2, fsdp=True)),
+    ],
+    ids=["grpo", "pairs", "sharded", "scored"],
 )
 def test_several_differ_by_rounding_alone_and_repeat_themselves(job, several, run_of, folder, tmp_path, shared):  # noqa: F811
     here, first = run_of(job), run_of(job, several)
@@ -150,6 +164,17 @@ def test_several_differ_by_rounding_alone_and_repeat_themselves(job, several, ru
     for row, other in zip(curve(here), curve(first), strict=True):
         assert row.keys() == other.keys()
         assert all(abs(row[k] - other[k]) <= 1e-4 * max(1, abs(row[k])) for k in row), (row, other)
+
+
+def test_a_reward_model_of_a_trainer_is_saved_as_that_of_one_process(run_of):
+    """Its calibration, and what it pads with, are added where the pairs are."""
+    here, there = (
+        checkpoint.latest(run_of(scored, options) / "checkpoints").path
+        for options in (ONE_PROCESS, TrainerOptions(trainers=1))
+    )
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"):
+        assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    assert json.loads((there / "config.json").read_text())["reward_zeros"] != [0.0, 0.0]
 
 
 def test_a_run_goes_on_on_another_number_of_processes(run_of, folder, tmp_path, shared_processes):  # noqa: F811

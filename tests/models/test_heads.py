@@ -1,14 +1,22 @@
+import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
 from posttrain.data.packing import Example, pack
 from posttrain.errors import ModelError
-from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
+from posttrain.models.heads import (
+    Calibration,
+    RewardModel,
+    complete,
+    load_reward_model,
+    members_of,
+    with_length_head,
+)
 from posttrain.models.language_model import LanguageModel, ready
 from posttrain.models.load import load_model
 from posttrain.models.lora import add_lora
@@ -133,6 +141,37 @@ def test_an_ensemble_is_saved_and_read_again_and_a_calibration_holds_for_other_t
     assert twice.scores(row)[0].tolist() == pytest.approx(expected, rel=1e-4)
     with pytest.raises(ModelError, match="with 2 members; an ensemble of 3"):
         load_reward_model(str(tmp_path / "saved"), dtype=torch.float32, members=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_of_several_files_the_one_with_the_rows_is_changed_and_in_it_nothing_else(dtype, tmp_path: Path):
+    model = load_reward_model(str(model_folder(tmp_path / "model")), dtype=dtype, members=2)
+    folder, sizes = tmp_path / "saved", {"max_shard_size": "20KB"}
+    model.body.network.save_pretrained(str(folder), **sizes)
+    before = {path.name: load(path.read_bytes()) for path in folder.glob("model-*.safetensors")}
+    complete(folder, padding=3, calibration=Calibration((0.5, -1.0), 3.0))
+    after = {path.name: load_file(path) for path in folder.glob("model-*.safetensors")}
+    assert len(before) > 1
+    changed = [
+        (name, weight)
+        for name, found in before.items()
+        for weight, value in found.items()
+        if not torch.equal(value, after[name][weight])
+    ]
+    assert [weight for _, weight in changed] == ["score.weight"]
+    rows = after[changed[0][0]]["score.weight"]
+    assert rows.dtype == dtype and torch.equal(rows, (model.head.float() / 3).to(dtype))
+    config = json.loads((folder / "config.json").read_text())
+    assert config["reward_zeros"] == [0.5 / 3, -1.0 / 3] and config["pad_token_id"] == 3
+
+
+def test_the_number_of_scores_is_known_without_weights(tmp_path: Path):
+    folder = model_folder(tmp_path / "model")
+    assert members_of(str(folder)) == 1
+    load_reward_model(str(folder), dtype=torch.float32, members=3).save(tmp_path / "saved", padding=0)
+    assert members_of(str(tmp_path / "saved")) == 3
+    with pytest.raises(ModelError):
+        members_of(str(tmp_path / "missing"))
 
 
 def test_a_length_head_is_drawn_apart_and_not_saved(tmp_path: Path):

@@ -3,6 +3,7 @@
 Shape letters: E sequences of a packed row, D hidden width, H heads: the members of an ensemble on one trunk.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -25,6 +26,7 @@ from posttrain.models.rounding import wide_dtype
 from posttrain.models.support import context_of, refuse_no_classifier, refuse_unsupported
 
 ROWS = "score"  # what transformers calls the layer of the heads
+WEIGHT = f"{ROWS}.weight"
 ATTRIBUTE = "attribute_"  # what the labels of attribute heads are called in a folder (models/attributes.py)
 MEMBER = "reward_"  # what the labels of an ensemble are called in its folder: a classifier with others is none
 ZEROS = "reward_zeros"  # what the configuration in a folder calls the scores that count as 0
@@ -105,25 +107,66 @@ class RewardModel:
         return self.body.states(row)[self.body.ids(row.ends)]
 
     def save(self, folder: Path, *, padding: int, calibration: Calibration | None = None) -> None:
-        """Write a Hugging Face folder, which transformers reads as a sequence classifier with H labels.
+        """Write a Hugging Face folder; see `complete`."""
+        self.write(folder)
+        complete(folder, padding=padding, calibration=calibration)
 
-        An adapter is merged into its weights.
-
-        Its classifier reads the score at the last token that is not `padding`, so no sequence may end with that: many
-        tokenizers pad with the stop token, and every score would silently be that of the token before it.
-
-        A `calibration` is of the scores as they are now: the rows are written divided by its temperature, so that it
-        holds for whoever reads them; its zeros stand in the configuration, which other tools do not read.
-        """
+    def write(self, folder: Path) -> None:
+        """Write a Hugging Face folder that `complete` has to complete. An adapter is merged into its weights."""
         network: Any = self.body.network
-        zeros, temperature = calibration or Calibration((0.0,) * self.members, 1.0)
-        network.config.pad_token_id = padding
-        if calibration or self.comparable:
-            apart = [(old + new) / temperature for old, new in zip(self.zeros, zeros, strict=True)]
-            setattr(network.config, ZEROS, apart)
-        weights = self.body.whole()
-        weights["score.weight"] = (self.head.detach().float() / temperature).to(self.head.dtype)
-        network.save_pretrained(str(folder), state_dict=weights)
+        if self.comparable or any(self.zeros):
+            setattr(network.config, ZEROS, list(self.zeros))
+        network.save_pretrained(str(folder), state_dict=self.body.whole())
+
+
+def complete(folder: Path, *, padding: int, calibration: Calibration | None = None) -> None:
+    """Complete a folder that a reward model has written: transformers reads it as a sequence classifier with H labels.
+
+    Its classifier reads the score at the last token that is not `padding`, so no sequence may end with that: many
+    tokenizers pad with the stop token, and every score would silently be that of the token before it.
+
+    A `calibration` is of the scores as they were written: the rows are divided by its temperature, so that it holds for
+    whoever reads them; its zeros stand in the configuration, which other tools do not read.
+    """
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"pad_token_id": padding}
+    if calibration is not None:
+        old = config.get(ZEROS) or [0.0] * len(calibration.zeros)
+        apart = zip(old, calibration.zeros, strict=True)
+        config[ZEROS] = [(before + more) / calibration.temperature for before, more in apart]
+        _divide_rows(folder, calibration.temperature)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _divide_rows(folder: Path, temperature: float) -> None:
+    """Divide the rows of the heads, in place: the file may hold all other weights, too."""
+    path, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if index.exists():
+        path = folder / json.loads(index.read_text(encoding="utf-8"))["weight_map"][WEIGHT]
+    with safe_open(path, framework="pt") as file:
+        rows = file.get_tensor(WEIGHT)
+    divided = rows / temperature
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        start, _ = json.loads(file.read(size))[WEIGHT]["data_offsets"]
+        file.seek(8 + size + start)
+        file.write(divided.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def members_of(name: str) -> int:
+    """The number of scores of the model in a folder; one of a language model, whose head would be fresh.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    where = locate(name)
+    if lora.is_adapter(where):
+        return 1
+    try:
+        config: Any = AutoConfig.from_pretrained(where)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load a reward model from '{name}': {first_line(error)}") from error
+    return config.num_labels if is_classifier(config) else 1
 
 
 def wide_product(states: Tensor, rows: Tensor) -> Tensor:

@@ -15,10 +15,11 @@ attributes: recipes/reward_attributes.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import ClassVar, Unpack
+from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
@@ -28,20 +29,32 @@ from posttrain.data.packing import Ranked
 from posttrain.errors import UserError
 from posttrain.evaluation.pairs import HOTTEST, ScoredPair, crossfitted_error, fit_temperature, measures, scored_pairs
 from posttrain.models.gradient_checkpointing import checkpoint_layers
-from posttrain.models.heads import Calibration, RewardModel, load_reward_model, with_length_head
+from posttrain.models.heads import (
+    Calibration,
+    RewardModel,
+    complete,
+    load_reward_model,
+    members_of,
+    with_length_head,
+)
+from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
-from posttrain.models.precision import compute_of, default_device, dtype_of
-from posttrain.planning import Plan, plan_of, unloaded
+from posttrain.models.precision import default_device, dtype_of
+from posttrain.planning import Plan, placed, plan_of, unloaded
 from posttrain.planning.work import feedback_work
+from posttrain.session.restarts import restarted
 from posttrain.session.result import FeedbackResult, heldout_of
 from posttrain.session.session import RunOptions, Session, open_session
 from posttrain.setup import feedback, pair_options
+from posttrain.setup.backend import Backend, offline_backend
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, settings_of
 from posttrain.setup.feedback import RANKINGS, Units
 from posttrain.setup.feedback_session import feedback_training
 from posttrain.setup.lora_options import lora_of
 from posttrain.setup.pair_options import ScoreOptions
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
+from posttrain.training.ranks import Ranks
 from posttrain.training.resolve_model import began_from
 from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
 
@@ -78,10 +91,14 @@ class ScoringResult(FeedbackResult):
     """A run on pairs."""
 
 
-def run(config: Scoring, **where: Unpack[RunOptions]) -> ScoringResult:
+def run(config: Scoring, cluster: TrainerOptions = ONE_PROCESS, **where: Unpack[RunOptions]) -> ScoringResult:
     """Train a reward model in a new run directory, or go on with the run in `resume`."""
-    parts = _prepare(config, where.get("resume"))
-    learner, pairs = parts.learner, parts.pairs
+    return restarted(partial(_run, config, cluster), where)
+
+
+def _run(config: Scoring, cluster: TrainerOptions, where: RunOptions) -> ScoringResult:
+    parts = _prepare(config, cluster, where.get("resume"))
+    learner, pairs = parts.backend.learner, parts.pairs
 
     def examine() -> dict[str, float]:
         scored = _judge(parts)
@@ -92,7 +109,8 @@ def run(config: Scoring, **where: Unpack[RunOptions]) -> ScoringResult:
             session.progress.say("the scores say nothing of what people choose in held-out pairs; they are near 0 now")
         return _measures(scored, parts.calibration)
 
-    with _open(config, parts, where) as session:
+    with parts.backend.stack, _open(config, cluster, parts, where) as session:
+        parts.backend.log_in(session.directory.path)
         session.evaluate(examine)
         for step in session.steps():
             chosen = batch_indices(len(pairs.learned), config.pairs_per_step, step, config.seed)
@@ -107,57 +125,64 @@ def run(config: Scoring, **where: Unpack[RunOptions]) -> ScoringResult:
     return ScoringResult(*session.ended, len(pairs.learned), pairs.dropped, *heldout_of(session.rows))
 
 
-def _open(config: Scoring, parts: "_Parts", where: RunOptions) -> AbstractContextManager[Session]:
-    settings, about = asdict(config), compute_of(parts.model.body, config.precision) | {"model": parts.begun}
-    training = feedback_training(
-        config, parts.pairs, parts.learner, settings=settings, environment=about, notes=parts.notes
-    )
+def _open(
+    config: Scoring, cluster: TrainerOptions, parts: "_Parts", where: RunOptions
+) -> AbstractContextManager[Session]:
+    settings, about = asdict(config) | settings_of(cluster), {**parts.backend.compute, "model": parts.begun}
+    training = feedback_training(config, parts.pairs, parts, settings=settings, environment=about, notes=parts.notes)
     return open_session("reward-model", settings, training, **where)
 
 
 @dataclass
 class _Parts:
     pairs: Units[Ranked]
-    model: RewardModel
-    chat: ChatFormat
+    members: int
+    backend: Backend
     loss: RewardLoss
     begun: str  # where what is trained was loaded from
     notes: tuple[str, ...]  # what to tell the user
-    learner: Learner = field(init=False)
     calibration: Calibration | None = None  # of the weights as they are now
 
     def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder."""
+        """Write a Hugging Face folder, and the state of the learner."""
+        self.backend.learner.save(folder)
         ends = {example.continuation[-1] for example in sequences_of(self.pairs.learned)}
-        padding = save_for_scores(self.chat.tokenizer, folder, ends)
-        self.model.save(folder, padding=padding, calibration=self.calibration)
+        padding = save_for_scores(self.backend.chat.tokenizer, folder, ends)
+        complete(folder, padding=padding, calibration=self.calibration)
+
+    def restore(self, folder: Path) -> None:
+        """Restore the state of the learner."""
+        self.backend.learner.restore(folder)
 
 
-def _prepare(config: Scoring, resume: Path | None) -> _Parts:
+class _Loaded(NamedTuple):
+    """A reward model where it is trained."""
+
+    heads: RewardModel
+    chat: ChatFormat
+    engine: None = None
+
+    @property
+    def model(self) -> LanguageModel:
+        """What reads."""
+        return self.heads.body
+
+
+def _prepare(config: Scoring, cluster: TrainerOptions, resume: Path | None) -> _Parts:
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config)
     sides = feedback.read(config, RANKINGS)
     saved = began_from(config.model, resume)
-    device = default_device()
-    tokenizer = load_tokenizer(tokenizer_of(saved.where), config.chat_template)
-    model = load_reward_model(
-        saved.where,
-        dtype=dtype_of(config.precision, device),
-        device=device,
-        seed=config.seed,
-        members=config.ensemble if config.ensemble > 1 else 0,
-        adapter=lora_of(config),
+    members = config.ensemble if config.ensemble > 1 else members_of(saved.where)
+    if config.length_debias and members > 1:
+        raise UserError(f"--length-debias needs a single head; {config.model} has {members}")
+    backend = offline_backend(
+        config, saved.where, partial(_learner, config), cluster, partial(_load, where=saved.where)
     )
-    if config.length_debias:
-        if model.members > 1:
-            raise UserError(f"--length-debias needs a single head; {config.model} has {model.members}")
-        model = with_length_head(model, seed=config.seed)
-    chat = ChatFormat(tokenizer, model.body.stop_ids)
-    pairs = feedback.tokenize(config, RANKINGS, sides, chat, model.body.context)
-    if model.members > 1:
-        pairs = replace(pairs, learned=_in_bags(pairs.learned, model.members, config.seed))
-    if config.gradient_checkpointing:
-        checkpoint_layers(model.body.network)
+    with backend.ended_by_errors():
+        pairs = feedback.tokenize(config, RANKINGS, sides, backend.chat, backend.context)
+    if members > 1:
+        pairs = replace(pairs, learned=_in_bags(pairs.learned, members, config.seed))
     loss = RewardLoss(config.label_smoothing, config.margin, config.center_rewards, config.length_debias)
     notes = [*saved.notes(), *pairs.notes]
     strengths = {strength for unit in pairs.learned for *_, strength in unit.pairs}
@@ -165,14 +190,39 @@ def _prepare(config: Scoring, resume: Path | None) -> _Parts:
         notes.append("the pairs say how much better the chosen response is; --margin 1 learns from that, too")
     if config.margin and len(strengths) == 1:
         notes.append(f"all pairs are of strength {strengths.pop():g}; --margin asks the same of each of them")
-    if model.members > 1 and not (pairs.heldout and config.calibrate):
+    if members > 1 and not (pairs.heldout and config.calibrate):
         notes.append("not calibrated on held-out pairs, the members' scores do not compare; only their mean is of use")
-    parts = _Parts(pairs, model, chat, loss, saved.where, tuple(notes))
-    parts.learner = learner_for(config, model, parts.save, body=model.body)
-    return parts
+    return _Parts(pairs, members, backend, loss, saved.where, tuple(notes))
 
 
-def dry_run(config: Scoring, resume: Path | None = None, *, measure: bool = True) -> Plan:
+def _load(config: Scoring, where: str) -> _Loaded:
+    """The model in the folder `where` with its heads."""
+    device = default_device()
+    heads = load_reward_model(
+        where,
+        dtype=dtype_of(config.precision, device),
+        device=device,
+        seed=config.seed,
+        members=config.ensemble if config.ensemble > 1 else 0,
+        adapter=lora_of(config),
+    )
+    if config.length_debias:
+        heads = with_length_head(heads, seed=config.seed)
+    if config.gradient_checkpointing:
+        checkpoint_layers(heads.body.network)
+    tokenizer = load_tokenizer(tokenizer_of(where), config.chat_template)
+    return _Loaded(heads, ChatFormat(tokenizer, heads.body.stop_ids))
+
+
+def _learner(config: Scoring, loaded: _Loaded, ranks: Ranks) -> Learner:
+    """The learner of a reward model."""
+    heads = loaded.heads
+    return learner_for(config, heads, heads.write, body=heads.body, ranks=ranks)
+
+
+def dry_run(
+    config: Scoring, cluster: TrainerOptions = ONE_PROCESS, resume: Path | None = None, *, measure: bool = True
+) -> Plan:
     """What a run with these options will take; no weights are read, and nothing is written."""
     _check(config)
     sides = feedback.read(config, RANKINGS)
@@ -180,7 +230,8 @@ def dry_run(config: Scoring, resume: Path | None = None, *, measure: bool = True
     pairs = feedback.tokenize(config, RANKINGS, sides, model.chat, model.shape.context)
     words = {"per_step": config.pairs_per_step, "microbatch_tokens": config.microbatch_tokens, "head": False}
     words |= {"reads": int(config.length_debias > 0), "notes": (*model.notes, *pairs.notes)}  # it is scored once before
-    return plan_of(config, feedback_work("reward-model", model.shape, RANKINGS, pairs, **words), measure=measure)
+    work = feedback_work("reward-model", model.shape, RANKINGS, pairs, **words)
+    return placed(plan_of(config, work, measure=measure), cluster)
 
 
 def _check(config: Scoring) -> None:
@@ -207,7 +258,9 @@ def _in_bags(units: Sequence[Ranked], members: int, seed: int) -> list[Ranked]:
 def _judge(parts: _Parts) -> list[ScoredPair]:
     """The held-out pairs with their scores."""
     units = parts.pairs.heldout
-    return scored_pairs(units, [scores[: parts.model.members] for scores in parts.learner.scores(sequences_of(units))])
+    return scored_pairs(
+        units, [scores[: parts.members] for scores in parts.backend.learner.scores(sequences_of(units))]
+    )
 
 
 def _calibration(scored: Sequence[ScoredPair]) -> Calibration:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar, cast
 from posttrain.data.chat import ChatFormat
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.models.gradient_checkpointing import checkpoint_layers
+from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import compute_of
 from posttrain.rollouts.ahead import Ahead, InTurn, RollOut, Rollouts
@@ -31,8 +32,23 @@ from posttrain.training.learner import Learner
 from posttrain.training.ranks import ALONE, Ranks
 from posttrain.types import Engine
 
-Build = Callable[[Policy, Ranks], Learner]
-"""From a policy and the ranks of its learner to that learner; sent to other processes, so a function of a module."""
+
+class Loaded(Protocol):
+    """A model where it is trained: a policy, or a reward model."""
+
+    @property
+    def model(self) -> LanguageModel: ...  # noqa: D102
+    @property
+    def chat(self) -> ChatFormat: ...  # noqa: D102
+    @property
+    def engine(self) -> Engine | None: ...  # noqa: D102
+
+
+Load = Callable[[Any], Loaded]
+"""From options to what they train."""
+Build = Callable[[Any, Ranks], Learner]
+"""From what was loaded and the ranks of its learner to that learner. Both are sent to other processes, so functions of
+modules."""
 
 
 T = TypeVar("T")
@@ -162,10 +178,19 @@ def online_backend(
         return replace(found, stack=stack.pop_all())
 
 
-def offline_backend(options: Trainable, where: str, build: Build, cluster: TrainerOptions = ONE_PROCESS) -> Backend:
-    """Load the policy in the folder `where`, with the learner that `build` makes; errors as `online_backend`."""
+def offline_backend(
+    options: Trainable,
+    where: str,
+    build: Build,
+    cluster: TrainerOptions = ONE_PROCESS,
+    load: Load | None = None,
+) -> Backend:
+    """Load the policy in the folder `where`, with the learner that `build` makes; errors as `online_backend`.
+
+    What is trained is another model than a policy if `load` is given.
+    """
     check_cluster(cluster)
-    load = partial(_loaded, where=where)
+    load = load or partial(_loaded, where=where)
     if not cluster.trainers:
         return _in_process(options, load, build)
     with ExitStack() as stack:
@@ -178,9 +203,6 @@ def _loaded(options: Trainable, where: str, **sampling: Any) -> Policy:
     if options.gradient_checkpointing:
         checkpoint_layers(policy.model.network)
     return policy
-
-
-Load = Callable[[Any], Policy]
 
 
 def _in_process(options: Trainable, load: Load, build: Build | None) -> Backend:
