@@ -26,7 +26,8 @@ class Recipe:
     mode: Literal["fast", "slow"] = "fast"
     """How."""
     measure: bool = True
-    """Whether to measure."""
+    """Whether to measure. The source breaks this line
+    after a word."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,13 @@ def read(*argv: str, file: dict[str, Any] | None = None, forms: tuple[type, ...]
     places = zip(forms, ("", "knobs"), strict=False)
     sections = [Section(form.__name__, form, table) for form, table in places]
     return parse(argv, sections, program="prog do", about="It does.", file=file or {}, origin="my.toml")
+
+
+def test_help_is_broken_where_the_terminal_ends_and_not_where_the_source_does(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        read("--help-all")
+    assert any("this line after" in line for line in capsys.readouterr().out.splitlines())
 
 
 def test_defaults_then_file_then_flags():

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
+from posttrain.docstrings import field_docstrings
 from posttrain.errors import UserError, unknown
 from posttrain.runs.config_file import RENAMED
 
@@ -114,9 +115,16 @@ def _values(instance: Any) -> dict[str, Any]:
 
 
 def _unchecked(form: type, *, described: bool) -> type:
-    """The same dataclass without its own checks: those come last, on what file and flags say together."""
+    """The same dataclass without its own checks: those come last, on what file and flags say together.
+
+    tyro would break the help of an option where the source breaks its lines.
+    """
+    texts = field_docstrings(form)
+    helps = {
+        name: Annotated[kind, tyro.conf.arg(help=texts[name])] for name, kind in kinds_of(form).items() if name in texts
+    }
     doc = form.__doc__ if described else ""
-    return type(form.__name__, (form,), {"__doc__": doc, "__post_init__": lambda self: None})
+    return type(form.__name__, (form,), {"__doc__": doc, "__annotations__": helps, "__post_init__": lambda self: None})
 
 
 def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str) -> list[dict[str, Any]]:

@@ -25,8 +25,7 @@ class TrainerOptions:
     trainer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each trainer."""
     trainer_gpus: float | None = None
-    """GPUs that Ray reserves for each trainer, from 0 (it computes on the CPU) to 1; None: 1 if the cluster has GPUs. A
-    single trainer may have a part of one."""
+    """GPUs reserved for each trainer, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
     trainer_threads: int = 0
     """Threads of each trainer, 0: those of this machine divided by the number of trainers."""
     cluster_timeout: float = 600.0
@@ -44,8 +43,7 @@ class ClusterOptions(TrainerOptions):
     sampler_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each sampler."""
     sampler_gpus: float | None = None
-    """GPUs that Ray reserves for each sampler, from 0 (it computes on the CPU) to 1; None: 1 if the cluster has GPUs.
-    With 0.5 two processes share one."""
+    """GPUs reserved for each sampler, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
     sampler_threads: int = 0
     """Threads of each sampler, 0: those of this machine divided by the number of samplers."""
 
@@ -61,8 +59,7 @@ class ScorerOptions(ClusterOptions):
     scorer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each scorer."""
     scorer_gpus: float | None = None
-    """GPUs that Ray reserves for each scorer, from 0 (it computes on the CPU) to 1; None: 1 if the cluster has GPUs.
-    With 0.5 two processes share one."""
+    """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
     scorer_threads: int = 0
     """Threads of each scorer, 0: those of this machine divided by the number of scorers."""
 
