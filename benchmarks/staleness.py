@@ -7,7 +7,8 @@ from the oldest: the worst that `--max-staleness K` allows, in every step, witho
 weights (`--tis-cap 2` and 0), over seeds and learning rates. Reached: the mean reward of ten steps in a row is 0.9 or
 more. Collapsed: the last ten steps earn less than 0.8 of the best ten.
 
-A run that is finished is not run again: give the same --output to go on.
+A run that is finished is not run again: give the same --output to go on. `--packaged` is the same on the packaged
+model, which learns to answer in 40 words (examples/reward.py), for ages 0, 2 and 8.
 """
 
 import argparse
@@ -39,6 +40,8 @@ from posttrain.setup.backend import Backend, online_backend
 from posttrain.types import Completion, Decoding, Request
 
 AGES, CAPS = (0, 1, 2, 4, 8), (2.0, 0.0)
+PACKAGED_AGES = (0, 2, 8)
+BRIEF = Path(__file__).parents[1] / "examples/reward.py"
 
 
 class Lagging:
@@ -46,7 +49,7 @@ class Lagging:
 
     def __init__(self, backend: Backend, model: str, age: int) -> None:
         self._trained = backend.learner.body
-        self._copy = load_model(model, dtype=torch.float32)
+        self._copy = load_model(model, dtype=next(self._trained.network.parameters()).dtype)
         self._engine = TransformersEngine(self._copy, backend.chat.stop_ids)
         self._kept: deque[dict[str, torch.Tensor]] = deque(maxlen=age + 1)
 
@@ -75,6 +78,21 @@ class Job:
     folder: Path
 
 
+def packaged(seed: int) -> rl.RL:
+    """A short task for the packaged model: 4 prompts x 8 answers of at most 64 tokens in a step."""
+    return rl.RL(
+        dataset="gym:gsm_symbolic",
+        reward=f"{BRIEF}:brief",
+        prompts_per_step=4,
+        completions_per_prompt=8,
+        max_new_tokens=64,
+        microbatch_tokens=1024,
+        warmup_steps=1,
+        seed=seed,
+        save_every=10**6,
+    )
+
+
 def train(job: Job) -> None:
     """Run it, unless it has been run before."""
     torch.set_num_threads(1)
@@ -98,12 +116,12 @@ def best(values: list[float]) -> float:
     return max(fmean(values[end - IN_A_ROW : end]) for end in range(IN_A_ROW, len(values) + 1))
 
 
-def report(jobs: list[Job], rates: list[float], picture: Path) -> list[str]:
+def report(jobs: list[Job], rates: list[float], ages: Sequence[int], picture: Path) -> list[str]:
     """A table, and a picture of the curves."""
     head = ("learning rate", "age", "importance weights", "steps to 0.9", "reward of the last ten steps", "collapsed")
     lines = ["| " + " | ".join((*head, "KL of the sampler, nats per token")) + " |", "|" + "---|" * 7]
     figure, axes = plt.subplots(len(rates), len(CAPS), figsize=(10, 4 * len(rates)), squeeze=False, sharey=True)
-    for (row, rate), (column, cap), age in product(enumerate(rates), enumerate(CAPS), AGES):
+    for (row, rate), (column, cap), age in product(enumerate(rates), enumerate(CAPS), ages):
         mine = [job for job in jobs if (job.options.lr, job.cap, job.age) == (rate, cap, age)]
         curves = [rewards(job) for job in mine]
         steps = ", ".join(str(reached(curve) or "not") for curve in curves)
@@ -133,9 +151,14 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3], help="learning rates")
     parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--packaged", action="store_true", help="train the packaged model")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, each on one thread")
     options = parser.parse_args()
-    common = {job.seed: job.options for job in online_jobs(["grpo"], options.seeds, options.output)}
+    ages = PACKAGED_AGES if options.packaged else AGES
+    if options.packaged:
+        common = {seed: packaged(seed) for seed in options.seeds}
+    else:
+        common = {job.seed: job.options for job in online_jobs(["grpo"], options.seeds, options.output)}
     jobs = [
         Job(
             age,
@@ -144,12 +167,12 @@ def main() -> None:
             replace(common[seed], lr=rate, tis_cap=cap, steps=options.steps),
             options.output / f"{rate:g}-{age}-{cap:g}-{seed}",
         )
-        for rate, cap, age, seed in product(options.rates, CAPS, AGES, options.seeds)
+        for rate, cap, age, seed in product(options.rates, CAPS, ages, options.seeds)
     ]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for done, _ in enumerate(pool.map(train, jobs), 1):
             print(f"{done} of {len(jobs)} runs", flush=True)
-    lines = report(jobs, options.rates, options.output / "staleness.svg")
+    lines = report(jobs, options.rates, ages, options.output / "staleness.svg")
     (options.output / "staleness.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (options.output / "staleness.json").write_text(json.dumps({str(job.folder.name): rewards(job) for job in jobs}))
     print("\n".join(lines))

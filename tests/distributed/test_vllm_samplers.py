@@ -54,10 +54,12 @@ def test_weights_reach_every_sampler_in_every_step_and_a_lost_one_is_replaced(st
     cluster = AsyncOptions(trainers=1, samplers=2, max_staleness=staleness)
     run = rl.run(config, GRPO(kl_coefficient=0.0), cluster, output=tmp_path / "run", quiet=True).run
     rows = read_run(run).metrics
-    print([(r["logprob_gap/mean"], r["logprob_gap/max"], r["cluster/sync_seconds"]) for r in rows])
+    gaps = [row.get("logprob_gap/mean") for row in rows]  # None where no answer had an advantage
+    print(gaps, [row.get("logprob_gap/max") for row in rows], [row["cluster/sync_seconds"] for row in rows])
+    assert any(gap is not None for gap in gaps)
     assert len(rows) == 5 and rows[-1]["cluster/samplers_replaced"] >= 1
     ages = [row.get("staleness/max", 0.0) for row in rows]
     assert max(ages) == staleness
-    for row, age in zip(rows, ages, strict=True):
-        if age == 0:  # the sampler's rounding alone
-            assert row.get("logprob_gap/mean", 0.0) < 0.2
+    for gap, age in zip(gaps, ages, strict=True):
+        if age == 0 and gap is not None:  # the sampler's rounding alone
+            assert gap < 0.2
