@@ -220,8 +220,8 @@ def parse_rewards(
     """Rewards from words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`.
 
     A word is a name of `REWARDS` or of `judges`, `path/to/file.py:function`, or an address (`rewards/remote.py`); its
-    weight follows after `=` (after the function also after `:`). One that is left out is 1; of a monitor, 0. A path with spaces is put in
-    quotes.
+    weight follows after `=` (after the function also after `:`). One that is left out is 1; of a monitor, 0. A path
+    with spaces is put in quotes.
 
     Raises:
         UserError: an unknown name (the nearest one given), a weight that is not a number, a name given twice, or a

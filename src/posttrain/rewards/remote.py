@@ -6,9 +6,9 @@ r"""Rewards behind an HTTP address: `https://HOST/PATH`, or `public:https://HOST
 
     200 {"scores": [1.0, ...]}
 
-One score for each completion, in order: finite numbers, of any range. Requests have at most `BATCH` completions. What may
-pass (no connection, no answer in time, HTTP 408, 429, 5xx) is tried again; everything else is an error, never a score
-of 0. Redirects are not followed, answers are limited in size, and proxies of the environment are not used.
+One score for each completion, in order: finite numbers, of any range. Requests have at most `BATCH` completions. What
+may pass (no connection, no answer in time, HTTP 408, 429, 5xx) is tried again; everything else is an error, never a
+score of 0. Redirects are not followed, answers are limited in size, and proxies of the environment are not used.
 
 With `public:` only public addresses are asked: of a host name that resolves to a private, loopback, link-local or
 otherwise special address, too, nothing is asked. The connection is made to the very address that was checked, so that a

@@ -26,7 +26,14 @@ def create_jobs_app(services: JobServices, *, hosts: Collection[str] = ()) -> Fa
         yield
         await run_in_threadpool(services.close)
 
-    app = FastAPI(lifespan=lifespan, title="posttrain jobs", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        lifespan=lifespan,
+        title="posttrain jobs",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
     app.state.services = services
     app.include_router(routes.router)
     answer_errors(app)

@@ -10,12 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from posttrain.server.files import read_json, write_json
-from posttrain.server.jobs.record import CANCEL, GROUP, LOCK, LOG, PLAN, SUPERVISED
+from posttrain.server.jobs.record import CANCEL, GROUP, LOCK, LOG, PLAN, SUPERVISED, TOML
 
 RUNS, ORPHANED, GONE = "runs", "orphaned", "gone"
 
@@ -32,11 +32,13 @@ class Processes:
         cache: the folder of packaged models.
         seconds: that a job may train.
         grace: seconds from SIGTERM to SIGKILL.
+        program: the command line of posttrain.
     """
 
     cache: Path
     seconds: float
     grace: float
+    program: Sequence[str] = (sys.executable, "-P", "-m", "posttrain")
     _children: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def start(self, folder: Path, command: str, *, title: str, hidden: Mapping[str, str]) -> bool:
@@ -52,11 +54,10 @@ class Processes:
         try:
             if None in locks:
                 return False
-            ours = [sys.executable, "-P", "-m", "posttrain"]
             plan = {
-                "train": [*ours, command],
-                "export": [*ours, "export"],
-                "config": "job.toml",
+                "train": [*self.program, command],
+                "export": [*self.program, "export"],
+                "config": TOML,
                 "title": title,
                 "hidden": dict(hidden),
                 "seconds": self.seconds,

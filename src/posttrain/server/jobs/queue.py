@@ -1,8 +1,8 @@
 """Which job runs next, and what became of those that ran.
 
 Of the owners with waiting jobs the one with the fewest running jobs is next, among those the one whose last start is
-longest ago; of an owner's jobs the first that came. So an owner with a thousand jobs delays another one by the jobs that
-run already, and no more.
+longest ago; of an owner's jobs the first that came. So an owner with a thousand jobs delays another one by the jobs
+that run already, and no more.
 """
 
 import signal
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from posttrain.errors import described
 from posttrain.server.jobs.processes import GONE, ORPHANED, Processes
 from posttrain.server.jobs.reading import last_words, read_object
 from posttrain.server.jobs.record import CANCELLED, EXIT, FAILED, LOG, QUEUED, RUNNING, SUCCEEDED, Job
@@ -19,7 +20,7 @@ from posttrain.server.jobs.store import Store
 from posttrain.server.jobs.supervisor import CANCELLED as BY_CLIENT
 from posttrain.server.jobs.supervisor import LOG_SIZE, TIME
 
-TICK_SECONDS = 0.25
+TICK_SECONDS, PAUSE_SECONDS = 0.25, 10.0  # between looks at the jobs; after one that failed
 MOST_ATTEMPTS = 5  # starts of a job whose processes end without saying how, such as for want of memory
 
 
@@ -124,11 +125,13 @@ class Queue:
                     return
             try:
                 self.tick()
+                pause = TICK_SECONDS
             except Exception as error:  # such as a full disk, which may have room again later
-                self.report(f"jobs cannot go on now: {type(error).__name__}: {error}")
+                self.report(f"jobs cannot go on now: {described(error)}")
+                pause = PAUSE_SECONDS
             with self._wake:
                 if not self._closing:
-                    self._wake.wait(TICK_SECONDS)
+                    self._wake.wait(pause)
 
     def tick(self) -> None:
         """Settle what has ended, and start what may."""

@@ -32,6 +32,8 @@ STOPPED = 143  # exit code of a command that SIGTERM ended
 def main(folder: Path, lock: int) -> None:
     """Run the job in `folder`."""
     os.chdir(folder)
+    with contextlib.suppress(OSError):  # Linux: where memory is short, jobs are ended before the server
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
     trained = read_json(folder / TRAINED)
     if trained is None:
