@@ -30,3 +30,12 @@ def server(tmp_path, tiny):
         for client in clients.values():
             client.close()  # the end of a server waits for its connections
         manager.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, tiny):
+    """One server for tests that change nothing; alice has a job that waits."""
+    services, secrets = opened(tmp_path_factory.mktemp("shared") / "root", tiny, at_once=0)
+    with served(services) as url, Client(url, secrets["alice"]) as alice, Client(url, secrets["bob"]) as bob:
+        alice.submit()
+        yield services, {"alice": alice, "bob": bob}, url

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from posttrain.recipes.jobs.serve import LINES
 from posttrain.server.jobs.app import create_jobs_app
 from posttrain.server.jobs.limits import JobLimits
 from posttrain.server.jobs.services import JobServices, open_jobs
@@ -95,5 +97,20 @@ def opened(root: Path, model: Path, *, owners: tuple[str, ...] = ("alice", "bob"
     about = {"datasets": None, "trusted": frozenset({"alice"}), "private_rewards": False}
     offered = Offered({"tiny": str(model)}, **{key: settings.pop(key, value) for key, value in about.items()})
     limits = settings.pop("limits", JobLimits())
-    services = open_jobs(root, keys, offered, cache=root / "cache", limits=limits, **settings)
+    services = open_jobs(root, keys, offered, lines=LINES, cache=root / "cache", limits=limits, **settings)
     return services, secrets
+
+
+def refused(client, body, status=400):
+    """The text with which a job is refused."""
+    answer = client.post("jobs", json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()["error"]
+
+
+def folder_of(services, job_id):
+    return services.store._folder / job_id
+
+
+def config_of(services, job_id):
+    return tomllib.loads((folder_of(services, job_id) / "job.toml").read_text())

@@ -6,12 +6,14 @@ import random
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posttrain.recipes.jobs.serve import LINES
 from posttrain.server.jobs import supervisor
 from posttrain.server.jobs.limits import JobLimits
 from posttrain.server.jobs.processes import GONE, ORPHANED, RUNS, Processes
@@ -21,6 +23,11 @@ from posttrain.server.jobs.specification import Offered
 from posttrain.server.jobs.store import Store
 
 STUB = Path(__file__).with_name("stub.py")
+
+
+def lines(script, mode):
+    """With a stand-in for posttrain."""
+    return replace(LINES, program=(sys.executable, str(script), mode))
 
 
 def job(number, owner, **about):
@@ -111,7 +118,7 @@ class House:
 
     def again(self):
         about = {"seconds": 60.0, "grace": 20.0} | self.settings
-        processes = Processes(self.root / "cache", **about, program=(sys.executable, str(STUB), self.mode))
+        processes = Processes(self.root / "cache", **about, lines=lines(STUB, self.mode))
         self.store = Store(self.root / "jobs", JobLimits(), time.time)
         offered = Offered({"tiny": "/models/secret-place"})
         self.queue = Queue(self.store, processes, offered, 1, 1.0, self.said.append)
@@ -242,7 +249,7 @@ def test_processes_that_training_left_behind_are_ended(house):
     stub = STUB.read_text().replace('mode == "stubborn":\n        child', "True:\n        child")
     script = home.root / "leaves.py"
     script.write_text(stub)
-    home.queue.processes.program = (sys.executable, str(script), "quick")
+    home.queue.processes.lines = lines(script, "quick")
     job = home.submit()
     assert home.ended(job).state == "succeeded"
     assert not alive(int((home.folder(job) / "child").read_text()))
@@ -375,7 +382,7 @@ def test_no_second_start_of_a_job_meets_the_first(house):
     job = home.submit()
     home.ready(job)
     assert not home.queue.processes.start(home.folder(job), "sft", title="t", hidden={})
-    assert not Processes(home.root, 1.0, 1.0).start(home.folder(job), "sft", title="t", hidden={})
+    assert not Processes(home.root, 1.0, 1.0, LINES).start(home.folder(job), "sft", title="t", hidden={})
     assert len(home.starts(job)) == 1
 
 

@@ -25,7 +25,7 @@ class Jobs:
     remove_key: str = ""
     """End the API key of this name, and exit. Its jobs stay."""
     models: str = "smollm2-135m-instruct"
-    """Base models for jobs: NAME=FOLDER, or a packaged model; space-separated. A folder is a model, not a run."""
+    """Base models: NAME=FOLDER or packaged ones. Space-separated; a folder holds a model, and is not a run."""
     datasets: str = ""
     """Folder of data sets for jobs, by the names of its files and folders. Default: clients send their rows."""
     trusted: str = ""
@@ -37,7 +37,7 @@ class Jobs:
     port: int = 8001
     """Port to listen on."""
     host_names: str = ""
-    """Host names by which clients reach the server, space-separated, besides localhost and addresses."""
+    """Host names of this server, besides localhost and addresses. Space-separated; others are refused."""
     at_once: int = 1
     """Jobs that run at the same time."""
     max_hours: float = 24.0

@@ -21,10 +21,19 @@ from posttrain.models.packaged import PACKAGED, cache_folder, cached
 from posttrain.recipes.jobs.forms import Jobs
 from posttrain.server.jobs.app import create_jobs_app
 from posttrain.server.jobs.limits import JobLimits
+from posttrain.server.jobs.processes import CommandLines
+from posttrain.server.jobs.record import EXPORT, RUN, TOML
 from posttrain.server.jobs.services import open_jobs
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.keys import Keys
 from posttrain.setup.http_timeouts import TimedProtocol
+
+LINES = CommandLines(
+    program=(sys.executable, "-P", "-m", "posttrain"),  # -P: what is in a job's folder is no module
+    new=("--config", TOML, "--output", RUN),
+    resumed=("--resume", RUN),
+    exported=("--model", RUN, "--output", EXPORT, "--title"),
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ def run(config: Jobs) -> Ended:
         root,
         keys,
         offered_by(config, owners),
+        lines=LINES,
         cache=cache_folder().absolute(),
         limits=limits,
         at_once=config.at_once,

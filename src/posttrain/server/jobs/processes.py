@@ -15,13 +15,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from posttrain.server.files import read_json, write_json
-from posttrain.server.jobs.record import CANCEL, GROUP, LOCK, LOG, PLAN, SUPERVISED, TOML
+from posttrain.server.jobs.record import CANCEL, GROUP, LOCK, LOG, PLAN, SUPERVISED
 
 RUNS, ORPHANED, GONE = "runs", "orphaned", "gone"
 
 PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables that a job inherits; no others, since they may hold keys."""
 COMPUTE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_HOME")
+
+
+@dataclass(frozen=True)
+class CommandLines:
+    """How posttrain is typed, in a job's folder.
+
+    Attributes:
+        program: what begins each line.
+        new: begins to train, after the command's name; as in record.py, from job.toml into run/.
+        resumed: goes on with run/.
+        exported: exports run/ to export/, after `export merge` or `export hf`; the title comes last.
+    """
+
+    program: Sequence[str]
+    new: Sequence[str]
+    resumed: Sequence[str]
+    exported: Sequence[str]
 
 
 @dataclass
@@ -32,13 +49,13 @@ class Processes:
         cache: the folder of packaged models.
         seconds: that a job may train.
         grace: seconds from SIGTERM to SIGKILL.
-        program: the command line of posttrain.
+        lines: how posttrain is typed.
     """
 
     cache: Path
     seconds: float
     grace: float
-    program: Sequence[str] = (sys.executable, "-P", "-m", "posttrain")
+    lines: CommandLines
     _children: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def start(self, folder: Path, command: str, *, title: str, hidden: Mapping[str, str]) -> bool:
@@ -55,10 +72,10 @@ class Processes:
             if None in locks:
                 return False
             plan = {
-                "train": [*self.program, command],
-                "export": [*self.program, "export"],
-                "config": TOML,
-                "title": title,
+                "new": [*self.lines.program, command, *self.lines.new],
+                "resumed": [*self.lines.program, command, *self.lines.resumed],
+                "merge": [*self.lines.program, "export", "merge", *self.lines.exported, title],
+                "copy": [*self.lines.program, "export", "hf", *self.lines.exported, title],
                 "hidden": dict(hidden),
                 "seconds": self.seconds,
                 "grace": self.grace,

@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 
 from posttrain.errors import UserError
 from posttrain.server.jobs.limits import JobLimits
-from posttrain.server.jobs.processes import Processes
+from posttrain.server.jobs.processes import CommandLines, Processes
 from posttrain.server.jobs.queue import Queue
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.jobs.store import Store
@@ -42,6 +42,7 @@ def open_jobs(
     keys: Keys,
     offered: Offered,
     *,
+    lines: CommandLines,
     cache: Path,
     limits: JobLimits | None = None,
     at_once: int = 1,
@@ -55,6 +56,7 @@ def open_jobs(
         root: the folder.
         keys: of clients.
         offered: what clients may use.
+        lines: how posttrain is typed.
         cache: the folder of packaged models.
         limits: of what clients may ask.
         at_once: jobs that run at the same time.
@@ -73,5 +75,5 @@ def open_jobs(
     except Timeout:
         raise UserError(f"another server uses '{root}'; end that one, or give another `root`") from None
     store = Store(root / "jobs", limits, time.time)
-    queue = Queue(store, Processes(cache, hours * 3600, grace), offered, at_once, hours, report)
+    queue = Queue(store, Processes(cache, hours * 3600, grace, lines), offered, at_once, hours, report)
     return JobServices(keys, limits, offered, store, queue, lock)

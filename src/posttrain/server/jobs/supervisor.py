@@ -49,10 +49,10 @@ def _train(folder: Path, plan: dict[str, Any], lock: int) -> dict[str, Any]:
     if (folder / CANCEL).exists():
         return {"code": STOPPED, "why": CANCELLED}
     if _checkpoints(folder):
-        words = [*plan["train"], "--resume", RUN]
+        words = plan["resumed"]
     else:  # what is there is of a start that was killed before its first checkpoint
         shutil.rmtree(folder / RUN, ignore_errors=True)
-        words = [*plan["train"], "--config", plan["config"], "--output", RUN]
+        words = plan["new"]
     return _run(folder, words, lock, float(plan["seconds"]), float(plan["grace"]))
 
 
@@ -64,17 +64,7 @@ def _export(folder: Path, plan: dict[str, Any], lock: int) -> bool:
     """Export the trained model; a trained adapter is merged, so that the result is a whole model."""
     shutil.rmtree(folder / EXPORT, ignore_errors=True)
     adapter = any((path / "adapter_config.json").exists() for path in _checkpoints(folder))
-    words = [
-        *plan["export"],
-        "merge" if adapter else "hf",
-        "--model",
-        RUN,
-        "--output",
-        EXPORT,
-        "--title",
-        plan["title"],
-    ]
-    done = _run(folder, words, lock, EXPORT_SECONDS, 1.0, cancels=False)
+    done = _run(folder, plan["merge" if adapter else "copy"], lock, EXPORT_SECONDS, 1.0, cancels=False)
     card = folder / EXPORT / "README.md"
     if done["code"] == 0 and card.is_file() and not card.is_symlink():
         text = card.read_text(encoding="utf-8")
