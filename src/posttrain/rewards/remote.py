@@ -200,7 +200,7 @@ def check_address(url: str) -> None:
 def is_public(address: str) -> bool:
     """Whether an address can be reached from everywhere.
 
-    An address that has another one inside (IPv4 in IPv6, NAT64, 6to4, Teredo) leads there, and so is judged by that.
+    An address that has another one inside (IPv4 in IPv6, NAT64, 6to4) leads there, and so is judged by that.
 
     Example:
         >>> [is_public(a) for a in ("8.8.8.8", "127.0.0.1", "169.254.169.254", "::ffff:10.0.0.1", "fe80::1%eth0")]
@@ -213,8 +213,6 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-        if found.teredo is not None:
-            return False
     return found.is_global and not found.is_multicast
 
 

@@ -210,6 +210,14 @@ def test_one_runs_at_a_time(house):
     assert [home.now(each).state for each in (first, second)] == ["cancelled", "running"]
 
 
+def test_owners_take_turns(house):
+    home = house("quick")
+    jobs = [home.submit(owner) for owner in ("alice", "alice", "alice", "bob")]
+    for job in jobs:
+        home.ended(job)
+    assert sorted(range(4), key=lambda n: home.now(jobs[n]).started) == [0, 3, 1, 2]
+
+
 def test_a_job_that_is_cancelled_ends_by_itself_and_what_it_saved_is_exported(house):
     home = house("waits")
     job = home.submit()
@@ -312,6 +320,7 @@ def test_a_job_goes_on_when_the_server_is_killed_and_the_next_one_finds_it(house
     for _ in range(3):
         home.queue.tick()
     assert home.now(job).state == "running" and home.queue.processes.look(home.folder(job)) == RUNS
+    assert os.getsid(int(home.starts(job)[0][0])) != os.getsid(0)  # the terminal's Ctrl-C does not reach it
     assert len(home.starts(job)) == 1
     home.queue.cancel(home.now(job))
     assert home.ended(job).state == "cancelled" and len(home.starts(job)) == 1

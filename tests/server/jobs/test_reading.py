@@ -61,6 +61,9 @@ def test_what_is_no_file_is_not_read(server):
     alice, job_id, folder = ended(server)
     os.mkfifo(folder / "log.txt")  # to open one would wait for a writer
     assert alice.get(f"jobs/{job_id}/logs", timeout=10).text == ""
+    (folder / "log.txt").unlink()
+    (folder / "log.txt").mkdir()
+    assert alice.get(f"jobs/{job_id}/logs").text == ""
 
 
 def test_a_result_has_models_files_alone_and_follows_no_links(server, tmp_path):

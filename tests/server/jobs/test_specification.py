@@ -127,7 +127,7 @@ def test_knobs_are_numbers_switches_and_words(server):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("steps", value) for value in (0, -1, 1.5, "2", True, None, [2], 10**9, 1e400)),
+        *(("steps", value) for value in (0, -1, 1.5, "2", True, None, [2], 10**9, 10**400, 1e400)),
         *(("lr", value) for value in (-1, 2, "1", True, None)),
         *(("decay", value) for value in ("none", "", 1, ["cosine"])),
         *(("lora_dora", value) for value in (1, "true", None)),

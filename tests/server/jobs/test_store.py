@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from posttrain.errors import UserError
 from posttrain.server.jobs.limits import JobLimits
 from tests.server.jobs.serving import PAIRS, SUMS, config_of, folder_of, opened, refused, rl, sft
 
@@ -158,9 +159,15 @@ def test_what_jobs_were_there_is_there_after_a_restart(server):
     assert [job.id for job in again.all()] == [job_id] and not (services.store._folder / ".new-x").exists()
 
 
-def test_a_folder_is_of_one_server_at_a_time(server, tmp_path, tiny):
-    from posttrain.errors import UserError
+def test_a_job_that_has_not_ended_is_not_removed(server):
+    services, clients, _ = server()
+    job = services.store.get("alice", clients["alice"].submit()["id"])
+    with pytest.raises(UserError, match="has not ended"):
+        services.store.delete(job)
+    assert services.store.get("alice", job.id) == job
 
+
+def test_a_folder_is_of_one_server_at_a_time(server, tmp_path, tiny):
     server()
     with pytest.raises(UserError, match="another server uses"):
         opened(tmp_path / "root", tiny)

@@ -3,7 +3,6 @@
 None of these names a file, a module, a host or another model, and none lets a job write outside its folder.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ class Number:
     def check(self, name: str, value: Any) -> None:
         """Raise `UserError` for another value."""
         fits = isinstance(value, int if self.whole else (int, float)) and not isinstance(value, bool)
-        if not fits or not math.isfinite(value) or not self.least <= value <= self.most:
+        if not fits or not self.least <= value <= self.most:  # nan is not, either
             kind = "a whole number" if self.whole else "a number"
             raise UserError(f"'{name}' must be {kind} from {self.least:g} to {self.most:g}; got {_shown(value)}")
 
