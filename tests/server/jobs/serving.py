@@ -94,7 +94,12 @@ def opened(root: Path, model: Path, *, owners: tuple[str, ...] = ("alice", "bob"
     keys = Keys(root / "keys.json")
     root.mkdir(parents=True, exist_ok=True)
     secrets = {name: keys.add(name) for name in owners if name not in keys.owners()}
-    about = {"datasets": None, "trusted": frozenset({"alice"}), "private_rewards": False}
+    about = {
+        "hidden": {str(model): "tiny"},
+        "datasets": None,
+        "trusted": frozenset({"alice"}),
+        "private_rewards": False,
+    }
     offered = Offered({"tiny": str(model)}, **{key: settings.pop(key, value) for key, value in about.items()})
     limits = settings.pop("limits", JobLimits())
     services = open_jobs(root, keys, offered, lines=LINES, cache=root / "cache", limits=limits, **settings)

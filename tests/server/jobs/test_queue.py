@@ -120,7 +120,7 @@ class House:
         about = {"seconds": 60.0, "grace": 20.0} | self.settings
         processes = Processes(self.root / "cache", **about, lines=lines(STUB, self.mode))
         self.store = Store(self.root / "jobs", JobLimits(), time.time)
-        offered = Offered({"tiny": "/models/secret-place"})
+        offered = Offered({"tiny": "tiny"}, hidden={"/models/secret-place": "tiny"})
         self.queue = Queue(self.store, processes, offered, 1, 1.0, self.said.append)
 
     def submit(self, owner="alice"):

@@ -75,7 +75,10 @@ def offered_by(config: Jobs, owners: list[str]) -> Offered:
     trusted = frozenset(_words("trusted", config.trusted))
     if strangers := sorted(trusted - {*owners}):
         raise unknown("key in --trusted:", strangers[0], owners)
-    return Offered(models_of(config.models), datasets, trusted, config.private_rewards)
+    models = models_of(config.models)
+    folders = {name: cached(name) or Path(where) for name, where in models.items()}
+    hidden = {str(path): name for name, folder in folders.items() for path in (folder.resolve(), folder)}
+    return Offered(models, datasets, trusted, config.private_rewards, hidden)
 
 
 def _words(option: str, text: str) -> list[str]:

@@ -169,10 +169,8 @@ class Queue:
     def _start(self, job: Job) -> None:
         if not self.store.begin(job):
             return
-        where = self.offered.models.get(job.model, "")
-        hidden = {where: job.model} if "/" in where else {}
-        title = f"{job.model}-{job.command}"
-        if self.processes.start(self.store.folder(job), job.command, title=title, hidden=hidden):
+        about = {"title": f"{job.model}-{job.command}", "hidden": self.offered.hidden}
+        if self.processes.start(self.store.folder(job), job.command, **about):
             again = ", again" if job.attempts else ""
             self.report(f"job {job.id[:8]} of {job.owner}: {job.command} of {job.model} started{again}")
 

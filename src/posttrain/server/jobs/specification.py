@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,12 +29,14 @@ class Offered:
         datasets: the folder whose files and folders are data sets, by name; None for none.
         trusted: the names of the keys whose jobs may have Python source.
         private_rewards: whether rewards may be at private addresses, and by http.
+        hidden: paths of the server's that results do not show, and what stands for each.
     """
 
     models: Mapping[str, str]
     datasets: Path | None = None
     trusted: frozenset[str] = frozenset()
     private_rewards: bool = False
+    hidden: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def check(asked: Submitted, owner: str, offered: Offered) -> None:
