@@ -39,7 +39,7 @@ MUTATIONS = [
         for old, new in [("redirect_slashes=False", "redirect_slashes=True"), ("hosts=hosts,", "hosts=None,")]
     ),
     *(
-        Mutation("server/jobs/store.py", old, new, f"{ACCESS} {HAS} {ASKED}")
+        Mutation("server/jobs/store.py", old, new, f"{ACCESS} {HAS}")
         for old, new in [
             ("if job is None or job.owner != owner:", "if job is None:"),
             ("[job for job in self.all() if job.owner == owner]", "self.all()"),
@@ -97,13 +97,12 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("server/jobs/reading.py", old, new, f"{READ} {HAS} {RUNS}")
+        Mutation("server/jobs/reading.py", old, new, f"{READ} {HAS}")
         for old, new in [
             ("os.O_RDONLY | os.O_NOFOLLOW | kind", "os.O_RDONLY | kind"),
             ("if not stat.S_ISREG(os.fstat(at).st_mode):", "if False:"),
             ("kind = os.O_NONBLOCK if", "kind = 0 if"),
             ("return clean(raw.decode(errors=", "return (raw.decode(errors="),
-            ("return clean(found[-1])[:1000]", "return found[-1][:1000]"),
             ("entry.is_file(follow_symlinks=False)", "entry.is_file()"),
             ("if path.is_symlink() or not path.is_dir():", "if not path.is_dir():"),
             ("if entry.name.endswith(EXPORTED) and not", "if not"),
@@ -114,6 +113,7 @@ MUTATIONS = [
             ("\\u2028-\\u202e", ""),
         ]
     ),
+    Mutation("server/jobs/reading.py", "return clean(found[-1])[:1000]", "return found[-1][:1000]", RUNS),
     *(
         Mutation("server/jobs/routes.py", old, new, f"{READ} {HAS}")
         for old, new in [
@@ -150,6 +150,8 @@ MUTATIONS = [
             ("start_new_session=True", "start_new_session=False"),
             ("for name in (*PASSED, *COMPUTE) if name in os.environ", "for name in os.environ"),
             (" and _is_in(group, folder):", ":"),
+            ("filter(None, kept", "filter(lambda part: True, kept"),
+            ("map(os.path.abspath, paths)", "paths"),
             ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
         ]
     ),

@@ -298,6 +298,14 @@ def test_a_job_has_nothing_of_the_servers_environment(house, monkeypatch):
     assert not found.keys() & {"HF_TOKEN", "OPENAI_API_KEY", "USER", "LOGNAME"}
 
 
+def test_modules_are_not_looked_for_in_a_jobs_folder(house, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["src", "", "/lib"]))
+    processes = house("quick").queue.processes
+    assert processes.environment(tmp_path)["PYTHONPATH"] == os.pathsep.join([str(tmp_path / "src"), "/lib"])
+    assert "-P" in LINES.program
+
+
 def test_a_job_has_no_open_file_of_the_servers(house, tmp_path):
     secret = os.open(tmp_path / "secret", os.O_CREAT | os.O_RDWR)
     os.set_inheritable(secret, True)

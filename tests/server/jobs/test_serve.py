@@ -30,6 +30,10 @@ def test_where_models_are_is_hidden(tiny, packaged, tmp_path):
     }
 
 
+def test_so_is_where_data_sets_are(packaged, tmp_path):
+    assert serve.offered_by(Jobs(datasets=str(tmp_path)), []).hidden[f"{tmp_path}/"] == ""
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

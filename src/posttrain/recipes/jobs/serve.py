@@ -78,6 +78,8 @@ def offered_by(config: Jobs, owners: list[str]) -> Offered:
     models = models_of(config.models)
     folders = {name: cached(name) or Path(where) for name, where in models.items()}
     hidden = {str(path): name for name, folder in folders.items() for path in (folder.resolve(), folder)}
+    if datasets is not None:
+        hidden[f"{datasets}/"] = ""
     return Offered(models, datasets, trusted, config.private_rewards, hidden)
 
 

@@ -102,6 +102,9 @@ class Processes:
     def environment(self, folder: Path) -> dict[str, str]:
         """The environment of a job: nothing of the server's but what it computes with."""
         kept = {name: os.environ[name] for name in (*PASSED, *COMPUTE) if name in os.environ}
+        if "PYTHONPATH" in kept:  # a job works in another folder, in which a relative one would lead elsewhere
+            paths = filter(None, kept["PYTHONPATH"].split(os.pathsep))
+            kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
         return kept | {
             "HOME": str(folder),
             "POSTTRAIN_CACHE": str(self.cache),
