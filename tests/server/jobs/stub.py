@@ -29,13 +29,13 @@ def train(mode, words):
     Path("environment.json").write_text(json.dumps(dict(os.environ)))
     asked, end = [], time.monotonic() + 60  # where a test has failed
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1) if mode != "stubborn" else None)
-    if mode in ("quick", "waits", "stubborn", "prints"):
+    if mode in ("quick", "waits", "stubborn", "prints", "breaks", "breaks twice"):
         checkpoint(len(Path("starts").read_text().splitlines()))
     if mode == "stubborn":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         Path("child").write_text(str(child.pid))
     Path("ready").write_text("")
-    if mode == "fails":
+    if mode.startswith(("fails", "breaks")):
         print("some output\nposttrain: no such \x1b[31mthing", flush=True)
     while mode in ("waits", "stubborn", "silent") and not asked and time.monotonic() < end:
         time.sleep(0.01)
@@ -43,9 +43,11 @@ def train(mode, words):
         print("x" * 1000, flush=True)
     os.close(here)
     os.unlink("alone")
-    return 143 if asked else 2 if mode == "fails" else 0
+    return 143 if asked else 2 if mode.startswith(("fails", "breaks")) else 0
 
 
 if __name__ == "__main__":
     mode, command, *words = sys.argv[1:]
+    if command == "export" and mode == "breaks twice":
+        sys.exit("posttrain: no export")
     sys.exit(export() if command == "export" else train(mode, words))

@@ -199,6 +199,15 @@ def test_a_job_that_fails_says_why_without_control_characters(house):
     assert not (home.folder(job) / "export").exists()
 
 
+@pytest.mark.parametrize("mode", ["breaks", "breaks twice"])
+def test_of_a_job_that_fails_later_the_checkpoint_is_exported(house, mode):
+    home = house(mode)
+    job = home.submit()
+    done = home.ended(job)
+    assert (done.state, done.why) == ("failed", r"no such \x1b[31mthing")
+    assert (home.folder(job) / "export/model.safetensors").exists() == (mode == "breaks")
+
+
 def test_one_runs_at_a_time(house):
     home = house("waits")
     first, second = home.submit(), home.submit()
@@ -228,6 +237,7 @@ def test_a_job_that_is_cancelled_ends_by_itself_and_what_it_saved_is_exported(ho
     assert json.loads((home.folder(job) / "exit.json").read_text()) == {
         "code": 143,
         "why": "cancelled",
+        "said": "",
         "exported": True,
     }
 

@@ -1,7 +1,6 @@
 """What a job may say: models, data, options and rewards."""
 
 import json
-import stat
 
 import pytest
 
@@ -48,14 +47,6 @@ def test_without_a_folder_of_data_sets_there_are_none(shared):
 def test_models_are_named_not_located(shared, model):
     _, clients, _ = shared
     assert "unknown model" in refused(clients["alice"], sft(model=model))
-
-
-def test_a_jobs_folder_is_its_owners_alone_on_disk(server):
-    services, clients, _ = server()
-    job_id = clients["alice"].submit()["id"]
-    found = folder_of(services, job_id)
-    assert stat.S_IMODE(found.stat().st_mode) == 0o700
-    assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
 
 
 # Options

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import stat
 
 import pytest
 
@@ -157,6 +158,15 @@ def test_what_jobs_were_there_is_there_after_a_restart(server):
 
     again = Store(services.store._folder, JobLimits(), lambda: 0.0)
     assert [job.id for job in again.all()] == [job_id] and not (services.store._folder / ".new-x").exists()
+
+
+def test_a_jobs_folder_is_its_owners_alone_on_disk(server):
+    services, clients, _ = server()
+    job_id = clients["alice"].submit()["id"]
+    found = folder_of(services, job_id)
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+    assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE((found / "job.json").stat().st_mode) == 0o600
 
 
 def test_a_job_that_has_not_ended_is_not_removed(server):

@@ -158,7 +158,7 @@ class Queue:
                 return
             state, why = FAILED, f"its processes were ended {job.attempts} times, perhaps for want of memory"
         else:
-            said = last_words(folder, LOG)
+            said = str(found.get("said") or last_words(folder, LOG))
             state, why = ended_as(
                 int(found.get("code", 1)), str(found.get("why", "")), said, self.hours, bool(found.get("exported"))
             )

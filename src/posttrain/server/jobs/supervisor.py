@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.server.files import read_json, write_json
+from posttrain.server.jobs.reading import last_words
 from posttrain.server.jobs.record import CANCEL, EXIT, EXPORT, GROUP, LOG, PLAN, RUN, TRAINED
 
 POLL_SECONDS = 0.1
@@ -38,8 +39,9 @@ def main(folder: Path, lock: int) -> None:
     trained = read_json(folder / TRAINED)
     if trained is None:
         trained = _train(folder, plan, lock)
+        trained["said"] = last_words(folder, LOG) if trained["code"] else ""
         write_json(folder / TRAINED, trained)
-    if (trained["code"] == 0 or trained["why"]) and _checkpoints(folder):
+    if _checkpoints(folder):  # of a job that failed, too: what it had learned may be of use
         trained["exported"] = _export(folder, plan, lock)
     write_json(folder / EXIT, trained)
 
