@@ -97,6 +97,8 @@ def test_a_result_has_models_files_alone_and_follows_no_links(server, tmp_path):
 def test_a_job_that_runs_has_no_result_and_is_not_deleted(server):
     services, clients, _ = server()
     job_id = clients["alice"].submit()["id"]
+    (folder_of(services, job_id) / "export").mkdir()
+    (folder_of(services, job_id) / "export/config.json").write_text("{}")  # being written
     for _ in range(2):
         assert clients["alice"].get(f"jobs/{job_id}/result").status_code == 409
         assert clients["alice"].delete(f"jobs/{job_id}").status_code == 409

@@ -96,11 +96,13 @@ def test_logs_and_metrics_are_read_from_an_offset_on(server):
     folder = folder_of(services, job_id)
     (folder / "run").mkdir()
     assert alice.get(f"jobs/{job_id}/logs").text == "" and alice.get(f"jobs/{job_id}/metrics").json()["rows"] == []
-    (folder / "log.txt").write_bytes("één\ntwee".encode()[:-3])
-    first = alice.get(f"jobs/{job_id}/logs")
-    (folder / "log.txt").write_bytes("één\ntwee".encode())
-    rest = alice.get(f"jobs/{job_id}/logs", params={"offset": first.headers["x-next-offset"]})
-    assert first.text + rest.text == "één\ntwee"
+    for whole in ("één\ntweeë", "één\n三", "één\n🙂"):
+        for missing in range(1, 4):
+            (folder / "log.txt").write_bytes(whole.encode()[:-missing])
+            first = alice.get(f"jobs/{job_id}/logs")
+            (folder / "log.txt").write_bytes(whole.encode())
+            rest = alice.get(f"jobs/{job_id}/logs", params={"offset": first.headers["x-next-offset"]})
+            assert first.text + rest.text == whole
     with (folder / "run/metrics.jsonl").open("w") as file:
         file.write('{"step": 1, "loss": null}\n{"step": 2}\n{"step": 3')
     assert alice.get(f"jobs/{job_id}/metrics", params={"offset": 1}).json() == {"rows": [{"step": 2}], "next": 2}
