@@ -77,7 +77,6 @@ MUTATIONS = [
             ('extra="forbid"', 'extra="ignore"'),
             ('pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"', 'pattern=r"^[A-Za-z_]"'),
             (", strict=True", ""),
-            (", allow_inf_nan=False", ""),
         ]
     ),
     *(

@@ -439,6 +439,7 @@ def test_a_job_that_was_to_end_when_its_processes_were_killed_does_not_train_aga
     home.again()
     home.queue.cancel(home.now(job))
     assert home.ended(job).state == "cancelled" and len(home.starts(job)) == 1
+    assert json.loads((home.folder(job) / "trained.json").read_text())["code"] == supervisor.STOPPED  # not by a signal
     assert (home.folder(job) / "export/model.safetensors").exists()
 
 
@@ -447,9 +448,9 @@ def test_what_is_no_process_of_the_job_is_not_killed(house):
     job = home.submit()
     child = os.fork()
     if not child:
-        os.setpgid(0, 0)
         time.sleep(60)
         os._exit(0)
+    os.setpgid(child, child)
     try:
         (home.folder(job) / "group.json").write_text(str(child))  # a number that another process has by now
         home.queue.processes.kill_orphan(home.folder(job))

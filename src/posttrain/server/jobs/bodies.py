@@ -8,7 +8,7 @@ from posttrain.errors import UserError
 from posttrain.server.answers import first_mistake
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
-Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False, strict=True)]
+Weight = Annotated[float, Field(ge=-1e6, le=1e6, strict=True)]
 
 
 class Body(BaseModel):
