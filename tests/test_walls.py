@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planning": {"types", "errors", "data", "models", "runs", "algorithms", "training", "rollouts", "setup"},
     "distributed": {"types", "errors", "data", "models", "runs", "rollouts", "training"},
     "export": {"types", "errors", "data", "models"},
-    "server": {"types", "errors", "data", "models", "objectives", "rollouts", "training"},
+    "server": {"types", "errors", "data", "models", "objectives", "rewards", "rollouts", "runs", "training"},
 }
 # These may import every room above, and those before them here; no room above may import them.
 TOP = ("recipes", "options", "usage", "advise", "catalogue", "lookup", "commands", "cli", "__main__")
@@ -106,8 +106,13 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "krippendorff": ("annotation/agreement.py",),
     "fastapi": ("annotation/app/", "export/serve.py", "server/"),
     "starlette": ("annotation/app/", "export/serve.py", "server/"),
-    "uvicorn": ("recipes/annotate/serve.py", "recipes/server/serve.py", "setup/http_timeouts.py"),
-    "pydantic": ("server/bodies.py",),
+    "uvicorn": (
+        "recipes/annotate/serve.py",
+        "recipes/jobs/serve.py",
+        "recipes/server/serve.py",
+        "setup/http_timeouts.py",
+    ),
+    "pydantic": ("server/bodies.py", "server/jobs/bodies.py"),
     "tinker": ("server/wire.py",),
     "google.protobuf": ("server/wire.py",),
     "zstandard": ("server/wire.py",),

@@ -330,6 +330,12 @@ COMMANDS: dict[str, Command] = {
         ("config",),
         extra="server",
     ),
+    "jobs": Command(
+        "serve training jobs over HTTP: a queue of rl, sft, preference and reward-model runs",
+        _with_extra("jobs", "serve", "Jobs"),
+        ("config",),
+        extra="server",
+    ),
     "plan-cluster": Command(
         "plan a run on a cluster of GPUs: trainers, samplers, seconds and cost of a step",
         _recipe("plan_cluster", "PlanCluster"),

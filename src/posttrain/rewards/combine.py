@@ -14,6 +14,7 @@ from posttrain.rewards.check import unreadable_answers
 from posttrain.rewards.context import RewardContext
 from posttrain.rewards.custom import CustomReward, load_reward
 from posttrain.rewards.outcomes import Earned, Solved
+from posttrain.rewards.remote import is_remote, remote_reward
 from posttrain.rewards.reward import EpisodeReward, Named, Reward, bounds_of, min_group_of, role_of, score_all
 from posttrain.rewards.rules.language import LanguageConsistency
 from posttrain.rewards.rules.length import LengthTarget, SoftOverlong
@@ -218,9 +219,9 @@ def parse_rewards(
 ) -> Weighted:
     """Rewards from words such as `gym=1.0 tags=0.1 my/rewards.py:brief=0.2`.
 
-    A word is a name of `REWARDS` or of `judges`, or `path/to/file.py:function`; its weight follows after `=`
-    (after the function also after `:`). One that is left out is 1; of a monitor, 0. A path with spaces is put in
-    quotes.
+    A word is a name of `REWARDS` or of `judges`, `path/to/file.py:function`, or an address (`rewards/remote.py`); its
+    weight follows after `=` (after the function also after `:`). One that is left out is 1; of a monitor, 0. A path
+    with spaces is put in quotes.
 
     Raises:
         UserError: an unknown name (the nearest one given), a weight that is not a number, a name given twice, or a
@@ -243,6 +244,9 @@ _CUSTOM = re.compile(r"(?P<path>.+\.py:[^:=]*)(?:[:=](?P<weight>.*))?", re.DOTAL
 
 
 def _parse_word(word: str, judges: Mapping[str, Reward]) -> tuple[Reward, float]:
+    if is_remote(word):
+        address, equals, weight = word.partition("=")
+        return remote_reward(address), _weight(word, weight if equals else None)
     if custom := _CUSTOM.fullmatch(word):
         reward = load_reward(custom["path"])
         return reward, _weight(word, custom["weight"], 0.0 if role_of(reward) == "monitor" else 1.0)

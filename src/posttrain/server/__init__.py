@@ -9,4 +9,5 @@ runs.py       what a client has asked of its model, in order
 worker.py     the thread that computes
 journal.py    accepted requests and their results on disk
 checkpoints.py, samplers.py, keys.py
+jobs/         another server, of whole training runs
 """

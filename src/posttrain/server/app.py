@@ -6,21 +6,19 @@ All routes are those of the Tinker SDK, under /api/v1.
 import contextlib
 import json
 from collections.abc import AsyncIterator, Collection
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import CheckpointError, UserError
 from posttrain.server import sampling_routes, training_routes
-from posttrain.server.access import Owner, Served, owner_of
+from posttrain.server.access import Served
+from posttrain.server.answers import answer, answer_errors
 from posttrain.server.bodies import Heartbeat, Json, RetrieveFuture
 from posttrain.server.futures import NotKept
 from posttrain.server.guard import Guard
+from posttrain.server.owner import Owner, owner_of
 from posttrain.server.runs import ERROR
 from posttrain.server.services import Services
 
@@ -47,31 +45,11 @@ def create_app(services: Services, *, hosts: Collection[str] | None = ()) -> Fas
     app.state.services = services
     for part in (router, training_routes.router, sampling_routes.router):
         app.include_router(part)
-    app.add_exception_handler(UserError, _answer(400))
-    app.add_exception_handler(CheckpointError, _answer(400))
-    app.add_exception_handler(NotKept, _answer(410, "this result is not kept any more"))
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
+    answer_errors(app)
+    app.add_exception_handler(CheckpointError, answer(400))
+    app.add_exception_handler(NotKept, answer(410, "this result is not kept any more"))
     app.add_middleware(Guard, hosts=hosts, limits=services.limits)
     return app
-
-
-def _answer(status: int, text: str = "") -> Any:
-    def handler(request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": text or str(error)}, status)
-
-    return handler
-
-
-def _invalid(request: Request, error: Any) -> Response:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
-    return JSONResponse({"error": f"{where}: {first['msg']}"}, 422)
-
-
-def _http(request: Request, error: Any) -> Response:
-    text = "this server has no such route" if error.status_code == 404 else str(error.detail)
-    return JSONResponse({"error": text}, error.status_code)
 
 
 @router.get("/healthz")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import UserError
-from posttrain.server.access import Owner, Served, owner_of
+from posttrain.server.access import Served
 from posttrain.server.bodies import CreateSamplingSession, Json, Sample
 from posttrain.server.checkpoints import Address
 from posttrain.server.datum import check_tokens
@@ -16,6 +16,7 @@ from posttrain.server.decoder import Done, Job, Samples
 from posttrain.server.journal import Entry
 from posttrain.server.losses import UNPUBLISHED
 from posttrain.server.operations import readable
+from posttrain.server.owner import Owner, owner_of
 from posttrain.server.runs import failure
 from posttrain.server.samplers import Sampler
 from posttrain.server.services import Services

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from posttrain.errors import UserError
 from posttrain.server import checkpoints
-from posttrain.server.access import Owner, Served, owner_of
+from posttrain.server.access import Served
 from posttrain.server.base import Adapter
 from posttrain.server.bodies import (
     CreateModel,
@@ -28,6 +28,7 @@ from posttrain.server.bodies import (
 from posttrain.server.checkpoints import Address
 from posttrain.server.journal import Entry
 from posttrain.server.operations import readable
+from posttrain.server.owner import Owner, owner_of
 from posttrain.server.services import Services
 from posttrain.server.trainer import AdamParams
 from posttrain.server.wire import PROTOBUF, decompressed, read_forward_backward

@@ -54,7 +54,8 @@ class SampledOptions(JudgeOptions):
     """Policy: hub id, folder or run. A run means its best checkpoint, or else its latest; adapters and packaged models
     work too."""
     reward: str = ""
-    """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME. Default for gym: sources: gym=1.0."""
+    """Rewards and weights, such as "numbers=1.0 tags=0.1" or FILE.py:NAME. Also https://HOST/PATH, an address that is
+    asked for scores. Default for gym: sources: gym=1.0."""
     reward_model: str = ""
     """Reward models, added to --reward. Runs, folders or hub ids, space-separated. Truncated completions are scored as
     they are; --reward length=1 penalises them."""

@@ -1,0 +1,1 @@
+"""`posttrain jobs`: training as a service."""

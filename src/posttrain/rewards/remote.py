@@ -1,0 +1,242 @@
+r"""Rewards behind an HTTP address: `https://HOST/PATH`, or `public:https://HOST/PATH`.
+
+    POST {"prompts": [[{"role": "user", "content": "1+1?"}], ...],
+          "completions": ["2", ...],
+          "tasks": [{"id": "train-0", "answer": "2", "metadata": {}}, ...]}
+
+    200 {"scores": [1.0, ...]}
+
+One score for each completion, in order: finite numbers, of any range. Requests have at most `BATCH` completions. What
+may pass (no connection, no answer in time, HTTP 408, 429, 5xx) is tried again; everything else is an error, never a
+score of 0. Redirects are not followed, answers are limited in size, and proxies of the environment are not used.
+
+With `public:` only public addresses are asked: of a host name that resolves to a private, loopback, link-local or
+otherwise special address, too, nothing is asked. The connection is made to the very address that was checked, so that a
+name that changes its address in between (DNS rebinding) leads nowhere else. For addresses that others have chosen.
+"""
+
+import http.client
+import ipaddress
+import json
+import math
+import random
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+from urllib.parse import SplitResult, urlsplit
+
+from posttrain.background import in_thread
+from posttrain.errors import RewardError, UserError, described
+from posttrain.rewards.reward import EpisodeReward
+from posttrain.types import Episode, Score
+
+PUBLIC = "public:"
+BATCH = 256  # completions of a request
+TIMEOUT_S = 45.0  # of a request, all of it
+ATTEMPTS, PAUSE_S = 4, 1.0  # requests; seconds before the second, twice as long before each later one
+ANSWER_BYTES = 1 << 16  # of an answer, besides ANSWER_BYTES_EACH for each score
+ANSWER_BYTES_EACH = 64
+TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(?:/[A-Za-z0-9._~%/@:+,;-]*)?")
+_EMBEDDED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: the last 32 bits are an IPv4 address
+
+Address = tuple[int, str]  # family, and the address as numbers
+Resolve = Callable[[str, int], list[Address]]
+
+
+class _Passing(Exception):
+    """A failure that may pass."""
+
+
+def resolved(host: str, port: int) -> list[Address]:
+    """The addresses of a host."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, str(address[0])) for family, _, _, _, address in found]
+
+
+@dataclass(frozen=True)
+class RemoteReward(EpisodeReward):
+    """Scores that an HTTP address gives.
+
+    Args:
+        url: http or https, without a user, a query or a fragment.
+        public: whether only public addresses may be asked.
+        resolve: the addresses of a host.
+
+    Raises:
+        UserError: the address is none.
+    """
+
+    url: str
+    public: bool = False
+    name: str = "remote"
+    pause_s: float = PAUSE_S
+    resolve: Resolve = field(default=resolved, compare=False, repr=False)
+    bounds = (-math.inf, math.inf)  # no score says that a task is solved
+
+    def __post_init__(self) -> None:
+        check_address(self.url)
+
+    async def score_episodes(self, episodes: Sequence[Episode]) -> list[Score]:
+        """One score per episode.
+
+        Raises:
+            RewardError: no answer after all attempts, an answer that is not one finite number for each, or an address
+                that may not be asked.
+        """
+        scores: list[Score] = []
+        for begin in range(0, len(episodes), BATCH):
+            scores += await in_thread(partial(self._scores, episodes[begin : begin + BATCH]))
+        return scores
+
+    def _scores(self, episodes: Sequence[Episode]) -> list[Score]:
+        body, why = json.dumps(_asked(episodes), default=str).encode(), ""
+        most = ANSWER_BYTES + ANSWER_BYTES_EACH * len(episodes)
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(self.pause_s * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))
+            try:
+                return [Score(number) for number in self._numbers(self._post(body, most), len(episodes))]
+            except _Passing as passing:
+                why = str(passing)
+        raise RewardError(f"the reward at {self.url} gave no answer in {ATTEMPTS} attempts; the last one: {why}")
+
+    def _post(self, body: bytes, most: int) -> bytes:
+        """The answer to one request."""
+        until = time.monotonic() + TIMEOUT_S
+        connection = self._connected(urlsplit(self.url))
+        try:
+            path = urlsplit(self.url).path or "/"
+            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "Connection": "close"}
+            connection.request("POST", path, body, headers)
+            answer = connection.getresponse()
+            if answer.status in TRANSIENT:
+                raise _Passing(f"HTTP {answer.status}")
+            if answer.status != 200:
+                moved = "; redirects are not followed" if 300 <= answer.status < 400 else ""
+                raise RewardError(f"the reward at {self.url} answered HTTP {answer.status}{moved}")
+            return _read(answer, most, until, self.url)
+        except (OSError, http.client.HTTPException) as error:
+            raise _Passing(described(error)) from error
+        finally:
+            connection.close()
+
+    def _connected(self, url: SplitResult) -> http.client.HTTPConnection:
+        """A connection to the address that was checked, whatever the host's name resolves to by now."""
+        host = url.hostname or ""
+        port = url.port or (443 if url.scheme == "https" else 80)
+        try:
+            addresses = self.resolve(host, port)
+        except OSError as error:
+            raise _Passing(described(error)) from error
+        if self.public and (private := [address for _, address in addresses if not is_public(address)]):
+            raise RewardError(f"the reward at {self.url} is at {private[0]}, which is not a public address")
+        if not addresses:
+            raise _Passing(f"{host} has no address")
+        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        try:
+            connection.sock = socket.create_connection((addresses[0][1], port), timeout=TIMEOUT_S)
+            if url.scheme == "https":
+                context = ssl.create_default_context()
+                connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
+                connection.default_port = 443  # so that the Host header leaves it out
+        except OSError as error:
+            connection.close()
+            raise _Passing(described(error)) from error
+        return connection
+
+    def _numbers(self, answer: bytes, count: int) -> list[float]:
+        """The scores in an answer."""
+        try:
+            found: object = json.loads(answer)
+        except (ValueError, RecursionError):
+            raise RewardError(f"the reward at {self.url} did not answer with JSON") from None
+        scores = cast("dict[str, object]", found).get("scores") if isinstance(found, dict) else None
+        if not isinstance(scores, list):
+            raise RewardError(f'the reward at {self.url} must answer {{"scores": [numbers]}}')
+        values = cast("list[object]", scores)
+        if len(values) != count:
+            raise RewardError(f"the reward at {self.url} gave {len(values)} scores for {count} completions")
+        return [self._number(value) for value in values]
+
+    def _number(self, value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
+            if math.isfinite(number):
+                return number
+        raise RewardError(f"the reward at {self.url} gave {repr(value)[:40]} as a score; expected a finite number")
+
+
+def remote_reward(word: str) -> RemoteReward:
+    """The reward of a word in a list of rewards, without its weight; raises `UserError`."""
+    return RemoteReward(word.removeprefix(PUBLIC), public=word.startswith(PUBLIC))
+
+
+def is_remote(word: str) -> bool:
+    """Whether a word in a list of rewards is an address."""
+    return word.removeprefix(PUBLIC).startswith(("http://", "https://"))
+
+
+def check_address(url: str) -> None:
+    """Raise `UserError` unless `url` is an http address of a host and a path, and no more."""
+    try:
+        fits = _URL.fullmatch(url) is not None and bool(urlsplit(url).hostname) and urlsplit(url).port != 0
+    except ValueError:  # a port that is none
+        fits = False
+    if not fits:
+        raise UserError(
+            f"the address of a reward is http(s)://HOST[:PORT]/PATH, without user, query or fragment; got {url[:80]!r}"
+        )
+
+
+def is_public(address: str) -> bool:
+    """Whether an address can be reached from everywhere.
+
+    An address that has another one inside (IPv4 in IPv6, NAT64, 6to4) leads there, and so is judged by that.
+
+    Example:
+        >>> [is_public(a) for a in ("8.8.8.8", "127.0.0.1", "169.254.169.254", "::ffff:10.0.0.1", "fe80::1%eth0")]
+        [True, False, False, False, False]
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _EMBEDDED:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast
+
+
+def _asked(episodes: Sequence[Episode]) -> dict[str, Any]:
+    return {
+        "prompts": [[{"role": m.role, "content": m.content} for m in episode.task.prompt] for episode in episodes],
+        "completions": [episode.completion for episode in episodes],
+        "tasks": [
+            {"id": episode.task.id, "answer": episode.task.answer, "metadata": dict(episode.task.metadata)}
+            for episode in episodes
+        ],
+    }
+
+
+def _read(answer: http.client.HTTPResponse, most: int, until: float, url: str) -> bytes:
+    """The body of an answer, of limited size and within the time of the request."""
+    if answer.headers.get("Content-Encoding", "identity") != "identity":
+        raise RewardError(f"the reward at {url} compressed its answer, which was not asked for")
+    parts, size = list[bytes](), 0
+    while part := answer.read1(1 << 16):
+        size += len(part)
+        parts.append(part)
+        if size > most:
+            raise RewardError(f"the reward at {url} answered with more than {most} bytes")
+        if time.monotonic() > until:
+            raise _Passing(f"no whole answer within {TIMEOUT_S:g} s")
+    return b"".join(parts)

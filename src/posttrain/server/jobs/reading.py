@@ -1,0 +1,167 @@
+"""Reads what jobs write, without following links: what runs in a job decides what is in its folder."""
+
+import json
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+CHUNK = 1 << 20  # bytes
+LOG_BYTES = 1 << 20  # of a log in one answer
+ROWS, ROW_BYTES = 1000, 8 << 20  # of metrics or samples in one answer
+TAIL_BYTES = 8192  # of a log, in which the reason of a failure is looked for
+EXPORTED = (".safetensors", ".json", ".jinja", ".txt", ".md", ".model")
+"""The ends of names of files in a result: weights are safetensors, which hold no code."""
+
+# Control characters but newlines and tabs, and what changes the direction of text or ends a line unseen.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    r"""Text without control characters, which could command the terminal that shows it.
+
+    Example:
+        >>> print(clean("\x1b[2Jdone"))
+        \x1b[2Jdone
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+@contextmanager
+def opened(folder: Path, *names: str) -> Iterator[BinaryIO]:
+    """A regular file in a job's folder; neither it nor the folders on the way may be links.
+
+    Raises:
+        FileNotFoundError: it is not there, or not a file.
+    """
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for number, name in enumerate(names):
+            kind = os.O_NONBLOCK if number == len(names) - 1 else os.O_DIRECTORY
+            try:
+                inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | kind, dir_fd=at)
+            except OSError as error:
+                raise FileNotFoundError(f"{'/'.join(names)} is no file of the job") from error
+            os.close(at)
+            at = inner
+        if not stat.S_ISREG(os.fstat(at).st_mode):
+            raise FileNotFoundError(f"{'/'.join(names)} is no file of the job")
+        file, at = os.fdopen(at, "rb"), -1
+    finally:
+        if at >= 0:
+            os.close(at)
+    with file:
+        yield file
+
+
+def log_part(folder: Path, name: str, offset: int, most: int = LOG_BYTES) -> tuple[str, int]:
+    """The log from a byte on, and the byte after what is returned."""
+    try:
+        with opened(folder, name) as file:
+            file.seek(offset)
+            raw = file.read(most)
+    except FileNotFoundError:
+        return "", offset
+    raw = raw[: len(raw) - _torn(raw)]
+    return clean(raw.decode(errors="replace")), offset + len(raw)
+
+
+def _torn(raw: bytes) -> int:
+    """The bytes at the end that begin a character whose rest is not there yet."""
+    for back in range(1, min(4, len(raw) + 1)):
+        byte = raw[-back]
+        if byte & 0xC0 == 0x80:  # within a character
+            continue
+        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return back if length > back else 0
+    return 0
+
+
+def last_words(folder: Path, name: str) -> str:
+    """The last line of a log in which posttrain says why it ended; "" if there is none."""
+    try:
+        with opened(folder, name) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    found = [line.removeprefix("posttrain: ") for line in lines if line.startswith("posttrain: ")]
+    return clean(found[-1])[:1000] if found else ""
+
+
+def rows_part(folder: Path, names: tuple[str, ...], offset: int) -> tuple[list[Any], int]:
+    """Whole rows of a JSONL file from row number `offset` on, and the number of the row after them."""
+    rows: list[Any] = []
+    size = 0
+    try:
+        with opened(folder, *names) as file:
+            for number, line in enumerate(file):
+                if not line.endswith(b"\n") or len(rows) == ROWS or size > ROW_BYTES:
+                    break
+                if number >= offset:
+                    rows.append(_row(line))
+                    size += len(line)
+    except FileNotFoundError:
+        return [], offset
+    return rows, offset + len(rows)
+
+
+def _row(line: bytes) -> Any:
+    try:
+        return json.loads(line, parse_constant=lambda name: None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def last_step(folder: Path, names: tuple[str, ...]) -> int:
+    """The step of the last whole row of metrics; 0 if there is none."""
+    try:
+        with opened(folder, *names) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - CHUNK))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return 0
+    row = _row(lines[-1]) if lines else None
+    step = row.get("step") if isinstance(row, dict) else None
+    return step if isinstance(step, int) else 0
+
+
+def read_object(folder: Path, *names: str) -> dict[str, Any]:
+    """A file of one JSON object; empty where there is none."""
+    try:
+        with opened(folder, *names) as file:
+            found = json.loads(file.read(CHUNK))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def exported(folder: Path, name: str) -> list[str]:
+    """The names of the files of a result, in order; none where there is no result."""
+    path = folder / name
+    if path.is_symlink() or not path.is_dir():
+        return []
+    entries = [entry for entry in os.scandir(path) if entry.is_file(follow_symlinks=False)]
+    return sorted(entry.name for entry in entries if entry.name.endswith(EXPORTED) and not entry.name.startswith("."))
+
+
+def tar_of(folder: Path, name: str, inside: str) -> Iterator[bytes]:
+    """A result as a tar archive, in parts; `inside` is the name of the folder that it unpacks to."""
+    for file_name in exported(folder, name):
+        with opened(folder, name, file_name) as file:
+            found = os.fstat(file.fileno())
+            about = tarfile.TarInfo(f"{inside}/{file_name}")
+            about.size, about.mtime, about.mode = found.st_size, int(found.st_mtime), 0o644
+            yield about.tobuf(tarfile.PAX_FORMAT)
+            left = found.st_size
+            while left and (part := file.read(min(CHUNK, left))):
+                left -= len(part)
+                yield part
+            if left:
+                raise OSError(f"{file_name} became shorter while it was read")
+            yield bytes(-found.st_size % tarfile.BLOCKSIZE)
+    yield bytes(2 * tarfile.BLOCKSIZE)
