@@ -11,7 +11,7 @@ from posttrain.recipes.jobs.forms import Jobs
 @pytest.fixture
 def packaged(monkeypatch, tmp_path):
     """A packaged model that has been fetched."""
-    monkeypatch.setattr(serve, "cached", lambda name: tmp_path / "cache" if name == "smollm2-135m-instruct" else None)
+    monkeypatch.setattr(serve, "cached", {"smollm2-135m-instruct": tmp_path / "cache"}.__getitem__)  # no other has one
     return tmp_path / "cache"
 
 

@@ -76,7 +76,7 @@ def offered_by(config: Jobs, owners: list[str]) -> Offered:
     if strangers := sorted(trusted - {*owners}):
         raise unknown("key in --trusted:", strangers[0], owners)
     models = models_of(config.models)
-    folders = {name: cached(name) or Path(where) for name, where in models.items()}
+    folders = {name: (where in PACKAGED and cached(where)) or Path(where) for name, where in models.items()}
     hidden = {str(path): name for name, folder in folders.items() for path in (folder.resolve(), folder)}
     if datasets is not None:
         hidden[f"{datasets}/"] = ""
