@@ -126,7 +126,7 @@ def complete(folder: Path, *, padding: int, calibration: Calibration | None = No
     tokenizers pad with the stop token, and every score would silently be that of the token before it.
 
     A `calibration` is of the scores as they were written: the rows are divided by its temperature, so that it holds for
-    whoever reads them; its zeros stand in the configuration, which other tools do not read.
+    all readers; its zeros are in the configuration, which other tools ignore.
     """
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8")) | {"pad_token_id": padding}

@@ -31,9 +31,14 @@ def _invalid(request: Request, error: Any) -> Response:
     return JSONResponse({"error": first_mistake(error)}, 422)
 
 
+OTHER_KIND = ("missing", "extra_forbidden", "list_type", "model_type")
+"""What pydantic says of the kinds of a union that a value is not."""
+
+
 def first_mistake(error: Any) -> str:
-    """The first field that pydantic refuses, and why."""
-    first = error.errors()[0]
+    """The first field that pydantic refuses, and why; a wrong value comes before fields of other kinds of a union."""
+    found = error.errors()
+    first = next((each for each in found if each["type"] not in OTHER_KIND), found[0])
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     return f"{where}: {first['msg']}"
 
