@@ -180,16 +180,13 @@ def test_of_two_threads_that_see_a_loss_one_replaces_the_process(fakes):
     assert found == [[(2.0,)]] * 2 and actors.started == [0] and group.replaced == 1
 
 
-def test_busy_time_is_counted_once(fakes, monkeypatch):
+def test_what_each_scores_is_in_its_metrics_and_its_spans(fakes):
     _, group = fakes(2, 0)
-    clock = iter([group._asked + 4.0, group._asked + 8.0])
     group.ask(0)(["a", "b", "c"])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
-    assert group.metrics() == {
-        **{"cluster/scorers_replaced": 0.0, "cluster/busy/scorer0": 0.125, "cluster/busy/scorer1": 0.125}
-    }
-    assert group.metrics()["cluster/busy/scorer0"] == 0.0
-    assert [span.process for span in group.spans()] == ["scorer 0", "scorer 1"] and group.spans() == []
+    found = group.metrics()
+    assert found.keys() == {"cluster/scorers_replaced", "cluster/busy/scorer0", "cluster/busy/scorer1"}
+    assert min(found["cluster/busy/scorer0"], found["cluster/busy/scorer1"]) > 0.0
+    assert [(span.process, span.work) for span in group.spans()] == [("scorer 0", "scoring"), ("scorer 1", "scoring")]
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,22 @@ MUTATIONS = [
             ("if self._starts[place] == start:", "if True:"),
             ("self._starts[place] += 1", "pass"),
             ("self._build([place])", "pass"),
-            ("self._asked = self._asked, time.monotonic()", "time.monotonic()"),
-            ("self._busy_s = self._busy_s, [0.0] * len(self._busy_s)", "_ = self._busy_s, None"),
+            ('self._ledger.note("scoring", [place], seconds)', "pass"),
             ("self._models[model](conversations), time", "self._models[0](conversations), time"),
+            ('self.actors.call(0, "precision", precision)', 'self._actors.call(0, "precision", "bfloat16")'),
+        ]
+    ),
+    *(
+        Mutation("distributed/group.py", old, new, "distributed/test_group.py")
+        for old, new in [
+            ("self._asked = self._asked, time.monotonic()", "_ = self._asked, None"),
+            ("self._busy_s = self._busy_s, [0.0] * len(self._busy_s)", "_ = self._busy_s, None"),
+            ("tokens, self._tokens = self._tokens, 0", "tokens = self._tokens"),
             ("found, self._spans = self._spans, []", "found = self._spans"),
-            ('self._actors.call(0, "precision", precision)', 'self._actors.call(0, "precision", "bfloat16")'),
+            ("seconds if busy else 0.0", "seconds"),
+            ("now - seconds, now", "now, now + seconds"),
+            ("min(1.0, s / passed_s)", "s / passed_s"),
+            ("- before, 1e-9)", "- before, 0.0)"),
         ]
     ),
     *(

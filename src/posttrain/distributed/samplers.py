@@ -12,15 +12,15 @@ again: in `lockstep` in the batches that they were in before, so that not even r
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from posttrain.distributed import cluster
 from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.group import Group, Ledger
 from posttrain.distributed.sampler import Exchanged, Facts, Offer, Sampler
 from posttrain.errors import EngineError
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
@@ -64,8 +64,6 @@ class _Place:
     batches: list[dict[int, Request]] = field(default_factory=list[dict[int, Request]])  # sent; the last is under way
     merged: bool = False  # whether requests have joined a batch that was under way
     done: set[int] = field(default_factory=set[int])  # answered or cancelled
-    busy_s: float = 0.0  # since its metrics were asked for
-    tokens: int = 0  # sampled then
 
     @property
     def running(self) -> dict[int, Request]:
@@ -73,7 +71,7 @@ class _Place:
         return {n: request for batch in self.batches[-1:] for n, request in batch.items() if n not in self.done}
 
 
-class SamplerGroup:
+class SamplerGroup(Group):
     """An engine of several processes; a context manager, at whose end they are gone. Conforms to `types.Engine`.
 
     Where its source goes on while it samples, it is also a `shared_engine.Renewed`.
@@ -115,26 +113,16 @@ class SamplerGroup:
         self._places = [_Place(number) for number in range(size)]
         self.replaced, self._sent_bytes, self._sent_s = 0, 0, 0.0
         self._decoding: _Decoding | None = None
-        self._spans: list[Span] = []
-        self._noting = threading.Lock()  # threads sample while another one asks for metrics
-        self._asked = time.monotonic()
+        self._ledger = Ledger("sampler", size)
         try:
             self.facts: Facts = self._build(self._places)[0]
         except BaseException:
             self.stop()
             raise
 
-    def __enter__(self) -> Self:
-        """This engine."""
-        return self
-
-    def __exit__(self, *of_error: object) -> None:
-        """Stop the processes."""
-        self.stop()
-
     def stop(self) -> None:
         """Stop all processes."""
-        self.actors.stop()
+        super().stop()
         self._places = []
 
     def generate(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Completion]:
@@ -209,7 +197,7 @@ class SamplerGroup:
             calls = {place.number: self.actors.call(place.number, how, offer) for place in places}
             answers = self.actors.collect(calls, self.timeout_s)
         self._sent_s = time.monotonic() - began
-        self.note("weights", places, self._sent_s)
+        self._ledger.note("weights", [place.number for place in places], self._sent_s, busy=False)
         failed: list[tuple[_Place, BaseException]] = []
         for place in places:
             answer = answers[place.number]
@@ -224,35 +212,20 @@ class SamplerGroup:
     def metrics(self) -> dict[str, float]:
         """Of the last transfer of weights: seconds until all samplers had them, and bytes to each. Losses so far.
 
-        Since the last call: for each sampler the share of time in which it sampled, and its tokens per second then.
+        Since the last call: the share of time in which each sampled, and the tokens per second then.
         """
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
-        found = {**sent, "cluster/samplers_replaced": float(self.replaced)}
-        with self._noting:
-            before, self._asked = self._asked, time.monotonic()
-            done = [(place.number, place.busy_s, place.tokens) for place in self._places]
-            for place in self._places:
-                place.busy_s, place.tokens = 0.0, 0
-        for number, busy_s, _ in done:
-            found[f"cluster/busy/sampler{number}"] = min(1.0, busy_s / max(self._asked - before, 1e-9))
-        busy_s = sum(busy_s for _, busy_s, _ in done)
-        found["cluster/sampler_tokens_per_second"] = sum(tokens for *_, tokens in done) / max(busy_s, 1e-9)
-        return found
+        shares, per_second = self._ledger.rates()
+        replaced = {"cluster/samplers_replaced": float(self.replaced)}
+        return {**sent, **replaced, **shares, "cluster/sampler_tokens_per_second": per_second}
 
-    def note(self, work: str, places: Sequence[_Place], seconds: float, tokens: int = 0) -> None:
-        """Note what samplers have done in the last seconds, such as sampling these tokens."""
-        now = time.time()
-        with self._noting:
-            self._spans += [Span(f"sampler {place.number}", work, now - seconds, now) for place in places]
-            for place in places:
-                place.busy_s += seconds if tokens else 0.0
-                place.tokens += tokens
+    def note(self, place: _Place, seconds: float, tokens: int) -> None:
+        """Note that a sampler has sampled these tokens in the last seconds."""
+        self._ledger.note("sampling", [place.number], seconds, tokens)
 
     def spans(self) -> list[Span]:
         """What samplers did since the last call."""
-        with self._noting:
-            found, self._spans = self._spans, []
-        return joined(found, GAP_S)
+        return joined(self._ledger.spans(), GAP_S)
 
     def revive(self, place: _Place) -> None:
         """Replace a sampler that is lost by a process that has the weights; raises as `update`."""
@@ -394,7 +367,7 @@ class _Decoding:
             self.lost(place, answer.error)
             return {}
         found: Exchanged = answer.result()
-        self._group.note("sampling", [place], found.seconds, found.tokens)
+        self._group.note(place, found.seconds, found.tokens)
         running = place.running
         done = {number: completion for number, completion in found.done.items() if number in running}
         for number, completion in done.items():

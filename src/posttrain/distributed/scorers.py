@@ -12,13 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Self
 
 import torch
 
 from posttrain.distributed import cluster
 from posttrain.distributed.cluster import Lost
+from posttrain.distributed.group import Group, Ledger
 from posttrain.errors import ProcessLost
 from posttrain.rollouts.scorer import Scorer, ScorerFacts
 from posttrain.runs.timeline import Span
@@ -47,7 +46,7 @@ class ScoringProcess(cluster.Process):
         return self._models[model](conversations), time.monotonic() - began
 
 
-class ScorerGroup:
+class ScorerGroup(Group):
     """Processes that have reward models; a context manager, at whose end they are gone.
 
     Args:
@@ -81,46 +80,36 @@ class ScorerGroup:
         cluster.connect(cpus=size * cpus)
         self._load, self._timeout_s, self.replaced = load, timeout_s, 0
         each = [(cluster.threads_of(threads, size),)] * size
-        self._actors = cluster.Actors("scorer", ScoringProcess, each, cluster.bundle(cpus, gpus), {})
+        self.actors = cluster.Actors("scorer", ScoringProcess, each, cluster.bundle(cpus, gpus), {})
         self._replacing = threading.Lock()  # threads may score at the same time
         self._starts = [0] * size  # how often each was replaced
-        self._noting = threading.Lock()
-        self._spans: list[Span] = []
-        self._busy_s, self._asked = [0.0] * size, time.monotonic()
+        self._ledger = Ledger("scorer", size)
         try:
-            first = self._actors.collect({0: self._actors.call(0, "precision", precision)}, cluster.START_S)
+            first = self.actors.collect({0: self.actors.call(0, "precision", precision)}, cluster.START_S)
             self._precision, _ = first[0].result()
             self.facts = self._build(range(size))
         except BaseException:
             self.stop()
             raise
 
-    def __enter__(self) -> Self:
-        """These processes."""
-        return self
-
-    def __exit__(self, *of_error: object) -> None:
-        """Stop them."""
-        self.stop()
-
     def ask(self, model: int) -> ScoreFn:
         """The scores of one of the models. Raises as `Scorer`, and `ProcessLost` if processes are lost in a row."""
         return partial(self._scores, model)
 
     def _scores(self, model: int, conversations: Sequence[Sequence[Message]]) -> list[tuple[float, ...]]:
-        shares = _shares(conversations, len(self._actors))
+        shares = _shares(conversations, len(self.actors))
         found: dict[int, list[tuple[float, ...]]] = {}
         why: Lost | None = None
         for _ in range(1 + LOSSES):
             starts = {place: self._starts[place] for place in shares if place not in found}
-            calls = {place: self._actors.call(place, "scores", model, shares[place]) for place in starts}
+            calls = {place: self.actors.call(place, "scores", model, shares[place]) for place in starts}
             lost: dict[int, Lost] = {}
-            for place, answer in self._actors.collect(calls, self._timeout_s).items():
+            for place, answer in self.actors.collect(calls, self._timeout_s).items():
                 if isinstance(answer.error, Lost):
                     lost[place] = answer.error
                 else:
                     found[place], seconds = answer.result()
-                    self._note(place, seconds)
+                    self._ledger.note("scoring", [place], seconds)
             if not lost:
                 return [scores for place in shares for scores in found[place]]
             why = next(iter(lost.values()))
@@ -133,44 +122,23 @@ class ScorerGroup:
         """Replace a process, unless another thread has done so since that start of it."""
         with self._replacing:
             if self._starts[place] == start:
-                self._actors.replace(place)
+                self.actors.replace(place)
                 self._starts[place] += 1
                 self.replaced += 1
                 self._build([place])
 
     def _build(self, places: Sequence[int]) -> list[ScorerFacts]:
-        calls = {place: self._actors.call(place, "build", self._load, self._precision) for place in places}
-        found = [answer.result() for answer in self._actors.collect(calls, cluster.START_S).values()]
+        calls = {place: self.actors.call(place, "build", self._load, self._precision) for place in places}
+        found = [answer.result() for answer in self.actors.collect(calls, cluster.START_S).values()]
         return found[0]
-
-    def _note(self, place: int, seconds: float) -> None:
-        now = time.time()
-        with self._noting:
-            self._spans.append(Span(f"scorer {place}", "scoring", now - seconds, now))
-            self._busy_s[place] += seconds
 
     def metrics(self) -> Mapping[str, float]:
         """The share of time in which each has scored since the last call. Losses so far."""
-        with self._noting:
-            before, self._asked = self._asked, time.monotonic()
-            busy_s, self._busy_s = self._busy_s, [0.0] * len(self._busy_s)
-        waited_s = max(self._asked - before, 1e-9)
-        shares = {f"cluster/busy/scorer{place}": min(1.0, seconds / waited_s) for place, seconds in enumerate(busy_s)}
-        return {"cluster/scorers_replaced": float(self.replaced), **shares}
+        return {"cluster/scorers_replaced": float(self.replaced), **self._ledger.rates()[0]}
 
     def spans(self) -> list[Span]:
         """What they did since the last call."""
-        with self._noting:
-            found, self._spans = self._spans, []
-        return found
-
-    def log_in(self, folder: Path) -> None:
-        """See `Actors.log_in`."""
-        self._actors.log_in(folder)
-
-    def stop(self) -> None:
-        """Stop all processes."""
-        self._actors.stop()
+        return self._ledger.spans()
 
 
 def _shares(conversations: Sequence[Sequence[Message]], processes: int) -> dict[int, Sequence[Sequence[Message]]]:

@@ -17,12 +17,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from posttrain.data.packing import Example
 from posttrain.distributed import cluster
+from posttrain.distributed.group import Group
 from posttrain.distributed.process_group import ProcessGroup, TCPStore, waited
 from posttrain.distributed.sampler import Facts, Offer, facts_of
 from posttrain.distributed.sharding import ShardedRanks
@@ -122,7 +123,7 @@ class Rank(cluster.Process):
         return host, port, key
 
 
-class RankActors:
+class RankActors(Group):
     """Ray actors that are the ranks of learners; a context manager, at whose end they are gone.
 
     Args:
@@ -151,7 +152,7 @@ class RankActors:
         self.size, self._timeout_s, self._dead = size, timeout_s, ""
         self._waited = [0.0] * size
         each = [(rank, size, cluster.threads_of(threads, size)) for rank in range(size)]
-        self._actors = cluster.Actors("trainer", Rank, each, cluster.bundle(cpus, gpus), environment or {})
+        self.actors = cluster.Actors("trainer", Rank, each, cluster.bundle(cpus, gpus), environment or {})
         try:
             if len(set(devices := self.all("device", timeout_s=cluster.START_S))) > 1:
                 raise UserError(f"trainers compute on different devices, and cannot add up gradients: {devices}")
@@ -160,14 +161,6 @@ class RankActors:
         except BaseException:
             self.stop()
             raise
-
-    def __enter__(self) -> Self:
-        """These actors."""
-        return self
-
-    def __exit__(self, *of_error: object) -> None:
-        """Stop them."""
-        self.stop()
 
     def all(self, method: str, *args: Any, timeout_s: float = 0.0) -> list[Any]:
         """Call a method of all ranks; what each returns. They may take `timeout_s`; 0: as long as ranks wait.
@@ -185,8 +178,8 @@ class RankActors:
     def _call(self, ranks: Sequence[int], method: str, args: Sequence[Any], timeout_s: float) -> list[Any]:
         if self._dead:
             raise ProcessLost(self._dead)
-        calls = {rank: self._actors.call(rank, method, *args) for rank in ranks}
-        answers = self._actors.collect(calls, timeout_s or self._timeout_s + SLOWER_S).values()
+        calls = {rank: self.actors.call(rank, method, *args) for rank in ranks}
+        answers = self.actors.collect(calls, timeout_s or self._timeout_s + SLOWER_S).values()
         errors = [answer.error for answer in answers if answer.error is not None]
         gone = [error for error in errors if isinstance(error, cluster.Lost)]
         deaf = [error for error in errors if isinstance(error, ProcessLost)]
@@ -208,18 +201,14 @@ class RankActors:
         slowest = float(seconds.index(min(seconds)))
         return {"cluster/slowest_trainer": slowest, "cluster/trainer_wait_seconds": max(seconds) - min(seconds)}
 
-    def log_in(self, folder: Path) -> None:
-        """See `Actors.log_in`."""
-        self._actors.log_in(folder)
-
     def drop(self, number: int) -> None:
         """Free a learner in all ranks that are still there; nobody waits for it."""
-        for rank in range(len(self._actors)):
-            self._actors.call(rank, "drop", number)
+        for rank in range(len(self.actors)):
+            self.actors.call(rank, "drop", number)
 
     def stop(self) -> None:
         """Stop all processes."""
-        self._actors.stop()
+        super().stop()
         self._dead = self._dead or "the trainers have been stopped"
 
 

@@ -1,0 +1,76 @@
+"""What all groups of processes share: their end, their logs, and what they did when."""
+
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+from posttrain.distributed import cluster
+from posttrain.runs.timeline import Span
+
+
+class Group:
+    """Processes of one kind; a context manager, at whose end they are gone.
+
+    Attributes:
+        actors: the processes.
+    """
+
+    actors: cluster.Actors
+
+    def __enter__(self) -> Self:
+        """This group."""
+        return self
+
+    def __exit__(self, *of_error: object) -> None:
+        """Stop the processes."""
+        self.stop()
+
+    def log_in(self, folder: Path) -> None:
+        """See `Actors.log_in`."""
+        self.actors.log_in(folder)
+
+    def stop(self) -> None:
+        """Stop all processes."""
+        self.actors.stop()
+
+
+class Ledger:
+    """What the processes of a group did. Threads may note and read at the same time.
+
+    Args:
+        kind: what one of them is called.
+        size: how many.
+    """
+
+    def __init__(self, kind: str, size: int) -> None:
+        self._kind = kind
+        self._noting = threading.Lock()
+        self._spans: list[Span] = []
+        self._busy_s, self._tokens, self._asked = [0.0] * size, 0, time.monotonic()
+
+    def note(self, work: str, places: Iterable[int], seconds: float, tokens: int = 0, *, busy: bool = True) -> None:
+        """Note what processes have done in the last seconds, and whether that is what they are for."""
+        now = time.time()
+        with self._noting:
+            for place in places:
+                self._spans.append(Span(f"{self._kind} {place}", work, now - seconds, now))
+                self._busy_s[place] += seconds if busy else 0.0
+                self._tokens += tokens
+
+    def rates(self) -> tuple[dict[str, float], float]:
+        """Since the last call: the share of time in which each process was busy, and tokens per busy second."""
+        with self._noting:
+            before, self._asked = self._asked, time.monotonic()
+            busy_s, self._busy_s = self._busy_s, [0.0] * len(self._busy_s)
+            tokens, self._tokens = self._tokens, 0
+        passed_s = max(self._asked - before, 1e-9)
+        shares = {f"cluster/busy/{self._kind}{place}": min(1.0, s / passed_s) for place, s in enumerate(busy_s)}
+        return shares, tokens / max(sum(busy_s), 1e-9)
+
+    def spans(self) -> list[Span]:
+        """What they did since the last call, in the order in which it ended."""
+        with self._noting:
+            found, self._spans = self._spans, []
+        return found

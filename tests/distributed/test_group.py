@@ -1,0 +1,55 @@
+"""What the processes of a group did: spans of the timeline, busy shares, tokens per second; numbers by hand."""
+
+import pytest
+
+from posttrain.distributed import group as module
+from posttrain.distributed.group import Ledger
+from posttrain.runs.timeline import Span
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def time(self):
+        return 5000.0 + self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr(module, "time", found)
+    return found
+
+
+def test_busy_time_and_tokens_are_counted_once(clock):
+    ledger = Ledger("sampler", 2)
+    clock.now += 4.0
+    ledger.note("sampling", [0], 1.0, 30)
+    ledger.note("sampling", [1], 2.0, 60)
+    ledger.note("weights", [0, 1], 0.5, busy=False)
+    assert ledger.rates() == ({"cluster/busy/sampler0": 0.25, "cluster/busy/sampler1": 0.5}, 30.0)
+    clock.now += 10.0
+    ledger.note("sampling", [1], 2.0, 10)
+    assert ledger.rates() == ({"cluster/busy/sampler0": 0.0, "cluster/busy/sampler1": 0.2}, 5.0)
+
+
+def test_a_share_is_at_most_one_and_no_time_is_no_error(clock):
+    ledger = Ledger("scorer", 1)
+    assert ledger.rates() == ({"cluster/busy/scorer0": 0.0}, 0.0)
+    clock.now += 1.0
+    ledger.note("scoring", [0], 3.0)  # it began before the last call
+    assert ledger.rates() == ({"cluster/busy/scorer0": 1.0}, 0.0)
+
+
+def test_spans_end_when_they_are_noted_and_are_returned_once(clock):
+    ledger = Ledger("scorer", 2)
+    clock.now = 104.0
+    ledger.note("scoring", [1, 0], 3.0)
+    assert ledger.spans() == [Span(f"scorer {n}", "scoring", 5101.0, 5104.0) for n in (1, 0)]
+    assert ledger.spans() == []
