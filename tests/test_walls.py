@@ -106,12 +106,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "krippendorff": ("annotation/agreement.py",),
     "fastapi": ("annotation/app/", "export/serve.py", "server/"),
     "starlette": ("annotation/app/", "export/serve.py", "server/"),
-    "uvicorn": (
-        "recipes/annotate/serve.py",
-        "recipes/jobs/serve.py",
-        "recipes/server/serve.py",
-        "setup/http_timeouts.py",
-    ),
+    "uvicorn": ("setup/http_server.py",),
     "pydantic": ("server/bodies.py", "server/jobs/bodies.py"),
     "tinker": ("server/wire.py",),
     "google.protobuf": ("server/wire.py",),

@@ -16,10 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
-
-import uvicorn
 
 from posttrain.annotation.app import create_app
 from posttrain.annotation.app.chat_worker import Speak
@@ -29,7 +26,7 @@ from posttrain.errors import UserError, as_typed
 from posttrain.recipes.annotate.forms import Serve
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.two_replies import Asked, Candidate, Talker, TwoReplies
-from posttrain.setup.http_timeouts import TimedProtocol
+from posttrain.setup.http_server import address_of, http_server
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Sampling
 
@@ -70,7 +67,7 @@ def load_talkers(config: Serve) -> Speak:
 def _url(config: Serve) -> str:
     """Where browsers find the pages, without a slash at the end."""
     if not config.url:
-        return f"{'https' if config.https else 'http'}://{_listening(config)}"
+        return f"{'https' if config.https else 'http'}://{address_of(config.host, config.port)}"
     problem = f"--url must be http or https and a host, such as https://feedback.example; got '{config.url}'"
     try:
         parts = urlsplit(config.url)
@@ -84,28 +81,6 @@ def _url(config: Serve) -> str:
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
-def _listening(config: Serve) -> str:
-    """Host and port by which this machine reaches the server."""
-    local = config.host in ("127.0.0.1", "0.0.0.0", "::", "::1")
-    name = "localhost" if local else f"[{config.host}]" if ":" in config.host else config.host
-    return f"{name}:{config.port}"
-
-
-def server_settings(app: Any, config: Serve) -> uvicorn.Config:
-    """How the application is served."""
-    return uvicorn.Config(
-        app,
-        http=TimedProtocol,
-        loop="asyncio",  # what was tested: with "auto" it is uvloop wherever another package has brought that
-        host=config.host,
-        port=config.port,
-        log_level="warning",
-        proxy_headers=bool(config.proxies),
-        forwarded_allow_ips=config.proxies,
-        server_header=False,
-    )
-
-
 def run(config: Serve) -> Served:
     """Serve until interrupted."""
     if not 0 < config.port < 65536:
@@ -117,12 +92,13 @@ def run(config: Serve) -> Served:
         if secret := people.bootstrap_invitation(connection):
             print(f"the first manager comes in by {url}/invite/{secret}", file=sys.stderr)
     public = f", for browsers at {url}" if config.url else ""
-    print(f"serving {store.name} at http://{_listening(config)}{public}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    where = address_of(config.host, config.port)
+    print(f"serving {store.name} at http://{where}{public}; Ctrl-C ends it", file=sys.stderr, flush=True)
     say = partial(print, file=sys.stderr, flush=True)
     hosts = {socket.gethostname().lower(), config.host.lower(), urlsplit(url).hostname or ""}
     app = create_app(store, url=url, hosts=hosts, https=config.https, speak=speak, say=say)
     try:
-        uvicorn.Server(server_settings(app, config)).run()
+        http_server(app, config.host, config.port, proxies=config.proxies).run()
     finally:
         store.close()
     return Served(store.name)

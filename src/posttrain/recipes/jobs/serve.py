@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import uvicorn
-
 from posttrain.errors import UserError, unknown
 from posttrain.models.packaged import PACKAGED, cache_folder, cached
 from posttrain.recipes.jobs.forms import Jobs
@@ -26,7 +24,7 @@ from posttrain.server.jobs.record import EXPORT, RUN, TOML
 from posttrain.server.jobs.services import open_jobs
 from posttrain.server.jobs.specification import Offered
 from posttrain.server.keys import Keys
-from posttrain.setup.http_timeouts import TimedProtocol
+from posttrain.setup.http_server import address_of, http_server
 
 LINES = CommandLines(
     program=(sys.executable, "-P", "-m", "posttrain"),  # -P: what is in a job's folder is no module
@@ -133,21 +131,10 @@ def run(config: Jobs) -> Ended:
         grace=config.grace_seconds,
         report=say,
     )
-    address = "localhost" if config.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else config.host
-    say(f"jobs at http://{address}:{config.port}/v1/jobs; Ctrl-C ends the server, and running jobs go on")
-    hosts = {config.host.lower(), *config.host_names.lower().split()}
-    settings = uvicorn.Config(
-        create_jobs_app(services, hosts=hosts),
-        http=TimedProtocol,
-        loop="asyncio",
-        host=config.host,
-        port=config.port,
-        log_level="warning",
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=3,
-    )
-    uvicorn.Server(settings).run()
+    where = address_of(config.host, config.port)
+    say(f"jobs at http://{where}/v1/jobs; Ctrl-C ends the server, and running jobs go on")
+    app = create_jobs_app(services, hosts={config.host.lower(), *config.host_names.lower().split()})
+    http_server(app, config.host, config.port, timeout_graceful_shutdown=3).run()
     left = len(services.queue.running())
     return Ended(
         f"everything is in {root}" + f"; {left} running jobs go on, and the next server finds them" * bool(left)

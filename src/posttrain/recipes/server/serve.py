@@ -15,9 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
-
-import uvicorn
 
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import UserError
@@ -30,7 +27,7 @@ from posttrain.server.app import create_app
 from posttrain.server.base import Base
 from posttrain.server.limits import Limits
 from posttrain.server.services import keys_of, open_services
-from posttrain.setup.http_timeouts import TimedProtocol
+from posttrain.setup.http_server import address_of, http_server
 
 
 @dataclass(frozen=True)
@@ -70,22 +67,6 @@ def refuse_open_door(config: Server, owners: list[str]) -> None:
         )
 
 
-def server_settings(app: Any, config: Server) -> uvicorn.Config:
-    """How the application is served."""
-    return uvicorn.Config(
-        app,
-        http=TimedProtocol,
-        loop="asyncio",
-        host=config.host,
-        port=config.port,
-        log_level="warning",
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=75,  # the SDK keeps connections for longer than uvicorn's 5 seconds
-        timeout_graceful_shutdown=3,  # held requests for results do not delay the end
-    )
-
-
 def run(config: Server) -> Ended:
     """Serve until interrupted, or make or end a key."""
     store = Path(config.store)
@@ -122,8 +103,8 @@ def run(config: Server) -> Ended:
         save_every=config.save_every,
         report=say,
     )
-    address = "localhost" if config.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else config.host
-    say(f"serving {services.base.name} at http://{address}:{config.port}; Ctrl-C ends it")
+    say(f"serving {services.base.name} at http://{address_of(config.host, config.port)}; Ctrl-C ends it")
     app = create_app(services, hosts=None if owners else {config.host.lower()})
-    uvicorn.Server(server_settings(app, config)).run()
+    # The SDK keeps connections for longer than uvicorn's 5 s; held requests for results do not delay the end.
+    http_server(app, config.host, config.port, timeout_keep_alive=75, timeout_graceful_shutdown=3).run()
     return Ended(f"everything is in {store}")

@@ -11,11 +11,9 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra annotate")
 
-import uvicorn
-
 from posttrain.annotation.app import create_app, security
 from posttrain.annotation.store.database import open_store
-from posttrain.recipes.annotate.serve import Serve, server_settings
+from posttrain.setup.http_server import http_server
 
 SHORT = 0.4  # seconds
 HEAD = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -23,12 +21,11 @@ HEAD = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-
 
 @contextlib.contextmanager
 def serving(app, monkeypatch):
-    """The address of a server with the settings of `annotate serve`, but shorter times."""
-    settings = server_settings(app, Serve(port=1))
+    """The address of a server with the settings of all servers, but shorter times."""
     for name in ("HEAD_SECONDS", "WRITE_SECONDS"):
-        monkeypatch.setattr(f"posttrain.setup.http_timeouts.{name}", SHORT, raising=False)
+        monkeypatch.setattr(f"posttrain.setup.http_server.{name}", SHORT, raising=False)
     monkeypatch.setattr(security, "BODY_SECONDS", SHORT, raising=False)
-    server = uvicorn.Server(settings)
+    server = http_server(app, "127.0.0.1", 1)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -1,18 +1,56 @@
-"""Timeouts of connections, which uvicorn has for idle ones only: a request's head, and an answer that is not read.
+"""How applications are served by HTTP, with timeouts of connections that uvicorn does not have.
 
-A client that holds connections open by sending or reading very slowly (slowloris) would otherwise hold them for ever.
-The timeouts of bodies are in `annotation.app.security` and `server.guard`.
+It has one for idle connections; here are those of a request's head, and of an answer that is not read: a client that
+sends or reads very slowly (slowloris) would otherwise hold a connection for ever. The timeouts of bodies are in
+`annotation.app.security` and `server.guard`.
 """
 
 from asyncio import TimerHandle, Transport
+from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 20.0  # from the connection, or from a request's first byte, to the end of its head
 WRITE_SECONDS = 60.0  # for which the client reads nothing of an answer that fills the buffers
 
 LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+def address_of(host: str, port: int) -> str:
+    """Host and port by which this machine reaches a server that listens on an address.
+
+    >>> address_of("0.0.0.0", 8000), address_of("fd00::1", 80)
+    ('localhost:8000', '[fd00::1]:80')
+    """
+    local = host in ("127.0.0.1", "0.0.0.0", "::", "::1")
+    return f"{'localhost' if local else f'[{host}]' if ':' in host else host}:{port}"
+
+
+def http_server(app: Any, host: str, port: int, *, proxies: str = "", **more: Any) -> uvicorn.Server:
+    """A server of an application.
+
+    Args:
+        app: the ASGI application.
+        host: the address to listen on.
+        port: the port.
+        proxies: addresses of proxies whose headers about the client are believed, separated by commas.
+        more: further settings of `uvicorn.Config`.
+    """
+    settings = uvicorn.Config(
+        app,
+        http=TimedProtocol,
+        loop="asyncio",  # what was tested: with "auto" it is uvloop wherever another package has brought that
+        host=host,
+        port=port,
+        log_level="warning",
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        server_header=False,
+        **more,
+    )
+    return uvicorn.Server(settings)
 
 
 class TimedProtocol(H11Protocol):
