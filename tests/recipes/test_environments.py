@@ -304,3 +304,14 @@ def test_an_environment_without_tasks_or_demonstrations_says_what_to_name(posttr
         words = ["--environment", "game.py:Letters", "--environment-args", "count=0", "--model", model]
         code, err = posttrain(command, *words, "--output", "run")
         assert code == 2 and err.count("\n") == 1 and "of its own" in err and wanted in err, err
+
+
+@pytest.mark.parametrize("command", ["rl", "evaluate"])
+@pytest.mark.parametrize(
+    "words", [("--system", "Win."), ("--prompt-template", "{prompt}!"), ("--columns", "prompt=question")]
+)
+def test_what_shapes_prompts_of_a_data_set_is_refused_with_the_tasks_of_an_environment(
+    posttrain, model, command, words
+):
+    code, err = posttrain(command, "--environment", "game.py:Letters", *words, "--model", model, "--output", "run")
+    assert code == 2 and f"{words[0]} is for tasks of --dataset" in err and err.count("\n") == 1, err

@@ -183,6 +183,13 @@ def test_prompts_replace_the_tasks_of_the_environment(here):
         Generate(environment="duel.py:Duel", model="model", prompts="mine.txt", max_new_tokens=4), quiet=True
     )
     assert [e["seats"]["first"][0]["content"] for e in found.summary()["episodes"]] == ["Mine?"]
+    assert found.notes == ()
+
+
+def test_tasks_that_are_not_played_are_counted(here):
+    (here / "mine.txt").write_text("One?\nTwo?\nThree?\n")
+    options = Generate(environment="duel.py:Duel", model="model", prompts="mine.txt", max_new_tokens=4, limit=1)
+    assert generate.run(options, quiet=True).notes == ("2 more tasks were not played; --limit is 1",)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +201,7 @@ def test_prompts_replace_the_tasks_of_the_environment(here):
         ({"seats": "first=human second=human"}, "one person can play"),
         ({"seats": "first=human second=model"}, "the policy must take a trained seat"),
         ({"environment_args": "nope=1"}, "argument of the environment"),
+        ({"system": "Win."}, "--system is for tasks of --prompts; the environment writes the prompts of its own tasks"),
     ],
 )
 def test_generate_refuses_what_does_not_fit(here, options, message):

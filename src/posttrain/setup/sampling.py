@@ -311,8 +311,9 @@ def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Tas
     """The environment's own tasks: for training, and held out if there are evaluations.
 
     Raises:
-        UserError: it has none.
+        UserError: it has none, or an option is for tasks of a data set.
     """
+    refuse_dressing(config, "--dataset")
     found = list(environment.tasks("train", config.seed))[: config.limit]
     heldout = list(environment.tasks("heldout", config.seed))[: config.eval_limit] if config.eval_every else []
     if not found or (config.eval_every and not heldout):
@@ -321,6 +322,21 @@ def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Tas
             f"{'--eval-dataset' if found else '--dataset'}"
         )
     return found, heldout
+
+
+def refuse_dressing(options: object, source: str) -> None:
+    """Raise `UserError` for an option that shapes prompts of a data set, which an environment's own tasks are not.
+
+    Args:
+        options: of a command.
+        source: its option that names a data set.
+    """
+    for name, unset in (("system", None), ("prompt_template", "{prompt}"), ("columns", "")):
+        if getattr(options, name, unset) != unset:
+            raise UserError(
+                f"--{name.replace('_', '-')} is for tasks of {source}; the environment writes the prompts of its own "
+                "tasks. Leave it out"
+            )
 
 
 def refuse_unreadable(rewards: _Rewards, tasks: Sequence[Task], source: str) -> None:

@@ -34,7 +34,7 @@ from posttrain.rollouts.prompt_filter import fitting
 from posttrain.runs import RunDirectory, machine_line
 from posttrain.session import Progress, announce
 from posttrain.setup.judges import JudgeModels, judges_in, players_of, rewards_with
-from posttrain.setup.sampling import refuse_unreadable
+from posttrain.setup.sampling import refuse_dressing, refuse_unreadable
 from posttrain.training.resolve_model import SavedModel, saved_model, spoken_otherwise
 from posttrain.types import Group, Sampling, Task
 
@@ -216,6 +216,7 @@ def _judged_by(config: Evaluate) -> str:
 def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task], list[str]]:
     """The tasks, and messages about them."""
     if not config.dataset and config.environment:
+        refuse_dressing(config, "--dataset")
         own = list(environment.environment.tasks("heldout", config.seed))[: config.limit]
         if not own:
             raise UserError(f"{config.environment} has no held-out tasks of its own; pass --dataset")

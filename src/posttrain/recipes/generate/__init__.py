@@ -58,7 +58,7 @@ class Generate:
     """Players of other seats of the environment: NAME=MODEL, NAME=URL#MODEL or NAME=human. human: you play, in this
     terminal. Default: the model plays all seats."""
     limit: int = 3
-    """Maximum number of tasks of the environment."""
+    """Maximum number of tasks in which episodes are played, with --environment."""
     n: int = 1
     """Completions per prompt, or episodes per task."""
     greedy: bool = False

@@ -21,6 +21,7 @@ from posttrain.rollouts.episodes import Lost, Played, Players, opened, play
 from posttrain.rollouts.policy import Policy
 from posttrain.session import Progress
 from posttrain.setup.judges import HUMAN, JudgeModels, named_models, players_of, seat_models
+from posttrain.setup.sampling import refuse_dressing
 from posttrain.training.resolve_model import saved_model
 from posttrain.types import Message, Reply, Sampling, StopReason, Task, Usage
 
@@ -54,6 +55,7 @@ class Prepared:
     tasks: Sequence[Task]
     models: JudgeModels
     people: tuple[str, ...]  # the seat that a person takes, if one does
+    left: int = 0  # tasks that are not played
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def prepare(options: Options, tasks: Callable[[], Sequence[Task]] | None) -> Pre
     """All that shows before weights are read; `tasks` in place of the environment's own held-out ones.
 
     Raises:
-        UserError: there is no such environment or seat, it has no tasks, or two people are to play.
+        UserError: there is no such environment or seat, it has no tasks, an option does nothing with its own, or two
+            people are to play.
     """
     environment = load_environment(options.environment, options.environment_args)
     named = named_models("seats", options.seats)
@@ -95,11 +98,14 @@ def prepare(options: Options, tasks: Callable[[], Sequence[Task]] | None) -> Pre
     named = {name: what for name, what in named.items() if what != HUMAN}
     models = seat_models(named, lambda name: saved_model(name).where, options.precision)
     players_of(models, environment, Sampling(1), people)
+    if tasks is None:
+        refuse_dressing(options, "--prompts")
     found = tasks() if tasks else environment.tasks("heldout", options.seed)
-    found = found or environment.tasks("train", options.seed)
+    found = list(found or environment.tasks("train", options.seed))
     if not found:
         raise UserError(f"{options.environment} has no tasks of its own; pass --prompts")
-    return Prepared(environment, list(found)[: options.limit], models, tuple(people))
+    some = found[: options.limit]
+    return Prepared(environment, some, models, tuple(people), left=len(found) - len(some))
 
 
 def play_episodes(
@@ -149,6 +155,8 @@ def play_episodes(
     lost = [each.error for each in found if isinstance(each, Lost)]
     if len(lost) == len(found):
         raise EpisodeError(f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_of(lost[0])}")
+    if prepared.left:
+        notes = [*notes, f"{prepared.left} more tasks were not played; --limit is {options.limit}"]
     return EpisodesResult(title, tuple(found), time.perf_counter() - began, tuple(notes))
 
 
