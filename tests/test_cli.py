@@ -186,7 +186,7 @@ print([name for name, code in codes.items() if code], main(["annotate", "serve"]
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
     missing, codes = done.stderr.splitlines()[-2:]
     assert codes == "[] 2"
-    assert missing == "posttrain: the package 'uvicorn' is not installed; type: pip install 'posttrain[annotate]'"
+    assert missing == "posttrain: the package 'fastapi' is not installed; type: pip install 'posttrain[annotate]'"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ SHARED: Mapping[str, Shared] = {
 """Each command says which it has; all have --debug."""
 
 
-SPINCOUNT = "1000"
+SPINCOUNT = "2500"
 """Turns of the loop in which an OpenMP thread waits before it sleeps."""
 
 
