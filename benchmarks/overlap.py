@@ -4,14 +4,16 @@
 
 The loop of `posttrain rl` (GRPO, the packaged model, a trainer and a sampler on a local Ray cluster) with replies
 whose maximum lengths are log-normal by their seeds, so that all ways sample the same lengths. In turn, once with two
-threads for whoever works and once with one each; ahead with one thread each. Of each run the seconds a step without the
-first two, the share of time in which trainer and sampler work, and the age of the weights. Runs are in turn, in rounds.
+threads for whoever works and once with one each; ahead with one thread each. Of each run the seconds a step, the share
+of time in which trainer and sampler work, and the age of the weights. The first two steps and the last two do not
+count, so that samplers are as many steps ahead when the count begins and when it ends. Runs are in turn, in rounds.
 """
 
 import argparse
 import contextlib
 import json
 import math
+import os
 import random
 import shutil
 import tempfile
@@ -22,6 +24,7 @@ from statistics import fmean, median
 from typing import Any
 
 from posttrain import algorithms
+from posttrain.cli import SPINCOUNT
 from posttrain.distributed import samplers
 from posttrain.recipes import rl
 from posttrain.report.timeline import busy
@@ -31,6 +34,7 @@ from posttrain.types import Completion, Decoding, Request
 
 MEAN, SPREAD, LONGEST = 40.0, 1.0, 256  # of lengths in tokens: mean, standard deviation of the logarithm, the largest
 SKIPPED = 2  # steps, in which processes warm up
+LEFT = 2  # steps at the end, for which samplers of the largest K have nothing more to do
 
 ONE = AsyncOptions(trainers=1, samplers=1, trainer_threads=1, sampler_threads=1)
 WAYS = {
@@ -86,9 +90,9 @@ def measured(way: AsyncOptions, folder: Path, steps: int) -> dict[str, float]:
         save_every=10**6,
     )
     run = rl.run(config, algorithms.online("grpo")(), way, output=folder, quiet=True).run
-    rows, spans = read_run(run).metrics[SKIPPED:], read_run(run).timeline
+    rows, spans = read_run(run).metrics[SKIPPED:-LEFT], read_run(run).timeline
     trained = [span for span in spans if span.work == "training"]
-    began, ended = trained[SKIPPED - 1].ended, trained[-1].ended
+    began, ended = trained[SKIPPED - 1].ended, trained[-1 - LEFT].ended
     shares = busy([span for span in spans if span.work in ("training", "sampling")], began, ended)
     return {
         "seconds": (ended - began) / len(rows),
@@ -120,9 +124,10 @@ def table(found: dict[str, list[dict[str, float]]]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--json", type=Path, help="write all numbers there")
     options = parser.parse_args(argv)
+    os.environ.setdefault("GOMP_SPINCOUNT", SPINCOUNT)  # as `posttrain` does; processes of the cluster inherit it
     samplers.SamplerGroup = VariedGroup
     found: dict[str, list[dict[str, float]]] = {}
     for _ in range(options.rounds):
