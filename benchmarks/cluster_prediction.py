@@ -1,6 +1,7 @@
 """What the cost model of clusters predicts, beside what was measured.
 
     python benchmarks/cluster_prediction.py here --measured measured.jsonl
+    python benchmarks/cluster_prediction.py ahead --measured measured.jsonl --overlap overlap.json
     python benchmarks/cluster_prediction.py areal
     python benchmarks/cluster_prediction.py table
 
@@ -8,6 +9,9 @@
 by themselves, with other lengths and batches than the runs of the recipe that are predicted from them. Of a run only
 its work is taken: prompts, completions, the mean and the greatest length, and `passes`, 1 for a run with a reference.
 Seconds per step; the error is predicted over measured.
+
+`ahead` predicts from the same lines what benchmarks/overlap.py measures (its --json): a trainer and a sampler, in turn
+and ahead. Lengths are drawn as it draws them, but are not those of its runs; a step has a reference's forward pass.
 
 `areal` predicts the hours of AReaL (Fu et al. 2025, arXiv 2505.24298, Table 1; blog/AReaL_v0_3.md in its repository)
 for training by synchronous and asynchronous AReaL on the same GPUs, and their ratio. Published are the models, nodes,
@@ -24,7 +28,10 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import overlap
 
 from posttrain.errors import UserError
 from posttrain.planning.cluster import (
@@ -99,6 +106,19 @@ def here(lines: Sequence[Line]) -> None:
         print(json.dumps({**said, "measured": measured, "error": f"{predicted / measured - 1:+.1%}"}))
 
 
+def ahead(lines: Sequence[Line], found: Mapping[str, Sequence[Line]]) -> None:
+    """Print predicted and measured seconds of a step of each way."""
+    of = {(line["processes"], line["threads"]): line for line in lines if line["line"] == "parts"}
+    work = Workload(overlap.PROMPTS, overlap.COMPLETIONS, PROMPT, overlap.MEAN, overlap.SPREAD, overlap.LONGEST, 1024)
+    for name, rounds in found.items():
+        way = overlap.WAYS[name]
+        parts = of[1, way.sampler_threads]
+        costs = Costs(1, decoding(parts), updating(parts, passes=1.0), parts["sync_seconds"])
+        predicted, measured = simulated(costs, work, way.max_staleness).step, median(r["seconds"] for r in rounds)
+        said = {"predicted": round(predicted, 1), "measured": round(measured, 1)}
+        print(json.dumps({"way": name, **said, "error": f"{predicted / measured - 1:+.0%}"}))
+
+
 def areal(parameters: float, gpus: int, mean: float, spread: float) -> tuple[float, float]:
     """Seconds of a step of synchronous and asynchronous AReaL."""
     work = Workload(512, 16, 300, mean, spread, 27648, microbatch_tokens=32768, passes=1.0)
@@ -140,12 +160,18 @@ def table(places: Sequence[int]) -> None:
 def main() -> None:
     """Read the command line, predict, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["here", "areal", "table"])
+    parser.add_argument("what", choices=["here", "ahead", "areal", "table"])
     parser.add_argument("--measured", type=Path, nargs="+", help="files of lines of benchmarks/cluster.py")
+    parser.add_argument("--overlap", type=Path, help="what benchmarks/overlap.py wrote with --json")
     parser.add_argument("--rows", type=int, nargs="+", default=list(range(len(TABLE))), help="of TABLE, by place")
     args = parser.parse_args()
-    if args.what == "here":
-        here([json.loads(line) for file in args.measured for line in file.read_text(encoding="utf-8").splitlines()])
+    if args.what in ("here", "ahead"):
+        texts = [file.read_text(encoding="utf-8") for file in args.measured]
+        lines = [json.loads(line) for text in texts for line in text.splitlines()]
+        if args.what == "here":
+            here(lines)
+        else:
+            ahead(lines, json.loads(args.overlap.read_text(encoding="utf-8")))
         return
     if args.what == "table":
         table(args.rows)

@@ -33,6 +33,7 @@ from posttrain.setup.cluster_options import AsyncOptions
 from posttrain.types import Completion, Decoding, Request
 
 MEAN, SPREAD, LONGEST = 40.0, 1.0, 256  # of lengths in tokens: mean, standard deviation of the logarithm, the largest
+PROMPTS, COMPLETIONS = 8, 4  # of a step
 SKIPPED = 2  # steps, in which processes warm up
 LEFT = 2  # steps at the end, for which samplers of the largest K have nothing more to do
 
@@ -83,8 +84,8 @@ def measured(way: AsyncOptions, folder: Path, steps: int) -> dict[str, float]:
     config = rl.RL(
         dataset="gym:gsm_symbolic",
         steps=steps,
-        prompts_per_step=8,
-        completions_per_prompt=4,
+        prompts_per_step=PROMPTS,
+        completions_per_prompt=COMPLETIONS,
         max_new_tokens=LONGEST,
         microbatch_tokens=1024,
         save_every=10**6,

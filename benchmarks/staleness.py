@@ -172,7 +172,7 @@ def main() -> None:
         for rate, cap, age, seed in product(options.rates, CAPS, ages, options.seeds)
         if cap or age or not options.packaged  # without an age the weights are 1, but for rounding
     ]
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         for done, _ in enumerate(pool.map(train, jobs), 1):
             print(f"{done} of {len(jobs)} runs", flush=True)
     lines = report(jobs, options.rates, ages, options.output / "staleness.svg")

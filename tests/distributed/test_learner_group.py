@@ -144,7 +144,7 @@ def test_a_rank_that_wakes_after_the_others_gave_up_ends_with_them(cluster):
     """It is stopped for longer than they wait, and answers while the call may still take."""
     with RankActors(2, timeout_s=4) as actors:
         learner = LearnerGroup(actors, functools.partial(built, tokens=12))
-        pids = [where.pid for _, where in sorted(actors._actors.whereabouts().items())]
+        pids = [where.pid for _, where in sorted(actors.actors.whereabouts().items())]
         os.kill(pids[1], signal.SIGSTOP)
         waking = threading.Timer(6.0, os.kill, (pids[1], signal.SIGCONT))
         waking.start()

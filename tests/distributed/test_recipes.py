@@ -197,7 +197,7 @@ def test_a_run_that_loses_a_trainer_goes_on_to_the_same_bits(sign, folder, tmp_p
     def disturbed(self, batch, loss):
         """Disturbs the second rank in an update, once."""
         if len(ranks) == 1 and len(read_run(tmp_path / "lost").metrics) == 1:
-            lost.append(ranks[0]._actors.whereabouts()[1].pid)
+            lost.append(ranks[0].actors.whereabouts()[1].pid)
             os.kill(lost[0], sign)
         return forward_backward(self, batch, loss)
 

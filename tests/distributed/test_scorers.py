@@ -81,7 +81,7 @@ def test_what_a_model_refuses_is_raised_as_it_is(group):
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_share_of_a_process_that_is_lost_is_scored_again(sign, group):
     before, replaced = group.ask(1)(SAID), group.replaced
-    os.kill(group._actors.whereabouts()[1].pid, sign)
+    os.kill(group.actors.whereabouts()[1].pid, sign)
     assert group.ask(1)(SAID) == before and group.replaced == replaced + 1
     assert group.metrics()["cluster/scorers_replaced"] == group.replaced
 

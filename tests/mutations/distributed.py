@@ -45,7 +45,7 @@ MUTATIONS = [
             ("self._build([place])", "pass"),
             ('self._ledger.note("scoring", [place], seconds)', "pass"),
             ("self._models[model](conversations), time", "self._models[0](conversations), time"),
-            ('self.actors.call(0, "precision", precision)', 'self._actors.call(0, "precision", "bfloat16")'),
+            ('self.actors.call(0, "precision", precision)', 'self.actors.call(0, "precision", "bfloat16")'),
         ]
     ),
     *(
