@@ -15,7 +15,8 @@ class Server:
     }
 
     model: str = "smollm2-135m-instruct"
-    """Base model. Clients train adapters on it. Hub id, folder, or packaged model."""
+    """Base model. Clients train adapters on it. Hub id, folder, run or packaged model. A run means its best checkpoint,
+    or else its latest."""
     served_name: str = ""
     """Name by which clients ask for the model, and find its tokenizer. Default: its hub id, or the model as given."""
     precision: str = "auto"

@@ -28,6 +28,7 @@ from posttrain.server.base import Base
 from posttrain.server.limits import Limits
 from posttrain.server.services import keys_of, open_services
 from posttrain.setup.http_server import address_of, http_server
+from posttrain.training.resolve_model import saved_model
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ class Ended:
 def load_base(config: Server) -> Base:
     """The base model."""
     need_peft()
-    device = default_device()
-    model = load_model(config.model, dtype=dtype_of(config.precision, device), device=device)
+    device, where = default_device(), saved_model(config.model).where
+    model = load_model(where, dtype=dtype_of(config.precision, device), device=device)
     if model.adapter is not None:
         raise UserError(f"'{config.model}' is an adapter; merge it first: posttrain export merge")
-    tokenizer = load_tokenizer(tokenizer_of(config.model))
+    tokenizer = load_tokenizer(tokenizer_of(where))
     packaged = PACKAGED.get(config.model)
     name = config.served_name or (packaged.repository if packaged else config.model)
     stops = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set[int]()
