@@ -61,6 +61,13 @@ def test_what_one_adapter_has_computed_is_nothing_to_another():
     assert name_of(kept.longest((*range(12), 50), 1)) == (1, 9)
     assert name_of(kept.longest((*range(12), 50), 1.0)) == (2, 7)
     assert kept.longest((*range(12), 50), 2) is None
+    kept.keep(tuple(range(15)), stored(3), 1, adapter=1)  # it begins with all three, and takes the place of its own
+    assert len(kept) == 3
+    assert [name_of(kept.longest((*range(15), 50), adapter)) for adapter in (None, 1, 1.0)] == [
+        (0, 12),
+        (3, 15),
+        (2, 7),
+    ]
 
 
 def test_a_sequence_takes_the_place_of_one_that_it_begins_with():
