@@ -130,10 +130,10 @@ def report(jobs: list[Job], rates: list[float], ages: Sequence[int], picture: Pa
         last = ", ".join(f"{fmean(curve[-IN_A_ROW:]):.3f}" for curve in curves)
         collapsed = sum(fmean(curve[-IN_A_ROW:]) < 0.8 * best(curve) for curve in curves)
         told = [[r["sampler_kl"] for r in read_run(job.folder).metrics if "sampler_kl" in r] for job in mine]
-        far = [fmean(values) if values else float("nan") for values in told]
+        far = f"{fmean(map(fmean, told)):.4f}" if all(told) else ""
         weights = f"to {cap:g}" if cap else "none"
         lines.append(
-            f"| {rate:g} | {age} | {weights} | {steps} | {last} | {collapsed} of {len(curves)} | {fmean(far):.4f} |"
+            f"| {rate:g} | {age} | {weights} | {steps} | {last} | {collapsed} of {len(curves)} | {far} |"
         )
         mean = [fmean(values) for values in zip(*curves, strict=True)]
         axes[row][column].plot(range(1, len(mean) + 1), mean, label=f"{age} steps old", linewidth=1)

@@ -174,13 +174,13 @@ def sampler_logprobs_as_old(monkeypatch):
 
 
 def engine_at_another_temperature(monkeypatch):
-    right = transformers._Decoding.add
+    right = transformers.TransformersDecoding.add
 
     def add(self, number, request):
         hot = dataclasses.replace(request, sampling=dataclasses.replace(request.sampling, temperature=1.5))
         right(self, number, hot)
 
-    monkeypatch.setattr(transformers._Decoding, "add", add)
+    monkeypatch.setattr(transformers.TransformersDecoding, "add", add)
 
 
 def failures_scored_0(monkeypatch):

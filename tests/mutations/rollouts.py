@@ -136,7 +136,7 @@ MUTATIONS = [
     *(
         Mutation("rollouts/transformers.py", old, new, "rollouts/test_transformers.py rollouts/test_engine.py")
         for old, new in [
-            ("if sequence.token_ids[-1] in self._stop_ids:", "if False:"),
+            ("if sequence.token_ids[-1] in sequence.stop_ids:", "if False:"),
             (">= sequence.request.sampling.max_new_tokens", "> sequence.request.sampling.max_new_tokens"),
             (
                 "if sequence.length >= self._model.context else None",
@@ -145,19 +145,43 @@ MUTATIONS = [
             ("[len(s.token_ids) for s in some]", "[0 for s in some]"),
             ("[s.request.seed for s in some]", "[i for i, s in enumerate(some)]"),
             ("hidden[last - 1]", "hidden[last - 2]"),
-            ("_Prompt(plan, end - len(prompt),", "_Prompt(plan, 0,"),
+            ("_Prompt(plan, end - len(prompt[0]),", "_Prompt(plan, 0,"),
             ("positions = [s.length - 1 for s in self._running]", "positions = [s.length for s in self._running]"),
             ("self._cache.move(len(self._running), slot, last.length - 1)", "pass"),
             ("temperature=temperature, top_k", "temperature=1.0, top_k"),
             ("top_p=top_p)", "top_p=1.0)"),
             ("top_k=top_k,", "top_k=0,"),
             ("        if self._on_tokens is not None:\n            self._on_tokens(sampled)\n", ""),
-            ("        if not self._wanted[prompt_ids]:\n", "        if True:\n"),
+            ("        if not self._wanted[prompt]:\n", "        if True:\n"),
             (
                 "return sampling.temperature, sampling.top_k, sampling.top_p",
                 "return 1.0, sampling.top_k, sampling.top_p",
             ),
             ("if len(by_settings) == 1 else logits[self._tensor(places)]", "if True else logits"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/transformers.py", old, new, "rollouts/test_mixed_adapters.py")
+        for old, new in [
+            ("return self.request.token_ids, self.adapter", "return self.request.token_ids, None"),
+            ("if sequence.token_ids[-1] in sequence.stop_ids:", "if sequence.token_ids[-1] in self._stop_ids:"),
+            ("self._stop_ids if stop_ids is None else stop_ids", "stop_ids or self._stop_ids"),
+            ("[s.adapter for s in self._running]", "[s.adapter for s in reversed(self._running)]"),
+            ("[s.adapter for s in self._running]", "[self._running[0].adapter] * count"),
+            ("self._model.placed(adapters, new)", "self._model.placed(adapters[::-1], new)"),
+            ("self._model.placed(adapters, new)", "self._model.placed([adapters[0]] * len(new), new)"),
+            ("self._model.placed(adapters, new)", "self._model.placed(adapters, [len(p) for p in texts])"),
+            ("known * self._token_bytes, sequence.adapter)", "known * self._token_bytes)"),
+            ("self._prefixes.longest(*prompt)", "self._prefixes.longest(prompt[0])"),
+        ]
+    ),
+    *(
+        Mutation("rollouts/prefix_cache.py", old, new, "rollouts/test_prefix_cache.py")
+        for old, new in [
+            ("entry.adapter is adapter and ", ""),
+            ("entry.adapter is adapter", "entry.adapter == adapter"),
+            ("_Entry(token_ids, stored, size, adapter)", "_Entry(token_ids, stored, size, None)"),
+            ("known = self._find(token_ids, adapter)", "known = self._find(token_ids, None)"),
         ]
     ),
     *(

@@ -62,16 +62,27 @@ MUTATIONS = [
     *(
         Mutation("server/decoder.py", old, new, "server/test_decoder.py")
         for old, new in [
-            ("return self.weights, self.stop_ids", "return self.weights, frozenset()"),
-            ("parameter.copy_(found.tensors[name])", "pass"),
-            ("            if name == weights:", "            if True:"),
+            ("self._adapter(job.weights) if job.weights else None", "None"),
+            ("self._model.placed([adapter], [len(tokens)])", "self._model.placed([None], [len(tokens)])"),
+            ("stop_ids=job.stop_ids, ", ""),
+            ("adapter=adapter)", "adapter=None)"),
+            ("len(together) == 1 if self._apart", "True if self._apart"),
+            ('(together - {""}) <= ADAPTERS', "(together) <= ADAPTERS"),
+            ('(together - {""}) <= ADAPTERS', '(together - {""}) <= ADAPTERS + 1'),
+            ("self._adapters.pop(weights, None)", "self._adapters.get(weights)"),
+            ("len(self._adapters) + 1 - ADAPTERS", "len(self._adapters) - ADAPTERS"),
+            ("for name in self._adapters if name not in self._used]", "for name in self._adapters]"),
+            ("        self._adapters[weights] = found\n", ""),
+            ("            self._used -= Counter([job.weights])\n", ""),
+            ("self._running, self._used = {}, Counter()\n", "self._running = {}\n"),
+            ("        if several:\n", "        if False:\n"),
+            ("waiting = self._apart or self._queue", "waiting = self._queue"),
             ("high = middle\n", "high = middle - 1\n"),
             ("states = model.states(row)[:-1]", "states = model.states(row)[1:]"),
-            ("for job in failed.values():", "for job in []:"),
-            ("self._queue.popleft().done(error)", "self._queue.popleft()"),
-            ("while self._queue and self._queue[0].batch == self._batch:", "while self._queue:"),
+            ("for job in failed:", "for job in []:"),
         ]
     ),
+    Mutation("server/base.py", "return ALPHA / self.rank", "return ALPHA", "server/test_decoder.py"),
     *(
         Mutation("server/runs.py", old, new, "server/test_restart.py")
         for old, new in [

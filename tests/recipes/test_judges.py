@@ -13,7 +13,7 @@ import pytest
 from posttrain.cli import main
 from posttrain.data.digests import model_digest
 from posttrain.rollouts import openai_chat
-from posttrain.rollouts.transformers import _Decoding
+from posttrain.rollouts.transformers import TransformersDecoding
 from posttrain.runs import read_run
 from tests.fake_openai import Fault, error, fake_openai
 
@@ -314,14 +314,14 @@ def test_ctrl_c_ends_a_wait_for_a_server_at_once(posttrain, rl, server, interrup
 
 
 def test_ctrl_c_ends_the_verdicts_of_a_local_model_at_once(posttrain, rl, folder, monkeypatch, interrupt_when):
-    steps, decode = [], _Decoding._decode
+    steps, decode = [], TransformersDecoding._decode
 
     def slow(self):
         steps.append(threading.current_thread() is threading.main_thread())
         time.sleep(0.05)
         return decode(self)
 
-    monkeypatch.setattr(_Decoding, "_decode", slow)
+    monkeypatch.setattr(TransformersDecoding, "_decode", slow)
     Path("p.txt").write_text("{answer}{scale 0 to 9}")
     rl[rl.index("--judge") + 1] = f"kind={folder / 'model'}"
     options = ["--reward", f"{folder / 'scorer.py'}:score", "--judge-prompt", "p.txt", "--judge-max-new-tokens", "200"]

@@ -52,6 +52,24 @@ def test_the_last_token_of_a_prompt_is_always_computed():
     assert kept.longest(tuple(range(3))) is None
 
 
+def test_what_one_adapter_has_computed_is_nothing_to_another():
+    kept = cache(range(12))
+    kept.keep(tuple(range(9)), stored(1), 1, adapter=1)
+    kept.keep(tuple(range(7)), stored(2), 1, adapter=1.0)  # another object with the same hash
+    assert len(kept) == 3
+    assert name_of(kept.longest((*range(12), 50))) == (0, 12)
+    assert name_of(kept.longest((*range(12), 50), 1)) == (1, 9)
+    assert name_of(kept.longest((*range(12), 50), 1.0)) == (2, 7)
+    assert kept.longest((*range(12), 50), 2) is None
+    kept.keep(tuple(range(15)), stored(3), 1, adapter=1)  # it begins with all three, and takes the place of its own
+    assert len(kept) == 3
+    assert [name_of(kept.longest((*range(15), 50), adapter)) for adapter in (None, 1, 1.0)] == [
+        (0, 12),
+        (3, 15),
+        (2, 7),
+    ]
+
+
 def test_a_sequence_takes_the_place_of_one_that_it_begins_with():
     kept = cache(range(7), range(9), [0, 1, 2, 50, 51, 52], range(20))
     assert len(kept) == 2

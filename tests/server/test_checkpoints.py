@@ -1,10 +1,15 @@
 import time
 
 import pytest
+import torch
 
 from posttrain.errors import UserError
 from posttrain.server import checkpoints
+from posttrain.server.base import Adapter
 from posttrain.server.checkpoints import Address
+from posttrain.server.samplers import Samplers
+from posttrain.server.trainer import WEIGHTS
+from posttrain.training.checkpoint import save_tensors
 
 MODEL = f"{'0a' * 16}:train:3"
 
@@ -61,3 +66,23 @@ def test_a_checkpoint_expires_and_is_then_deleted(tmp_path, monkeypatch):
     assert checkpoints.names(model, "weights") == ["long"] and not (model / "weights" / "short").exists()
     with pytest.raises(UserError, match="above 0"):
         saved(model / "weights" / "none", ttl=0)
+
+
+def test_weights_that_are_overwritten_have_another_name_and_the_name_of_none_is_an_error(tmp_path):
+    """What samples keeps weights by that name: under the folder's own it would go on with the old ones."""
+    samplers = Samplers(tmp_path / "samplers", tmp_path / "models")
+
+    def save(value):
+        def write(folder):
+            save_tensors(folder / WEIGHTS, {"w": torch.full((2,), value)})
+
+        about = {"adapter": Adapter(4).json()}
+        checkpoints.save(tmp_path / "models/m/named", write, about, ttl_seconds=None, overwrite=True)
+        return samplers.saved("m/named")
+
+    with pytest.raises(UserError, match="the weights of this sampler are gone"):
+        samplers.load(samplers.saved("m/named"))
+    first = save(1.0)
+    assert samplers.saved("m/named") == first and samplers.load(first).tensors["w"].tolist() == [1.0, 1.0]
+    second = save(2.0)
+    assert second != first and samplers.load(second).tensors["w"].tolist() == [2.0, 2.0]

@@ -21,6 +21,7 @@ from posttrain.models.dropout import Dropout
 from posttrain.models.fused import use_lean_forms
 from posttrain.models.logprobs import Readout, TokenLogprobs, token_logprobs
 from posttrain.models.merging import merged_weights
+from posttrain.models.mixed_adapters import LowRank, MixedAdapters
 from posttrain.models.support import PAGE, TESTED
 
 
@@ -50,6 +51,7 @@ class LanguageModel:
     fresh_adapter: bool = False  # whether that began as nothing, so that the base is the policy before training
     dropout: Dropout | None = None  # of the adapter, where it has some
     trunk: Callable[..., Tensor] | None = None  # computes last hidden states, of a sharded network
+    mixed: MixedAdapters | None = None  # of a network in which each token has an adapter of its own
 
     @property
     def device(self) -> torch.device:
@@ -134,6 +136,15 @@ class LanguageModel:
     def dropping(self, seed: int | None) -> contextlib.AbstractContextManager[None]:
         """While the block runs, the adapter's dropout is on, a function of `seed`; None: off. Sampling is outside."""
         return contextlib.nullcontext() if self.dropout is None else self.dropout.dropping(seed)
+
+    def placed(
+        self, adapters: Sequence[LowRank | None], tokens: Sequence[int]
+    ) -> contextlib.AbstractContextManager[None]:
+        """While the block runs, of a forward pass the first `tokens[0]` tokens have `adapters[0]`, and so on."""
+        if self.mixed is not None:
+            return self.mixed.placed(adapters, tokens)
+        assert not any(adapters), "only a network with `mixed` adapters has one for each token"
+        return contextlib.nullcontext()
 
     def states(self, row: Packed) -> Tensor:
         """Last hidden states [N, D] of a packed row."""

@@ -2,7 +2,8 @@
 
 Shared prefill: a prompt is computed once for all its completions. Prefix caching: finished sequences leave their KV
 cache, and a prompt with a cached prefix computes only the rest. Continuous batching: a finished sequence frees its slot
-for another at once; the number of slots is bounded by the memory of the KV cache.
+for another at once; the number of slots is bounded by the memory of the KV cache. In a network with
+`mixed` adapters each sequence has its own, or none.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from torch import Tensor
 from posttrain import fast_paths
 from posttrain.models.host_memory import HEAP
 from posttrain.models.language_model import LanguageModel
+from posttrain.models.mixed_adapters import LowRank
 from posttrain.models.packed_weights import packed_weights
 from posttrain.rollouts.engine import finish_all, refuse_unanswerable
 from posttrain.rollouts.kv_cache import Continued, KeyValueCache, Prefill, Stored, bytes_per_token
@@ -28,6 +30,7 @@ PACK_FROM = 8  # new tokens from which packed weights pay
 PREFILL_TOKENS = 1024  # of different prompts computed in one forward pass, those of waiting sequences included
 
 Settings = tuple[float, int, float]
+Prompt = tuple[tuple[int, ...], LowRank | None]  # its tokens, and under which adapter its keys and values are
 
 
 @dataclass
@@ -45,6 +48,8 @@ class _Running:
 
     number: int
     request: Request
+    stop_ids: frozenset[int]
+    adapter: LowRank | None
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     renewed: bool = False  # whether it has keys and values of earlier weights
@@ -52,6 +57,10 @@ class _Running:
     @property
     def length(self) -> int:
         return len(self.request.token_ids) + len(self.token_ids)
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.request.token_ids, self.adapter
 
     @property
     def settings(self) -> Settings:
@@ -71,11 +80,13 @@ class TransformersEngine:
         self._cache_bytes = int(cache_gb * 2**30)
 
     @contextlib.contextmanager
-    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator["_Decoding"]:
+    def open(
+        self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False
+    ) -> Iterator["TransformersDecoding"]:
         """Open a decoding with the current weights. They may be packed, and must not change while it is open."""
         with contextlib.ExitStack() as stack:
             prefixes = PrefixCache(self._cache_bytes) if turns and fast_paths.on("prefix cache") else None
-            decoding = _Decoding(
+            decoding = TransformersDecoding(
                 self._model, self._stop_ids, self._max_sequences, self._cache_bytes, on_tokens, stack, prefixes
             )
             try:
@@ -95,7 +106,7 @@ class TransformersEngine:
             return finish_all(decoding, requests)
 
 
-class _Decoding:
+class TransformersDecoding:
     """Sequences under way. Conforms to `types.Decoding`, and can go on with other weights (`renew`)."""
 
     def __init__(
@@ -113,25 +124,33 @@ class _Decoding:
         self._token_bytes = bytes_per_token(model.network.config, model.dtype)
         self._prefixes, self._packed = prefixes, stack.enter_context(contextlib.ExitStack())
         self._waiting: deque[_Running] = deque()
-        self._wanted: Counter[tuple[int, ...]] = Counter()
-        self._prompts: dict[tuple[int, ...], _Prompt] = {}
+        self._wanted: Counter[Prompt] = Counter()
+        self._prompts: dict[Prompt, _Prompt] = {}
         self._running: list[_Running] = []
         self._done: dict[int, Completion] = {}
         self._slots, self._packing = 0, False
         self.computed = 0  # tokens of prompts that went through the model
 
-    def add(self, number: int, request: Request) -> None:
-        """See `types.Decoding`."""
+    def add(
+        self,
+        number: int,
+        request: Request,
+        *,
+        stop_ids: frozenset[int] | None = None,
+        adapter: LowRank | None = None,
+    ) -> None:
+        """See `types.Decoding`; with stop tokens other than the engine's, and under an adapter of `model.mixed`."""
         refuse_unanswerable([request], self._model.context, self._model.name)
-        self._waiting.append(_Running(number, request))
-        self._wanted[request.token_ids] += 1
+        sequence = _Running(number, request, self._stop_ids if stop_ids is None else stop_ids, adapter)
+        self._waiting.append(sequence)
+        self._wanted[sequence.prompt] += 1
 
     @torch.inference_mode()
     def cancel(self, number: int) -> None:
         """See `types.Decoding`."""
         for sequence in [each for each in self._waiting if each.number == number]:
             self._waiting.remove(sequence)
-            self._let_go(sequence.request.token_ids)
+            self._let_go(sequence.prompt)
         for slot in [slot for slot, each in enumerate(self._running) if each.number == number]:
             self._free(slot)
 
@@ -187,12 +206,12 @@ class _Decoding:
             self._packing = True
         # requests of one prompt follow each other, so that few prompts are held at a time; of several settings, those
         # of one follow each other
-        first_seen: dict[tuple[int, ...], int] = {}
+        first_seen: dict[Prompt, int] = {}
         settings: dict[Settings, int] = {}
         for place, each in enumerate(self._waiting):
-            first_seen.setdefault(each.request.token_ids, place)
+            first_seen.setdefault(each.prompt, place)
             settings.setdefault(each.settings, place)
-        order = sorted(self._waiting, key=lambda each: (settings[each.settings], first_seen[each.request.token_ids]))
+        order = sorted(self._waiting, key=lambda each: (settings[each.settings], first_seen[each.prompt]))
         self._waiting = deque(order)
         self._slots = self._places(len(self._waiting))
         self._cache = KeyValueCache(self._model.network.config, self._slots, self._model.dtype, self._model.device)
@@ -217,72 +236,75 @@ class _Decoding:
         """Prefill waiting sequences into free slots, and draw their first tokens."""
         new = [self._waiting.popleft() for _ in range(min(places, len(self._waiting)))]
         for sequence in new:
-            if sequence.request.token_ids not in self._prompts:
+            if sequence.prompt not in self._prompts:
                 self._prefill(self._prompts_ahead(new))
         hidden: list[Tensor] = []
         for sequence in new:
-            prompt_ids = sequence.request.token_ids
-            prompt = self._prompts[prompt_ids]
-            self._cache.load_prompt(len(self._running), prompt.prefill, prompt.start, len(prompt_ids))
+            prompt = self._prompts[sequence.prompt]
+            length = len(sequence.request.token_ids)
+            self._cache.load_prompt(len(self._running), prompt.prefill, prompt.start, length)
             self._running.append(sequence)
             hidden.append(prompt.last_hidden)
-            self._let_go(prompt_ids)
+            self._let_go(sequence.prompt)
         self._extend(self._running[-len(new) :], torch.stack(hidden))
         return len(new)
 
-    def _let_go(self, prompt_ids: tuple[int, ...]) -> None:
+    def _let_go(self, prompt: Prompt) -> None:
         """One sequence less waits for a prompt."""
-        self._wanted[prompt_ids] -= 1
-        if not self._wanted[prompt_ids]:
-            del self._wanted[prompt_ids]
-            self._prompts.pop(prompt_ids, None)
+        self._wanted[prompt] -= 1
+        if not self._wanted[prompt]:
+            del self._wanted[prompt]
+            self._prompts.pop(prompt, None)
 
-    def _prompts_ahead(self, new: Sequence[_Running]) -> dict[tuple[int, ...], Stored | None]:
+    def _prompts_ahead(self, new: Sequence[_Running]) -> dict[Prompt, Stored | None]:
         """The next prompts to prefill, and their cached prefixes.
 
         At least one, and as many waiting ones as fill a forward pass with their uncached tokens.
         """
-        ahead = dict.fromkeys(s.request.token_ids for s in chain(new, self._waiting))
-        found: dict[tuple[int, ...], Stored | None] = {}
+        ahead = dict.fromkeys(s.prompt for s in chain(new, self._waiting))
+        found: dict[Prompt, Stored | None] = {}
         tokens = 0
         for prompt in ahead:
             if prompt in self._prompts or not self._wanted[prompt]:
                 continue
-            known = self._prefixes.longest(prompt) if self._prefixes else None
-            tokens += len(prompt) - (known.length if known else 0)
+            known = self._prefixes.longest(*prompt) if self._prefixes else None
+            tokens += len(prompt[0]) - (known.length if known else 0)
             if found and tokens > PREFILL_TOKENS:
                 break
             found[prompt] = known
         return found
 
-    def _prefill(self, prompts: Mapping[tuple[int, ...], Stored | None]) -> None:
+    def _prefill(self, prompts: Mapping[Prompt, Stored | None]) -> None:
         """Prefill prompts: after their cached prefixes, the others whole."""
         fresh = [prompt for prompt, known in prompts.items() if known is None]
         if fresh:
-            self._compute(fresh, Prefill([len(p) for p in fresh], self._model.device), [0] * len(fresh))
-        parts = [(known, len(prompt) - known.length) for prompt, known in prompts.items() if known]
+            self._compute(fresh, Prefill([len(ids) for ids, _ in fresh], self._model.device), [0] * len(fresh))
+        parts = [(known, len(ids) - known.length) for (ids, _), known in prompts.items() if known]
         if parts:
             begun = [prompt for prompt, known in prompts.items() if known]
             self._compute(begun, Continued(parts, self._model.device), [known.length for known, _ in parts])
 
-    def _compute(self, prompts: Sequence[tuple[int, ...]], plan: Prefill | Continued, begun: Sequence[int]) -> None:
+    def _compute(self, prompts: Sequence[Prompt], plan: Prefill | Continued, begun: Sequence[int]) -> None:
         """One forward pass over these prompts, each from its token number `begun` on."""
-        ids = self._tensor([t for p, start in zip(prompts, begun, strict=True) for t in p[start:]])
-        positions = self._tensor([i for p, start in zip(prompts, begun, strict=True) for i in range(start, len(p))])
-        hidden = self._model.hidden(ids[None], positions[None], plan)[0]
+        texts, adapters = [ids for ids, _ in prompts], [adapter for _, adapter in prompts]
+        ids = self._tensor([t for p, start in zip(texts, begun, strict=True) for t in p[start:]])
+        positions = self._tensor([i for p, start in zip(texts, begun, strict=True) for i in range(start, len(p))])
+        new = [len(p) - start for p, start in zip(texts, begun, strict=True)]
+        with self._model.placed(adapters, new):
+            hidden = self._model.hidden(ids[None], positions[None], plan)[0]
         self.computed += len(ids)
-        new = accumulate(len(p) - start for p, start in zip(prompts, begun, strict=True))
-        whole = accumulate(len(p) for p in prompts)
-        for prompt, end, last in zip(prompts, whole, new, strict=True):
-            self._prompts[prompt] = _Prompt(plan, end - len(prompt), hidden[last - 1])
+        whole = accumulate(len(p) for p in texts)
+        for prompt, end, last in zip(prompts, whole, accumulate(new), strict=True):
+            self._prompts[prompt] = _Prompt(plan, end - len(prompt[0]), hidden[last - 1])
 
     def _decode(self) -> int:
         """One step: feed the last token of every running sequence, draw the next."""
         positions = [s.length - 1 for s in self._running]
         self._cache.set_positions(positions)
         ids = self._tensor([s.token_ids[-1] for s in self._running])
-        hidden = self._model.hidden(ids[:, None], self._tensor(positions)[:, None], self._cache)[:, 0]
         count = len(self._running)
+        with self._model.placed([s.adapter for s in self._running], [1] * count):
+            hidden = self._model.hidden(ids[:, None], self._tensor(positions)[:, None], self._cache)[:, 0]
         self._extend(list(self._running), hidden)
         return count
 
@@ -307,7 +329,7 @@ class _Decoding:
                 self._finish(slot, reason)
 
     def _stop_reason(self, sequence: _Running) -> StopReason | None:
-        if sequence.token_ids[-1] in self._stop_ids:
+        if sequence.token_ids[-1] in sequence.stop_ids:
             return StopReason.STOP
         if len(sequence.token_ids) >= sequence.request.sampling.max_new_tokens:
             return StopReason.LENGTH
@@ -320,7 +342,8 @@ class _Decoding:
         if self._prefixes is not None and not sequence.renewed:
             known = sequence.length - 1  # the last token was drawn, and never went through the model
             token_ids = (*sequence.request.token_ids, *sequence.token_ids)[:known]
-            self._prefixes.keep(token_ids, self._cache.stored(slot, known), known * self._token_bytes)
+            stored = self._cache.stored(slot, known)
+            self._prefixes.keep(token_ids, stored, known * self._token_bytes, sequence.adapter)
         self._free(slot)
 
     def _free(self, slot: int) -> None:

@@ -1,7 +1,7 @@
 """The base model that all clients share, and the adapters that are put on it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from posttrain.data.tokenizer import ChatTokenizer
@@ -9,6 +9,7 @@ from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import add_adapter
 from posttrain.models.lora_config import Lora, is_linear
+from posttrain.models.mixed_adapters import MixedAdapters
 from posttrain.models.shared_weights import with_shared_weights
 
 ALPHA = 32.0  # of every rank, so that one learning rate serves all: Schulman et al. 2025, "LoRA Without Regret"
@@ -40,6 +41,11 @@ class Adapter:
     def shape(self) -> tuple[int, bool, bool]:
         """What decides the names and shapes of its weights."""
         return self.rank, self.train_mlp, self.train_attn
+
+    @property
+    def scale(self) -> float:
+        """By which B A x is multiplied."""
+        return ALPHA / self.rank
 
     def json(self) -> dict[str, Any]:
         """As JSON."""
@@ -81,6 +87,11 @@ class Base:
         """A network over the base's weights with a fresh adapter."""
         lora = Lora(adapter.rank, ALPHA, targets=self._targets(adapter))
         return add_adapter(with_shared_weights(self.model), lora, seed=adapter.seed)
+
+    def mixed(self) -> LanguageModel:
+        """A network over the base's weights in which each token has an adapter of its own."""
+        shared = with_shared_weights(self.model)
+        return replace(shared, mixed=MixedAdapters(shared.network))
 
     def _targets(self, adapter: Adapter) -> tuple[str, ...]:
         """The linear layers of attention or MLPs by the last two parts of their names; none for both."""

@@ -19,6 +19,7 @@ from posttrain.training import checkpoint
 Kind = Literal["weights", "sampler_weights"]
 KINDS: tuple[Kind, ...] = ("weights", "sampler_weights")
 
+STEP = "step-000000"  # the folder of each in its own: they are not numbered
 _SCHEME = "tinker://"
 _MODEL = re.compile(r"[0-9a-f]{32}:train:[0-9]{1,9}")
 

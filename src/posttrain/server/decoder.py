@@ -1,16 +1,15 @@
-"""Sampling from adapters and from the base, by the embedded engine.
+"""Sampling from adapters and from the base, all in one batch, by the embedded engine.
 
-Requests are answered in the order in which they came. Those of one adapter with the same stop tokens share a batch,
-which further ones join while nothing else waits before them; then the next adapter's weights are put in place. An
-adapter on all of a batch at once (as S-LoRA does, arXiv 2311.03285) is not built.
+A request joins the batch at the next step, whatever it samples from and by which tokens it ends
+(`models/mixed_adapters.py`). Up to `ADAPTERS` adapters are in memory, those that were used last.
 """
 
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +17,13 @@ from torch import Tensor
 
 from posttrain.data.packing import PackedRow
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.transformers import TransformersEngine
+from posttrain.models.mixed_adapters import LowRank
+from posttrain.rollouts.transformers import TransformersDecoding, TransformersEngine
 from posttrain.server.base import Adapter, Base
 from posttrain.server.datum import MISSING, PromptLogprobs, Sampled
-from posttrain.types import Completion, Decoding, Request, StopReason
+from posttrain.types import Completion, Request, StopReason
 
-TREES = 4  # networks for adapters of different shapes that are kept
+ADAPTERS = 16  # that are kept in memory, and so the most of a batch
 ROWS = 256  # tokens whose whole distributions exist at once
 
 
@@ -60,11 +60,6 @@ class Job:
     top: int
     done: Done
 
-    @property
-    def batch(self) -> tuple[str, frozenset[int]]:
-        """What requests of one batch have in common."""
-        return self.weights, self.stop_ids
-
 
 @dataclass
 class _Running:
@@ -77,21 +72,22 @@ class Decoder:
     """Conforms to `worker.Steps`; `add` may be called from any thread."""
 
     def __init__(self, base: Base, load: Callable[[str], Weights], *, max_sequences: int, cache_gb: float) -> None:
-        self._base, self._load = base, load
-        self._settings: dict[str, Any] = {"max_sequences": max_sequences, "cache_gb": cache_gb}
+        self._base, self._load, self._model = base, load, base.mixed()
+        self._engine = TransformersEngine(self._model, base.stop_ids, max_sequences=max_sequences, cache_gb=cache_gb)
         self._queue: deque[Job] = deque()
-        self._trees: dict[tuple[int, bool, bool], tuple[LanguageModel, str]] = {}
-        self._batch: tuple[str, frozenset[int]] | None = None
-        self._model = base.model
-        self._decoding: Decoding | None = None
+        # of a batch that failed: one adapter after another, to see whose fault it is
+        self._apart: deque[Job] = deque()
+        self._adapters: dict[str, LowRank] = {}  # the one that was used last is the last
+        self._decoding: TransformersDecoding | None = None
         self._open = contextlib.ExitStack()
         self._numbers = count()
         self._running: dict[int, tuple[_Running, int]] = {}
+        self._used: Counter[str] = Counter()  # the requests under way by what they sample from
 
     @property
     def busy(self) -> bool:
         """Whether a request waits or is under way."""
-        return bool(self._queue or self._decoding)
+        return bool(self._queue or self._apart or self._running)
 
     def add(self, job: Job) -> None:
         """Answer a request."""
@@ -99,10 +95,9 @@ class Decoder:
 
     def step(self) -> None:
         """Begin what can begin, and sample a token of each sequence."""
-        if self._decoding is None and not self._begin():
-            return
-        while self._queue and self._queue[0].batch == self._batch:
-            self._admit(self._queue.popleft())
+        waiting = self._apart or self._queue
+        while waiting and self._may_join(waiting[0]):
+            self._admit(waiting.popleft())
         if self._running:
             try:
                 assert self._decoding is not None
@@ -112,62 +107,52 @@ class Decoder:
                 return
             for number, completion in done.items():
                 self._finish(number, completion)
-        if not self._running and (not self._queue or self._queue[0].batch != self._batch):
+        if not self._running:
             self._close()
 
-    def _begin(self) -> bool:
-        """Put the weights of the first request in place, and open a decoding."""
-        if not self._queue:
-            return False
-        first = self._queue[0]
-        try:
-            self._model = self._network(first.weights)
-            engine = TransformersEngine(self._model, first.stop_ids, **self._settings)
-            self._decoding = self._open.enter_context(engine.open())
-        except Exception as error:
-            self._queue.popleft().done(error)
-            return False
-        self._batch = first.batch
-        return True
-
-    def _network(self, weights: str) -> LanguageModel:
-        """The network that has these weights now."""
-        if not weights:
-            return self._base.model
-        for shape, (model, name) in self._trees.items():
-            if name == weights:
-                self._trees[shape] = self._trees.pop(shape)
-                return model
-        found = self._load(weights)
-        shape = found.adapter.shape
-        model = self._trees.pop(shape)[0] if shape in self._trees else self._base.adapted(found.adapter)
-        while len(self._trees) >= TREES:
-            del self._trees[next(iter(self._trees))]
-        with torch.no_grad():
-            for name, parameter in model.trainable():
-                parameter.copy_(found.tensors[name])
-        self._trees[shape] = model, weights
-        return model
+    def _may_join(self, job: Job) -> bool:
+        together = self._used.keys() | {job.weights}
+        return len(together) == 1 if self._apart else len(together - {""}) <= ADAPTERS
 
     def _admit(self, job: Job) -> None:
-        assert self._decoding is not None
         try:
-            asked = job.prompt_logprobs or job.top
-            prompt = prompt_logprobs(self._model, job.requests[0].token_ids, job.top) if asked else None
+            adapter = self._adapter(job.weights) if job.weights else None
+            if self._decoding is None:
+                self._decoding = self._open.enter_context(self._engine.open())
+            tokens = job.requests[0].token_ids
+            prompt = None
+            if job.prompt_logprobs or job.top:
+                with torch.no_grad(), self._model.placed([adapter], [len(tokens)]):
+                    prompt = prompt_logprobs(self._model, tokens, job.top)
             running = _Running(job, prompt)
             numbers = [next(self._numbers) for _ in job.requests]
             for number, request in zip(numbers, job.requests, strict=True):
-                self._decoding.add(number, request)
+                self._decoding.add(number, request, stop_ids=job.stop_ids, adapter=adapter)
         except Exception as error:
             job.done(error)
             return
         self._running |= {number: (running, place) for place, number in enumerate(numbers)}
+        self._used[job.weights] += 1
+
+    def _adapter(self, weights: str) -> LowRank:
+        """The adapter of this name, in place of the one that was not used for longest."""
+        found = self._adapters.pop(weights, None)
+        if found is None:
+            loaded, mixed = self._load(weights), self._model.mixed
+            assert mixed is not None
+            idle = [name for name in self._adapters if name not in self._used]
+            for name in idle[: len(self._adapters) + 1 - ADAPTERS]:
+                del self._adapters[name]
+            found = mixed.adapter(loaded.tensors, loaded.adapter.scale)
+        self._adapters[weights] = found
+        return found
 
     def _finish(self, number: int, completion: Completion) -> None:
         running, place = self._running.pop(number)
         running.completions[place] = completion
         job = running.job
         if len(running.completions) == len(job.requests):
+            self._used -= Counter([job.weights])
             try:
                 samples = [self._sampled(running.completions[place], job) for place in range(len(job.requests))]
             except Exception as error:
@@ -184,15 +169,19 @@ class Decoder:
         return Sampled(tokens, completion.logprobs[: len(tokens)], stopped)
 
     def _fail(self, error: Exception) -> None:
-        """End the batch, all of whose requests get the error."""
-        failed = {id(running): running.job for running, _ in self._running.values()}
-        self._running = {}
+        """End the batch. Requests of one adapter get the error; those of several begin again, one adapter at a time."""
+        failed = list({id(running): running.job for running, _ in self._running.values()}.values())
+        several = len(self._used) > 1
+        self._running, self._used = {}, Counter()
         self._close()
-        for job in failed.values():
+        if several:
+            self._apart.extend(failed)
+            return
+        for job in failed:
             job.done(error)
 
     def _close(self) -> None:
-        self._decoding, self._batch = None, None
+        self._decoding = None
         stack, self._open = self._open, contextlib.ExitStack()
         stack.close()
 

@@ -1,5 +1,6 @@
 """Sampling sessions: which weights each samples from. They outlive the server."""
 
+import os
 import re
 import shutil
 from dataclasses import asdict, dataclass
@@ -54,14 +55,22 @@ class Samplers:
             raise UserError(f"there is no sampler '{sampler_id[:80]}'")
         return Sampler(**found)
 
-    def load(self, folder: str) -> Weights:
-        """The weights of a sampler's folder.
+    def saved(self, folder: str) -> str:
+        """The weights that are in a sampler's folder now, which have another name when they are overwritten."""
+        try:
+            found = os.stat(self._models / folder / checkpoints.STEP)
+        except FileNotFoundError:
+            return f"{folder}@"
+        return f"{folder}@{found.st_ino}.{found.st_mtime_ns}"
+
+    def load(self, saved: str) -> Weights:
+        """Weights by the name that `saved` has given them; those that have replaced them, if they are gone.
 
         Raises:
             UserError: they are gone.
             CheckpointError: they are damaged.
         """
-        found = checkpoints.read(self._models / folder)
+        found = checkpoints.read(self._models / saved.rpartition("@")[0])
         if found is None:
             raise UserError(
                 "the weights of this sampler are gone: those without a name are kept for the latest samplers "

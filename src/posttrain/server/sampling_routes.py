@@ -125,7 +125,7 @@ def _job(body: Sample, sampler: Sampler, served: Services, done: Done) -> Job:
     seed = secrets.randbits(63) if params.seed is None else params.seed
     requests = [Request(tokens, sampling, _seed(seed, number)) for number in range(body.num_samples)]
     return Job(
-        sampler.folder,
+        served.samplers.saved(sampler.folder) if sampler.folder else "",
         requests,
         base.stop_ids | set(ids),
         tuple(strings),
