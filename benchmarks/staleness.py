@@ -132,9 +132,7 @@ def report(jobs: list[Job], rates: list[float], ages: Sequence[int], picture: Pa
         told = [[r["sampler_kl"] for r in read_run(job.folder).metrics if "sampler_kl" in r] for job in mine]
         far = f"{fmean(map(fmean, told)):.4f}" if all(told) else ""
         weights = f"to {cap:g}" if cap else "none"
-        lines.append(
-            f"| {rate:g} | {age} | {weights} | {steps} | {last} | {collapsed} of {len(curves)} | {far} |"
-        )
+        lines.append(f"| {rate:g} | {age} | {weights} | {steps} | {last} | {collapsed} of {len(curves)} | {far} |")
         mean = [fmean(values) for values in zip(*curves, strict=True)]
         axes[row][column].plot(range(1, len(mean) + 1), mean, label=f"{age} steps old", linewidth=1)
         axes[row][column].set(title=f"learning rate {rate:g}, importance weights {weights}", ylim=(0, 1.02))

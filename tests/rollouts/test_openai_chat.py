@@ -316,11 +316,19 @@ def test_one_who_leaves_does_not_take_the_reply_from_another(server):
 
 
 def test_nothing_is_asked_for_one_who_has_left(server, monkeypatch):
-    monkeypatch.setattr(openai_chat, "PAUSE_S", 0.3)
+    monkeypatch.setattr(openai_chat, "PAUSE_S", 0.5)
     server.fault = lambda body: error(500)
-    with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(chat_model(server).chat([Message("user", "a")], sampling=GREEDY), 0.2))
-    time.sleep(0.6)
+
+    async def leave() -> None:
+        asked = asyncio.ensure_future(chat_model(server).chat([Message("user", "a")], sampling=GREEDY))
+        while not server.asked:
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        await asked
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(leave())
+    time.sleep(1.0)
     assert len(server.asked) == 1
 
 
