@@ -286,8 +286,8 @@ def remembered_otherwise(monkeypatch):
     """Keys and values of other tokens than those that a prompt begins with."""
     right = PrefixCache.longest
 
-    def longest(self, token_ids):
-        found = right(self, token_ids)
+    def longest(self, token_ids, adapter):
+        found = right(self, token_ids, adapter)
         return found and dataclasses.replace(found, keys={n: keys.roll(1, dims=1) for n, keys in found.keys.items()})
 
     monkeypatch.setattr(PrefixCache, "longest", longest)
