@@ -282,12 +282,18 @@ class Source:
         return contextlib.nullcontext(Offer(self.version, "", 0, ""))
 
 
+def place(monkeypatch, actors):
+    """These actors in place of processes of a cluster."""
+    monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
+    monkeypatch.setattr(samplers.cluster, "bundle", lambda cpus, gpus: {})
+    monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
+
+
 @pytest.mark.parametrize("lost", ["take", "begin", "exchange"])
 @pytest.mark.parametrize("again", [0, 1, 2])
 def test_a_replacement_that_is_lost_while_it_loads_is_replaced(lost, again, monkeypatch):
     actors = Starting(2)
-    monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
-    monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
+    place(monkeypatch, actors)
     with samplers.SamplerGroup(2, lambda: None, Source(), threads=1) as engine:
         actors.to_lose.update({lost: 1, "build": again})
         requests = [request(number) for number in range(4)]
@@ -297,8 +303,7 @@ def test_a_replacement_that_is_lost_while_it_loads_is_replaced(lost, again, monk
 
 def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
     actors = Starting(2)
-    monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
-    monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
+    place(monkeypatch, actors)
     call = actors.call
 
     def cut(place, method, *args):
@@ -317,8 +322,7 @@ def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
 
 def test_replacements_that_are_lost_again_and_again_are_an_error(monkeypatch):
     actors = Starting(1)
-    monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
-    monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
+    place(monkeypatch, actors)
     with samplers.SamplerGroup(1, lambda: None, Source(), threads=1) as engine:
         actors.to_lose.update({"exchange": 1, "build": 99})
         with pytest.raises(EngineError, match="6 samplers were lost one after another; the last: gone in build"):

@@ -143,7 +143,7 @@ class LanguageModel:
         """While the block runs, of a forward pass the first `tokens[0]` tokens have `adapters[0]`, and so on."""
         if self.mixed is not None:
             return self.mixed.placed(adapters, tokens)
-        assert not any(adapters), "only a network with `mixed` adapters has one for each token"
+        assert not any(adapters), "only a network of mixed adapters has one for each token"
         return contextlib.nullcontext()
 
     def states(self, row: Packed) -> Tensor:
