@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("ray")
 
-from posttrain.distributed import samplers
+from posttrain.distributed import routing, samplers
 from posttrain.distributed.cluster import Answer, Lost
 from posttrain.distributed.sampler import Exchanged, Facts, Offer
 from posttrain.errors import EngineError, ProcessLost
@@ -68,16 +68,16 @@ class Group:
 
     def __init__(self, size, losses=()):
         self.actors, self.revived = Actors(size, losses), []
-        self.places = [samplers._Place(number, "1") for number in range(size)]
+        self.places = [routing.Place(number, "1") for number in range(size)]
 
     def revive(self, place):
         self.revived.append(place.number)
 
-    def note(self, work, places, seconds, tokens=0):
+    def note(self, place, seconds, tokens):
         pass
 
     def decoding(self, turns=False):
-        return samplers._Decoding(self, self.places, None, turns)
+        return routing.RoutedDecoding(self, self.places, None, turns)
 
 
 def ask(decoding, requests):
@@ -152,7 +152,7 @@ def test_equal_conversations_go_back_to_their_samplers_whoever_answered_first(or
 def test_a_sampler_is_not_lost_for_the_time_that_another_took_to_be_replaced(monkeypatch):
     group = Group(2, losses=[1])
     now = [0.0]
-    monkeypatch.setattr(samplers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(routing.time, "monotonic", lambda: now[0])
     revive = group.revive
 
     def slowly(place):
@@ -227,7 +227,7 @@ def test_one_that_does_not_answer_in_time_is_lost(monkeypatch):
     hung = group.places[1]
     monkeypatch.setattr(group.actors, "arrived", lambda calls, timeout_s: {n: c for n, c in calls.items() if n == 0})
     now = [time.monotonic()]
-    monkeypatch.setattr(samplers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(routing.time, "monotonic", lambda: now[0])
     decoding = group.decoding()
     decoding.add(0, request(0))
     decoding.add(1, request(1))

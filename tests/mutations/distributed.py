@@ -73,15 +73,15 @@ MUTATIONS = [
         ]
     ),
     *(
-        Mutation("distributed/samplers.py", old, new, ROUTING)
-        for old, new in [
-            ("with contextlib.suppress(Lost):", "with contextlib.suppress(ChannelError):"),
-            ("except Lost as again:", "except ChannelError as again:"),
-            ("self._losses > LOSSES:", "self._losses > LOSSES + 1:"),
-            ("if not 0 < tokens <= most:", "if not 0 <= tokens <= most:"),
-            ("if not 0 < tokens <= most:", "if not 0 < tokens:"),
-            ("if tokens != len(completion.logprobs):", "if False:"),
-            ("isinstance(answer.error, Lost | ChannelError)", "isinstance(answer.error, ChannelError)"),
+        Mutation(f"distributed/{file}.py", old, new, ROUTING)
+        for file, old, new in [
+            ("samplers", "with contextlib.suppress(Lost):", "with contextlib.suppress(ChannelError):"),
+            ("samplers", "isinstance(answer.error, Lost | ChannelError)", "isinstance(answer.error, ChannelError)"),
+            ("routing", "except Lost as again:", "except KeyError as again:"),
+            ("routing", "self._losses > LOSSES:", "self._losses > LOSSES + 1:"),
+            ("routing", "if not 0 < tokens <= most:", "if not 0 <= tokens <= most:"),
+            ("routing", "if not 0 < tokens <= most:", "if not 0 < tokens:"),
+            ("routing", "if tokens != len(completion.logprobs):", "if False:"),
         ]
     ),
     *(
