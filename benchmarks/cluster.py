@@ -49,6 +49,7 @@ MODEL = "smollm2-135m-instruct"
 PROCESSES = ((1, 1), (2, 1), (1, 2))  # processes, threads of each
 COMPLETIONS = 4  # of a prompt; attention to a prompt costs once for its completions
 FEW, MANY = 16, 64  # sequences of a sampler
+WIDE = 256  # sequences of all samplers: the fixed cost of a decoding step is little of it
 SHORT, LONG = 16, 80  # tokens of each
 SMALL, LARGE = 4, 24  # prompts of an update
 TOKENS, PROMPT = 64, 100  # tokens of each completion and prompt of an update
@@ -94,13 +95,15 @@ def sampling(group: SamplerGroup, prompts: Sequence[tuple[int, ...]], size: int)
     read = [sum(map(len, prompts[: n // COMPLETIONS])) for n in (FEW, MANY)]  # of one sampler
     prompt = (begin[1] - begin[0]) / (read[1] - read[0])
     shared = batch(MANY // size, LONG) if size > 1 else many[1]
+    wide = batch(WIDE // size, LONG)
     return {
         "decode_step": steps[0] - FEW * each,
         "decode_sequence": each,
         "prompt_token": prompt,
         "decode_begin": begin[0] - read[0] * prompt,
         "tokens_per_second": round(MANY * LONG / shared, 1),  # of the same work
-        "tokens_per_second_each": round(MANY * LONG / many[1], 1),  # with as much work for each
+        "tokens_per_second_each": round(size * MANY * LONG / many[1], 1),  # with as much work for each
+        "tokens_per_second_wide": round(WIDE * LONG / wide, 1),
     }
 
 
@@ -137,7 +140,7 @@ def updates(trained: LearnerGroup) -> dict[str, float]:
 def parts(where: str, lines: Sequence[str], places: Sequence[int]) -> Iterator[dict[str, Any]]:
     """The lines of samplers and learners."""
     chat = load_policy(where).chat
-    tasks = load_tasks("gym:gsm_symbolic", limit=2 * MANY // COMPLETIONS)
+    tasks = load_tasks("gym:gsm_symbolic", limit=WIDE // COMPLETIONS)
     prompts = [tuple(chat.prompt_ids(task.prompt)) for task in tasks]
     for size, threads in (PROCESSES[place] for place in places):
         line: dict[str, Any] = {"line": "parts", "processes": size, "threads": threads}

@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 from hypothesis import Phase, settings
+from xdist.scheduler import LoadFileScheduling
 
 # Examples are the same in every run, so that a red test is red for everyone. No deadline: machines differ in speed.
 settings.register_profile("posttrain", derandomize=True, deadline=None, database=None)
@@ -65,3 +66,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU, and this machine has none"))
+
+
+class OneClusterScheduling(LoadFileScheduling):
+    """A file's tests run in one worker, for their fixtures, and all tests of a cluster in one, for one start of Ray."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "distributed" if "distributed/" in nodeid else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneClusterScheduling:
+    """Hand out files in their order: by their number of tests, which is xdist's way, the longest would come last."""
+    config.option.loadscopereorder = False
+    return OneClusterScheduling(config, log)
