@@ -1,5 +1,7 @@
 """The SDK as it is, against a server in this process."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,24 @@ def trained(client, *, rank=4, seed=1, steps=3, rate=3e-2):
 
 def logprobs(model):
     return np.array(model.forward([datum()], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].data)
+
+
+def test_requests_that_come_during_a_step_begin_together(client, server, monkeypatch):
+    decoder, came, all_came = server[1].decoder, [], threading.Event()
+    add, step = decoder.add, decoder.step
+
+    def counted(job):
+        add(job)
+        came.append(job)
+        if len(came) == 8:
+            all_came.set()
+
+    monkeypatch.setattr(decoder, "add", counted)
+    monkeypatch.setattr(decoder, "step", lambda: (all_came.wait(20), step()))
+    sampler = client.create_sampling_client(base_model=NAME)
+    asked = [sampler.sample(prompt(*WORDS), 1, types.SamplingParams(max_tokens=2, seed=i)) for i in range(8)]
+    assert all_came.wait(10), f"{len(came)} of 8 requests had come"
+    assert all(len(each.result().sequences) == 1 for each in asked)
 
 
 def test_a_model_is_made_trained_and_sampled_from(client):

@@ -31,7 +31,7 @@ from posttrain.errors import ProcessLost, UserError
 from posttrain.models.precision import default_device
 from posttrain.rollouts.weight_channel import offered
 from posttrain.training.learner import POLICY, Batch, Learner, Loss
-from posttrain.training.ranks import Ranks
+from posttrain.training.ranks import ALONE, Ranks
 
 SLOWER_S = 30.0  # that a call may take beyond the time after which ranks give each other up
 
@@ -70,7 +70,10 @@ class Rank(cluster.Process):
         """Build a learner whose weights are replicated or sharded."""
         if sharded:
             gc.collect()  # of learners that were dropped: FSDP's modules are in reference cycles
-        self._learners[number] = make(ShardedRanks(self._group) if sharded else self._group)
+        # one rank does not gather: gloo copies in threads of its own, and a second team of OpenMP's threads, for which
+        # there is no processor, makes libgomp spin so briefly that an update takes a quarter longer
+        replicas = self._group if self._size > 1 else ALONE
+        self._learners[number] = make(ShardedRanks(self._group) if sharded else replicas)
 
     def device(self) -> str:
         """The kind of device that it computes on."""

@@ -91,7 +91,8 @@ def asample(body: Sample, owner: Owner, served: Served) -> Response:
     except UserError as error:
         done(error)
     else:
-        served.worker.submit(lambda: served.decoder.add(job))
+        served.decoder.add(job)  # not as a task of the worker: each is followed by a step of its own
+        served.worker.wake()
     return JSONResponse(answer)
 
 

@@ -44,6 +44,11 @@ class Worker:
             self._tasks.append(task)
             self._wake.notify()
 
+    def wake(self) -> None:
+        """Sampling has something to do."""
+        with self._wake:
+            self._wake.notify()
+
     def close(self) -> None:
         """End after the task that runs now; the others are on disk, if they matter."""
         with self._wake:
