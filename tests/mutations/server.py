@@ -21,6 +21,12 @@ MUTATIONS = [
             ("and value >= 0 for value", "for value"),
         ]
     ),
+    Mutation(
+        "server/sampling_routes.py",
+        "served.decoder.add(job) ",
+        "served.worker.submit(lambda: served.decoder.add(job)) ",
+        "server/test_sdk.py::test_requests_that_come_during_a_step_begin_together",
+    ),
     *(
         Mutation("server/trainer.py", old, new, "server/test_trainer.py")
         for old, new in [
