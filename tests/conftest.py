@@ -75,6 +75,7 @@ class OneClusterScheduling(LoadFileScheduling):
         return "distributed" if "distributed/" in nodeid else super()._split_scope(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneClusterScheduling:
     """Hand out files in their order: by their number of tests, which is xdist's way, the longest would come last."""
     config.option.loadscopereorder = False
