@@ -52,7 +52,7 @@ class Letters(Environment):
             said += reply.text
             new = [Message("user", f"More {turn}.")]
             if self.hangs:
-                Path("hanging").touch()
+                Path(__file__).with_name("hanging").touch()
                 time.sleep(30)
         if task.id in self.fails or len(plays) > self.after:
             raise {}[task.id]
