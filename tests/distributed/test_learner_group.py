@@ -41,6 +41,15 @@ def actors(shared, request) -> RankActors:
     return shared.ranks(request.param)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_single_rank_runs_no_collectives(size):
+    """Those of gloo run in its own threads, whose OpenMP teams slow the rank's own."""
+    rank = trainers.Rank(0, size, torch.get_num_threads())
+    rank._group = "a process group"
+    rank.build(0, lambda ranks: ranks, sharded=False)
+    assert rank._learners[0] == (ALONE if size == 1 else "a process group")
+
+
 def test_the_group_keeps_to_the_kit(actors, tmp_path):
     assert check_learner(lambda tokens: LearnerGroup(actors, functools.partial(built, tokens=tokens)), tmp_path) == []
 

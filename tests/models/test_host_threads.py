@@ -4,15 +4,15 @@ import threading
 
 import pytest
 
-from posttrain.models.host_threads import in_ended_thread
+from posttrain.models.host_threads import in_temporary_thread
 
 
 def test_work_is_done_in_a_thread_that_has_ended():
-    thread = in_ended_thread(threading.current_thread)
+    thread = in_temporary_thread(threading.current_thread)
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
 
 
 def test_its_error_is_raised():
     with pytest.raises(ZeroDivisionError):
-        in_ended_thread(lambda: 1 / 0)
+        in_temporary_thread(lambda: 1 / 0)

@@ -84,6 +84,12 @@ MUTATIONS = [
             ("routing", "if tokens != len(completion.logprobs):", "if False:"),
         ]
     ),
+    Mutation(
+        "distributed/trainers.py",
+        "self._group if self._size > 1 else ALONE",
+        "self._group",
+        f"{GROUP}::test_a_single_rank_runs_no_collectives",
+    ),
     *(
         Mutation(f"distributed/{file}.py", old, new, f"{RECIPES}::test_a_slow_rank_changes_no_bit_and_is_named")
         for file, old, new in [

@@ -70,8 +70,8 @@ class Rank(cluster.Process):
         """Build a learner whose weights are replicated or sharded."""
         if sharded:
             gc.collect()  # of learners that were dropped: FSDP's modules are in reference cycles
-        # one rank does not gather: gloo copies in threads of its own, and a second team of OpenMP's threads, for which
-        # there is no processor, makes libgomp spin so briefly that an update takes a quarter longer
+        # a single rank skips collectives: gloo copies in its own threads, and their OpenMP team oversubscribes the
+        # processors, so that libgomp spins too briefly and an update takes 25% longer
         replicas = self._group if self._size > 1 else ALONE
         self._learners[number] = make(ShardedRanks(self._group) if sharded else replicas)
 

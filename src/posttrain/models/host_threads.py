@@ -1,4 +1,4 @@
-"""OpenMP threads of the host."""
+"""OpenMP thread teams on the host."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,13 +7,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def in_ended_thread(work: Callable[[], T]) -> T:
-    """What `work` returns or raises; it is called in a thread that ends, and its OpenMP threads with it.
+def in_temporary_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a temporary thread, and return its result or raise its exception.
 
-    For servers, which load a model in one thread and compute in another. A thread that has computed in parallel keeps a
-    team of OpenMP threads for as long as it lives. If all teams of a process have more threads than there are
-    processors, libgomp lets a waiting thread sleep after 100 turns instead of `GOMP_SPINCOUNT`: a decoding step with
-    two threads on two cores took 0.32 s instead of 0.15 (docs/LOG.md).
+    For servers, which load a model in one thread and compute in another. A thread that has run an OpenMP parallel
+    region keeps its thread team until it exits. If the teams of a process have more threads than there are processors,
+    libgomp limits spinning to 100 iterations instead of `GOMP_SPINCOUNT`: a decoding step with two threads on two cores
+    took 0.32 s instead of 0.15 (docs/LOG.md).
     """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()

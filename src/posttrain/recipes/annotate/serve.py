@@ -23,7 +23,7 @@ from posttrain.annotation.app.chat_worker import Speak
 from posttrain.annotation.store import people
 from posttrain.annotation.store.database import open_store
 from posttrain.errors import UserError, as_typed
-from posttrain.models.host_threads import in_ended_thread
+from posttrain.models.host_threads import in_temporary_thread
 from posttrain.recipes.annotate.forms import Serve
 from posttrain.rollouts.policy import load_policy
 from posttrain.rollouts.two_replies import Asked, Candidate, Talker, TwoReplies
@@ -87,7 +87,7 @@ def run(config: Serve) -> Served:
     if not 0 < config.port < 65536:
         raise UserError(f"--port must be 1 to 65535; got {config.port}")
     url = _url(config)
-    speak = in_ended_thread(partial(load_talkers, config)) if config.model else None
+    speak = in_temporary_thread(partial(load_talkers, config)) if config.model else None
     store = open_store(config.store)
     with store.write() as connection:
         if secret := people.bootstrap_invitation(connection):

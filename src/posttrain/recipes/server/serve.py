@@ -18,7 +18,7 @@ from pathlib import Path
 
 from posttrain.data.tokenizer import load_tokenizer
 from posttrain.errors import UserError
-from posttrain.models.host_threads import in_ended_thread
+from posttrain.models.host_threads import in_temporary_thread
 from posttrain.models.load import load_model, tokenizer_of
 from posttrain.models.lora import need_peft
 from posttrain.models.packaged import PACKAGED
@@ -96,7 +96,7 @@ def run(config: Server) -> Ended:
     limited = {name: getattr(config, name) for name in ("models_per_key", "tokens_per_request", "max_rank")}
     services = open_services(
         store,
-        in_ended_thread(partial(load_base, config)),
+        in_temporary_thread(partial(load_base, config)),
         limits=replace(Limits(), **limited),
         microbatch_tokens=config.microbatch_tokens,
         max_sequences=config.max_sequences,
