@@ -144,11 +144,12 @@ def parts(where: str, lines: Sequence[str], places: Sequence[int]) -> Iterator[d
     prompts = [tuple(chat.prompt_ids(task.prompt)) for task in tasks]
     for size, threads in (PROCESSES[place] for place in places):
         line: dict[str, Any] = {"line": "parts", "processes": size, "threads": threads}
-        with RankActors(size, threads=threads) as actors:
+        share = cluster.Share(threads=threads)
+        with RankActors(size, share=share) as actors:
             trained = LearnerGroup(actors, partial(learner, where=where))
             line |= updates(trained) if "learners" in lines else {}
             if "samplers" in lines:
-                with SamplerGroup(size, partial(policy, where), trained, threads=threads) as group:
+                with SamplerGroup(size, partial(policy, where), trained, share=share) as group:
                     group.update()
                     line |= sampling(group, prompts, size)
                     trained.optim_step({POLICY: 0.0})

@@ -19,7 +19,7 @@ pytest.importorskip("ray")
 import ray
 
 from posttrain.distributed import cluster as module
-from posttrain.distributed.cluster import LOOPBACK, Actors, Lost, Process, Whereabouts, bundle, connect, interface_of
+from posttrain.distributed.cluster import LOOPBACK, Actors, Lost, Process, Share, Whereabouts, connect, interface_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -177,7 +177,7 @@ def test_an_error_has_a_note_of_where_it_was_raised(talkers):
 def test_a_replacement_without_room_ends_all_processes(monkeypatch):
     actors = without_processes(_group=SimpleNamespace(wait=lambda seconds: False), _bundle={"CPU": 1.0})
     monkeypatch.setattr(actors, "_kill", lambda place: None)
-    with pytest.raises(ProcessLost, match=r"trainer 0 has lost its node, and no other has room for \{'CPU': 1.0\}"):
+    with pytest.raises(ProcessLost, match=r"trainer 0 has lost its node, and no other has room for 1 CPU$"):
         actors.replace(0)
 
 
@@ -192,7 +192,7 @@ class Seer(cluster.Process):
 ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level=40)
 found = []
 for size, gpus in ((2, None), (2, 0.0), (2, 0.5)):
-    actors = cluster.Actors("seer", Seer, [()] * size, cluster.bundle(0.5, gpus), {})
+    actors = cluster.Actors("seer", Seer, [()] * size, cluster.Share(0.5, gpus).bundle(), {})
     answers = actors.collect({place: actors.call(place, "sees") for place in range(size)}, 60)
     found.append([answers[place].result() for place in range(size)])
     actors.stop()
@@ -214,4 +214,17 @@ def test_a_process_sees_the_gpus_that_are_reserved_for_it_and_no_others():
 @pytest.mark.parametrize(("has", "asked", "reserved"), [(8.0, None, 1.0), (8.0, 0.5, 0.5), (0.0, None, 0.0)])
 def test_a_gpu_is_reserved_where_there_are_any(has, asked, reserved, monkeypatch):
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0, "GPU": has})
-    assert bundle(2.0, asked) == {"CPU": 2.0} | ({"GPU": reserved} if reserved else {})
+    assert Share(2.0, asked).bundle() == {"CPU": 2.0} | ({"GPU": reserved} if reserved else {})
+
+
+def test_a_node_has_the_memory_that_is_reserved(cluster, monkeypatch):
+    monkeypatch.setattr(module, "PLACED_S", 2.0)
+    has = ray.cluster_resources()["memory"] / 1e9
+    with pytest.raises(UserError, match=rf"1 CPU, {2 * has:.1f} GB of memory each do not fit; .* {has:.1f} GB of mem"):
+        Actors("talker", Talker, [()], Share(memory_gb=2 * has).bundle(), {})
+    actors = Actors("talker", Talker, [()], Share(memory_gb=has / 2).bundle(), {})
+    try:
+        assert actors.collect({0: actors.call(0, "whereabouts")}, 60)[0].result().pid
+        assert ray.available_resources()["memory"] / 1e9 <= has / 2 + 0.1
+    finally:
+        actors.stop()

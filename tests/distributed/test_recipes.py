@@ -3,6 +3,7 @@
 import copy
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -324,6 +325,8 @@ def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
         ({"trainers": 1, "cluster_timeout": 0.0}, "--cluster-timeout must be above 0"),
         ({"trainer_gpus": 0.0}, "--trainer-gpus needs trainer processes"),
         ({"trainers": 1, "sampler_gpus": 2.0}, "--sampler-gpus must be from 0 to 1: a process uses one GPU; got 2.0"),
+        ({"trainers": 1, "trainer_memory_gb": -1.0}, "--trainer-memory-gb must be at least 0; got -1.0"),
+        ({"trainers": 1, "sampler_memory_gb": math.inf}, "--sampler-memory-gb must be at least 0; got inf"),
         ({"trainers": 1, "trainer_gpus": -0.5}, "--trainer-gpus must be from 0 to 1"),
         ({"trainers": 2, "trainer_gpus": 0.5}, "--trainer-gpus 0.5 needs --trainers 1"),
     ],

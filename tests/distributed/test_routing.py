@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("ray")
 
 from posttrain.distributed import routing, samplers
-from posttrain.distributed.cluster import Answer, Lost
+from posttrain.distributed.cluster import Answer, Lost, Share
 from posttrain.distributed.sampler import Exchanged, Facts, Offer
 from posttrain.errors import EngineError, ProcessLost
 from posttrain.rollouts.weight_channel import ChannelError
@@ -282,10 +282,12 @@ class Source:
         return contextlib.nullcontext(Offer(self.version, "", 0, ""))
 
 
+HERE = Share(gpus=0.0, threads=1)  # what needs no cluster to be asked
+
+
 def place(monkeypatch, actors):
     """These actors in place of processes of a cluster."""
     monkeypatch.setattr(samplers.cluster, "connect", lambda **settings: False)
-    monkeypatch.setattr(samplers.cluster, "bundle", lambda cpus, gpus: {})
     monkeypatch.setattr(samplers.cluster, "Actors", lambda *settings: actors)
 
 
@@ -294,7 +296,7 @@ def place(monkeypatch, actors):
 def test_a_replacement_that_is_lost_while_it_loads_is_replaced(lost, again, monkeypatch):
     actors = Starting(2)
     place(monkeypatch, actors)
-    with samplers.SamplerGroup(2, lambda: None, Source(), threads=1) as engine:
+    with samplers.SamplerGroup(2, lambda: None, Source(), share=HERE) as engine:
         actors.to_lose.update({lost: 1, "build": again})
         requests = [request(number) for number in range(4)]
         assert engine.generate(requests) == [said(each) for each in requests]
@@ -310,11 +312,11 @@ def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
         return Answer(error=ChannelError("cut off")) if method == "take" else call(place, method, *args)
 
     actors.call = cut
-    with samplers.SamplerGroup(2, lambda: None, Source(gone=True), threads=1) as engine:
+    with samplers.SamplerGroup(2, lambda: None, Source(gone=True), share=HERE) as engine:
         with pytest.raises(ProcessLost, match="a trainer is gone"):
             engine.generate([request(0)])
         assert engine.replaced == 0
-    with samplers.SamplerGroup(2, lambda: None, Source(), threads=1) as engine:
+    with samplers.SamplerGroup(2, lambda: None, Source(), share=HERE) as engine:
         with pytest.raises(EngineError, match="could not be sent: cut off"):
             engine.generate([request(0)])
         assert engine.replaced == 12
@@ -323,7 +325,7 @@ def test_samplers_are_not_replaced_for_weights_that_nobody_sends(monkeypatch):
 def test_replacements_that_are_lost_again_and_again_are_an_error(monkeypatch):
     actors = Starting(1)
     place(monkeypatch, actors)
-    with samplers.SamplerGroup(1, lambda: None, Source(), threads=1) as engine:
+    with samplers.SamplerGroup(1, lambda: None, Source(), share=HERE) as engine:
         actors.to_lose.update({"exchange": 1, "build": 99})
         with pytest.raises(EngineError, match="6 samplers were lost one after another; the last: gone in build"):
             engine.generate([request(0)])

@@ -80,6 +80,11 @@ def test_cpus_are_named(folder, cpus):  # noqa: F811
     assert f"{cpus:g} CPUs each" in placed(rl(folder), replace(TWO, trainer_cpus=cpus)).notes[-1]
 
 
+def test_reserved_memory_is_named(folder):  # noqa: F811
+    note = placed(rl(folder), replace(TWO, trainer_memory_gb=7.5)).notes[-1]
+    assert " GB (7.5 GB reserved) and 1 CPU each; 3 samplers" in note and "reserved" not in note.partition("; ")[2]
+
+
 def test_scorers_hold_the_reward_models(folder):  # noqa: F811
     plan = rl(folder)
     models = replace(plan, training=replace(plan.training, reward_models=10**9))

@@ -6,6 +6,7 @@ ends them with it, so that nothing is left where a run is killed.
 
 import contextlib
 import importlib
+import math
 import os
 import signal
 import socket
@@ -179,10 +180,35 @@ class Process:
             return Answer(error=error)
 
 
-def bundle(cpus: float, gpus: float | None) -> dict[str, float]:
-    """Ray resources of a process. `gpus` None: one GPU where the cluster has any."""
-    found = min(1.0, ray.cluster_resources().get("GPU", 0.0)) if gpus is None else gpus
-    return {"CPU": cpus} | ({"GPU": found} if found else {})
+class Share(NamedTuple):
+    """What one process gets of a machine. Ray reserves all but the threads; it binds and limits nothing.
+
+    Attributes:
+        cpus: logical CPUs.
+        gpus: GPUs; None: one where the cluster has any.
+        memory_gb: memory in GB (10^9 bytes); 0: none is reserved.
+        threads: threads that torch uses; 0: those of this process divided among all of the kind.
+    """
+
+    cpus: float = 1.0
+    gpus: float | None = None
+    memory_gb: float = 0.0
+    threads: int = 0
+
+    def bundle(self) -> dict[str, float]:
+        """The Ray resources, by Ray's names."""
+        found = min(1.0, ray.cluster_resources().get("GPU", 0.0)) if self.gpus is None else self.gpus
+        asked = {"CPU": self.cpus, "GPU": found, "memory": math.ceil(self.memory_gb * 1e9)}
+        return {name: amount for name, amount in asked.items() if amount or name == "CPU"}
+
+
+ONE_CPU = Share()
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    """Ray resources, for people."""
+    sizes = {name: f"{amount / 1e9:.1f} GB of memory" for name, amount in resources.items() if name == "memory"}
+    return ", ".join(sizes.get(name, f"{amount:g} {name}") for name, amount in resources.items())
 
 
 class Actors:
@@ -214,10 +240,10 @@ class Actors:
         self._group = ray.util.placement_group([self._bundle] * len(arguments), strategy="PACK")
         if not ray.wait([self._group.ready()], timeout=PLACED_S)[0]:
             ray.util.remove_placement_group(self._group)
-            has = {name: ray.cluster_resources().get(name, 0) for name in bundle}
+            has = _amounts({name: ray.cluster_resources().get(name, 0) for name in bundle})
             share = ". Two processes share a GPU with `sampler_gpus=0.5`" if "GPU" in bundle else ""
             raise UserError(
-                f"{len(arguments)} {kind}s of {self._bundle} each do not fit; the cluster has {has}, maybe in use"
+                f"{len(arguments)} {kind}s of {_amounts(bundle)} each do not fit; the cluster has {has}, maybe in use"
                 f"{share}"
             )
         self._logs: Path | None = None
@@ -235,6 +261,7 @@ class Actors:
         settings = ray.remote(self._made).options(
             num_cpus=self._bundle.get("CPU", 0),
             num_gpus=self._bundle.get("GPU", 0),
+            memory=self._bundle.get("memory"),
             scheduling_strategy=bundle,
             max_restarts=0,
             max_task_retries=0,
@@ -300,7 +327,9 @@ class Actors:
         """
         self._kill(place)
         if not self._group.wait(PLACED_S):
-            raise ProcessLost(f"{self.kind} {place} has lost its node, and no other has room for {self._bundle}")
+            raise ProcessLost(
+                f"{self.kind} {place} has lost its node, and no other has room for {_amounts(self._bundle)}"
+            )
         self._handles[place] = self._start(place)
 
     def _kill(self, place: int) -> None:

@@ -58,9 +58,7 @@ class SamplerGroup(Group):
         size: how many.
         load: loads the policy in each; it is pickled.
         source: has the trained weights.
-        cpus: logical CPUs of each, for Ray's placement.
-        gpus: GPUs of each; None: one where the cluster has any.
-        threads: threads that torch uses in each; 0: those of this process divided among them.
+        share: what each gets of a machine.
         timeout_s: how long a call may take, the transfer of weights among them, before the process counts as lost.
         environment: variables of their processes.
 
@@ -78,16 +76,14 @@ class SamplerGroup(Group):
         load: Callable[[], Policy],
         source: Source,
         *,
-        cpus: float = 1.0,
-        gpus: float | None = None,
-        threads: int = 0,
+        share: cluster.Share = cluster.ONE_CPU,
         timeout_s: float = 600.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        cluster.connect(cpus=size * cpus)
+        cluster.connect(cpus=size * share.cpus)
         self._load, self._source, self.timeout_s = load, source, timeout_s
-        each = [(cluster.threads_of(threads, size),)] * size
-        self.actors = cluster.Actors("sampler", Sampler, each, cluster.bundle(cpus, gpus), environment or {})
+        each = [(cluster.threads_of(share.threads, size),)] * size
+        self.actors = cluster.Actors("sampler", Sampler, each, share.bundle(), environment or {})
         self._places = [Place(number) for number in range(size)]
         self.replaced, self._sent_bytes, self._sent_s = 0, 0, 0.0
         self._decoding: RoutedDecoding | None = None

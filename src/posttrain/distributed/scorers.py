@@ -53,9 +53,7 @@ class ScorerGroup(Group):
         size: how many.
         load: loads the models in each; it is pickled.
         precision: number format of the models; `auto` is what the first process finds fastest, for all of them.
-        cpus: logical CPUs of each, for Ray's placement.
-        gpus: GPUs of each; None: one where the cluster has any.
-        threads: threads that torch uses in each; 0: those of this process divided among them.
+        share: what each gets of a machine.
         timeout_s: how long a process may take to score its share before it counts as lost.
 
     Attributes:
@@ -72,15 +70,13 @@ class ScorerGroup(Group):
         load: Load,
         *,
         precision: str = "auto",
-        cpus: float = 1.0,
-        gpus: float | None = None,
-        threads: int = 0,
+        share: cluster.Share = cluster.ONE_CPU,
         timeout_s: float = 600.0,
     ) -> None:
-        cluster.connect(cpus=size * cpus)
+        cluster.connect(cpus=size * share.cpus)
         self._load, self._timeout_s, self.replaced = load, timeout_s, 0
-        each = [(cluster.threads_of(threads, size),)] * size
-        self.actors = cluster.Actors("scorer", ScoringProcess, each, cluster.bundle(cpus, gpus), {})
+        each = [(cluster.threads_of(share.threads, size),)] * size
+        self.actors = cluster.Actors("scorer", ScoringProcess, each, share.bundle(), {})
         self._replacing = threading.Lock()  # threads may score at the same time
         self._starts = [0] * size  # how often each was replaced
         self._ledger = Ledger("scorer", size)

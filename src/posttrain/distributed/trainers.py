@@ -131,9 +131,7 @@ class RankActors(Group):
 
     Args:
         size: how many.
-        cpus: logical CPUs of each, for Ray's placement.
-        gpus: GPUs of each; None: one where the cluster has any.
-        threads: threads that torch uses in each; 0: those of this process divided among them.
+        share: what each gets of a machine.
         timeout_s: how long a rank waits for the others before it raises.
         environment: variables of their processes.
 
@@ -145,17 +143,15 @@ class RankActors(Group):
         self,
         size: int,
         *,
-        cpus: float = 1.0,
-        gpus: float | None = None,
-        threads: int = 0,
+        share: cluster.Share = cluster.ONE_CPU,
         timeout_s: float = 1800.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        cluster.connect(cpus=size * cpus)
+        cluster.connect(cpus=size * share.cpus)
         self.size, self._timeout_s, self._dead = size, timeout_s, ""
         self._waited = [0.0] * size
-        each = [(rank, size, cluster.threads_of(threads, size)) for rank in range(size)]
-        self.actors = cluster.Actors("trainer", Rank, each, cluster.bundle(cpus, gpus), environment or {})
+        each = [(rank, size, cluster.threads_of(share.threads, size)) for rank in range(size)]
+        self.actors = cluster.Actors("trainer", Rank, each, share.bundle(), environment or {})
         try:
             if len(set(devices := self.all("device", timeout_s=cluster.START_S))) > 1:
                 raise UserError(f"trainers compute on different devices, and cannot add up gradients: {devices}")

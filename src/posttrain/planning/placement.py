@@ -10,6 +10,7 @@ from posttrain.setup.cluster_options import (
     TrainerOptions,
     check_cluster,
     refuse_idle_scorers,
+    reserved,
     staleness_of,
 )
 
@@ -32,12 +33,12 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         held = sum(size for name, size in plan.training.held().items() if name not in ELSEWHERE)
         embedding = plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
         trainer += held // cluster.trainers + embedding - held
-    lines = [_line("trainer", cluster.trainers, trainer, cluster.trainer_cpus, cluster.trainer_gpus)]
+    lines = [_line(cluster, "trainer", cluster.trainers, trainer)]
     together = cluster.trainers * trainer
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
         sampler = _sampler(plan.training, phases["sampling"])
         together += cluster.samplers * sampler
-        lines.append(_line("sampler", cluster.samplers, sampler, cluster.sampler_cpus, cluster.sampler_gpus))
+        lines.append(_line(cluster, "sampler", cluster.samplers, sampler))
         sent = weights_bytes(plan.training)
         lines.append(f"{sent / GB:.2f} GB of weights are sent to each sampler in every step")
         if staleness_of(cluster):
@@ -47,7 +48,7 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         models = plan.training.held().get(MODELS, 0)
         refuse_idle_scorers(models > 0)
         together += cluster.scorers * models
-        lines.append(_line("scorer", cluster.scorers, models, cluster.scorer_cpus, cluster.scorer_gpus))
+        lines.append(_line(cluster, "scorer", cluster.scorers, models))
     found = replace(plan, notes=(*plan.notes, "; ".join(lines)))
     if cluster.address != "local" or together <= plan.available:
         return found
@@ -58,9 +59,12 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     return replace(found, warnings=(*plan.warnings, warning))
 
 
-def _line(kind: str, count: int, size: int, cpus: float, gpus: float | None) -> str:
-    reserved = f"{cpus:g} CPU{'s' * (cpus != 1)}" + (f" and {gpus:g} GPU" if gpus else "")
-    return f"{count} {kind}{'s' * (count > 1)} of {size / GB:.1f} GB and {reserved} each"
+def _line(cluster: TrainerOptions, kind: str, count: int, size: int) -> str:
+    share = reserved(cluster, kind)
+    amounts = [f"{share['cpus']:g} CPU{'s' * (share['cpus'] != 1)}"]
+    amounts += [f"{share['gpus']:g} GPU"] if share["gpus"] else []
+    memory = f" ({share['memory_gb']:g} GB reserved)" if share["memory_gb"] else ""
+    return f"{count} {kind}{'s' * (count > 1)} of {size / GB:.1f} GB{memory} and {' and '.join(amounts)} each"
 
 
 def _sampler(training: Training, sampling: Phase) -> int:

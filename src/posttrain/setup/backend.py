@@ -24,6 +24,7 @@ from posttrain.setup.cluster_options import (
     ClusterOptions,
     TrainerOptions,
     check_cluster,
+    reserved,
     reserved_cpus,
     settings_of,
 )
@@ -161,9 +162,7 @@ def online_backend(
                 cluster.samplers,
                 partial(load, alike),
                 source,
-                cpus=cluster.sampler_cpus,
-                gpus=cluster.sampler_gpus,
-                threads=cluster.sampler_threads,
+                share=share_of(cluster, "sampler"),
                 timeout_s=cluster.cluster_timeout,
             )
         )
@@ -219,6 +218,11 @@ def connect(cluster: TrainerOptions, stack: ExitStack) -> None:
         stack.callback(ray.disconnect)
 
 
+def share_of(cluster: TrainerOptions, kind: str) -> Any:
+    """The `distributed.cluster.Share` of each process of a kind."""
+    return importlib.import_module("posttrain.distributed.cluster").Share(**reserved(cluster, kind))
+
+
 def _trainers(
     options: Trainable,
     where: str,
@@ -233,9 +237,7 @@ def _trainers(
     ranks = stack.enter_context(
         trainers.RankActors(
             cluster.trainers,
-            cpus=cluster.trainer_cpus,
-            gpus=cluster.trainer_gpus,
-            threads=cluster.trainer_threads,
+            share=share_of(cluster, "trainer"),
             timeout_s=cluster.cluster_timeout,
         )
     )

@@ -26,6 +26,8 @@ class TrainerOptions:
     """Logical CPUs that Ray reserves for each trainer."""
     trainer_gpus: float | None = None
     """GPUs reserved for each trainer, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
+    trainer_memory_gb: float = 0.0
+    """Memory in GB that Ray reserves for each trainer, 0: none; --dry-run prints what one needs."""
     trainer_threads: int = 0
     """Threads of each trainer, 0: those of this machine divided by the number of trainers."""
     cluster_timeout: float = 600.0
@@ -44,6 +46,8 @@ class ClusterOptions(TrainerOptions):
     """Logical CPUs that Ray reserves for each sampler."""
     sampler_gpus: float | None = None
     """GPUs reserved for each sampler, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
+    sampler_memory_gb: float = 0.0
+    """Memory in GB that Ray reserves for each sampler, 0: none; --dry-run prints what one needs."""
     sampler_threads: int = 0
     """Threads of each sampler, 0: those of this machine divided by the number of samplers."""
 
@@ -60,6 +64,8 @@ class ScorerOptions(ClusterOptions):
     """Logical CPUs that Ray reserves for each scorer."""
     scorer_gpus: float | None = None
     """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
+    scorer_memory_gb: float = 0.0
+    """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what one needs."""
     scorer_threads: int = 0
     """Threads of each scorer, 0: those of this machine divided by the number of scorers."""
 
@@ -103,6 +109,11 @@ def reserved_cpus(options: TrainerOptions) -> float:
     return cpus
 
 
+def reserved(options: TrainerOptions, kind: str) -> dict[str, Any]:
+    """What each `trainer`, `sampler` or `scorer` gets of a machine: the arguments of `distributed.cluster.Share`."""
+    return {name: getattr(options, f"{kind}_{name}") for name in ("cpus", "gpus", "memory_gb", "threads")}
+
+
 def settings_of(options: TrainerOptions) -> dict[str, Any]:
     """What a run's configuration says of them: nothing for one process."""
     return {CLUSTER: asdict(options)} if options.trainers else {}
@@ -127,6 +138,9 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
     for name in ("trainer_cpus", "sampler_cpus", "scorer_cpus", "cluster_timeout"):
         if not 0 < given.get(name, 1.0) < math.inf:
             raise UserError(f"--{name.replace('_', '-')} must be above 0; got {given[name]}")
+    for name in ("trainer_memory_gb", "sampler_memory_gb", "scorer_memory_gb"):
+        if not 0 <= given.get(name, 0.0) < math.inf:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 0; got {given[name]}")
     for name in ("trainer_gpus", "sampler_gpus", "scorer_gpus"):
         if not 0 <= (given.get(name) or 0.0) <= 1:
             raise UserError(

@@ -13,7 +13,7 @@ from posttrain.errors import UserError
 from posttrain.models.load import locate
 from posttrain.rollouts.scorer import Scorer, ScorerFacts, load_scorer
 from posttrain.runs.timeline import Span
-from posttrain.setup.backend import Backend, connect
+from posttrain.setup.backend import Backend, connect, share_of
 from posttrain.setup.cluster_options import ClusterOptions, check_cluster, refuse_idle_scorers, scorers_of
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.training.resolve_model import saved_model
@@ -106,9 +106,7 @@ class Placed:
                 size,
                 partial(_loaded, where, self._options.microbatch_tokens),
                 precision=self._options.precision,
-                cpus=given.scorer_cpus,
-                gpus=given.scorer_gpus,
-                threads=given.scorer_threads,
+                share=share_of(given, "scorer"),
                 timeout_s=given.cluster_timeout,
             )
         )
