@@ -30,21 +30,26 @@ def clock(monkeypatch):
 def test_busy_time_and_tokens_are_counted_once(clock):
     ledger = Ledger("sampler", 2)
     clock.now += 4.0
-    ledger.note("sampling", [0], 1.0, 30)
-    ledger.note("sampling", [1], 2.0, 60)
+    ledger.note("sampling", [0], 1.0, 20)
+    ledger.note("sampling", [1], 2.0, 70)
     ledger.note("weights", [0, 1], 0.5, busy=False)
-    assert ledger.rates() == ({"cluster/busy/sampler0": 0.25, "cluster/busy/sampler1": 0.5}, 30.0)
+    shares, speeds = ledger.rates()
+    assert shares == {"cluster/busy/sampler0": 0.25, "cluster/busy/sampler1": 0.5}
+    each = "cluster/tokens_per_second/sampler"
+    assert speeds == {"cluster/sampler_tokens_per_second": 30.0, f"{each}0": 20.0, f"{each}1": 35.0}
     clock.now += 10.0
     ledger.note("sampling", [1], 2.0, 10)
-    assert ledger.rates() == ({"cluster/busy/sampler0": 0.0, "cluster/busy/sampler1": 0.2}, 5.0)
+    shares, speeds = ledger.rates()
+    assert shares == {"cluster/busy/sampler0": 0.0, "cluster/busy/sampler1": 0.2}
+    assert speeds == {"cluster/sampler_tokens_per_second": 5.0, f"{each}0": 0.0, f"{each}1": 5.0}
 
 
 def test_a_share_is_at_most_one_and_no_time_is_no_error(clock):
     ledger = Ledger("scorer", 1)
-    assert ledger.rates() == ({"cluster/busy/scorer0": 0.0}, 0.0)
+    assert ledger.rates()[0] == {"cluster/busy/scorer0": 0.0}
     clock.now += 1.0
     ledger.note("scoring", [0], 3.0)  # it began before the last call
-    assert ledger.rates() == ({"cluster/busy/scorer0": 1.0}, 0.0)
+    assert ledger.rates()[0] == {"cluster/busy/scorer0": 1.0}
 
 
 def test_spans_end_when_they_are_noted_and_are_returned_once(clock):

@@ -16,8 +16,10 @@ MUTATIONS = [
             ("except ray.exceptions.RayTaskError:", "except ray.exceptions.ActorDiedError:"),
             ("first_line(error)", "str(error)"),
             ('min(1.0, ray.cluster_resources().get("GPU", 0.0))', 'ray.cluster_resources().get("GPU", 0.0)'),
-            ("if gpus is None else gpus", "if not gpus else gpus"),
-            ('{"GPU": found} if found else {}', "{}"),
+            ("if self.gpus is None else self.gpus", "if not self.gpus else self.gpus"),
+            ('"GPU": found, ', ""),
+            ("math.ceil(self.memory_gb * 1e9)", "math.ceil(self.memory_gb * 2**30)"),
+            ('for name, amount in asked.items() if amount or name == "CPU"', "for name, amount in asked.items()"),
             ('{} if bundle.get("GPU") else {"CUDA_VISIBLE_DEVICES": ""}', "{}"),
             ('"RAY_worker_niceness", "0"', '"RAY_worker_niceness", "15"'),
             ("if started == _started(pid):", "if pid:"),
@@ -53,12 +55,13 @@ MUTATIONS = [
         for old, new in [
             ("self._asked = self._asked, time.monotonic()", "_ = self._asked, None"),
             ("self._busy_s = self._busy_s, [0.0] * len(self._busy_s)", "_ = self._busy_s, None"),
-            ("tokens, self._tokens = self._tokens, 0", "tokens = self._tokens"),
+            ("tokens, self._tokens = self._tokens, [0] * len(self._tokens)", "tokens = self._tokens"),
+            ("count / max(s, LEAST_S)", "count / max(sum(busy_s), LEAST_S)"),
             ("found, self._spans = self._spans, []", "found = self._spans"),
             ("seconds if busy else 0.0", "seconds"),
             ("now - seconds, now", "now, now + seconds"),
             ("min(1.0, s / passed_s)", "s / passed_s"),
-            ("- before, 1e-9)", "- before, 0.0)"),
+            ("- before, LEAST_S)", "- before, 0.0)"),
         ]
     ),
     *(

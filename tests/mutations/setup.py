@@ -3,6 +3,12 @@
 from tests.mutations import Mutation
 
 MUTATIONS = [
+    Mutation(
+        "setup/backend.py",
+        "load = partial(_loaded, where=where)  # of trainers",
+        "load = partial(_loaded, where=where, engine=options.engine)  # of trainers",
+        "setup/test_backend.py",
+    ),
     *(
         Mutation("setup/feedback_session.py", old, new, "recipes/test_pairs.py recipes/test_reward_model.py")
         for old, new in [

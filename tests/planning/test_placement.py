@@ -6,6 +6,7 @@ import pytest
 
 from posttrain.errors import UserError
 from posttrain.planning import placed
+from posttrain.planning.costs import Phase
 from posttrain.planning.placement import weights_bytes
 from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
 from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
@@ -64,6 +65,22 @@ def test_with_shards_a_trainer_holds_its_part_and_the_embedding(folder):  # noqa
     large = replace(plan, phases=tuple(_times(phase, 1000) for phase in plan.phases))  # gigabytes, to be seen
     found = update * 1000 - held + held // 2 + 2 * shape.vocabulary * shape.hidden
     assert f"2 trainers of {found / 1e9:.1f} GB" in placed(large, replace(TWO, fsdp=True)).notes[-1]
+
+
+def test_a_trainer_holds_the_whole_model_until_it_keeps_its_shard(folder):  # noqa: F811
+    plan = rl(folder, precision="bfloat16")
+    training = replace(plan.training, shape=replace(plan.training.shape, parameters=10**10))
+    (sampling, _) = plan.phases
+    update = Phase("update", {**training.held(), "activations": 10**9})
+    large = replace(plan, training=training, phases=(sampling, update))
+    loaded = 2 + 4 + 2 * training.references  # bytes of each parameter
+    assert f"64 trainers of {10 * loaded:.1f} GB" in placed(large, replace(TWO, trainers=64, fsdp=True)).notes[-1]
+    one = (2 + 4 + 4 + 8 + 2 * training.references) * 10 + 1
+    assert f"1 trainer of {one:.1f} GB" in placed(large, replace(TWO, trainers=1, fsdp=True)).notes[-1]
+
+
+def test_memory_and_time_of_one_process_are_called_so(folder):  # noqa: F811
+    assert "above are those of one process" in placed(rl(folder), TWO).notes[-2]
 
 
 def _times(phase, factor):

@@ -133,6 +133,28 @@ def test_what_is_sampled_next_comes_from_the_weights_as_they_are_now(started):
     assert gap(model, engine) < 1e-4
 
 
+@pytest.mark.parametrize("started", ["tied"], indirect=True)
+def test_requests_join_leave_and_are_cancelled_while_others_are_sampled(started):
+    _, engine = started
+    tokens: list[int] = []
+    with engine.open(tokens.append) as decoding:
+        for number, length in enumerate((24, 3, 24)):
+            decoding.add(number, Request(PROMPTS[0], Sampling(length), number))
+        order: list[int] = []
+        while 1 not in order:
+            order += decoding.step()
+        assert order == [1]  # the others are still under way
+        decoding.cancel(2)
+        decoding.add(3, Request(PROMPTS[1], Sampling(2), 3))
+        while 0 not in order:
+            order += decoding.step()
+        assert order == [1, 3, 0] and decoding.step() == {}
+        decoding.add(4, Request(PROMPTS[1], Sampling(24), 4))
+        decoding.step()
+    assert 24 + 3 + 2 < sum(tokens) < 24 + 3 + 2 + 24
+    assert not engine._llm.llm_engine.has_unfinished_requests()  # what is left is cancelled
+
+
 def test_answers_from_other_weights_are_refused(folders, url):
     engine, other = (VLLMServer(load_model(folders["tied"], dtype=torch.float32), STOP, url=url) for _ in range(2))
     request = Request(PROMPTS[0], Sampling(4))

@@ -31,6 +31,7 @@ except ImportError:  # an extra: one process needs none
 INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[cluster]'"
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 1800.0  # that a process may take to start and to load its model
+LONGER = " (--cluster-timeout, if its work takes longer)"
 ERROR = 40  # as in `logging`
 _PROXIES = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
 _PROXIES |= {"no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
@@ -301,7 +302,8 @@ class Actors:
 
     def _answer(self, place: int, call: Any, ready: bool, timeout_s: float) -> Answer:
         if not ready:
-            return Answer(error=self.lost(place, f"has not answered within {timeout_s:g} s"))
+            longer = "" if timeout_s == START_S else LONGER
+            return Answer(error=self.lost(place, f"has not answered within {timeout_s:g} s{longer}"))
         try:
             return ray.get(call)
         except ray.exceptions.RayTaskError:

@@ -36,6 +36,9 @@ class Group:
         self.actors.stop()
 
 
+LEAST_S = 1e-9  # by which a rate is divided
+
+
 class Ledger:
     """What the processes of a group did. Threads may note and read at the same time.
 
@@ -48,7 +51,7 @@ class Ledger:
         self._kind = kind
         self._noting = threading.Lock()
         self._spans: list[Span] = []
-        self._busy_s, self._tokens, self._asked = [0.0] * size, 0, time.monotonic()
+        self._busy_s, self._tokens, self._asked = [0.0] * size, [0] * size, time.monotonic()
 
     def note(self, work: str, places: Iterable[int], seconds: float, tokens: int = 0, *, busy: bool = True) -> None:
         """Note what processes have done in the last seconds, and whether that is what they are for."""
@@ -57,17 +60,20 @@ class Ledger:
             for place in places:
                 self._spans.append(Span(f"{self._kind} {place}", work, now - seconds, now))
                 self._busy_s[place] += seconds if busy else 0.0
-                self._tokens += tokens
+                self._tokens[place] += tokens
 
-    def rates(self) -> tuple[dict[str, float], float]:
-        """Since the last call: the share of time in which each process was busy, and tokens per busy second."""
+    def rates(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Since the last call: the share of time in which each was busy; tokens per busy second, of all and of each."""
         with self._noting:
             before, self._asked = self._asked, time.monotonic()
             busy_s, self._busy_s = self._busy_s, [0.0] * len(self._busy_s)
-            tokens, self._tokens = self._tokens, 0
-        passed_s = max(self._asked - before, 1e-9)
+            tokens, self._tokens = self._tokens, [0] * len(self._tokens)
+        passed_s = max(self._asked - before, LEAST_S)
         shares = {f"cluster/busy/{self._kind}{place}": min(1.0, s / passed_s) for place, s in enumerate(busy_s)}
-        return shares, tokens / max(sum(busy_s), 1e-9)
+        speeds = {f"cluster/{self._kind}_tokens_per_second": sum(tokens) / max(sum(busy_s), LEAST_S)}
+        for place, (count, s) in enumerate(zip(tokens, busy_s, strict=True)):
+            speeds[f"cluster/tokens_per_second/{self._kind}{place}"] = count / max(s, LEAST_S)
+        return shares, speeds
 
     def spans(self) -> list[Span]:
         """What they did since the last call, in the order in which it ended."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from posttrain.distributed.cluster import Actors, Answer, Lost
+from posttrain.distributed.cluster import LONGER, Actors, Answer, Lost
 from posttrain.distributed.sampler import Exchanged, Facts
 from posttrain.errors import EngineError
 from posttrain.rollouts.engine import refuse_unanswerable
@@ -112,7 +112,7 @@ class RoutedDecoding:
             if place.number in answers:
                 done |= self._received(place, answers[place.number])
             elif place.call is not None and now - place.since > self._group.timeout_s:
-                why = f"has not answered for {self._group.timeout_s:g} s"
+                why = f"has not answered for {self._group.timeout_s:g} s{LONGER}"
                 self.lost(place, self._group.actors.lost(place.number, why))
         return done
 

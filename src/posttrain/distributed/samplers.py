@@ -186,12 +186,12 @@ class SamplerGroup(Group):
     def metrics(self) -> dict[str, float]:
         """Of the last transfer of weights: seconds until all samplers had them, and bytes to each. Losses so far.
 
-        Since the last call: the share of time in which each sampled, and the tokens per second then.
+        Since the last call: the share of time in which each sampled, and tokens per second then, of all and of each.
         """
         sent = {"cluster/sync_seconds": self._sent_s, "cluster/sync_bytes": float(self._sent_bytes)}
-        shares, per_second = self._ledger.rates()
+        shares, speeds = self._ledger.rates()
         replaced = {"cluster/samplers_replaced": float(self.replaced)}
-        return {**sent, **replaced, **shares, "cluster/sampler_tokens_per_second": per_second}
+        return {**sent, **replaced, **shares, **speeds}
 
     def note(self, place: Place, seconds: float, tokens: int) -> None:
         """Note that a sampler has sampled these tokens in the last seconds."""

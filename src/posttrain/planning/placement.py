@@ -16,23 +16,28 @@ from posttrain.setup.cluster_options import (
 
 MODELS = "reward models"
 ELSEWHERE = (MODELS,)  # these are in the process of the command, or in those of scorers
+LATER = ("float32 gradients", "Adam state")  # what a trainer has once it has its shard
+ALONE = "memory and time above are those of one process that does everything; processes on this machine share its cores"
 
 
 def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     """The plan with what a trainer and a sampler hold; unchanged for a run in one process.
 
-    Each trainer computes its rows one after another, so that it takes as much memory as the one process; of shards its
-    part of what is held, and the embedding, which is gathered for each row. Its time is not estimated.
+    Each trainer computes its rows one after another, so that it takes as much memory as the one process. With shards it
+    takes its part of what is held, and the embedding, which is gathered for each row; or, if that is more, the weights
+    and float32 masters that it has in full until it keeps its shard. Time is not estimated.
     """
     check_cluster(cluster)
     if not cluster.trainers:
         return plan
     phases = {phase.name: phase for phase in plan.phases}
     trainer = sum(size for name, size in phases["update"].parts.items() if name not in ELSEWHERE)
-    if cluster.fsdp:
-        held = sum(size for name, size in plan.training.held().items() if name not in ELSEWHERE)
+    if cluster.fsdp and cluster.trainers > 1:
+        held = {name: size for name, size in plan.training.held().items() if name not in ELSEWHERE}
+        computing = trainer - sum(held.values())
         embedding = plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
-        trainer += held // cluster.trainers + embedding - held
+        loaded = sum(size for name, size in held.items() if name not in LATER)
+        trainer = max(loaded, sum(held.values()) // cluster.trainers + embedding + computing)
     lines = [_line(cluster, "trainer", cluster.trainers, trainer)]
     together = cluster.trainers * trainer
     if "sampling" in phases and isinstance(cluster, ClusterOptions):
@@ -49,7 +54,7 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         refuse_idle_scorers(models > 0)
         together += cluster.scorers * models
         lines.append(_line(cluster, "scorer", cluster.scorers, models))
-    found = replace(plan, notes=(*plan.notes, "; ".join(lines)))
+    found = replace(plan, notes=(*plan.notes, ALONE, "; ".join(lines)))
     if cluster.address != "local" or together <= plan.available:
         return found
     warning = (

