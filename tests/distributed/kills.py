@@ -1,15 +1,22 @@
-"""Signals random processes of a run on a cluster at random instants, and compares it with a run that was left alone.
+"""Signals random processes of a run on a cluster at random instants, and checks what became of it.
 
-    python -m tests.distributed.kills [--kills 50] [--seed 0]
+    python -m tests.distributed.kills [--kills 50] [--seed 0] [--max-staleness 0]
 
-The run has two trainers and two samplers and plays episodes of three turns. One process at a time gets SIGKILL, or, if
-it is a trainer or a sampler, perhaps SIGSTOP: the command, a trainer, a sampler, or one of Ray's. A command that has
-ended is resumed. At the end metrics, samples and the last checkpoint must equal those of a run that nobody disturbed,
-and no process may be left. This takes about 15 seconds for each signal, and is no part of the test suite.
+The run has two trainers and two samplers. One process at a time gets SIGKILL, or, if it is a trainer or a sampler,
+perhaps SIGSTOP: the command, a trainer, a sampler, or one of Ray's. A command that has ended is resumed. At the end no
+process may be left, and:
+
+- A run in turn plays episodes of three turns. Its metrics, samples and last checkpoint must equal those of an
+  undisturbed run.
+- A run that samples ahead depends on the clock. It must have every step once, trained on each prompt once, from weights
+  that are at most as old as allowed.
+
+This takes about 15 seconds for each signal, and is no part of the test suite.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -24,7 +31,10 @@ import psutil
 
 from tests.recipes.kills import different, found_in, rows_in, write_data
 
-WORDS = "rl --environment letters.py:Letters --max-new-tokens 6 --prompts-per-step 2 --save-every 1"
+PROMPTS = 2  # of a step
+IN_TURN = "rl --environment letters.py:Letters"
+AHEAD = "rl --dataset many.jsonl --reward reward.py:varied --completions-per-prompt 4"
+WORDS = f"--max-new-tokens 6 --prompts-per-step {PROMPTS} --save-every 1"
 MODEL = "--model model --precision float32 --lr 1e-3 --warmup-steps 0"
 CLUSTER = "--trainers 2 --samplers 2 --cluster-timeout 10"
 KINDS = {"trainer": "ray::Rank", "sampler": "ray::Sampler", "raylet": "raylet/raylet", "gcs": "gcs/gcs_server"}
@@ -51,12 +61,18 @@ def processes(folder: Path, command: int = 0) -> dict[str, list[psutil.Process]]
     return found
 
 
-def go_on(folder: Path, steps: int) -> subprocess.Popen[bytes]:
+def words_of(steps: int, staleness: int) -> list[str]:
+    """The run, as it is typed."""
+    kind = f"{AHEAD} --max-staleness {staleness}" if staleness else IN_TURN
+    return [*kind.split(), *WORDS.split(), *MODEL.split(), *CLUSTER.split(), "--steps", str(steps)]
+
+
+def go_on(folder: Path, words: list[str]) -> subprocess.Popen[bytes]:
     """Begin the run, or resume it."""
     if any((folder / "killed/checkpoints").glob("step-*")):
         return start(folder, "rl", "--resume", "killed")
     subprocess.run(["rm", "-rf", str(folder / "killed")], check=True)
-    return start(folder, *WORDS.split(), *MODEL.split(), *CLUSTER.split(), "--steps", str(steps), "--output", "killed")
+    return start(folder, *words, "--output", "killed")
 
 
 def wait_for_rows(folder: Path, command: subprocess.Popen[bytes], rows: int) -> None:
@@ -88,10 +104,10 @@ def disturb(folder: Path, command: subprocess.Popen[bytes], draw: random.Random)
     return ""
 
 
-def disturbed(folder: Path, steps: int, kills: int, draw: random.Random) -> Counter[str]:
+def disturbed(folder: Path, words: list[str], steps: int, kills: int, draw: random.Random) -> Counter[str]:
     """Run to the end with so many signals in between; how many of each kind."""
     sent: Counter[str] = Counter()
-    command = go_on(folder, steps)
+    command = go_on(folder, words)
     while sum(sent.values()) < kills:
         rows = rows_in(folder / "killed")
         share = (steps - rows) / (kills - sum(sent.values()))
@@ -101,8 +117,10 @@ def disturbed(folder: Path, steps: int, kills: int, draw: random.Random) -> Coun
         if command.poll() is not None:
             if command.returncode == 0:
                 break
+            if command.returncode == 2:  # what is typed is refused
+                raise SystemExit((folder / "said.txt").read_text()[-3000:])
             print(f"  the command ended with {command.returncode}; resumed at row {rows_in(folder / 'killed')}")
-            command = go_on(folder, steps)
+            command = go_on(folder, words)
             continue
         if what := disturb(folder, command, draw):
             sent[what] += 1
@@ -113,7 +131,27 @@ def disturbed(folder: Path, steps: int, kills: int, draw: random.Random) -> Coun
         wait_for_rows(folder, command, steps + 1)
         if command.wait(PATIENCE_S) == 0:
             return sent
-        command = go_on(folder, steps)
+        command = go_on(folder, words)
+
+
+def compared(folder: Path, words: list[str]) -> str:
+    """How the run differs from one that is undisturbed."""
+    if start(folder, *words, "--output", "whole").wait():
+        raise SystemExit((folder / "said.txt").read_text())
+    return different(found_in(folder / "whole"), found_in(folder / "killed"))
+
+
+def lost_or_repeated(run: Path, steps: int, staleness: int) -> str:
+    """What is wrong with the steps of a run that has sampled ahead."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    if [row["step"] for row in rows] != list(range(1, steps + 1)):
+        return f"steps are {[row['step'] for row in rows]}"
+    if (oldest := max(row["staleness/max"] for row in rows)) > staleness:
+        return f"a token is {oldest} steps old"
+    if twice := [prompt for prompt, n in Counter(str(sample["prompt"]) for sample in samples).items() if n > 1]:
+        return f"trained on twice: {twice}"
+    return "" if len(samples) == PROMPTS * steps else f"{len(samples)} prompts in {steps} steps of {PROMPTS}"
 
 
 def main() -> None:
@@ -121,27 +159,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-staleness", type=int, default=0)
     args = parser.parse_args()
     steps = 3 * args.kills
+    words = words_of(steps, args.max_staleness)
     with tempfile.TemporaryDirectory(prefix="posttrain-kills-") as name:
         folder = Path(name)
         write_data(folder)
-        whole = start(
-            folder, *WORDS.split(), *MODEL.split(), *CLUSTER.split(), "--steps", str(steps), "--output", "whole"
-        )
-        if whole.wait():
-            raise SystemExit((folder / "said.txt").read_text())
+        tasks = [{"prompt": f"{number}?", "answer": ""} for number in range(PROMPTS * steps)]
+        (folder / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tasks))
         began = time.monotonic()
-        sent = disturbed(folder, steps, args.kills, random.Random(args.seed))
+        sent = disturbed(folder, words, steps, args.kills, random.Random(args.seed))
         print(f"{sum(sent.values())} signals in {time.monotonic() - began:.0f} s: {dict(sorted(sent.items()))}")
-        wrong = different(found_in(folder / "whole"), found_in(folder / "killed"))
+        if args.max_staleness:
+            wrong = lost_or_repeated(folder / "killed", steps, args.max_staleness)
+        else:
+            wrong = compared(folder, words)
         for _ in range(90):
             left = [process for each in processes(folder).values() for process in each]
             if not left:
                 break
             time.sleep(1)
         print(f"left: {[process.cmdline()[:3] for process in left]}")
-        print(f"differs: {wrong}" if wrong else "equal: metrics, samples, last checkpoint")
+        once = f"each of {PROMPTS * steps} prompts was trained on once"
+        print(wrong or (once if args.max_staleness else "equal: metrics, samples, last checkpoint"))
         if wrong or left:
             raise SystemExit(1)
 

@@ -8,6 +8,7 @@ from posttrain.algorithms.algorithm import OnlineAlgorithm
 from posttrain.algorithms.inputs import GreedyReward, Input, StateValues
 from posttrain.data.packing import Example, size_of
 from posttrain.models.footprint import Shape
+from posttrain.setup.episode_length import EpisodeLength
 from posttrain.setup.feedback import Feedback, Units
 from posttrain.training.inputs import sampled_besides
 from posttrain.training.load import Load
@@ -55,11 +56,13 @@ class Sampled(Protocol):
     def cache_gb(self) -> float: ...  # noqa: D102
 
 
-def sampled_work(command: str, shape: Shape, options: Sampled, lengths: Sequence[int], *, steps: int) -> Work:
-    """Of a run on samples for prompts of these lengths in tokens."""
+def sampled_work(
+    command: str, shape: Shape, options: Sampled, lengths: Sequence[int], *, steps: int, episode: EpisodeLength
+) -> Work:
+    """Of a run on samples for prompts of these lengths in tokens, each followed by an episode."""
 
     def load(prompt_tokens: int) -> Load:
-        words = (prompt_tokens, options.max_new_tokens, options.microbatch_tokens)
+        words = (prompt_tokens, episode.tokens, options.microbatch_tokens)
         return Load(options.prompts_per_step, options.completions_per_prompt, *words)
 
     longest, expected = load(max(lengths)), load(round(sum(lengths) / len(lengths)))
@@ -71,8 +74,7 @@ def sampled_work(command: str, shape: Shape, options: Sampled, lengths: Sequence
         len(lengths),
         steps,
         f"{longest.prompts} prompts x {longest.group} completions = {longest.sequences} completions a step",
-        f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most; completions taken to be as "
-        f"long as they may be, {longest.completion_tokens}",
+        f"prompts of {expected.prompt_tokens} on average, {longest.prompt_tokens} at most; {episode.counted}",
         cache=int(options.cache_gb * 2**30),
     )
 

@@ -192,7 +192,8 @@ def dry_run(
     _check(config, algorithm)
     model = unloaded(config, resume)
     prompts = read_prompts(config, model.chat, model.shape.context, together=2)
-    work = sampled_work("online-preference", model.shape, config, prompts.lengths, steps=config.rounds)
+    lengths, episode = prompts.lengths, prompts.episode
+    work = sampled_work("online-preference", model.shape, config, lengths, steps=config.rounds, episode=episode)
     compared = declared(algorithm, ReferenceLogprobs) is not None
     work = replace(
         with_pairs(work, config.pairs_per_step, config.updates_per_round),

@@ -32,6 +32,7 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.data.packing import Example
 from posttrain.data.tasks import dress
 from posttrain.environments.scored import ScoredEnvironment
+from posttrain.environments.single_turn import SingleTurn
 from posttrain.errors import UserError
 from posttrain.evaluation.accuracy import Accuracy, evaluate
 from posttrain.evaluation.examination import numbers
@@ -48,6 +49,7 @@ from posttrain.runs import RunDirectory, machine_line
 from posttrain.runs.memory import peak_gb
 from posttrain.session import Progress, announce
 from posttrain.session.samples import samples_of
+from posttrain.setup.episode_length import episode_length
 from posttrain.setup.sampling_options import OnlineOptions
 from posttrain.setup.training_options import at_least
 from posttrain.training.learner import POLICY
@@ -238,7 +240,8 @@ def dry_run(config: Quickstart, resume: Path | None = None, *, measure: bool = T
     )
     model = unloaded(options, resume)
     lengths = [len(model.chat.prompt_ids(task.prompt)) for task in tasks]
-    work = sampled_work("quickstart", model.shape, options, lengths, steps=config.rl_steps)
+    episode = episode_length(SingleTurn(), model.chat, MAX_NEW_TOKENS, config.seed)
+    work = sampled_work("quickstart", model.shape, options, lengths, steps=config.rl_steps, episode=episode)
     updates = config.sft_epochs * config.demonstrations // config.sft_batch
     completions = (min(config.base_problems, config.problems) + 2 * config.problems) * (config.samples + 1)
     notes = (

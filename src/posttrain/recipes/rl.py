@@ -271,7 +271,7 @@ def dry_run(
     where = began_from(config.model, resume).where
     teacher = find_teacher(config.teacher, where, microbatch_tokens=config.microbatch_tokens)
     prompts = read_prompts(config, model.chat, model.shape.context)
-    work = sampled_work("rl", model.shape, config, prompts.lengths, steps=config.steps)
+    work = sampled_work("rl", model.shape, config, prompts.lengths, steps=config.steps, episode=prompts.episode)
     text = None
     if algorithm.extra_losses:
         most, texts = longest_text(config, model.shape.context), pretraining_texts(config)[:MOST_TEXTS]

@@ -25,6 +25,7 @@ from posttrain.rollouts.sampler import Sampler
 from posttrain.setup import cluster_options
 from posttrain.setup.backend import Backend
 from posttrain.setup.cluster_options import ONE_PROCESS, ClusterOptions
+from posttrain.setup.episode_length import EpisodeLength, episode_length
 from posttrain.setup.judges import MAY_DIFFER, JudgeModels, judges_in, players_of, rewards_with
 from posttrain.setup.reward_models import Placed, refuse_other_zeros
 from posttrain.setup.sampling_options import OnlineOptions
@@ -198,6 +199,13 @@ class Prompts:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class PlannedPrompts(Prompts):
+    """The same, and what may follow a prompt."""
+
+    episode: EpisodeLength
+
+
 def fitting_prompts(
     options: OnlineOptions, tasks: Sequence[Task], chat: ChatFormat, context: int, *, together: int = 1
 ) -> Prompts:
@@ -230,7 +238,7 @@ def fitting_prompts(
     return Prompts(fitting, lengths, tuple(notes))
 
 
-def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1) -> Prompts:
+def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, together: int = 1) -> PlannedPrompts:
     """The prompts of a run that is only planned: reads everything that the options name except weights.
 
     Raises:
@@ -246,7 +254,9 @@ def read_prompts(options: OnlineOptions, chat: ChatFormat, context: int, *, toge
     check_engine(options.engine)
     room = _room(options, played or SingleTurn(), context, together)
     found = fitting_prompts(options, tasks, chat, room, together=together)
-    return replace(found, notes=(*met, *found.notes))
+    episode = episode_length(played or SingleTurn(), chat, options.max_new_tokens, options.seed)
+    episode = replace(episode, tokens=min(episode.tokens, max(options.max_new_tokens, room - max(found.lengths))))
+    return PlannedPrompts(found.tasks, found.lengths, (*met, *found.notes), episode)
 
 
 def rewards_of(config: OnlineOptions) -> str:
