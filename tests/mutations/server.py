@@ -122,6 +122,8 @@ MUTATIONS = [
             ("sessions.py", 'or found["owner"] != owner:', "and True:"),
             ("keys.py", "found | {name: _digest(secret)}", "found | {name: secret}"),
             ("keys.py", "if not secret.startswith(PREFIX):", "if False:"),
+            ("keys.py", "self._needed or found is not None", "found is not None"),
+            ("keys.py", "self._needed or found is not None", "bool(found)"),
             ("guard.py", 'if b"origin" in headers:', "if False:"),
             ("guard.py", "if self._read > self._limits.body_bytes:", "if False:"),
             ("guard.py", 'if name in ("localhost", *names):', "if True:"),

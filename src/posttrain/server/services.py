@@ -58,6 +58,7 @@ def open_services(
     store: Path,
     base: Base,
     *,
+    keys: Keys | None = None,
     limits: Limits | None = None,
     microbatch_tokens: int = 4096,
     max_sequences: int = 128,
@@ -71,6 +72,7 @@ def open_services(
     Args:
         store: the folder.
         base: the base model.
+        keys: of clients; None: those in the folder.
         limits: of what clients may ask.
         microbatch_tokens: of one forward and backward pass, at most, unless a sequence is longer.
         max_sequences: that are sampled together.
@@ -82,7 +84,7 @@ def open_services(
     Raises:
         UserError: another process has the folder.
     """
-    limits, keys = limits or Limits(), keys_of(store)
+    limits, keys = limits or Limits(), keys or keys_of(store)
     lock = FileLock(store / "lock", thread_local=False)  # it is released in another thread
     try:
         lock.acquire(timeout=0)
