@@ -110,6 +110,7 @@ MUTATIONS = [
         for old, new in [
             ("backward=not request.forward_only", "backward=True"),
             ('optimizer=asked["optimizer"])', "optimizer=True)"),
+            (" - {address.name}", ""),
             ('found.about["adapter"]).shape != model.adapter.shape', 'found.about["adapter"]).shape == 0'),
         ]
     ),
@@ -139,7 +140,9 @@ MUTATIONS = [
             ('checked_name(parts[2], "a checkpoint")', "parts[2]"),
             ("checked_model(parts[0])", "parts[0]"),
             ("_MODEL.fullmatch", "_MODEL.match"),
-            ("if not overwrite and read(root) is not None:", "if False:"),
+            ("if not overwrite and (found := read(root)) is not None:", "if (found := None):"),
+            ('found.about.get("request") == about["request"]', "False"),
+            ('"request" in about and ', ""),
             ("< time.time():", "< 0:"),
             ("if ttl_seconds is not None and ttl_seconds <= 0:", "if False:"),
             ("            shutil.rmtree(root)\n        else", "            pass\n        else"),

@@ -14,9 +14,13 @@ from posttrain.training.checkpoint import save_tensors
 MODEL = f"{'0a' * 16}:train:3"
 
 
-def saved(root, *, ttl=None, overwrite=False, content="x"):
+def saved(root, *, ttl=None, overwrite=False, content="x", **about):
     checkpoints.save(
-        root, lambda folder: (folder / "a.txt").write_text(content), {"k": 1}, ttl_seconds=ttl, overwrite=overwrite
+        root,
+        lambda folder: (folder / "a.txt").write_text(content),
+        {"k": 1, **about},
+        ttl_seconds=ttl,
+        overwrite=overwrite,
     )
 
 
@@ -53,6 +57,21 @@ def test_a_name_is_taken_until_it_is_overwritten_or_deleted(tmp_path):
     checkpoints.delete(root)
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoints.delete(root)
+
+
+def test_a_request_that_is_repeated_finds_the_checkpoint_that_it_saved(tmp_path):
+    root = tmp_path / "a"
+    saved(root, request=3)
+    saved(root, request=3, content="y")
+    assert (checkpoints.read(root).folder / "a.txt").read_text() == "x"
+    for other in ({"request": 4}, {}):
+        with pytest.raises(UserError, match="already"):
+            saved(root, **other)
+    saved(root, request=4, overwrite=True, content="z")
+    assert (checkpoints.read(root).folder / "a.txt").read_text() == "z"
+    saved(root, request=4)
+    with pytest.raises(UserError, match="already"):
+        saved(root, request=3)
 
 
 def test_a_checkpoint_expires_and_is_then_deleted(tmp_path, monkeypatch):

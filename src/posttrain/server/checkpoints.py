@@ -74,13 +74,18 @@ class Saved:
 def save(
     root: Path, write: Callable[[Path], None], about: dict[str, Any], *, ttl_seconds: int | None, overwrite: bool
 ) -> None:
-    """Save a checkpoint.
+    """Save a checkpoint, unless the same request has saved it before.
+
+    A server that is killed after a save and before it has kept the result does the request again. Requests are told
+    apart by `about["request"]`.
 
     Raises:
-        UserError: there is one of this name.
+        UserError: there is one of this name, of another request.
         CheckpointError: it could not be written.
     """
-    if not overwrite and read(root) is not None:
+    if not overwrite and (found := read(root)) is not None:
+        if "request" in about and found.about.get("request") == about["request"]:
+            return
         raise UserError(f"there is a checkpoint '{root.name}' already; give another name, or overwrite it")
     if ttl_seconds is not None and ttl_seconds <= 0:
         raise UserError(f"ttl_seconds must be above 0; got {ttl_seconds}")

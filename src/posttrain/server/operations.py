@@ -134,9 +134,12 @@ def save_for_sampler(trainer: Trainer, body: bytes, model: Model, context: Conte
 def _save(
     address: Address, write: Callable[[Path], None], asked: Mapping[str, Any], model: Model, context: Context
 ) -> None:
-    if len(checkpoints.names(model.folder, address.kind)) >= context.limits.checkpoints_per_model:
+    others = {*checkpoints.names(model.folder, address.kind)} - {address.name}
+    if len(others) >= context.limits.checkpoints_per_model:
         raise UserError(f"a model may have {context.limits.checkpoints_per_model} checkpoints; delete one")
     about = {"adapter": model.adapter.json(), "base_model": context.base.name}
+    if "seq_id" in asked:  # not in requests that an older version has accepted
+        about["request"] = asked["seq_id"]
     folder, lasting = address.folder(context.models), asked.get("ttl_seconds")
     checkpoints.save(folder, write, about, ttl_seconds=lasting, overwrite=bool(asked.get("overwrite")))
 
