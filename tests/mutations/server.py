@@ -143,9 +143,12 @@ MUTATIONS = [
             ("if not overwrite and (found := read(root)) is not None:", "if (found := None):"),
             ('found.about.get("request") == about["request"]', "False"),
             ('"request" in about and ', ""),
-            ("< time.time():", "< 0:"),
+            ("< time.time()", "< 0"),
             ("if ttl_seconds is not None and ttl_seconds <= 0:", "if False:"),
-            ("            shutil.rmtree(root)\n        else", "            pass\n        else"),
+            ("            shutil.rmtree(root, ignore_errors=True)\n", "            pass\n"),
+            ("if not _gone(root)]", "]"),
+            ("    for folder in found:\n        shutil.rmtree(folder)\n", "    shutil.rmtree(root)\n"),
+            ("replaced at this moment\n        return False", "replaced at this moment\n        return True"),
         ]
     ),
     *(

@@ -81,8 +81,11 @@ def test_a_named_save_whose_result_was_not_kept_is_done_again(base, tmp_path, ro
         client.result(client.post(route, model_id=model, seq_id=1, path="mine", **asked)["request_id"])
         folder = services.runs.get("", model).folder
     before = checkpoints.read(folder / kind / "mine")
+    interrupted = folder / kind / "begun"
+    (interrupted / ".saving-000000-1").mkdir(parents=True)
     (folder / "results" / f"{1:09d}").unlink()
     with serving(base, tmp_path, limits=limits) as (url, _):
+        assert not interrupted.exists()
         client = Client(url)
         assert client.result(f"{model}:1")["path"] == f"tinker://{model}/{kind}/mine"
         assert (checkpoints.read(folder / kind / "mine") == before) == (not asked)

@@ -4,6 +4,7 @@ Each is a folder of the model's, written whole or not at all, with checksums, an
 (`training/checkpoint.py`). A model's folder is named after its id.
 """
 
+import json
 import re
 import shutil
 import time
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from posttrain.errors import CheckpointError, UserError
+from posttrain.errors import UserError
 from posttrain.server.files import checked_name
 from posttrain.training import checkpoint
 
@@ -100,28 +101,46 @@ def read(root: Path) -> Saved | None:
         CheckpointError: it is damaged.
     """
     found = checkpoint.latest(root)
-    if found is None or (found.state["expires"] or float("inf")) < time.time():
-        return None
-    return Saved(found.path, found.state)
+    return None if found is None or _expired(found.state) else Saved(found.path, found.state)
 
 
 def delete(root: Path) -> None:
-    """Delete a checkpoint; raises `UserError` if there is none."""
-    if not root.is_dir():
+    """Delete a checkpoint; raises `UserError` if there is none. What is being saved in its place stays."""
+    if not (found := _folders(root)):
         raise UserError(f"there is no checkpoint '{root.name}'")
-    shutil.rmtree(root)
+    for folder in found:
+        shutil.rmtree(folder)
 
 
 def names(model: Path, kind: Kind) -> list[str]:
-    """The names of a model's checkpoints; those that have expired are deleted."""
-    found: list[str] = []
-    for root in sorted((model / kind).glob("*")):
-        try:
-            gone = read(root) is None
-        except CheckpointError:
-            gone = False
-        if gone:
-            shutil.rmtree(root)
-        else:
-            found.append(root.name)
-    return found
+    """The names of a model's checkpoints, without those that have expired.
+
+    Deletes nothing, for it is called in other threads than the one that saves.
+    """
+    return [root.name for root in sorted((model / kind).glob("*")) if not _gone(root)]
+
+
+def tidy(model: Path, kind: Kind) -> None:
+    """Delete checkpoints that have expired, and what an interrupted save has left. Never while something is saved."""
+    for root in (model / kind).glob("*"):
+        if _gone(root):
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _gone(root: Path) -> bool:
+    """Whether a folder has no checkpoint yet or any more, or one that has expired; a damaged one is there."""
+    if not (found := _folders(root)):
+        return True
+    try:
+        return _expired(json.loads((found[0] / "state.json").read_text(encoding="utf-8"))["state"])
+    except (OSError, ValueError, KeyError):  # damaged, or replaced at this moment
+        return False
+
+
+def _folders(root: Path) -> list[Path]:
+    """What was saved in a folder; a second one is being replaced."""
+    return sorted(root.glob(f"{STEP}*"))
+
+
+def _expired(about: dict[str, Any]) -> bool:
+    return (about["expires"] or float("inf")) < time.time()

@@ -134,6 +134,7 @@ def save_for_sampler(trainer: Trainer, body: bytes, model: Model, context: Conte
 def _save(
     address: Address, write: Callable[[Path], None], asked: Mapping[str, Any], model: Model, context: Context
 ) -> None:
+    checkpoints.tidy(model.folder, address.kind)
     others = {*checkpoints.names(model.folder, address.kind)} - {address.name}
     if len(others) >= context.limits.checkpoints_per_model:
         raise UserError(f"a model may have {context.limits.checkpoints_per_model} checkpoints; delete one")

@@ -100,6 +100,9 @@ class Runs:
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         context.models.mkdir(parents=True, exist_ok=True)
+        for folder in context.models.iterdir():
+            for kind in checkpoints.KINDS:
+                checkpoints.tidy(folder, kind)
 
     @property
     def base(self) -> Base:
