@@ -45,6 +45,8 @@ MUTATIONS = [
             ("        self.optimizer.discard()\n", ""),
             ("        self.optimizer.adam.state.clear()\n", ""),
             ("        if optimizer:\n", "        if True:\n"),
+            ("                master.grad = grad\n", "                pass\n"),
+            ("is None else master.grad.clone()", "is None else master.grad"),
             ("        if backward:\n", "        if True:\n"),
             ("data[number].columns[name].ravel() for number in row.examples", "d.columns[name].ravel() for d in data"),
             ("if self.beta1 >= 1 or self.beta2 >= 1:", "if self.beta1 > 1:"),
@@ -94,15 +96,30 @@ MUTATIONS = [
         for old, new in [
             ("if seq >= run.next and seq not in run.waiting:", "if True:"),
             ("                run.journal.accept(seq, request)\n", ""),
-            ("if operation.state or operation.gradient:", "if operation.state:"),
-            ("if operation.state or operation.gradient:", "if operation.gradient:"),
-            ("range(max(run.saved + 1, 0), run.executed + 1)", "range(max(run.saved, 0), run.executed + 1)"),
-            ("range(max(run.saved + 1, 0), run.executed + 1)", "range(max(run.saved + 1, 0), run.executed)"),
+            ("elif operation.state or operation.gradient:", "elif operation.state:"),
+            ("elif operation.state or operation.gradient:", "elif operation.gradient:"),
+            ("if run.saved < seq <= run.executed:", "if run.saved <= seq <= run.executed:"),
+            ("if run.saved < seq <= run.executed:", "if run.saved < seq < run.executed:"),
             ("                trainer.restore(state.path)\n", "                pass\n"),
             ("                other.trainer = None\n", "                pass\n"),
             ("if seq > run.executed}", "if seq > run.executed + 1}"),
             ("                self._futures.open(request_id)\n", ""),
             ("        while run.next in run.waiting:\n", "        if run.next in run.waiting:\n"),
+        ]
+    ),
+    *(
+        Mutation(f"server/{file}", old, new, "server/test_failures.py")
+        for file, old, new in [
+            ("runs.py", "        run.trainer = None  # memory is ahead of the disk\n", ""),
+            ("runs.py", "        run.journal.fail(seq)\n", ""),
+            ("runs.py", " or self._is_saved(run, seq):", ":"),
+            ("runs.py", "not (operation.state or operation.gradient) or", "False or"),
+            ("runs.py", ", *run.journal.failed()]", "]"),
+            ("runs.py", "(SERVER_FAILED if seq in run.journal.failed() else None)", "None"),
+            ("runs.py", "run.trainer = None  # some weights may have", "pass  # some weights may have"),
+            ("runs.py", "if result is not None and result.kind == ERROR:", "if False:"),
+            ("runs.py", "                trainer.optimizer.discard()", "                pass"),
+            ("checkpoints.py", "        raise NotSaved(str(error)) from error", "        raise"),
         ]
     ),
     *(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from posttrain.errors import UserError
+from posttrain.errors import CheckpointError, UserError
 from posttrain.server.files import checked_name
 from posttrain.training import checkpoint
 
@@ -23,6 +23,10 @@ KINDS: tuple[Kind, ...] = ("weights", "sampler_weights")
 STEP = "step-000000"  # the folder of each in its own: they are not numbered
 _SCHEME = "tinker://"
 _MODEL = re.compile(r"[0-9a-f]{32}:train:[0-9]{1,9}")
+
+
+class NotSaved(Exception):
+    """A checkpoint that could not be written, such as on a full disk: no mistake of the client's."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def save(
 
     Raises:
         UserError: there is one of this name, of another request.
-        CheckpointError: it could not be written.
+        NotSaved: it could not be written.
     """
     if not overwrite and (found := read(root)) is not None:
         if "request" in about and found.about.get("request") == about["request"]:
@@ -91,7 +95,10 @@ def save(
     if ttl_seconds is not None and ttl_seconds <= 0:
         raise UserError(f"ttl_seconds must be above 0; got {ttl_seconds}")
     expires = None if ttl_seconds is None else time.time() + ttl_seconds
-    checkpoint.save(root, 0, write, {**about, "expires": expires, "time": time.time()}, keep_last=1)
+    try:
+        checkpoint.save(root, 0, write, {**about, "expires": expires, "time": time.time()}, keep_last=1)
+    except CheckpointError as error:
+        raise NotSaved(str(error)) from error
 
 
 def read(root: Path) -> Saved | None:

@@ -3,6 +3,9 @@
 A request is on disk before it is accepted, and its result before it is told. The state (weights and moments) is saved
 after optimiser steps and loads. Whatever was done since the last save is computed again when the model is needed, from
 the requests, with the same bits; what was never done is done then.
+
+A request that is told as failed has no effect, neither at once nor when others are computed again; except that a step
+whose gradient is not finite discards it.
 """
 
 import json
@@ -14,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import PosttrainError, UserError, described
+from posttrain.errors import CheckpointError, PosttrainError, UserError, described
 from posttrain.server import checkpoints
 from posttrain.server.base import Adapter, Base
 from posttrain.server.files import read_json, write_json
@@ -172,7 +175,7 @@ class Runs:
             run.saved = int(state.state["seq"])
             if run.journal.result(run.saved) is None:  # killed after the one and before the other
                 run.journal.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
-        run.executed = max([run.saved, *run.journal.finished()])
+        run.executed = max([run.saved, *run.journal.finished(), *run.journal.failed()])
         run.next = run.executed + 1
         run.waiting = {seq: run.journal.request(seq) for seq in run.journal.accepted() if seq > run.executed}
         for seq in run.waiting:
@@ -206,8 +209,10 @@ class Runs:
     def result(self, run: Run, seq: int) -> bool:
         """Whether the result of a request is awaited or there; from disk, if need be."""
         request_id = run.request_id(seq)
-        if not self._futures.known(request_id) and (kept := run.journal.result(seq)) is not None:
-            self._futures.finish(request_id, kept)
+        if not self._futures.known(request_id):
+            kept = run.journal.result(seq) or (SERVER_FAILED if seq in run.journal.failed() else None)
+            if kept is not None:
+                self._futures.finish(request_id, kept)
         return self._futures.known(request_id)
 
     def end(self, run: Run) -> None:
@@ -225,21 +230,39 @@ class Runs:
         return self._context.models / checkpoints.folder_name(model_id)
 
     def _execute(self, run: Run, seq: int, request: Entry) -> None:
-        """Do a request, save what has changed, and tell the result. In the worker's thread; never raises."""
+        """Do a request, save what has changed, and tell the result. In the worker's thread."""
+        operation = operation_of(request.kind)
+        result = self._attempt(run, operation, seq, request)
         try:
-            operation = operation_of(request.kind)
-            result = self._attempt(run, operation, seq, request)
             if operation.state and result.kind != ERROR:
                 run.steps += 1
                 if run.steps >= self._save_every or request.kind == "load":
                     self._save(run, seq, result)
             run.journal.finish(seq, result)
         except Exception as error:  # such as a disk that is full
-            run.trainer = None  # memory may be ahead of the disk
             self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
-            result = failure(error)
+            result = self._not_written(run, operation, seq, result)
         run.executed = seq
         self._futures.finish(run.request_id(seq), result)
+
+    def _not_written(self, run: Run, operation: Operation, seq: int, result: Entry) -> Entry:
+        """What is told of a request whose state or result could not be written."""
+        if not (operation.state or operation.gradient) or self._is_saved(run, seq):
+            return result  # all that it has done is on the disk
+        run.trainer = None  # memory is ahead of the disk
+        run.journal.fail(seq)
+        return SERVER_FAILED
+
+    def _is_saved(self, run: Run, seq: int) -> bool:
+        """Whether the state on the disk contains a request, also if something failed after it was saved."""
+        try:
+            state = checkpoint.latest(run.folder / "state")
+        except CheckpointError:  # damaged
+            return False
+        if state is None or state.state["seq"] != seq:
+            return False
+        run.saved, run.steps = seq, 0
+        return True
 
     def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Entry:
         try:
@@ -248,6 +271,8 @@ class Runs:
         except Exception as error:
             if not isinstance(error, PosttrainError):
                 self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+                if operation.state or operation.gradient:
+                    run.trainer = None  # some weights may have changed; what was done before is computed again
             return failure(error)
         return Entry(answer.media, answer.body)
 
@@ -261,23 +286,24 @@ class Runs:
             trainer = Trainer(self.base.adapted(run.adapter), microbatch_tokens=self._context.microbatch_tokens)
             if (state := checkpoint.latest(run.folder / "state")) is not None:
                 trainer.restore(state.path)
-            for seq in range(max(run.saved + 1, 0), run.executed + 1):
-                request = run.journal.request(seq)
-                operation = operation_of(request.kind)
-                if operation.state or operation.gradient:
-                    self._again(trainer, operation, request, run)
+            for seq in run.journal.accepted():
+                if run.saved < seq <= run.executed:
+                    self._again(trainer, run, seq)
             run.trainer = trainer
         with self._lock:
             if run.record.model_id in self._runs:
                 self._runs[run.record.model_id] = self._runs.pop(run.record.model_id)  # the most recent last
         return run.trainer
 
-    def _again(self, trainer: Trainer, operation: Operation, request: Entry, run: Run) -> None:
-        """Do what was done before; what failed then fails again, and has the same effect."""
-        try:
+    def _again(self, trainer: Trainer, run: Run, seq: int) -> None:
+        """Do what was done before, and has changed weights, moments or gradient. What has failed might succeed now."""
+        request, result = run.journal.request(seq), run.journal.result(seq)
+        operation = operation_of(request.kind)
+        if result is not None and result.kind == ERROR:
+            if request.kind == "optim_step" and json.loads(result.body)["category"] == "user":
+                trainer.optimizer.discard()  # it was not finite
+        elif operation.state or operation.gradient:
             operation.run(trainer, request.body, run, self._context)
-        except PosttrainError:
-            return
 
     def _save(self, run: Run, seq: int, result: Entry) -> None:
         assert run.trainer is not None
@@ -289,6 +315,11 @@ class Runs:
 
 def failure(error: Exception) -> Entry:
     """The result of a request that failed: `user`, what the client must change, or `server`."""
-    user = isinstance(error, PosttrainError)
-    text = str(error) if user else "the server failed; its operator sees why"
-    return Entry(ERROR, json.dumps({"error": text, "category": "user" if user else "server"}).encode())
+    return _told(str(error), "user") if isinstance(error, PosttrainError) else SERVER_FAILED
+
+
+def _told(text: str, category: str) -> Entry:
+    return Entry(ERROR, json.dumps({"error": text, "category": category}).encode())
+
+
+SERVER_FAILED = _told("the server failed; its operator sees why", "server")
