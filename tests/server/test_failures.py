@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tinker", reason="needs the extra server")
 
-from posttrain.server import trainer
+from posttrain.server import runs, trainer
 from posttrain.server.journal import Journal
 from posttrain.server.trainer import Trainer
 from posttrain.training.optimizer import MasterAdamW
@@ -158,3 +158,19 @@ def test_a_full_disk_is_no_mistake_of_the_clients_and_a_named_save_may_be_tried_
         when(monkeypatch, Journal, "finish", lambda journal, seq, result: True)
         path = client.result(client.save(model, 2, "a"))["path"]  # it is on the disk, whatever is told
         assert path.endswith("/a") and len(said) == 2
+
+
+def test_a_session_whose_end_could_not_be_written_is_reported_and_the_server_goes_on(base, tmp_path, monkeypatch):
+    said = []
+    with serving(base, tmp_path, report=said.append) as (url, _):
+        client = Client(url)
+        model = client.create()
+        with monkeypatch.context() as patch:
+            patch.setattr(runs, "write_json", full)
+            client.post(f"sessions/{model.split(':')[0]}/finish")
+            client.result(client.gradient(model, 1))
+        assert f"{model} was not ended with its session: OSError" in said[0] and len(said) == 1
+        client.post(f"sessions/{model.split(':')[0]}/finish")
+        other = client.create()
+        client.result(client.gradient(other, 1))
+        assert client.http.post("get_info", json={"model_id": model}).status_code == 400

@@ -217,7 +217,17 @@ class Runs:
 
     def end(self, run: Run) -> None:
         """End a model once what it was asked is done. Its named checkpoints stay."""
-        self._worker.submit(lambda: self._end(run.record))
+
+        def task() -> None:
+            try:
+                self._end(run.record)
+            except OSError as error:  # such as a disk that is full
+                self._report(
+                    f"{run.record.model_id} was not ended with its session: {described(error)}; it makes room for others "
+                    "of its key an hour after its client was last heard of"
+                )
+
+        self._worker.submit(task)
 
     def _end(self, record: Record) -> None:
         folder = self._folder(record.model_id)

@@ -93,7 +93,7 @@ def open_services(
     models = store / "models"
     samplers = Samplers(store / "samplers", models)
     decoder = Decoder(base, samplers.load, max_sequences=max_sequences, cache_gb=cache_gb)
-    worker, futures = Worker(decoder), Futures()
+    worker, futures = Worker(decoder, report), Futures()
     context = Context(base, models, samplers, limits, microbatch_tokens)
     sessions, pending = Sessions(store / "sessions"), Pending(limits.pending_per_key)
     settings = {"in_memory": models_in_memory, "save_every": save_every}
