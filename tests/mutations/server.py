@@ -126,6 +126,16 @@ MUTATIONS = [
                 "            except OSError as error:  # such",
                 "            except ZeroDivisionError as error:  # such",
             ),
+            ("runs.py", " or operation.ends) or", ") or"),
+            ("runs.py", "if seq == ended.unloaded else None", "if False else None"),
+            ("runs.py", "None if operation.ends else self._loaded(run)", "self._loaded(run)"),
+            (
+                "runs.py",
+                "for seq in run.waiting:\n                    self",
+                "for seq in []:\n                    self",
+            ),
+            ("runs.py", "        if run.record.ended:\n            self", "        if False:\n            self"),
+            ("runs.py", 'found["owner"] == owner and ', ""),
             ("checkpoints.py", "        raise NotSaved(str(error)) from error", "        raise"),
         ]
     ),

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import threading
+import time
 from itertools import count
 
 import pytest
@@ -174,3 +176,75 @@ def test_a_session_whose_end_could_not_be_written_is_reported_and_the_server_goe
         other = client.create()
         client.result(client.gradient(other, 1))
         assert client.http.post("get_info", json={"model_id": model}).status_code == 400
+
+
+# The end of a model
+
+
+def unload(client, model):
+    return client.post("unload_model", model_id=model)["request_id"]
+
+
+def test_the_result_of_unload_model_is_there_after_the_model_has_ended(base, tmp_path):
+    """Also for the next server; another key, and other requests of the model, find nothing."""
+    with serving(base, tmp_path) as (url, services):
+        client = Client(url)
+        model = client.create()
+        request_id = unload(client, model)
+        deadline = time.monotonic() + 30
+        while model in services.runs._runs and time.monotonic() < deadline:
+            time.sleep(0.01)
+        expected = {"type": "unload_model", "model_id": model}
+        assert client.result(request_id) == expected
+        assert client.http.post("get_info", json={"model_id": model}).status_code == 400
+    with serving(base, tmp_path) as (url, services):
+        client = Client(url)
+        assert client.result(request_id) == expected
+        assert client.http.post("retrieve_future", json={"request_id": f"{model}:0"}).status_code == 410
+        key = services.keys.add("bob")
+        answer = client.http.post("retrieve_future", json={"request_id": request_id}, headers={"X-API-Key": key})
+        assert answer.status_code == 400
+
+
+def test_requests_of_a_model_that_has_ended_are_told_so(base, tmp_path):
+    """One that follows at once, and one that an earlier one was missing for."""
+    with serving(base, tmp_path) as (url, services):
+        client = Client(url)
+        model, held = client.create(), threading.Event()
+        services.worker.submit(lambda: held.wait(30) and None)
+        late = client.gradient(model, 5)
+        unload(client, model)
+        after = client.gradient(model, 2)
+        held.set()
+        for request_id in (after, late):
+            assert "it was ended" in client.raw(request_id)["error"]
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_an_end_that_could_not_be_written_is_told_as_failed_and_the_model_goes_on(base, tmp_path, monkeypatch, stop):
+    with serving(base, tmp_path) as (url, _):
+        client = Client(url)
+        model = client.create()
+        with monkeypatch.context() as patch:
+            patch.setattr(runs, "write_json", full)
+            assert client.raw(unload(client, model)) == SERVER
+        if not stop:
+            client.result(client.gradient(model, 2))
+            assert client.result(unload(client, model))["model_id"] == model
+    if stop:
+        with serving(base, tmp_path) as (url, _):
+            client = Client(url)
+            client.result(client.gradient(model, 2))
+
+
+def test_a_model_whose_state_is_damaged_ends(base, tmp_path):
+    with serving(base, tmp_path) as (url, services):
+        client = Client(url)
+        model = client.create()
+        client.gradient(model, 1)
+        client.result(client.step(model, 2))
+        run = services.runs.get("", model)
+        next((run.folder / "state").glob("step-*/*.safetensors")).write_bytes(b"")
+        run.trainer = None
+        assert "damaged" in client.raw(client.step(model, 3))["error"]
+        assert client.result(unload(client, model))["model_id"] == model

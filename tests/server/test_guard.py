@@ -63,6 +63,7 @@ def wait(client, answer):
     assert answer.status_code == 200, answer.text
     for _ in range(9):
         found = post(client, "retrieve_future", request_id=answer.json()["request_id"])
+        assert found.status_code == 200, found.text
         if "protobuf" in found.headers["content-type"]:
             return found.content
         if found.json().get("type") != "try_again":

@@ -68,7 +68,12 @@ def create(trainer: Trainer, body: bytes, model: Model, context: Context) -> Ans
 
 def unload(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
     """The model ends after this."""
-    return _json(type="unload_model", model_id=model.record.model_id)
+    return unloaded(model.record.model_id)
+
+
+def unloaded(model_id: str) -> Answer:
+    """What is told of a model that has ended."""
+    return _json(type="unload_model", model_id=model_id)
 
 
 def forward_backward(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
@@ -184,16 +189,18 @@ class Operation:
         run: does it.
         state: whether it changes weights or moments.
         gradient: whether it changes the gradient.
+        ends: whether the model ends with it.
     """
 
     run: Callable[[Trainer, bytes, Any, Context], Answer]
     state: bool = False
     gradient: bool = False
+    ends: bool = False
 
 
 _OPERATIONS: Mapping[str, Operation] = {
     "create": Operation(create),
-    "unload": Operation(unload),
+    "unload": Operation(unload, ends=True),
     "load": Operation(load, state=True),
     "forward": Operation(forward_backward),
     "forward_backward": Operation(forward_backward, gradient=True),

@@ -23,7 +23,7 @@ from posttrain.server.base import Adapter, Base
 from posttrain.server.files import read_json, write_json
 from posttrain.server.futures import Futures
 from posttrain.server.journal import Entry, Journal
-from posttrain.server.operations import Answer, Context, Operation, operation_of
+from posttrain.server.operations import Answer, Context, Operation, operation_of, unloaded
 from posttrain.server.samplers import UNNAMED
 from posttrain.server.trainer import Trainer
 from posttrain.server.worker import Worker
@@ -43,6 +43,7 @@ class Record:
     base_model: str
     adapter: dict[str, Any]
     ended: bool = False  # its checkpoints are left
+    unloaded: int | None = None  # the seq_id of the request that ended it
 
 
 @dataclass
@@ -190,6 +191,8 @@ class Runs:
         """
         request_id = run.request_id(seq)
         with run.lock:
+            if run.record.ended:
+                raise _gone(run.record)
             if seq < 0 or seq > run.next + AHEAD:
                 raise UserError(f"seq_id {seq} is not near {run.next}, which comes next for this model")
             if seq >= run.next and seq not in run.waiting:
@@ -206,14 +209,36 @@ class Runs:
             run.next += 1
             self._worker.submit(lambda seq=seq, request=request: self._execute(run, seq, request))
 
-    def result(self, run: Run, seq: int) -> bool:
-        """Whether the result of a request is awaited or there; from disk, if need be."""
-        request_id = run.request_id(seq)
-        if not self._futures.known(request_id):
-            kept = run.journal.result(seq) or (SERVER_FAILED if seq in run.journal.failed() else None)
-            if kept is not None:
-                self._futures.finish(request_id, kept)
+    def result(self, owner: str, model_id: str, seq: int) -> bool:
+        """Whether the result of a request is awaited or there; from disk, if need be.
+
+        That of an ended model is there while it is in memory, and that of the request that ended it always.
+
+        Raises:
+            UserError: the owner has no such model, nor had one.
+        """
+        request_id = f"{model_id}:{seq}"
+        try:
+            run = self.get(owner, model_id)
+        except UserError:
+            ended = self._ended(owner, model_id)
+            if ended is None:
+                raise
+            kept = entry_of(unloaded(model_id)) if seq == ended.unloaded else None
+        else:
+            kept = None if self._futures.known(request_id) else self._kept(run, seq)
+        if kept is not None:
+            self._futures.finish(request_id, kept)
         return self._futures.known(request_id)
+
+    def _kept(self, run: Run, seq: int) -> Entry | None:
+        """A result on the disk."""
+        return run.journal.result(seq) or (SERVER_FAILED if seq in run.journal.failed() else None)
+
+    def _ended(self, owner: str, model_id: str) -> Record | None:
+        """A model of the owner's that has ended."""
+        found = read_json(self._folder(checkpoints.checked_model(model_id)) / "model.json")
+        return Record(**found) if found and found["owner"] == owner and found.get("ended") else None
 
     def end(self, run: Run) -> None:
         """End a model once what it was asked is done. Its named checkpoints stay."""
@@ -223,16 +248,21 @@ class Runs:
                 self._end(run.record)
             except OSError as error:  # such as a disk that is full
                 self._report(
-                    f"{run.record.model_id} was not ended with its session: {described(error)}; it makes room for others "
-                    "of its key an hour after its client was last heard of"
+                    f"{run.record.model_id} was not ended with its session: {described(error)}; it makes room for "
+                    "others of its key an hour after its client was last heard of"
                 )
 
         self._worker.submit(task)
 
-    def _end(self, record: Record) -> None:
-        folder = self._folder(record.model_id)
-        write_json(folder / "model.json", asdict(replace(record, ended=True)))
-        self._runs.pop(record.model_id, None)
+    def _end(self, record: Record, request: int | None = None) -> None:
+        folder, ended = self._folder(record.model_id), replace(record, ended=True, unloaded=request)
+        write_json(folder / "model.json", asdict(ended))
+        run = self._runs.pop(record.model_id, None)
+        if run is not None:
+            with run.lock:
+                run.record = ended
+                for seq in run.waiting:
+                    self._futures.finish(run.request_id(seq), failure(_gone(record)))
         for part in ("requests", "results", "state", UNNAMED):
             shutil.rmtree(folder / part, ignore_errors=True)
 
@@ -241,6 +271,9 @@ class Runs:
 
     def _execute(self, run: Run, seq: int, request: Entry) -> None:
         """Do a request, save what has changed, and tell the result. In the worker's thread."""
+        if run.record.ended:
+            self._futures.finish(run.request_id(seq), failure(_gone(run.record)))
+            return
         operation = operation_of(request.kind)
         result = self._attempt(run, operation, seq, request)
         try:
@@ -248,7 +281,10 @@ class Runs:
                 run.steps += 1
                 if run.steps >= self._save_every or request.kind == "load":
                     self._save(run, seq, result)
-            run.journal.finish(seq, result)
+            if operation.ends and result.kind != ERROR:
+                self._end(run.record, seq)  # what is told of it is in its record from now on
+            else:
+                run.journal.finish(seq, result)
         except Exception as error:  # such as a disk that is full
             self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
             result = self._not_written(run, operation, seq, result)
@@ -257,7 +293,7 @@ class Runs:
 
     def _not_written(self, run: Run, operation: Operation, seq: int, result: Entry) -> Entry:
         """What is told of a request whose state or result could not be written."""
-        if not (operation.state or operation.gradient) or self._is_saved(run, seq):
+        if not (operation.state or operation.gradient or operation.ends) or self._is_saved(run, seq):
             return result  # all that it has done is on the disk
         run.trainer = None  # memory is ahead of the disk
         run.journal.fail(seq)
@@ -276,7 +312,7 @@ class Runs:
 
     def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Entry:
         try:
-            trainer = self._loaded(run)
+            trainer: Any = None if operation.ends else self._loaded(run)  # a damaged model must end, too
             answer: Answer = operation.run(trainer, request.body, run, self._context)
         except Exception as error:
             if not isinstance(error, PosttrainError):
@@ -284,7 +320,7 @@ class Runs:
                 if operation.state or operation.gradient:
                     run.trainer = None  # some weights may have changed; what was done before is computed again
             return failure(error)
-        return Entry(answer.media, answer.body)
+        return entry_of(answer)
 
     def _loaded(self, run: Run) -> Trainer:
         """The model's weights and gradient, as after the last request that was done."""
@@ -321,6 +357,15 @@ class Runs:
         checkpoint.save(run.folder / "state", seq, run.trainer.save, about, keep_last=1)
         run.saved, run.steps = seq, 0
         run.journal.prune(seq)
+
+
+def _gone(record: Record) -> UserError:
+    return UserError(f"there is no model '{record.model_id}' any more; it was ended")
+
+
+def entry_of(answer: Answer) -> Entry:
+    """A result as it is kept."""
+    return Entry(answer.media, answer.body)
 
 
 def failure(error: Exception) -> Entry:

@@ -80,9 +80,7 @@ def get_info(body: OfModel, owner: Owner, served: Served) -> Json:
 def unload_model(body: OfModel, owner: Owner, served: Served) -> Json:
     """End a model; its named checkpoints stay."""
     run = served.runs.get(owner, body.model_id)
-    request_id = served.runs.accept(run, run.next, _entry("unload"))
-    served.runs.end(run)
-    return _future(request_id)
+    return _future(served.runs.accept(run, run.next, _entry("unload")))
 
 
 @router.post("/forward_backward")
