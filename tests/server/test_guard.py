@@ -4,6 +4,7 @@ import hashlib
 import json
 import socket
 import stat
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +20,7 @@ from posttrain.errors import UserError
 from posttrain.recipes.server import serve
 from posttrain.recipes.server.forms import Server
 from posttrain.recipes.server.serve import refuse_open_door, run
+from posttrain.server.guard import Pending
 from posttrain.server.keys import Keys
 from posttrain.server.limits import Limits
 from tests.server.serving import KEY, NAME, serving
@@ -364,20 +366,49 @@ def test_what_cannot_be_sampled_is_an_error_of_the_client(server, changed, reaso
 
 @pytest.mark.parametrize(
     "params",
-    [{"max_tokens": 0}, {"temperature": -1}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -2}, {"temperature": "hot"}],
+    [
+        {"max_tokens": 0},
+        {"temperature": -1},
+        {"temperature": 1e-40},
+        {"temperature": 9e-5},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"top_k": -2},
+        {"temperature": "hot"},
+    ],
 )
 def test_sampling_parameters_are_checked(server, params):
     answer = post(http(server[0]), "asample", prompt={"chunks": []}, sampling_params=params)
     assert answer.status_code == 422 and "sampling_params" in answer.json()["error"]
 
 
-def test_requests_that_wait_have_a_limit(base, tmp_path):
-    from posttrain.server.guard import Pending
+def test_samples_that_wait_have_a_limit():
+    pending = Pending(4)
+    assert [pending.enter("a", samples) for samples in (3, 2, 1, 1)] == [True, False, True, False]
+    assert pending.enter("b", 9) and not pending.enter("b", 1)  # one request alone may have more
+    pending.leave("a", 3)
+    assert [pending.enter("a", samples) for samples in (4, 3, 1)] == [False, True, False]
 
-    pending = Pending(2)
-    assert [pending.enter("a") for _ in range(3)] == [True, True, False] and pending.enter("b")
-    pending.leave("a")
-    assert pending.enter("a")
+
+def test_a_request_counts_as_many_times_as_it_has_samples(server):
+    url, services = server
+    client, held = http(url), threading.Event()
+    session = post(client, "create_session").json()["session_id"]
+    body = {"session_id": session, "sampling_session_seq_id": 0, "base_model": NAME}
+    sampler = post(client, "create_sampling_session", **body).json()["sampling_session_id"]
+    services.worker.submit(lambda: held.wait(30) and None)
+
+    def asked(seq, samples):
+        prompt = {"chunks": [{"type": "encoded_text", "tokens": [5, 6]}]}
+        body = {"prompt": prompt, "sampling_params": {"max_tokens": 1}, "num_samples": samples, "seq_id": seq}
+        return post(client, "asample", sampling_session_id=sampler, **body)
+
+    first, second, third = asked(0, 2), asked(1, 2), asked(2, 1)
+    assert second.status_code == 429 and "too many samples wait" in second.text
+    held.set()
+    for answer in (first, third):
+        assert isinstance(wait(client, answer), bytes)
+    assert isinstance(wait(client, asked(3, 3)), bytes)
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "../../x", "a/b", "a\\b", "a b", "x" * 129, "é"])
