@@ -115,7 +115,7 @@ MUTATIONS = [
             ("runs.py", "        run.trainer = None  # memory is ahead of the disk\n", ""),
             ("runs.py", "        run.journal.fail(seq)\n", ""),
             ("runs.py", " or self._is_saved(run, seq):", ":"),
-            ("runs.py", "not (operation.state or operation.gradient) or", "False or"),
+            ("runs.py", "not (operation.state or operation.gradient or operation.ends) or", "False or"),
             ("runs.py", ", *run.journal.failed()]", "]"),
             ("runs.py", "(SERVER_FAILED if seq in run.journal.failed() else None)", "None"),
             ("runs.py", "run.trainer = None  # some weights may have", "pass  # some weights may have"),
