@@ -93,6 +93,7 @@ MUTATIONS = [
     *(
         Mutation("rollouts/sampling.py", old, new, "rollouts/test_sampling.py")
         for old, new in [
+            ("        dropped[:, 0] = False", "        pass"),
             ("logits = logits / temperature", "logits = logits * temperature"),
             ("torch.cat([d.tokens for d in drawn])", "torch.cat([d.tokens for d in reversed(drawn)])"),
             ("torch.cat([d.logprobs for d in drawn])", "torch.cat([d.logprobs for d in reversed(drawn)])"),

@@ -61,6 +61,12 @@ def test_frequencies_are_the_probabilities():
     assert counts[2] == 0 and chi2 < 16.3  # the 0.1% point of chi-square with 3 degrees of freedom
 
 
+@pytest.mark.parametrize("top_p", [1e-7, 1e-40, 1e-60])  # the last one is 0 in float32
+def test_a_small_top_p_keeps_the_most_likely_token(top_p):
+    found = draw(LOGITS, torch.tensor([0.5]), temperature=1.0, top_p=top_p)
+    assert found.tokens.tolist() == LOGITS.argmax(1).tolist() and found.logprobs.tolist() == [0.0]
+
+
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"top_k": 3}, {"top_p": 0.7}], ids=str)
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_drawing_in_blocks_is_drawing(monkeypatch, rows, settings):

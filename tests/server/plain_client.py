@@ -15,7 +15,7 @@ from tests.server.serving import KEY, NAME, serving
 ADAM = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.0, "grad_clip_norm": 0.0}
 
 
-def batch(model_id, seq, *, shift=0, forward_only=False):
+def batch(model_id, seq, *, shift=0, forward_only=False, weight=None):
     """A request of two sequences."""
     message = pb.ForwardBackwardRequest(model_id=model_id, seq_id=seq, loss_fn="cross_entropy")
     message.forward_only = forward_only
@@ -25,6 +25,10 @@ def batch(model_id, seq, *, shift=0, forward_only=False):
         targets = datum.loss_fn_inputs["target_tokens"]
         targets.dtype, targets.dense = pb.DTYPE_INT64, np.arange(first + 1, first + 5, dtype=np.int64).tobytes()
         targets.shape.append(4)
+        if weight is not None:
+            weights = datum.loss_fn_inputs["weights"]
+            weights.dtype, weights.dense = pb.DTYPE_FLOAT32, np.full(4, weight, dtype=np.float32).tobytes()
+            weights.shape.append(4)
     return message.SerializeToString()
 
 

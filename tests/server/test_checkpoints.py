@@ -14,9 +14,13 @@ from posttrain.training.checkpoint import save_tensors
 MODEL = f"{'0a' * 16}:train:3"
 
 
-def saved(root, *, ttl=None, overwrite=False, content="x"):
+def saved(root, *, ttl=None, overwrite=False, content="x", **about):
     checkpoints.save(
-        root, lambda folder: (folder / "a.txt").write_text(content), {"k": 1}, ttl_seconds=ttl, overwrite=overwrite
+        root,
+        lambda folder: (folder / "a.txt").write_text(content),
+        {"k": 1, **about},
+        ttl_seconds=ttl,
+        overwrite=overwrite,
     )
 
 
@@ -55,7 +59,22 @@ def test_a_name_is_taken_until_it_is_overwritten_or_deleted(tmp_path):
         checkpoints.delete(root)
 
 
-def test_a_checkpoint_expires_and_is_then_deleted(tmp_path, monkeypatch):
+def test_a_request_that_is_repeated_finds_the_checkpoint_that_it_saved(tmp_path):
+    root = tmp_path / "a"
+    saved(root, request=3)
+    saved(root, request=3, content="y")
+    assert (checkpoints.read(root).folder / "a.txt").read_text() == "x"
+    for other in ({"request": 4}, {}):
+        with pytest.raises(UserError, match="already"):
+            saved(root, **other)
+    saved(root, request=4, overwrite=True, content="z")
+    assert (checkpoints.read(root).folder / "a.txt").read_text() == "z"
+    saved(root, request=4)
+    with pytest.raises(UserError, match="already"):
+        saved(root, request=3)
+
+
+def test_a_checkpoint_expires_and_is_then_deleted_by_the_thread_that_saves(tmp_path, monkeypatch):
     model = tmp_path / "model"
     saved(model / "weights" / "short", ttl=10)
     saved(model / "weights" / "long")
@@ -63,9 +82,41 @@ def test_a_checkpoint_expires_and_is_then_deleted(tmp_path, monkeypatch):
     later = time.time() + 11
     monkeypatch.setattr(time, "time", lambda: later)
     assert checkpoints.read(model / "weights" / "short") is None
-    assert checkpoints.names(model, "weights") == ["long"] and not (model / "weights" / "short").exists()
+    assert checkpoints.names(model, "weights") == ["long"] and (model / "weights" / "short").exists()
+    checkpoints.tidy(model, "weights")
+    assert [path.name for path in (model / "weights").iterdir()] == ["long"]
     with pytest.raises(UserError, match="above 0"):
         saved(model / "weights" / "none", ttl=0)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_checkpoint_that_is_being_saved_is_not_listed_and_stays(tmp_path, overwrite):
+    """All that other threads do while the checkpoint is written."""
+    model = tmp_path / "model"
+    root = model / "weights" / "a"
+    if overwrite:
+        saved(root)
+
+    def write(folder):
+        (folder / "a.txt").write_text("y")
+        assert checkpoints.names(model, "weights") == (["a"] if overwrite else [])
+        if overwrite:
+            checkpoints.delete(root)
+        with pytest.raises(UserError, match="no checkpoint"):
+            checkpoints.delete(root)
+
+    checkpoints.save(root, write, {}, ttl_seconds=None, overwrite=overwrite)
+    assert (checkpoints.read(root).folder / "a.txt").read_text() == "y"
+
+
+def test_what_an_interrupted_save_has_left_is_tidied_up_and_a_damaged_checkpoint_is_not(tmp_path):
+    model = tmp_path / "model"
+    (model / "weights" / "begun" / ".saving-000000-1").mkdir(parents=True)
+    for name, file in (("torn", "a.txt"), ("broken", "state.json")):
+        saved(model / "weights" / name)
+        (model / "weights" / name / checkpoints.STEP / file).write_text("")
+    checkpoints.tidy(model, "weights")
+    assert checkpoints.names(model, "weights") == ["broken", "torn"] and not (model / "weights" / "begun").exists()
 
 
 def test_weights_that_are_overwritten_have_another_name_and_the_name_of_none_is_an_error(tmp_path):

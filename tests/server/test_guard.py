@@ -4,6 +4,8 @@ import hashlib
 import json
 import socket
 import stat
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ import zstandard
 from tinker.proto import tinker_public_pb2 as pb
 
 from posttrain.errors import UserError
+from posttrain.recipes.server import serve
 from posttrain.recipes.server.forms import Server
 from posttrain.recipes.server.serve import refuse_open_door, run
+from posttrain.server.guard import Pending
 from posttrain.server.keys import Keys
 from posttrain.server.limits import Limits
 from tests.server.serving import KEY, NAME, serving
@@ -61,6 +65,7 @@ def wait(client, answer):
     assert answer.status_code == 200, answer.text
     for _ in range(9):
         found = post(client, "retrieve_future", request_id=answer.json()["request_id"])
+        assert found.status_code == 200, found.text
         if "protobuf" in found.headers["content-type"]:
             return found.content
         if found.json().get("type") != "try_again":
@@ -104,6 +109,29 @@ def test_without_keys_all_that_look_like_one_are_taken_and_with_keys_no_other(tm
         keys.remove("alice")
 
 
+def test_where_there_was_a_key_no_other_is_taken_when_the_last_is_removed(tmp_path):
+    """By the server that runs, by the next one, and, as long as it runs, if the file is deleted."""
+    keys = Keys(tmp_path / "keys.json")
+    secret = keys.add("alice")
+    assert keys.owner(secret) == "alice"
+    Keys(keys.path).remove("alice")
+    for each in (keys, Keys(keys.path)):
+        assert each.owner("tml-x") is None and each.owner(secret) is None and each.needed
+    keys.path.unlink()
+    assert keys.owner("tml-x") is None and keys.needed
+    assert not Keys(keys.path).needed
+
+
+def test_a_server_whose_last_key_is_removed_refuses_everybody(server):
+    url, services = server
+    client = http(url, services.keys.add("alice"))
+    assert post(client, "create_session").status_code == 200
+    Keys(services.keys.path).remove("alice")
+    for each in (client, http(url)):
+        assert post(each, "create_session").status_code == 401
+        assert each.get("healthz").status_code == 401
+
+
 @pytest.mark.parametrize("name", ["", "a b", "../a", "a" * 65])
 def test_a_name_of_a_key_is_a_word(tmp_path, name):
     with pytest.raises(UserError, match="name has"):
@@ -119,15 +147,40 @@ def test_the_command_makes_a_key_and_ends_it(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_a_server_that_others_reach_needs_keys(host):
-    with pytest.raises(UserError, match="--add-key"):
-        refuse_open_door(Server(host=host), [])
-    refuse_open_door(Server(host=host), ["alice"])
+def test_a_server_that_others_reach_needs_keys(tmp_path, host):
+    keys = Keys(tmp_path / "keys.json")
+    with pytest.raises(UserError, match=r"open to others.* --add-key"):
+        refuse_open_door(Server(host=host), keys)
+    keys.add("alice")
+    refuse_open_door(Server(host=host), keys)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_a_server_of_this_machine_needs_none(host):
-    refuse_open_door(Server(host=host), [])
+def test_a_server_of_this_machine_needs_none_unless_it_had_some(tmp_path, host):
+    keys = Keys(tmp_path / "keys.json")
+    refuse_open_door(Server(host=host), keys)
+    keys.add("alice")
+    refuse_open_door(Server(host=host), keys)
+    keys.remove("alice")
+    with pytest.raises(UserError, match=r"the last key was removed.* --add-key NAME, or delete .*keys.json"):
+        refuse_open_door(Server(host=host), keys)
+
+
+def test_keys_that_are_removed_while_the_model_is_loaded_leave_the_server_closed(tmp_path, monkeypatch):
+    store, served = tmp_path / "store", []
+    run(Server(store=str(store), add_key="alice"))
+
+    def opened(store, base, *, keys, **settings):
+        keys.path.unlink()
+        return SimpleNamespace(keys=keys, base=SimpleNamespace(name=NAME))
+
+    monkeypatch.setattr(serve, "in_temporary_thread", lambda load: None)
+    monkeypatch.setattr(serve, "open_services", opened)
+    monkeypatch.setattr(serve, "create_app", lambda services, hosts: served.append((services.keys, hosts)))
+    monkeypatch.setattr(serve, "http_server", lambda *words, **settings: SimpleNamespace(run=lambda: None))
+    run(Server(store=str(store)))
+    ((keys, hosts),) = served
+    assert keys.owner("tml-x") is None and hosts is None
 
 
 def test_every_route_needs_a_key(server):
@@ -313,20 +366,49 @@ def test_what_cannot_be_sampled_is_an_error_of_the_client(server, changed, reaso
 
 @pytest.mark.parametrize(
     "params",
-    [{"max_tokens": 0}, {"temperature": -1}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": -2}, {"temperature": "hot"}],
+    [
+        {"max_tokens": 0},
+        {"temperature": -1},
+        {"temperature": 1e-40},
+        {"temperature": 9e-5},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"top_k": -2},
+        {"temperature": "hot"},
+    ],
 )
 def test_sampling_parameters_are_checked(server, params):
     answer = post(http(server[0]), "asample", prompt={"chunks": []}, sampling_params=params)
     assert answer.status_code == 422 and "sampling_params" in answer.json()["error"]
 
 
-def test_requests_that_wait_have_a_limit(base, tmp_path):
-    from posttrain.server.guard import Pending
+def test_samples_that_wait_have_a_limit():
+    pending = Pending(4)
+    assert [pending.enter("a", samples) for samples in (3, 2, 1, 1)] == [True, False, True, False]
+    assert pending.enter("b", 9) and not pending.enter("b", 1)  # one request alone may have more
+    pending.leave("a", 3)
+    assert [pending.enter("a", samples) for samples in (4, 3, 1)] == [False, True, False]
 
-    pending = Pending(2)
-    assert [pending.enter("a") for _ in range(3)] == [True, True, False] and pending.enter("b")
-    pending.leave("a")
-    assert pending.enter("a")
+
+def test_a_request_counts_as_many_times_as_it_has_samples(server):
+    url, services = server
+    client, held = http(url), threading.Event()
+    session = post(client, "create_session").json()["session_id"]
+    body = {"session_id": session, "sampling_session_seq_id": 0, "base_model": NAME}
+    sampler = post(client, "create_sampling_session", **body).json()["sampling_session_id"]
+    services.worker.submit(lambda: held.wait(30) and None)
+
+    def asked(seq, samples):
+        prompt = {"chunks": [{"type": "encoded_text", "tokens": [5, 6]}]}
+        body = {"prompt": prompt, "sampling_params": {"max_tokens": 1}, "num_samples": samples, "seq_id": seq}
+        return post(client, "asample", sampling_session_id=sampler, **body)
+
+    first, second, third = asked(0, 2), asked(1, 2), asked(2, 1)
+    assert second.status_code == 429 and "too many samples wait" in second.text
+    held.set()
+    for answer in (first, third):
+        assert isinstance(wait(client, answer), bytes)
+    assert isinstance(wait(client, asked(3, 3)), bytes)
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "../../x", "a/b", "a\\b", "a b", "x" * 129, "é"])

@@ -12,6 +12,7 @@ from posttrain.errors import UserError
 from posttrain.server import checkpoints
 from posttrain.server.base import Adapter
 from posttrain.server.journal import Entry
+from posttrain.server.limits import Limits
 from posttrain.server.services import open_services
 from posttrain.server.trainer import WEIGHTS
 from tests.server.plain_client import ADAM, Client, batch, same, uninterrupted, weights
@@ -61,6 +62,37 @@ def test_what_was_accepted_and_not_done_is_done_by_the_next_server(base, tmp_pat
         assert client.result(f"{model}:4")["metrics"]
         found = weights(services, client.result(client.save(model, 5, "end"))["path"])
     assert same(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("route", "kind", "asked"),
+    [
+        ("save_weights", "weights", {}),
+        ("save_weights", "weights", {"overwrite": True}),
+        ("save_weights_for_sampler", "sampler_weights", {}),
+    ],
+)
+def test_a_named_save_whose_result_was_not_kept_is_done_again(base, tmp_path, route, kind, asked):
+    """As SIGKILL leaves it between the two. The model has as many checkpoints as it may."""
+    limits = Limits(checkpoints_per_model=1)
+    with serving(base, tmp_path, limits=limits) as (url, services):
+        client = Client(url)
+        model = client.create()
+        client.result(client.post(route, model_id=model, seq_id=1, path="mine", **asked)["request_id"])
+        folder = services.runs.get("", model).folder
+    before = checkpoints.read(folder / kind / "mine")
+    interrupted = folder / kind / "begun"
+    (interrupted / ".saving-000000-1").mkdir(parents=True)
+    (folder / "results" / f"{1:09d}").unlink()
+    with serving(base, tmp_path, limits=limits) as (url, _):
+        assert not interrupted.exists()
+        client = Client(url)
+        assert client.result(f"{model}:1")["path"] == f"tinker://{model}/{kind}/mine"
+        assert (checkpoints.read(folder / kind / "mine") == before) == (not asked)
+        again = client.post(route, model_id=model, seq_id=2, path="mine")
+        assert "already" in client.raw(again["request_id"])["error"]
+        other = client.post(route, model_id=model, seq_id=3, path="other")
+        assert "1 checkpoints" in client.raw(other["request_id"])["error"]
 
 
 def test_a_request_that_comes_twice_is_done_once(base, tmp_path):

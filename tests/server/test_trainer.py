@@ -1,6 +1,8 @@
 """Gradients and steps of one adapter, against transformers' own logits in float64, and torch's own AdamW."""
 
 import math
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -246,15 +248,42 @@ def test_a_checkpoint_of_another_rank_is_refused(tmp_path):
         trainer_of(rank=3).restore(tmp_path)
 
 
-def test_a_loss_that_is_not_finite_costs_the_gradient_and_no_weight():
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("row", [0, 2])
+@pytest.mark.parametrize("error", [RuntimeError, TrainingError, KeyboardInterrupt])
+def test_a_batch_that_fails_adds_nothing_to_the_gradient(monkeypatch, before, row, error):
+    """Such as for memory at its third row, or because its loss is not finite."""
+    trainer, rows = trainer_of(microbatch_tokens=20), count()
+    if before:
+        trainer.forward_backward(BATCH, CE)
+    expected = gradients(trainer) if before else None
+    weights = {name: weight.clone() for name, weight in trainer.weights().items()}
+
+    def failing(logprobs_N, columns, row_N):
+        if next(rows) < row:
+            return CE.of_row(logprobs_N, columns, row_N)
+        if error is TrainingError:
+            return logprobs_N.sum() * math.inf
+        raise error
+
+    with pytest.raises(error):
+        trainer.forward_backward(BATCH, SimpleNamespace(of_row=failing))
+    assert next(rows) >= row
+    found = gradients(trainer) if before else [master.grad for master in trainer.optimizer.masters]
+    assert all(torch.equal(found[name], expected[name]) for name in found) if before else found == [None] * len(found)
+    assert all(torch.equal(weight, weights[name]) for name, weight in trainer.weights().items())
+
+
+def test_a_checkpoint_without_its_moments_is_refused_and_changes_nothing(tmp_path):
+    trainer_of(seed=7).save(tmp_path)
+    (tmp_path / "optimizer.safetensors").unlink()
     trainer = trainer_of()
-    before = {name: weight.clone() for name, weight in trainer.weights().items()}
     trainer.forward_backward(BATCH, CE)
-    far = datum([4, 5], logprobs=[-1e30, -1e30], advantages=[1.0, 1.0])
-    with pytest.raises(TrainingError):
-        trainer.forward_backward([far], loss_of("importance_sampling", {}, {"logprobs", "advantages"}, 1))
-    assert all(master.grad is None for master in trainer.optimizer.masters)
+    before, grads = {name: weight.clone() for name, weight in trainer.weights().items()}, gradients(trainer)
+    with pytest.raises(CheckpointError, match="cannot read"):
+        trainer.restore(tmp_path)
     assert all(torch.equal(weight, before[name]) for name, weight in trainer.weights().items())
+    assert all(torch.equal(grad, grads[name]) for name, grad in gradients(trainer).items())
 
 
 @pytest.mark.parametrize(

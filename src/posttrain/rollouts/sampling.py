@@ -90,4 +90,5 @@ def _cut(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     if top_p < 1:
         probs = ordered.masked_fill(dropped, -torch.inf).softmax(dim=1)
         dropped |= probs.cumsum(dim=1) - probs >= top_p  # keep the token that crosses the line
+        dropped[:, 0] = False  # also where `top_p` is 0 in float32
     return logits.masked_fill(torch.zeros_like(dropped).scatter(1, order, dropped), -torch.inf)

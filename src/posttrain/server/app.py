@@ -133,7 +133,7 @@ def _check_result(request_id: str, owner: str, served: Services) -> None:
     if not number.isdecimal() or len(number) > 19:
         raise UserError(f"there is no request '{request_id[:80]}'")
     if ":train:" in subject:
-        if not served.runs.result(served.runs.get(owner, subject), int(number)):
+        if not served.runs.result(owner, subject, int(number)):
             raise NotKept(request_id)
     else:
         served.samplers.get(owner, subject)

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from posttrain.server.limits import Limits
 
 Name = Annotated[str, Field(max_length=512)]
+LEAST_TEMPERATURE = 1e-4  # logits / temperature are finite in float32; else the step would fail, of all requests in it
 Number = Annotated[int, Field(ge=0, le=10**9)]
 
 
@@ -108,13 +109,19 @@ class Prompt(Body):
     chunks: list[Chunk] = Field(max_length=4096)
 
 
+def _temperature(value: float) -> float:
+    if 0 < value < LEAST_TEMPERATURE:
+        raise ValueError(f"must be 0, for the most likely token, or at least {LEAST_TEMPERATURE}; got {value}")
+    return value
+
+
 class SamplingParams(Body):
     """How to sample."""
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     seed: int | None = None
     stop: str | list[int] | list[str] | None = None
-    temperature: float = Field(default=1.0, ge=0, le=100)
+    temperature: Annotated[float, AfterValidator(_temperature)] = Field(default=1.0, ge=0, le=100)
     top_k: int = Field(default=-1, ge=-1)
     top_p: float = Field(default=1.0, gt=0, le=1)
 

@@ -4,6 +4,7 @@ Each is a folder of the model's, written whole or not at all, with checksums, an
 (`training/checkpoint.py`). A model's folder is named after its id.
 """
 
+import json
 import re
 import shutil
 import time
@@ -22,6 +23,10 @@ KINDS: tuple[Kind, ...] = ("weights", "sampler_weights")
 STEP = "step-000000"  # the folder of each in its own: they are not numbered
 _SCHEME = "tinker://"
 _MODEL = re.compile(r"[0-9a-f]{32}:train:[0-9]{1,9}")
+
+
+class NotSaved(Exception):
+    """A checkpoint that could not be written, such as on a full disk: no mistake of the client's."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +79,26 @@ class Saved:
 def save(
     root: Path, write: Callable[[Path], None], about: dict[str, Any], *, ttl_seconds: int | None, overwrite: bool
 ) -> None:
-    """Save a checkpoint.
+    """Save a checkpoint, unless the same request has saved it before.
+
+    A server that is killed after a save and before it has kept the result does the request again. Requests are told
+    apart by `about["request"]`.
 
     Raises:
-        UserError: there is one of this name.
-        CheckpointError: it could not be written.
+        UserError: there is one of this name, of another request.
+        NotSaved: it could not be written.
     """
-    if not overwrite and read(root) is not None:
+    if not overwrite and (found := read(root)) is not None:
+        if "request" in about and found.about.get("request") == about["request"]:
+            return
         raise UserError(f"there is a checkpoint '{root.name}' already; give another name, or overwrite it")
     if ttl_seconds is not None and ttl_seconds <= 0:
         raise UserError(f"ttl_seconds must be above 0; got {ttl_seconds}")
     expires = None if ttl_seconds is None else time.time() + ttl_seconds
-    checkpoint.save(root, 0, write, {**about, "expires": expires, "time": time.time()}, keep_last=1)
+    try:
+        checkpoint.save(root, 0, write, {**about, "expires": expires, "time": time.time()}, keep_last=1)
+    except CheckpointError as error:
+        raise NotSaved(str(error)) from error
 
 
 def read(root: Path) -> Saved | None:
@@ -95,28 +108,46 @@ def read(root: Path) -> Saved | None:
         CheckpointError: it is damaged.
     """
     found = checkpoint.latest(root)
-    if found is None or (found.state["expires"] or float("inf")) < time.time():
-        return None
-    return Saved(found.path, found.state)
+    return None if found is None or _expired(found.state) else Saved(found.path, found.state)
 
 
 def delete(root: Path) -> None:
-    """Delete a checkpoint; raises `UserError` if there is none."""
-    if not root.is_dir():
+    """Delete a checkpoint; raises `UserError` if there is none. What is being saved in its place stays."""
+    if not (found := _folders(root)):
         raise UserError(f"there is no checkpoint '{root.name}'")
-    shutil.rmtree(root)
+    for folder in found:
+        shutil.rmtree(folder)
 
 
 def names(model: Path, kind: Kind) -> list[str]:
-    """The names of a model's checkpoints; those that have expired are deleted."""
-    found: list[str] = []
-    for root in sorted((model / kind).glob("*")):
-        try:
-            gone = read(root) is None
-        except CheckpointError:
-            gone = False
-        if gone:
-            shutil.rmtree(root)
-        else:
-            found.append(root.name)
-    return found
+    """The names of a model's checkpoints, without those that have expired.
+
+    Deletes nothing, for it is called in other threads than the one that saves.
+    """
+    return [root.name for root in sorted((model / kind).glob("*")) if not _gone(root)]
+
+
+def tidy(model: Path, kind: Kind) -> None:
+    """Delete checkpoints that have expired, and what an interrupted save has left. Never while something is saved."""
+    for root in (model / kind).glob("*"):
+        if _gone(root):
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _gone(root: Path) -> bool:
+    """Whether a folder has no checkpoint yet or any more, or one that has expired; a damaged one is there."""
+    if not (found := _folders(root)):
+        return True
+    try:
+        return _expired(json.loads((found[0] / "state.json").read_text(encoding="utf-8"))["state"])
+    except (OSError, ValueError, KeyError):  # damaged, or replaced at this moment
+        return False
+
+
+def _folders(root: Path) -> list[Path]:
+    """What was saved in a folder; a second one is being replaced."""
+    return sorted(root.glob(f"{STEP}*"))
+
+
+def _expired(about: dict[str, Any]) -> bool:
+    return (about["expires"] or float("inf")) < time.time()

@@ -106,22 +106,22 @@ def _is_ours(host: str, names: Collection[str]) -> bool:
 
 
 class Pending:
-    """The number of requests of each owner that wait."""
+    """The number of samples of each owner that wait."""
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, Lock()
         self._count: dict[str, int] = {}
 
-    def enter(self, owner: str) -> bool:
-        """Count one more; False if the owner has as many as may be."""
+    def enter(self, owner: str, samples: int) -> bool:
+        """Count a request's samples; False if the owner would have too many. One request alone may always wait."""
         with self._lock:
             count = self._count.get(owner, 0)
-            if count >= self._most:
+            if count and count + samples > self._most:
                 return False
-            self._count[owner] = count + 1
+            self._count[owner] = count + samples
             return True
 
-    def leave(self, owner: str) -> None:
-        """One less."""
+    def leave(self, owner: str, samples: int) -> None:
+        """Those of a request wait no more."""
         with self._lock:
-            self._count[owner] -= 1
+            self._count[owner] -= samples

@@ -2,6 +2,7 @@
 
     requests/000000012   a line of JSON (its kind), then the body; written before the client is told that it is accepted
     results/000000012    a line of JSON (its media type), then the body
+    requests/000000012.failed   a request that was told as failed since its result could not be written
 
 A server that was killed computes again what its saved state does not contain: `runs.py`.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from posttrain.server.files import write_whole
 
 KEPT = 64  # results of older requests, for clients that have not fetched them yet
+_FAILED = ".failed"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class Journal:
         """Keep a result."""
         _write(self._path("results", seq), result)
 
+    def fail(self, seq: int) -> None:
+        """Keep that a request failed: it is not done again. That needs no space, since the disk may be full."""
+        path = self._path("requests", seq)
+        path.rename(path.with_suffix(_FAILED))
+
+    def failed(self) -> list[int]:
+        """The seq_ids of the requests that failed so, in order."""
+        return sorted(int(path.stem) for path in (self.folder / "requests").glob(f"*{_FAILED}"))
+
     def request(self, seq: int) -> Entry:
         """The request that was accepted as `seq`."""
         return _read(self._path("requests", seq))
@@ -70,6 +81,9 @@ class Journal:
         for seq in self.finished():
             if seq <= saved - KEPT:
                 self._path("results", seq).unlink(missing_ok=True)
+        for seq in self.failed():
+            if seq <= saved - KEPT:
+                self._path("requests", seq).with_suffix(_FAILED).unlink(missing_ok=True)
 
     def _path(self, part: str, seq: int) -> Path:
         return self.folder / part / f"{seq:09d}"

@@ -13,10 +13,20 @@ _NAME = re.compile(r"[\w.@-]{1,64}")
 
 
 class Keys:
-    """The keys of a server, by their owners' names. Without any, every key is taken, and all are one owner."""
+    """The keys of a server, by their owners' names.
+
+    Where there never was one, every key is taken, and all are one owner. Once there was one, clients need a key, also
+    when the last one is removed: the file stays. Without the file, this holds until the process ends.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path, self._needed = path, False
+
+    @property
+    def needed(self) -> bool:
+        """Whether clients need a key."""
+        self._by_name()
+        return self._needed
 
     def owners(self) -> list[str]:
         """The names of those who have a key."""
@@ -34,7 +44,7 @@ class Keys:
         if name in found:
             raise UserError(f"'{name}' has a key; remove it first")
         secret = PREFIX + secrets.token_urlsafe(32)
-        write_json(self._path, found | {name: _digest(secret)})
+        write_json(self.path, found | {name: _digest(secret)})
         return secret
 
     def remove(self, name: str) -> None:
@@ -42,21 +52,23 @@ class Keys:
         found = self._by_name()
         if found.pop(name, None) is None:
             raise UserError(f"'{name}' has no key; those who have one: {', '.join(sorted(found)) or 'nobody'}")
-        write_json(self._path, found)
+        write_json(self.path, found)
 
     def owner(self, secret: str) -> str | None:
-        """Whose key it is, "" where the server has none; None if it is nobody's."""
+        """Whose key it is, "" where none is needed; None if it is nobody's."""
         if not secret.startswith(PREFIX):
             return None
         found = self._by_name()
-        if not found:
+        if not self._needed:
             return ""
         digest = _digest(secret)
         return next((name for name, kept in found.items() if secrets.compare_digest(kept, digest)), None)
 
     def _by_name(self) -> dict[str, str]:
-        found = read_json(self._path)
-        return {} if found is None else dict(found)
+        found = read_json(self.path)
+        # never False again: who removes the last key, or the file, would else open a running server to everybody
+        self._needed = self._needed or found is not None
+        return dict(found or {})
 
 
 def _digest(secret: str) -> str:

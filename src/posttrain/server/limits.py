@@ -15,7 +15,7 @@ class Limits:
         tokens_per_request: of a batch, or of a prompt times its samples.
         data_per_request: sequences of a batch.
         samples_per_request: of one prompt.
-        pending_per_key: requests that wait.
+        pending_per_key: samples that wait.
         max_rank: of an adapter.
         body_seconds: within which a request must have arrived.
     """

@@ -68,7 +68,12 @@ def create(trainer: Trainer, body: bytes, model: Model, context: Context) -> Ans
 
 def unload(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
     """The model ends after this."""
-    return _json(type="unload_model", model_id=model.record.model_id)
+    return unloaded(model.record.model_id)
+
+
+def unloaded(model_id: str) -> Answer:
+    """What is told of a model that has ended."""
+    return _json(type="unload_model", model_id=model_id)
 
 
 def forward_backward(trainer: Trainer, body: bytes, model: Model, context: Context) -> Answer:
@@ -134,9 +139,13 @@ def save_for_sampler(trainer: Trainer, body: bytes, model: Model, context: Conte
 def _save(
     address: Address, write: Callable[[Path], None], asked: Mapping[str, Any], model: Model, context: Context
 ) -> None:
-    if len(checkpoints.names(model.folder, address.kind)) >= context.limits.checkpoints_per_model:
+    checkpoints.tidy(model.folder, address.kind)
+    others = {*checkpoints.names(model.folder, address.kind)} - {address.name}
+    if len(others) >= context.limits.checkpoints_per_model:
         raise UserError(f"a model may have {context.limits.checkpoints_per_model} checkpoints; delete one")
     about = {"adapter": model.adapter.json(), "base_model": context.base.name}
+    if "seq_id" in asked:  # not in requests that an older version has accepted
+        about["request"] = asked["seq_id"]
     folder, lasting = address.folder(context.models), asked.get("ttl_seconds")
     checkpoints.save(folder, write, about, ttl_seconds=lasting, overwrite=bool(asked.get("overwrite")))
 
@@ -180,16 +189,18 @@ class Operation:
         run: does it.
         state: whether it changes weights or moments.
         gradient: whether it changes the gradient.
+        ends: whether the model ends with it.
     """
 
     run: Callable[[Trainer, bytes, Any, Context], Answer]
     state: bool = False
     gradient: bool = False
+    ends: bool = False
 
 
 _OPERATIONS: Mapping[str, Operation] = {
     "create": Operation(create),
-    "unload": Operation(unload),
+    "unload": Operation(unload, ends=True),
     "load": Operation(load, state=True),
     "forward": Operation(forward_backward),
     "forward_backward": Operation(forward_backward, gradient=True),

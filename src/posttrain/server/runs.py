@@ -3,6 +3,9 @@
 A request is on disk before it is accepted, and its result before it is told. The state (weights and moments) is saved
 after optimiser steps and loads. Whatever was done since the last save is computed again when the model is needed, from
 the requests, with the same bits; what was never done is done then.
+
+A request that is told as failed has no effect, neither at once nor when others are computed again; except that a step
+whose gradient is not finite discards it.
 """
 
 import json
@@ -14,13 +17,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import PosttrainError, UserError, described
+from posttrain.errors import CheckpointError, PosttrainError, UserError, described
 from posttrain.server import checkpoints
 from posttrain.server.base import Adapter, Base
 from posttrain.server.files import read_json, write_json
 from posttrain.server.futures import Futures
 from posttrain.server.journal import Entry, Journal
-from posttrain.server.operations import Answer, Context, Operation, operation_of
+from posttrain.server.operations import Answer, Context, Operation, operation_of, unloaded
 from posttrain.server.samplers import UNNAMED
 from posttrain.server.trainer import Trainer
 from posttrain.server.worker import Worker
@@ -40,6 +43,7 @@ class Record:
     base_model: str
     adapter: dict[str, Any]
     ended: bool = False  # its checkpoints are left
+    unloaded: int | None = None  # the seq_id of the request that ended it
 
 
 @dataclass
@@ -100,6 +104,9 @@ class Runs:
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         context.models.mkdir(parents=True, exist_ok=True)
+        for folder in context.models.iterdir():
+            for kind in checkpoints.KINDS:
+                checkpoints.tidy(folder, kind)
 
     @property
     def base(self) -> Base:
@@ -169,7 +176,7 @@ class Runs:
             run.saved = int(state.state["seq"])
             if run.journal.result(run.saved) is None:  # killed after the one and before the other
                 run.journal.finish(run.saved, Entry(state.state["kind"], state.state["result"].encode()))
-        run.executed = max([run.saved, *run.journal.finished()])
+        run.executed = max([run.saved, *run.journal.finished(), *run.journal.failed()])
         run.next = run.executed + 1
         run.waiting = {seq: run.journal.request(seq) for seq in run.journal.accepted() if seq > run.executed}
         for seq in run.waiting:
@@ -184,6 +191,8 @@ class Runs:
         """
         request_id = run.request_id(seq)
         with run.lock:
+            if run.record.ended:
+                raise _gone(run.record)
             if seq < 0 or seq > run.next + AHEAD:
                 raise UserError(f"seq_id {seq} is not near {run.next}, which comes next for this model")
             if seq >= run.next and seq not in run.waiting:
@@ -200,21 +209,60 @@ class Runs:
             run.next += 1
             self._worker.submit(lambda seq=seq, request=request: self._execute(run, seq, request))
 
-    def result(self, run: Run, seq: int) -> bool:
-        """Whether the result of a request is awaited or there; from disk, if need be."""
-        request_id = run.request_id(seq)
-        if not self._futures.known(request_id) and (kept := run.journal.result(seq)) is not None:
+    def result(self, owner: str, model_id: str, seq: int) -> bool:
+        """Whether the result of a request is awaited or there; from disk, if need be.
+
+        That of an ended model is there while it is in memory, and that of the request that ended it always.
+
+        Raises:
+            UserError: the owner has no such model, nor had one.
+        """
+        request_id = f"{model_id}:{seq}"
+        try:
+            run = self.get(owner, model_id)
+        except UserError:
+            ended = self._ended(owner, model_id)
+            if ended is None:
+                raise
+            kept = entry_of(unloaded(model_id)) if seq == ended.unloaded else None
+        else:
+            kept = None if self._futures.known(request_id) else self._kept(run, seq)
+        if kept is not None:
             self._futures.finish(request_id, kept)
         return self._futures.known(request_id)
 
+    def _kept(self, run: Run, seq: int) -> Entry | None:
+        """A result on the disk."""
+        return run.journal.result(seq) or (SERVER_FAILED if seq in run.journal.failed() else None)
+
+    def _ended(self, owner: str, model_id: str) -> Record | None:
+        """A model of the owner's that has ended."""
+        found = read_json(self._folder(checkpoints.checked_model(model_id)) / "model.json")
+        return Record(**found) if found and found["owner"] == owner and found.get("ended") else None
+
     def end(self, run: Run) -> None:
         """End a model once what it was asked is done. Its named checkpoints stay."""
-        self._worker.submit(lambda: self._end(run.record))
 
-    def _end(self, record: Record) -> None:
-        folder = self._folder(record.model_id)
-        write_json(folder / "model.json", asdict(replace(record, ended=True)))
-        self._runs.pop(record.model_id, None)
+        def task() -> None:
+            try:
+                self._end(run.record)
+            except OSError as error:  # such as a disk that is full
+                self._report(
+                    f"{run.record.model_id} was not ended with its session: {described(error)}; it makes room for "
+                    "others of its key an hour after its client was last heard of"
+                )
+
+        self._worker.submit(task)
+
+    def _end(self, record: Record, request: int | None = None) -> None:
+        folder, ended = self._folder(record.model_id), replace(record, ended=True, unloaded=request)
+        write_json(folder / "model.json", asdict(ended))
+        run = self._runs.pop(record.model_id, None)
+        if run is not None:
+            with run.lock:
+                run.record = ended
+                for seq in run.waiting:
+                    self._futures.finish(run.request_id(seq), failure(_gone(record)))
         for part in ("requests", "results", "state", UNNAMED):
             shutil.rmtree(folder / part, ignore_errors=True)
 
@@ -222,31 +270,57 @@ class Runs:
         return self._context.models / checkpoints.folder_name(model_id)
 
     def _execute(self, run: Run, seq: int, request: Entry) -> None:
-        """Do a request, save what has changed, and tell the result. In the worker's thread; never raises."""
+        """Do a request, save what has changed, and tell the result. In the worker's thread."""
+        if run.record.ended:
+            self._futures.finish(run.request_id(seq), failure(_gone(run.record)))
+            return
+        operation = operation_of(request.kind)
+        result = self._attempt(run, operation, seq, request)
         try:
-            operation = operation_of(request.kind)
-            result = self._attempt(run, operation, seq, request)
             if operation.state and result.kind != ERROR:
                 run.steps += 1
                 if run.steps >= self._save_every or request.kind == "load":
                     self._save(run, seq, result)
-            run.journal.finish(seq, result)
+            if operation.ends and result.kind != ERROR:
+                self._end(run.record, seq)  # what is told of it is in its record from now on
+            else:
+                run.journal.finish(seq, result)
         except Exception as error:  # such as a disk that is full
-            run.trainer = None  # memory may be ahead of the disk
             self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
-            result = failure(error)
+            result = self._not_written(run, operation, seq, result)
         run.executed = seq
         self._futures.finish(run.request_id(seq), result)
 
+    def _not_written(self, run: Run, operation: Operation, seq: int, result: Entry) -> Entry:
+        """What is told of a request whose state or result could not be written."""
+        if not (operation.state or operation.gradient or operation.ends) or self._is_saved(run, seq):
+            return result  # all that it has done is on the disk
+        run.trainer = None  # memory is ahead of the disk
+        run.journal.fail(seq)
+        return SERVER_FAILED
+
+    def _is_saved(self, run: Run, seq: int) -> bool:
+        """Whether the state on the disk contains a request, also if something failed after it was saved."""
+        try:
+            state = checkpoint.latest(run.folder / "state")
+        except CheckpointError:  # damaged
+            return False
+        if state is None or state.state["seq"] != seq:
+            return False
+        run.saved, run.steps = seq, 0
+        return True
+
     def _attempt(self, run: Run, operation: Operation, seq: int, request: Entry) -> Entry:
         try:
-            trainer = self._loaded(run)
+            trainer: Any = None if operation.ends else self._loaded(run)  # a damaged model must end, too
             answer: Answer = operation.run(trainer, request.body, run, self._context)
         except Exception as error:
             if not isinstance(error, PosttrainError):
                 self._report(f"{run.record.model_id}, request {seq}: {described(error)}")
+                if operation.state or operation.gradient:
+                    run.trainer = None  # some weights may have changed; what was done before is computed again
             return failure(error)
-        return Entry(answer.media, answer.body)
+        return entry_of(answer)
 
     def _loaded(self, run: Run) -> Trainer:
         """The model's weights and gradient, as after the last request that was done."""
@@ -258,23 +332,24 @@ class Runs:
             trainer = Trainer(self.base.adapted(run.adapter), microbatch_tokens=self._context.microbatch_tokens)
             if (state := checkpoint.latest(run.folder / "state")) is not None:
                 trainer.restore(state.path)
-            for seq in range(max(run.saved + 1, 0), run.executed + 1):
-                request = run.journal.request(seq)
-                operation = operation_of(request.kind)
-                if operation.state or operation.gradient:
-                    self._again(trainer, operation, request, run)
+            for seq in run.journal.accepted():
+                if run.saved < seq <= run.executed:
+                    self._again(trainer, run, seq)
             run.trainer = trainer
         with self._lock:
             if run.record.model_id in self._runs:
                 self._runs[run.record.model_id] = self._runs.pop(run.record.model_id)  # the most recent last
         return run.trainer
 
-    def _again(self, trainer: Trainer, operation: Operation, request: Entry, run: Run) -> None:
-        """Do what was done before; what failed then fails again, and has the same effect."""
-        try:
+    def _again(self, trainer: Trainer, run: Run, seq: int) -> None:
+        """Do what was done before, and has changed weights, moments or gradient. What has failed might succeed now."""
+        request, result = run.journal.request(seq), run.journal.result(seq)
+        operation = operation_of(request.kind)
+        if result is not None and result.kind == ERROR:
+            if request.kind == "optim_step" and json.loads(result.body)["category"] == "user":
+                trainer.optimizer.discard()  # it was not finite
+        elif operation.state or operation.gradient:
             operation.run(trainer, request.body, run, self._context)
-        except PosttrainError:
-            return
 
     def _save(self, run: Run, seq: int, result: Entry) -> None:
         assert run.trainer is not None
@@ -284,8 +359,22 @@ class Runs:
         run.journal.prune(seq)
 
 
+def _gone(record: Record) -> UserError:
+    return UserError(f"there is no model '{record.model_id}' any more; it was ended")
+
+
+def entry_of(answer: Answer) -> Entry:
+    """A result as it is kept."""
+    return Entry(answer.media, answer.body)
+
+
 def failure(error: Exception) -> Entry:
     """The result of a request that failed: `user`, what the client must change, or `server`."""
-    user = isinstance(error, PosttrainError)
-    text = str(error) if user else "the server failed; its operator sees why"
-    return Entry(ERROR, json.dumps({"error": text, "category": "user" if user else "server"}).encode())
+    return _told(str(error), "user") if isinstance(error, PosttrainError) else SERVER_FAILED
+
+
+def _told(text: str, category: str) -> Entry:
+    return Entry(ERROR, json.dumps({"error": text, "category": category}).encode())
+
+
+SERVER_FAILED = _told("the server failed; its operator sees why", "server")

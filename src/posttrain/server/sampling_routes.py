@@ -70,11 +70,11 @@ def asample(body: Sample, owner: Owner, served: Served) -> Response:
     answer: Json = {"request_id": request_id, "sample_sequence_ids": ids}
     if served.futures.known(request_id):
         return JSONResponse(answer)
-    if not served.pending.enter(owner):
-        return JSONResponse({"error": "too many requests wait; ask again later"}, 429)
+    if not served.pending.enter(owner, body.num_samples):
+        return JSONResponse({"error": "too many samples wait; ask again later"}, 429)
 
     def done(found: Samples | Exception) -> None:
-        served.pending.leave(owner)
+        served.pending.leave(owner, body.num_samples)
         if isinstance(found, Exception):
             result = failure(found)
             if json.loads(result.body)["category"] == "server":
@@ -84,7 +84,7 @@ def asample(body: Sample, owner: Owner, served: Served) -> Response:
         served.futures.finish(request_id, result)
 
     if not served.futures.open(request_id):  # the same request came twice at once
-        served.pending.leave(owner)
+        served.pending.leave(owner, body.num_samples)
         return JSONResponse(answer)
     try:
         job = _job(body, sampler, served, done)

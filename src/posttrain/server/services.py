@@ -58,6 +58,7 @@ def open_services(
     store: Path,
     base: Base,
     *,
+    keys: Keys | None = None,
     limits: Limits | None = None,
     microbatch_tokens: int = 4096,
     max_sequences: int = 128,
@@ -71,6 +72,7 @@ def open_services(
     Args:
         store: the folder.
         base: the base model.
+        keys: of clients; None: those in the folder.
         limits: of what clients may ask.
         microbatch_tokens: of one forward and backward pass, at most, unless a sequence is longer.
         max_sequences: that are sampled together.
@@ -82,7 +84,7 @@ def open_services(
     Raises:
         UserError: another process has the folder.
     """
-    limits, keys = limits or Limits(), keys_of(store)
+    limits, keys = limits or Limits(), keys or keys_of(store)
     lock = FileLock(store / "lock", thread_local=False)  # it is released in another thread
     try:
         lock.acquire(timeout=0)
@@ -91,7 +93,7 @@ def open_services(
     models = store / "models"
     samplers = Samplers(store / "samplers", models)
     decoder = Decoder(base, samplers.load, max_sequences=max_sequences, cache_gb=cache_gb)
-    worker, futures = Worker(decoder), Futures()
+    worker, futures = Worker(decoder, report), Futures()
     context = Context(base, models, samplers, limits, microbatch_tokens)
     sessions, pending = Sessions(store / "sessions"), Pending(limits.pending_per_key)
     settings = {"in_memory": models_in_memory, "save_every": save_every}

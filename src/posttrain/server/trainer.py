@@ -3,9 +3,10 @@
 Shape letters: N targets of a packed row, flat; K targets of a token.
 """
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -66,8 +67,10 @@ class Trainer:
     def forward_backward(self, data: Sequence[Datum], loss: Loss, *, backward: bool = True) -> Output:
         """The loss of a batch; unless `backward` is off its gradient is added to what is there.
 
+        If it raises, the gradient is what it was.
+
         Raises:
-            TrainingError: the loss is not finite. The gradient is discarded, with that of earlier calls.
+            TrainingError: the loss is not finite.
         """
         outputs: list[np.ndarray] = [np.empty(0)] * len(data)
 
@@ -83,11 +86,24 @@ class Trainer:
         examples = sharing_prefixes(data)
         most = max(self._microbatch_tokens, *(len(datum.tokens) for datum in data))
         if backward:
-            total, _ = accumulate_gradients(self.optimizer, examples, of_row, microbatch_tokens=most)
+            with self._all_or_nothing():
+                total, _ = accumulate_gradients(self.optimizer, examples, of_row, microbatch_tokens=most)
         else:
             with torch.no_grad():
                 total = sum(of_row(row).loss.item() for row in pack(examples, most))
         return Output(total, outputs)
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Put the gradient back if the block fails, whose first rows may have added theirs."""
+        masters = self.optimizer.masters
+        before = [None if master.grad is None else master.grad.clone() for master in masters]
+        try:
+            yield
+        except BaseException:
+            for master, grad in zip(masters, before, strict=True):
+                master.grad = grad
+            raise
 
     def optim_step(self, adam: AdamParams) -> dict[str, float]:
         """One step of AdamW on the gradient so far, which is then gone.
@@ -115,14 +131,16 @@ class Trainer:
         """Take weights, and moments unless `optimizer` is off, which are else forgotten; as is the gradient.
 
         Raises:
-            CheckpointError: they belong to another adapter.
+            CheckpointError: they belong to another adapter, or cannot be read. Nothing has changed then.
         """
-        self.optimizer.load_masters(load_tensors(folder / WEIGHTS))
-        self.optimizer.discard()
-        self.optimizer.adam.state.clear()
+        about, moments = None, {}
         if optimizer:
             about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
             moments = load_tensors(folder / MOMENTS)
+        self.optimizer.load_masters(load_tensors(folder / WEIGHTS))
+        self.optimizer.discard()
+        self.optimizer.adam.state.clear()
+        if about is not None:
             restore_optimizer(self.optimizer.adam, self.optimizer.named_masters(), moments, about)
 
 

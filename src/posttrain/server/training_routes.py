@@ -80,9 +80,7 @@ def get_info(body: OfModel, owner: Owner, served: Served) -> Json:
 def unload_model(body: OfModel, owner: Owner, served: Served) -> Json:
     """End a model; its named checkpoints stay."""
     run = served.runs.get(owner, body.model_id)
-    request_id = served.runs.accept(run, run.next, _entry("unload"))
-    served.runs.end(run)
-    return _future(request_id)
+    return _future(served.runs.accept(run, run.next, _entry("unload")))
 
 
 @router.post("/forward_backward")
@@ -125,22 +123,24 @@ def optim_step(body: OptimStep, owner: Owner, served: Served) -> Json:
 def save_weights(body: SaveWeights, owner: Owner, served: Served) -> Json:
     """Save weights and the optimiser's state under a name."""
     run, seq = served.runs.get(owner, body.model_id), _seq(body.seq_id)
-    asked = {"name": body.path or f"{seq:06d}", "ttl_seconds": body.ttl_seconds, "overwrite": body.overwrite}
+    name = body.path or f"{seq:06d}"
+    asked = {"seq_id": seq, "name": name, "ttl_seconds": body.ttl_seconds, "overwrite": body.overwrite}
     return _future(served.runs.accept(run, seq, _entry("save", **asked)))
 
 
 @router.post("/save_weights_for_sampler")
 def save_weights_for_sampler(body: SaveForSampler, owner: Owner, served: Served) -> Json:
     """Save weights to sample from: under a name, or for a new sampling session."""
-    run = served.runs.get(owner, body.model_id)
+    run, seq = served.runs.get(owner, body.model_id), _seq(body.seq_id)
     if not body.path and body.sampling_session_seq_id is None:
         raise UserError("save_weights_for_sampler needs a path or a sampling_session_seq_id")
     asked = {
+        "seq_id": seq,
         "name": body.path,
         "sampling_session_seq_id": body.sampling_session_seq_id,
         "ttl_seconds": body.ttl_seconds,
     }
-    return _future(served.runs.accept(run, _seq(body.seq_id), _entry("save_for_sampler", **asked)))
+    return _future(served.runs.accept(run, seq, _entry("save_for_sampler", **asked)))
 
 
 @router.post("/load_weights")

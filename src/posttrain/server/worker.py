@@ -10,6 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from posttrain.errors import described, place_of
+
+PAUSE_SECONDS = 0.1  # after an error, so that one that comes again and again leaves time to others
+
 
 class Steps(Protocol):
     """Work in steps."""
@@ -25,10 +29,10 @@ class Steps(Protocol):
 
 
 class Worker:
-    """Runs tasks, which must not raise, in the order in which they come."""
+    """Runs tasks in the order in which they come. An error is reported, and the next task runs."""
 
-    def __init__(self, sampling: Steps) -> None:
-        self._sampling = sampling
+    def __init__(self, sampling: Steps, report: Callable[[str], None]) -> None:
+        self._sampling, self._report = sampling, report
         self._tasks: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -67,10 +71,17 @@ class Worker:
                 task = self._tasks.popleft() if self._tasks else None
             began = time.monotonic()
             if task is not None:
-                task()
+                self._do(task)
             taken = time.monotonic() - began
             until = time.monotonic() + taken
             while self._sampling.busy and not self._closing:
-                self._sampling.step()
+                self._do(self._sampling.step)
                 if time.monotonic() >= until:
                     break
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # the thread goes on, for every client waits for it
+            self._report(f"an error of the server itself: {described(error)}{place_of(error)}")
+            time.sleep(PAUSE_SECONDS)

@@ -7,6 +7,7 @@ import pytest
 
 from posttrain.server.jobs.app import create_jobs_app
 from posttrain.server.jobs.record import SUCCEEDED
+from posttrain.server.keys import Keys
 from tests.server.jobs.serving import Client
 
 SOURCE = "def reward(completion):\n    return 1.0\n"
@@ -50,6 +51,14 @@ def test_every_route_needs_a_key(shared, method, path):
         with httpx.Client(base_url=f"{url}/v1", headers=[(b"X-API-Key", key.encode("latin-1"))]) as stranger:
             assert stranger.request(method, path).status_code == 401
     assert [job.state for job in services.store.all()] == ["queued"]
+
+
+def test_a_server_whose_last_key_is_removed_refuses_everybody(server):
+    services, clients, url = server()
+    for name in services.keys.owners():
+        Keys(services.keys.path).remove(name)
+    with httpx.Client(base_url=f"{url}/v1", headers={"X-API-Key": "tml-any"}) as stranger:
+        assert [each.get("jobs").status_code for each in (stranger, *clients.values())] == [401] * 3
 
 
 def test_a_body_is_not_read_without_a_key(shared):

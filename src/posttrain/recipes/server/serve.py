@@ -26,6 +26,7 @@ from posttrain.models.precision import default_device, dtype_of
 from posttrain.recipes.server.forms import Server
 from posttrain.server.app import create_app
 from posttrain.server.base import Base
+from posttrain.server.keys import Keys
 from posttrain.server.limits import Limits
 from posttrain.server.services import keys_of, open_services
 from posttrain.setup.http_server import address_of, http_server
@@ -57,15 +58,22 @@ def load_base(config: Server) -> Base:
     return Base(model, name, tokenizer, model.stop_ids | stops)
 
 
-def refuse_open_door(config: Server, owners: list[str]) -> None:
-    """Raise `UserError` if others than this machine could reach a server without keys."""
+def refuse_open_door(config: Server, keys: Keys) -> None:
+    """Raise `UserError` if others than this machine could reach a server without keys, or if all keys were removed."""
     try:
         local = config.host == "localhost" or ip_address(config.host).is_loopback
     except ValueError:
         local = False
-    if not local and not owners:
+    if keys.owners():
+        return
+    if not local:
         raise UserError(
             f"--host {config.host} is open to others, and there are no keys; type: posttrain server --add-key NAME"
+        )
+    if keys.needed:
+        raise UserError(
+            "the last key was removed, and clients still need one; type: posttrain server --add-key NAME, or delete "
+            f"{keys.path} to serve this machine without keys"
         )
 
 
@@ -90,13 +98,14 @@ def run(config: Server) -> Ended:
     for name in (*numbers, "max_sequences", "cache_gb"):
         if not getattr(config, name) > 0:
             raise UserError(f"--{name.replace('_', '-')} must be above 0; got {getattr(config, name)}")
-    owners = keys_of(store).owners()
-    refuse_open_door(config, owners)
+    keys = keys_of(store)
+    refuse_open_door(config, keys)
     say = partial(print, file=sys.stderr, flush=True)
     limited = {name: getattr(config, name) for name in ("models_per_key", "tokens_per_request", "max_rank")}
     services = open_services(
         store,
         in_temporary_thread(partial(load_base, config)),
+        keys=keys,  # the same ones: they know from now on whether clients need a key
         limits=replace(Limits(), **limited),
         microbatch_tokens=config.microbatch_tokens,
         max_sequences=config.max_sequences,
@@ -106,7 +115,7 @@ def run(config: Server) -> Ended:
         report=say,
     )
     say(f"serving {services.base.name} at http://{address_of(config.host, config.port)}; Ctrl-C ends it")
-    app = create_app(services, hosts=None if owners else {config.host.lower()})
+    app = create_app(services, hosts=None if keys.needed else {config.host.lower()})
     # The SDK keeps connections for longer than uvicorn's 5 s; held requests for results do not delay the end.
     http_server(app, config.host, config.port, timeout_keep_alive=75, timeout_graceful_shutdown=3).run()
     return Ended(f"everything is in {store}")
