@@ -7,7 +7,7 @@ import pytest
 from posttrain.data.digests import model_digest
 from posttrain.errors import CheckpointError, ModelError, UserError
 from posttrain.training import checkpoint
-from posttrain.training.resolve_model import SavedModel, began_from, saved_model, spoken_otherwise
+from posttrain.training.resolve_model import SavedModel, began_from, precision_of, saved_model, spoken_otherwise
 from tests.recipes.folders import model_folder
 
 
@@ -193,3 +193,21 @@ def test_another_folder_will_do_where_it_has_the_same_model(tmp_path):
     model_folder(tmp_path / "new", seed=1)
     with pytest.raises(ModelError, match="which is gone"):
         began_from(str(tmp_path / "new"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("asked", "began", "found"),
+    [
+        ("auto", {"device": "cpu", "precision": "torch.float32"}, "float32"),
+        ("auto", {"device": "cpu", "precision": "torch.bfloat16"}, "bfloat16"),
+        ("float32", {"device": "cpu", "precision": "torch.bfloat16"}, "float32"),  # as it is asked for
+        ("auto", {"device": "cuda:0", "precision": "torch.bfloat16"}, "auto"),  # what was faster there says nothing
+        ("auto", {"device": "cpu", "precision": "torch.int8"}, "auto"),
+        ("auto", {}, "auto"),
+    ],
+)
+def test_a_resumed_run_computes_in_the_format_in_which_it_began(asked, began, found, tmp_path, monkeypatch):
+    monkeypatch.setattr("posttrain.training.resolve_model.default_device", lambda: "cpu")
+    (tmp_path / "environment.json").write_text(json.dumps(began))
+    assert precision_of(asked, tmp_path) == found
+    assert precision_of(asked, None) == asked

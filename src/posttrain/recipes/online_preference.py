@@ -44,7 +44,7 @@ from posttrain.training.pairing import PAIRINGS, pairs_of
 from posttrain.training.pairwise import examples_of
 from posttrain.training.preference import objective_for
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from
+from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
 
 
@@ -163,6 +163,7 @@ def _prepare(
 ) -> _Parts:
     """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm)
+    config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     load = partial(online_backend, config, saved.where, partial(_learner, config, algorithm), cluster)
     setup = set_up(config, saved.where, load, together=2, cluster=cluster)

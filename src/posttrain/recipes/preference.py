@@ -11,7 +11,7 @@ or on pairs. The prompt of a pair is computed once for both responses. The diffe
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -44,7 +44,7 @@ from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.training.pairwise import TOGETHER, needs_column
 from posttrain.training.preference import Objective, may_be_remembered, objective_for
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from
+from posttrain.training.resolve_model import began_from, precision_of
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ def _prepare(
     pair_options.check(config)
     kind = feedback_for(algorithm)
     sides = feedback.read(config, kind)
+    config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     backend = offline_backend(config, saved.where, partial(_learner, config, algorithm, saved.where), cluster)
     with backend.ended_by_errors():

@@ -55,7 +55,7 @@ from posttrain.setup.pair_options import ScoreOptions
 from posttrain.training.learner import POLICY, Learner
 from posttrain.training.local_learner import learner_for
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from
+from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.reward import RewardLoss, reward_gradient, sequences_of
 
 
@@ -172,6 +172,7 @@ def _prepare(config: Scoring, cluster: TrainerOptions, resume: Path | None) -> _
     """Load everything; whatever is wrong with the options shows here, before anything is written."""
     _check(config)
     sides = feedback.read(config, RANKINGS)
+    config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     members = config.ensemble if config.ensemble > 1 else members_of(saved.where)
     if config.length_debias and members > 1:

@@ -71,7 +71,7 @@ from posttrain.training.policy import PolicyLoss
 from posttrain.training.policy_batch import distance, policy_batch, shortened
 from posttrain.training.pretraining import longest_text, pretraining_examples, pretraining_texts
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from
+from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.training.teacher import Teacher, find_teacher
@@ -217,6 +217,7 @@ def _prepare(config: RL, algorithm: OnlineAlgorithm, cluster: ClusterOptions, re
     """Load all parts and validate all options, before anything is written."""
     _check(config, algorithm, staleness_of(cluster))
     enough(algorithm, config.completions_per_prompt)
+    config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     teacher = find_teacher(config.teacher, saved.where, microbatch_tokens=config.microbatch_tokens)
     load = partial(online_backend, config, saved.where, partial(_learner, config, algorithm, teacher), cluster)

@@ -35,7 +35,7 @@ from posttrain.setup.training_options import check_heldout, check_settings
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import LocalLearner, learner_for
 from posttrain.training.ranks import Ranks
-from posttrain.training.resolve_model import began_from
+from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate, unreached
 from posttrain.training.supervised import NLL, supervised_batch
 from posttrain.types import Message, Task
@@ -211,6 +211,7 @@ def _prepare(config: SFT, cluster: TrainerOptions, resume: Path | None) -> _Part
     """Load all parts and validate all options, before anything is written."""
     _check(config)
     conversations, heldout, notes = _conversations(config)
+    config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     backend = offline_backend(config, saved.where, partial(_learner, config), cluster)
     with backend.ended_by_errors():

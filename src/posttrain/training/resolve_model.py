@@ -11,6 +11,7 @@ from typing import Any, cast
 from posttrain.data.digests import model_digest
 from posttrain.errors import ModelError, PosttrainError, unknown
 from posttrain.models.packaged import PACKAGED
+from posttrain.models.precision import PRECISIONS, default_device
 from posttrain.training import checkpoint
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -91,6 +92,17 @@ def began_from(name: str, run: Path | None) -> SavedModel:
             "new run from the second"
         )
     return now
+
+
+def precision_of(precision: str, run: Path | None) -> str:
+    """The number format of a resumed run: for `auto` what the run began in, on the same kind of device.
+
+    Which format is faster is measured, and a busy machine may measure otherwise; the run would not go on as it began.
+    """
+    began = _environment(run)
+    known = str(began.get("precision", "")).removeprefix("torch.")
+    same_kind = str(began.get("device", "")).partition(":")[0] == default_device()
+    return known if precision == "auto" and same_kind and known in PRECISIONS else precision
 
 
 def _is_another(now: SavedModel, began: str, run: Path | None) -> bool:

@@ -36,7 +36,7 @@ from posttrain.setup.lora_options import lora_of
 from posttrain.training.attributes import RatingLoss, rated_batch
 from posttrain.training.learner import POLICY
 from posttrain.training.local_learner import learner_for
-from posttrain.training.resolve_model import began_from
+from posttrain.training.resolve_model import began_from, precision_of
 from posttrain.training.schedule import LearningRate
 from posttrain.types import Preference
 
@@ -105,6 +105,7 @@ def _prepare(config: Attributes, resume: Path | None) -> Parts:
     rated, pairs = read(config)
     weights = weights_of(config, {name for one in rated.learned for name in one.ratings})
     rated = of_these(rated, weights.keys())
+    config = replace(config, precision=precision_of(config.precision, resume))
     saved = began_from(config.model, resume)
     device = default_device()
     model = load_attributes(
