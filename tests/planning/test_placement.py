@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from posttrain.errors import UserError
-from posttrain.planning import placed
 from posttrain.planning.costs import Phase
-from posttrain.planning.placement import weights_bytes
+from posttrain.planning.placement import placed, weights_bytes
 from posttrain.setup.cluster_options import ONE_PROCESS, AsyncOptions, ClusterOptions, TrainerOptions
 from tests.planning.test_plan import fine_tuning, folder, rl  # noqa: F401  a fixture
 

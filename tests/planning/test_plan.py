@@ -23,6 +23,7 @@ from posttrain.recipes.reward_attributes import Attributes
 from posttrain.recipes.reward_model import Scoring
 from posttrain.recipes.rl import RL
 from posttrain.recipes.sft import SFT
+from posttrain.setup.cluster_options import AsyncOptions
 from posttrain.training.load import Load
 from posttrain.types import Message
 from tests.data.families import of_family
@@ -564,3 +565,37 @@ def test_a_dry_run_writes_nothing(command, folder, tmp_path, monkeypatch, capsys
     assert "run directory . is not empty" in capsys.readouterr().err
     rate = "--rl-lr" if command == "quickstart" else "--lr"
     assert main([*words, rate, "-1"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "processes", "says"),
+    [
+        ({}, {"trainers": -1}, "--trainers must be 0 or more"),
+        ({"engine": "http://localhost:8999"}, {"trainers": 1}, "--engine http://localhost:8999 is a server"),
+        (
+            {"engine": "vllm"},
+            {"trainers": 1, "max_staleness": 1, "in_flight_updates": True},
+            "needs the embedded engine",
+        ),
+    ],
+)
+def test_processes_that_a_run_refuses_are_refused_before_anything_is_measured(
+    folder, options, processes, says, monkeypatch
+):
+    monkeypatch.setattr(recipe, "measured_speed", lambda *args: pytest.fail("measured"))
+    config = RL(reward="exact", dataset=prompts(folder, 20), model=str(folder / "model"), **options)
+    with pytest.raises(UserError, match=says):
+        rl_recipe.dry_run(config, algorithms.online(config.algorithm)(), AsyncOptions(**processes), measure=True)
+
+
+def test_an_environment_is_planned_with_all_turns_that_fit_a_row(folder):
+    """Two turns of 4 tokens each beside what the environment says; of a micro-batch what the prompt leaves of it."""
+    words = {"environment": "examples/guess_number.py:GuessNumber", "dataset": "", "reward": "", "max_new_tokens": 4}
+    words["environment_args"] = "max_turns=2"
+    whole = rl(folder, **words).longest
+    between = len(
+        CHAT.followup_ids([Message("user", ""), Message("assistant", "")], [Message("user", "")], stopped=True)
+    )
+    assert 2 * 4 + between + len("Lower.") <= whole.completion_tokens <= 2 * 4 + between + len("Higher.")
+    short = rl(folder, microbatch_tokens=whole.prompt_tokens + 20, **words).longest
+    assert (short.prompt_tokens, short.completion_tokens) == (whole.prompt_tokens, 20)

@@ -58,8 +58,6 @@ def judged(
     Raises:
         UserError: a judge has the name of another reward; a prompt that is none, or of no judge.
     """
-    if taken := [name for name in judges if name in REWARDS]:
-        raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
     asked = _prompts(prompts, judges)
     found = {
         name: Judge(model, name, asked[name], sampling, seed, at_once=getattr(model, "at_once", AT_ONCE))
@@ -67,14 +65,17 @@ def judged(
     }
     rewards = parse_rewards(reward, judges=found) if reward else None
     read = parse_rewards(gold, judges=found) if gold else None
+    others = [part for each in (rewards, read) if each for part, _ in each.parts if not isinstance(part, Judge)]
+    if taken := [name for name in found if name in {*REWARDS, *(part.name for part in others)}]:
+        raise UserError(f"a judge cannot be called '{taken[0]}', which is the name of a reward; rename it")
     asking = [name for each in (rewards, read) if each for name in each.asks]
     named = {name for each in (rewards, read) if each for name in each.weights}
-    others = [judge for name, judge in found.items() if name not in named]
+    unnamed = [judge for name, judge in found.items() if name not in named]
     notes: list[str] = []
     if asking:
-        notes = [f"judge '{judge.name}' is no reward of its own: '{asking[0]}' may ask it" for judge in others]
-    elif others:
-        rewards = Weighted((*(rewards.parts if rewards else ()), *((judge, 1.0) for judge in others)))
+        notes = [f"judge '{judge.name}' is no reward of its own: '{asking[0]}' may ask it" for judge in unnamed]
+    elif unnamed:
+        rewards = Weighted((*(rewards.parts if rewards else ()), *((judge, 1.0) for judge in unnamed)))
     context = RewardContext(seed, judges, policy)
     for each in (rewards, read):
         if each:

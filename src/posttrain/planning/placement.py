@@ -8,7 +8,6 @@ from posttrain.setup.cluster_options import (
     ClusterOptions,
     ScorerOptions,
     TrainerOptions,
-    check_cluster,
     refuse_idle_scorers,
     reserved,
     staleness_of,
@@ -27,7 +26,6 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
     takes its part of what is held, and the embedding, which is gathered for each row; or, if that is more, the weights
     and float32 masters that it has in full until it keeps its shard. Time is not estimated.
     """
-    check_cluster(cluster)
     if not cluster.trainers:
         return plan
     phases = {phase.name: phase for phase in plan.phases}

@@ -21,10 +21,12 @@ from posttrain.models.lora_config import Lora
 from posttrain.models.precision import default_device, dtype_of
 from posttrain.planning import costs
 from posttrain.planning.costs import GB, Phase, Speed, Training
+from posttrain.planning.placement import placed
 from posttrain.planning.result import Plan
 from posttrain.planning.speed import measured_speed
 from posttrain.planning.work import Work
 from posttrain.runs.memory import available_bytes, peak_gb
+from posttrain.setup.cluster_options import ONE_PROCESS, TrainerOptions, check_cluster
 from posttrain.setup.lora_options import lora_of
 from posttrain.setup.training_options import Settings
 from posttrain.training.load import Load
@@ -40,12 +42,14 @@ class Planned(Settings, Protocol):
     def gradient_checkpointing(self) -> bool: ...  # noqa: D102
 
 
-def plan_of(config: Planned, work: Work, *, measure: bool = True) -> Plan:
+def plan_of(config: Planned, work: Work, cluster: TrainerOptions = ONE_PROCESS, *, measure: bool = True) -> Plan:
     """Estimate a run with these options. Without `measure` there is no time estimate, which takes some seconds.
 
     Raises:
-        UserError: an adapter that the run would refuse, or 8-bit moments that would change nothing.
+        UserError: an adapter that the run would refuse, 8-bit moments that would change nothing, or processes that the
+            run would refuse.
     """
+    check_cluster(cluster, getattr(config, "engine", "embedded"))
     libraries = int(peak_gb() * GB)  # what Python, torch and the rest take before any model
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
     device = default_device()
@@ -63,7 +67,7 @@ def plan_of(config: Planned, work: Work, *, measure: bool = True) -> Plan:
         return speeds[together]
 
     together = costs.decoded_together(training, work.longest, cache_bytes=work.cache) if work.cache else 0
-    return Plan(
+    plan = Plan(
         command=work.command,
         training=training,
         precision=str(dtype).removeprefix("torch."),
@@ -85,6 +89,7 @@ def plan_of(config: Planned, work: Work, *, measure: bool = True) -> Plan:
         warnings=tuple(_warnings(training, work, worst, available, disk, free)),
         notes=work.notes,
     )
+    return placed(plan, cluster)
 
 
 def _training(config: Planned, work: Work, dtype: torch.dtype, device: str) -> Training:

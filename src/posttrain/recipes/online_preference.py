@@ -21,7 +21,7 @@ from posttrain.algorithms.inputs import ReferenceLogprobs, declared
 from posttrain.data import Pair, batch_indices, seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.reference import reference_for
-from posttrain.planning import Plan, placed, plan_of, unloaded
+from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, with_pairs
 from posttrain.rollouts.metrics import HEADLINE, lost_metrics, rollout_metrics
@@ -203,7 +203,7 @@ def dry_run(
         reward_models=reward_model_parameters(names_in(config.reward_model), config.gold_model),
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.rounds)),
     )
-    return placed(plan_of(config, work, measure=measure), cluster)
+    return plan_of(config, work, cluster, measure=measure)
 
 
 def _check(config: OnlinePreference, algorithm: PreferenceAlgorithm | UnpairedAlgorithm) -> None:

@@ -24,7 +24,7 @@ from posttrain.data.packing import Example
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.lora import is_adapter
 from posttrain.models.reference import reference_for
-from posttrain.planning import Plan, placed, plan_of, unloaded
+from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.rollouts.policy import Policy
 from posttrain.session import Progress
@@ -166,7 +166,7 @@ def dry_run(
         reads=compared * (3 if isinstance(algorithm, UnpairedAlgorithm) else 1),
         notes=(*model.notes, *units.notes),
     )
-    return placed(plan_of(config, work, measure=measure), cluster)
+    return plan_of(config, work, cluster, measure=measure)
 
 
 def _batch(config: Preferences, units: Units[Any], step: int) -> list[Any]:

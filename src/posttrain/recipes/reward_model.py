@@ -40,7 +40,7 @@ from posttrain.models.heads import (
 from posttrain.models.language_model import LanguageModel
 from posttrain.models.load import tokenizer_of
 from posttrain.models.precision import default_device, dtype_of
-from posttrain.planning import Plan, placed, plan_of, unloaded
+from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import feedback_work
 from posttrain.session.restarts import restarted
 from posttrain.session.result import FeedbackResult, heldout_of
@@ -232,7 +232,7 @@ def dry_run(
     words = {"per_step": config.pairs_per_step, "microbatch_tokens": config.microbatch_tokens, "head": False}
     words |= {"reads": int(config.length_debias > 0), "notes": (*model.notes, *pairs.notes)}  # it is scored once before
     work = feedback_work("reward-model", model.shape, RANKINGS, pairs, **words)
-    return placed(plan_of(config, work, measure=measure), cluster)
+    return plan_of(config, work, cluster, measure=measure)
 
 
 def _check(config: Scoring) -> None:

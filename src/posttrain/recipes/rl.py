@@ -32,7 +32,7 @@ from posttrain.data.order import seed_for
 from posttrain.errors import UserError, unknown
 from posttrain.models.critic import CRITICS
 from posttrain.models.reference import reference_for
-from posttrain.planning import Plan, placed, plan_of, unloaded
+from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.unloaded import reward_model_parameters
 from posttrain.planning.work import sampled_work, text_load, with_algorithm
 from posttrain.rollouts.ahead import ages_of
@@ -290,7 +290,7 @@ def dry_run(
         teacher=teacher.shape if teacher else None,
         notes=(*model.notes, *prompts.notes, *unreached(config.warmup_steps, config.steps)),
     )
-    return placed(plan_of(config, work, measure=measure), cluster)
+    return plan_of(config, work, cluster, measure=measure)
 
 
 def _finished(config: RL, setup: Setup, rows: Sequence[Mapping[str, Any]]) -> str:

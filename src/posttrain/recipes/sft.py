@@ -22,7 +22,7 @@ from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.load import load_environment
 from posttrain.errors import UserError, unknown
 from posttrain.models.language_model import LanguageModel
-from posttrain.planning import Plan, placed, plan_of, unloaded
+from posttrain.planning import Plan, plan_of, unloaded
 from posttrain.planning.work import supervised_work
 from posttrain.rollouts.policy import Policy
 from posttrain.session.early_stopping import patience
@@ -233,7 +233,7 @@ def dry_run(
     data = _tokenized(config, model.chat, model.shape.context, conversations, heldout)
     words = {"per_step": config.examples_per_step, "microbatch_tokens": config.microbatch_tokens}
     work = supervised_work("sft", model.shape, data.examples, steps=data.steps, **words)
-    return placed(plan_of(config, replace(work, notes=(*model.notes, *notes, *data.notes)), measure=measure), cluster)
+    return plan_of(config, replace(work, notes=(*model.notes, *notes, *data.notes)), cluster, measure=measure)
 
 
 @dataclass(frozen=True)
