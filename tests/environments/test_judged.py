@@ -84,6 +84,14 @@ def test_what_does_not_fit_is_refused(models, changes, message):
         judged("", **{"judges": models, **changes})
 
 
+def test_a_judge_and_a_function_of_one_name_are_refused(models, tmp_path):
+    """The judge was left out, and never asked."""
+    (tmp_path / "own.py").write_text("def kind(completion):\n    return 1.0\n")
+    for weight in ("", "=0.5"):
+        with pytest.raises(UserError, match="a judge cannot be called 'kind', which is the name of a reward"):
+            judged(f"{tmp_path / 'own.py'}:kind{weight}", judges={"kind": models["kind"]})
+
+
 def test_names_of_metrics_are_taken(models):
     with pytest.raises(UserError, match="a reward cannot be called 'mean'"):
         judged("", judges={"mean": models["kind"]})
