@@ -188,7 +188,7 @@ def test_too_many_failures_stop_a_run_with_a_checkpoint_and_one_line(posttrain, 
     options = ["--steps", "4", "--environment-args", "after=24", "--output", "run"]
     code, err = posttrain(*rl, *options)
     assert code == 1 and err.count("\n") == 1
-    assert "12 of 12 episodes failed (12 KeyError), more than max_lost 0.1; the first: KeyError: 'train-" in err
+    assert "12 of 12 episodes failed (12 KeyError), more than --max-lost 0.1; the first: KeyError: 'train-" in err
     assert "step 2 is saved in run" in err and len(rows()) == 2
 
 
@@ -246,7 +246,7 @@ def test_an_evaluation_says_what_it_lost_and_stops_above_a_share(posttrain, mode
     play = ["evaluate", "--environment", "game.py:Letters", "--environment-args", "fails=heldout-1", "--model", model]
     play += ["--samples", "2", "--max-new-tokens", "6", "--quiet"]
     code, err = posttrain(*play)
-    assert code == 1 and "2 of 12 episodes failed (2 KeyError), more than max_lost 0.1" in err and "game.py:" in err
+    assert code == 1 and "2 of 12 episodes failed (2 KeyError), more than --max-lost 0.1" in err and "game.py:" in err
     assert main([*play, "--max-lost", "0.5", "--output", "run"]) == 0
     said = capsys.readouterr().out
     assert "on game.py:Letters" in said

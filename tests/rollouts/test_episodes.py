@@ -178,7 +178,7 @@ def test_too_many_failures_are_an_error_that_says_what_failed():
     tasks = [question("a"), question("bad"), question("bad"), question("d")]
     with pytest.raises(EpisodeError) as failed:
         played(Breaks(), tasks, engine(), max_lost=0.4)
-    said = "2 of 4 episodes failed (2 KeyError), more than max_lost 0.4; the first: KeyError: 'a tool that is not th"
+    said = "2 of 4 episodes failed (2 KeyError), more than `max_lost` 0.4; the first: KeyError: 'a tool that is not th"
     assert str(failed.value).startswith(said) and isinstance(failed.value.__cause__, KeyError)
     assert len(played(Breaks(), tasks, engine(), max_lost=0.5)) == 4
 

@@ -78,7 +78,7 @@ def _group_of(name):
 
 def test_the_share_that_may_fail_is_of_all_episodes():
     assert sampler("a", "b", "c", "KeyError", max_lost=0.25).roll_out(0).failed == {"KeyError": 2}
-    with pytest.raises(EpisodeError, match=r"2 of 6 episodes failed \(2 KeyError\), more than max_lost 0.33"):
+    with pytest.raises(EpisodeError, match=r"2 of 6 episodes failed \(2 KeyError\), more than `max_lost` 0.33"):
         sampler("a", "b", "KeyError", max_lost=0.33).roll_out(0)
 
 

@@ -31,7 +31,7 @@ except ImportError:  # an extra: one process needs none
 INSTALL = "runs on several processes need Ray; type: pip install 'posttrain[cluster]'"
 PLACED_S = 60.0  # that a cluster may take to find room
 START_S = 1800.0  # that a process may take to start and to load its model
-LONGER = " (--cluster-timeout, if its work takes longer)"
+LONGER = " (`cluster_timeout`, if its work takes longer)"
 ERROR = 40  # as in `logging`
 _PROXIES = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
 _PROXIES |= {"no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}

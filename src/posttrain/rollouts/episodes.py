@@ -149,7 +149,7 @@ def none_left(lost: Mapping[str, int]) -> str:
 def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:
     causes = ", ".join(f"{n} {cause}" for cause, n in Counter(each.cause for each in lost).most_common())
     return (
-        f"{len(lost)} of {episodes} episodes failed ({causes}), more than max_lost {share:g}; the first: "
+        f"{len(lost)} of {episodes} episodes failed ({causes}), more than `max_lost` {share:g}; the first: "
         f"{described(lost[0].error)}{place_of(lost[0].error)}"
     )
 

@@ -25,7 +25,7 @@ class TrainerOptions:
     trainer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each trainer."""
     trainer_gpus: float | None = None
-    """GPUs reserved for each trainer, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
+    """GPUs reserved for each trainer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs."""
     trainer_memory_gb: float = 0.0
     """Memory in GB that Ray reserves for each trainer, 0: none; --dry-run prints what one needs."""
     trainer_threads: int = 0
@@ -45,7 +45,7 @@ class ClusterOptions(TrainerOptions):
     sampler_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each sampler."""
     sampler_gpus: float | None = None
-    """GPUs reserved for each sampler, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
+    """GPUs reserved for each sampler, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs."""
     sampler_memory_gb: float = 0.0
     """Memory in GB that Ray reserves for each sampler, 0: none; --dry-run prints what one needs."""
     sampler_threads: int = 0
@@ -63,7 +63,7 @@ class ScorerOptions(ClusterOptions):
     scorer_cpus: float = 1.0
     """Logical CPUs that Ray reserves for each scorer."""
     scorer_gpus: float | None = None
-    """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. None: 1 if the cluster has GPUs."""
+    """GPUs reserved for each scorer, 0 to 1; with 0 it computes on the CPU. Default: 1 if the cluster has GPUs."""
     scorer_memory_gb: float = 0.0
     """Memory in GB that Ray reserves for each scorer, 0: none; --dry-run prints what one needs."""
     scorer_threads: int = 0
