@@ -142,9 +142,9 @@ def fakes(monkeypatch):
     def made(size, losses):
         found = Fakes(size, losses)
         monkeypatch.setattr(module.cluster, "connect", lambda **more: False)
-        monkeypatch.setattr(module.cluster, "bundle", lambda cpus, gpus: {})
         monkeypatch.setattr(module.cluster, "Actors", lambda *args: found)
-        return found, ScorerGroup(size, lambda precision: [])
+        here = module.cluster.Share(gpus=0.0)  # what needs no cluster to be asked
+        return found, ScorerGroup(size, lambda precision: [], share=here)
 
     return made
 
