@@ -116,7 +116,9 @@ def test_a_wrong_flag_is_one_line(argv, message, capsys):
     ("file", "message"),
     [
         ({"stps": 3}, "unknown key in my.toml: 'stps'; did you mean 'steps'? There are: limit,"),
-        ({"clip": 0.1}, "unknown key in my.toml: 'clip'; There are: limit,"),
+        ({"clip": 0.1}, "my.toml: 'clip' belongs in table [knobs]"),
+        ({"knobs": {"steps": 1}}, "my.toml, table [knobs]: 'steps' belongs at the file's top, before all tables"),
+        ({"grpo": {"clip": 0.1}}, "my.toml: unknown table [grpo]; there are [knobs], and other options are at the"),
         ({"knobs": {"clop": 1}}, "unknown key in my.toml, table [knobs]: 'clop'; did you mean 'clip'?"),
         ({"knobs": 3}, "my.toml: 'knobs' must be a table, [knobs]; got 3"),
         ({"steps": "3"}, "my.toml: 'steps' must be a whole number; got '3'"),

@@ -7,9 +7,9 @@ _NAMES = """
     completions completions_per_prompt compute config continuations critic critic_lr critic_warmup_steps dataset
     datasets days debug decay decorrelate demonstrations disable discount dry_run dtype enable engine ensemble
     ensemble_aggregation entropy_coefficient environment environment_args epochs eta eval_dataset eval_every
-    eval_limit eval_samples eval_share examples_per_step exclude file first fsdp gae_lambda gamma gate_width
-    gb_per_key gold gold_model good_weight gpu gpus grace_seconds gradient_checkpointing greedy have help help_all
-    history host host_names https imitation_coefficient in_flight_updates instructions invite json judge
+    eval_limit eval_samples eval_share examples_per_step exclude file first fsdp fsdp_replicas gae_lambda gamma
+    gate_width gb_per_key gold gold_model good_weight gpu gpus grace_seconds gradient_checkpointing greedy have help
+    help_all history host host_names https imitation_coefficient in_flight_updates instructions invite json judge
     judge_budget judge_cache judge_concurrency judge_max_new_tokens judge_prompt judge_temperature keep keep_last
     keys kind kl_budget kl_coefficient kl_estimator kl_from kl_gain kl_target label_smoothing layout length_alpha
     length_debias length_normalised length_penalty length_spread limit logprob_passes long lora_alpha lora_dora

@@ -143,14 +143,28 @@ def from_file(file: Mapping[str, Any], sections: Sequence[Section], origin: str)
             if (now := RENAMED.get(key, "")) in kinds and key not in kinds:
                 raise UserError(f"{origin}: '{key}' was renamed; write '{now}'")
             if key not in kinds:
-                place = f"{origin}, table [{section.table}]" if section.table else origin
-                raise unknown(f"key in {place}:", key, kinds)
+                raise _unknown_key(key, value, section, sections, origin)
             with contextlib.suppress(TypeError):
                 values[key] = _loaded(value, kinds[key])
                 continue
             raise UserError(f"{origin}: '{key}' must be {_expected(kinds[key])}; got {value!r}")
         found.append(values)
     return found
+
+
+def _unknown_key(key: str, value: Any, section: Section, sections: Sequence[Section], origin: str) -> UserError:
+    """The error for a key that a section does not have: where it belongs, or the nearest one."""
+    place = f"{origin}, table [{section.table}]" if section.table else origin
+    for other in sections:
+        if other.table is not None and key in kinds_of(other.form):
+            there = f"in table [{other.table}]" if other.table else "at the file's top, before all tables"
+            return UserError(f"{place}: '{key}' belongs {there}")
+    tables = [f"[{other.table}]" for other in sections if other.table]
+    if isinstance(value, Mapping) and tables:
+        return UserError(
+            f"{place}: unknown table [{key}]; there are {', '.join(tables)}, and other options are at the file's top"
+        )
+    return unknown(f"key in {place}:", key, kinds_of(section.form))
 
 
 def _loaded(value: Any, kind: Any) -> Any:

@@ -1,5 +1,6 @@
 """Actors of a cluster: what is said of one that is lost, where its output is, and which processes are ended."""
 
+import importlib
 import json
 import os
 import signal
@@ -158,6 +159,22 @@ def test_the_output_of_a_process_and_of_its_replacement_is_in_the_run(talkers, t
     told = [f"process {first}", "before", "before as an error", "within", "within as an error"]
     assert words == [*told, f"process {second}", "after", "after as an error"]
     assert f"process {first}" not in (tmp_path / "logs/talker-1.log").read_text()
+
+
+def test_processes_of_one_node_are_neighbours(cluster, monkeypatch):
+    """So that the shards of one replica are on one node."""
+    strategies, bundles = importlib.import_module("ray.util.scheduling_strategies"), []
+    placed = strategies.PlacementGroupSchedulingStrategy
+
+    def noted(group, placement_group_bundle_index):
+        bundles.append(placement_group_bundle_index)
+        return placed(group, placement_group_bundle_index=placement_group_bundle_index)
+
+    table = {"bundles_to_node_id": {0: "b", 1: "a", 2: "b", 3: "a"}}
+    monkeypatch.setattr("ray.util.placement_group_table", lambda group: table)
+    monkeypatch.setattr(strategies, "PlacementGroupSchedulingStrategy", noted)
+    Actors("talker", Talker, [()] * 4, {"CPU": 0.1}, {}).stop()
+    assert bundles == [0, 2, 1, 3]
 
 
 def test_processes_have_the_priority_of_the_command(talkers):

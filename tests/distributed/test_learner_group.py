@@ -46,7 +46,7 @@ def test_a_single_rank_runs_no_collectives(size):
     """Those of gloo run in its own threads, whose OpenMP teams slow the rank's own."""
     rank = trainers.Rank(0, size, torch.get_num_threads())
     rank._group = "a process group"
-    rank.build(0, lambda ranks: ranks, sharded=False)
+    rank.build(0, lambda ranks: ranks, shards=1)
     assert rank._learners[0] == (ALONE if size == 1 else "a process group")
 
 

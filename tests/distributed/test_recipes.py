@@ -329,6 +329,11 @@ def test_a_run_that_loses_a_trainer_before_its_first_checkpoint_ends():
         ({"trainers": 1, "sampler_memory_gb": math.inf}, "--sampler-memory-gb must be at least 0; got inf"),
         ({"trainers": 1, "trainer_gpus": -0.5}, "--trainer-gpus must be from 0 to 1"),
         ({"trainers": 2, "trainer_gpus": 0.5}, "--trainer-gpus 0.5 needs --trainers 1"),
+        ({"fsdp_replicas": 2}, "--fsdp-replicas needs trainer processes"),
+        ({"trainers": 4, "fsdp": True, "fsdp_replicas": 0}, "--fsdp-replicas must be 1 or more"),
+        ({"trainers": 4, "fsdp_replicas": 2}, "--fsdp-replicas needs --fsdp"),
+        ({"trainers": 3, "fsdp": True, "fsdp_replicas": 2}, "--fsdp-replicas 2 must divide --trainers"),
+        ({"trainers": 2, "fsdp": True, "fsdp_replicas": 2}, "at least two of them for each replica; got --trainers 2"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes, says):

@@ -54,9 +54,9 @@ class Shown(LocalLearner):
         return sum({each.data_ptr(): each.numel() for each in local}.values())
 
 
-def built(ranks, *, tokens=12, **more):
+def built(ranks, *, tokens=12, kind=Shown, **more):
     """The learner of one rank."""
-    learner = made(tokens, ranks=ranks, kind=Shown, **more)
+    learner = made(tokens, ranks=ranks, kind=kind, **more)
     learner._trained = replace(learner._trained, save_model=learner.body.save)
     return learner
 
@@ -71,8 +71,9 @@ def on(*sizes):
     return pytest.mark.parametrize("actors", sizes, indirect=True)
 
 
-def group(actors, sharded=True, **more):
-    return LearnerGroup(actors, functools.partial(built, **more), sharded=sharded)
+def group(actors, *, shards=0, make=built, **more):
+    """A learner in so many shards for each replica; 0: over all ranks."""
+    return LearnerGroup(actors, functools.partial(make, **more), shards=shards or actors.size)
 
 
 KIT = [(2, "trunk", None), (2, "trunk", LORA), (3, "own", None)]
@@ -160,14 +161,9 @@ def test_fewer_rows_than_ranks(actors):
     assert distance(expected, found) <= APART[torch.float32]
 
 
-@on(1)
-def test_one_rank_shards_nothing(actors):
-    assert trained(group(actors)) == trained(built(ALONE))
-
-
 def test_a_rank_holds_its_share(actors):
     held = []
-    for learner in (group(actors, False, critic="own"), group(actors, critic="own")):
+    for learner in (group(actors, shards=1, critic="own"), group(actors, critic="own")):
         trained(learner, updates=1)
         learner.forward_backward(supervised_batch(EXAMPLES), NLL())  # gradients
         learner.logprobs(EXAMPLES, REFERENCE)
@@ -274,7 +270,7 @@ def with_space(ranks, **more):
 
 @on(2)
 def test_a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call(actors, tmp_path):
-    learner, other = LearnerGroup(actors, without_space, sharded=True), group(actors)
+    learner, other = LearnerGroup(actors, without_space, shards=2), group(actors)
     try:
         for _ in range(2):
             with pytest.raises(OSError, match="No space left on device"):
@@ -282,7 +278,7 @@ def test_a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call(act
             with pytest.raises(OSError, match="No space left on device"), learner.offered():
                 raise AssertionError("nothing is offered")
     finally:
-        LearnerGroup(actors, with_space, sharded=True)
+        LearnerGroup(actors, with_space, shards=2)
     assert trained(learner) == trained(other)
     with learner.offered():
         pass
@@ -296,7 +292,7 @@ def built_reward(ranks):
 
 def test_a_reward_model_with_fewer_rows_than_ranks(actors):
     said = []
-    for learner in (built_reward(ALONE), LearnerGroup(actors, built_reward, sharded=True)):
+    for learner in (built_reward(ALONE), LearnerGroup(actors, built_reward, shards=actors.size)):
         found = []
         for _ in range(3):
             found += reward_gradient(learner, PAIRS, ODIN).values()
@@ -314,4 +310,4 @@ def in_two_formats(ranks):
 @on(2)
 def test_a_network_in_two_number_formats_is_refused(actors):
     with pytest.raises(UserError, match="the weights of 'tiny' are in 2 number formats and cannot be sharded"):
-        LearnerGroup(actors, in_two_formats, sharded=True)
+        LearnerGroup(actors, in_two_formats, shards=2)

@@ -114,6 +114,17 @@ MUTATIONS = [
         "pass",
         f"{SHARDING}::test_a_full_disk_where_weights_are_gathered_is_an_error_of_no_later_call",
     ),
+    *(
+        Mutation(f"distributed/{file}.py", old, new, "distributed/test_replicas.py")
+        for file, old, new in [
+            ("sharding", "ranks.rank % ranks.shards", "ranks.rank"),
+            ("sharding", "dist.all_reduce(sharded, group=self._replica)", "dist.all_reduce(sharded)"),
+            ("sharding", "math.ceil(len(tensor) / self._ranks.shards)", "math.ceil(len(tensor) / self._ranks.size)"),
+            ("process_group", "for each in (ranks.T, ranks)", "for each in (ranks, ranks.T)"),
+            ("process_group", "if columns == self.size:", "if True:"),
+        ]
+    ),
+    Mutation("distributed/cluster.py", "key=lambda bundle: (met.index(nodes[bundle]), bundle)", "key=int", CLUSTER),
     Mutation(
         "training/local_learner.py",
         "together(lambda: self._trained.save(folder, writes=writes), self._ranks)",

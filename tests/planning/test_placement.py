@@ -64,6 +64,8 @@ def test_with_shards_a_trainer_holds_its_part_and_the_embedding(folder):  # noqa
     large = replace(plan, phases=tuple(_times(phase, 1000) for phase in plan.phases))  # gigabytes, to be seen
     found = update * 1000 - held + held // 2 + 2 * shape.vocabulary * shape.hidden
     assert f"2 trainers of {found / 1e9:.1f} GB" in placed(large, replace(TWO, fsdp=True)).notes[-1]
+    replicas = replace(TWO, trainers=6, fsdp=True, fsdp_replicas=3)
+    assert f"6 trainers of {found / 1e9:.1f} GB" in placed(large, replicas).notes[-1]
 
 
 def test_a_trainer_holds_the_whole_model_until_it_keeps_its_shard(folder):  # noqa: F811

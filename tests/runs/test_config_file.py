@@ -61,6 +61,8 @@ def test_differences_say_was_and_now_key_by_key() -> None:
 
 
 def test_a_missing_file_and_one_that_is_not_toml_are_the_users_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is a folder; expected a TOML file, such as .*/config\.toml of a run$"):
+        config_file.read(tmp_path)
     with pytest.raises(UserError, match="no configuration at"):
         config_file.read(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"

@@ -16,6 +16,7 @@ import posttrain
 from posttrain.data.packing import Example
 from posttrain.errors import CheckpointError, RewardError, TrainingError, UserError
 from posttrain.runs import Sample, read_run
+from posttrain.session import Progress
 from posttrain.session.early_stopping import patience
 from posttrain.session.session import Evaluations, Training, open_session
 from posttrain.training import checkpoint
@@ -112,6 +113,14 @@ def whole(tmp_path):
     return files(tmp_path / "whole")
 
 
+@pytest.fixture
+def said(monkeypatch):
+    """What the progress of runs says."""
+    lines = []
+    monkeypatch.setattr(Progress, "say", lambda self, message: lines.append(message))
+    return lines
+
+
 def test_rows_evaluations_and_learning_rates_are_those_of_the_steps(whole):
     rows, samples, (step, state, score, number) = whole
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 5, 6]
@@ -199,11 +208,25 @@ def test_an_evaluation_that_fails_loses_no_update_and_is_made_up_for(tmp_path, w
     assert files(run) == whole
 
 
-def test_an_evaluation_that_fails_before_the_first_step_leaves_nothing_to_resume(tmp_path):
+@pytest.mark.parametrize("place", ["in_evaluation", "before_rollout"])
+def test_a_run_that_failed_in_its_first_step_starts_again(place, tmp_path, whole, said):
+    run = tmp_path / "run"
+    where: Any = {place: fail_at(0), "output": run}
     with pytest.raises(RewardError):
-        train(output=tmp_path / "run", in_evaluation=fail_at(0))
-    with pytest.raises(UserError, match="nothing to resume"):
-        train(resume=tmp_path / "run")
+        train(**where)
+    train(resume=run)
+    assert files(run) == whole and said == ["the run has no checkpoint yet, and starts again from its first step"]
+
+
+@pytest.mark.parametrize("steps", [6, 4])
+def test_a_run_that_has_all_its_steps_says_so(steps, tmp_path, whole, said):
+    train(output=tmp_path / "run")
+    assert said == []
+    train(resume=tmp_path / "run", steps=steps)
+    assert files(tmp_path / "run") == whole
+    assert [line for line in said if "nothing is left" in line] == [
+        "nothing is left to train: the run has 6 steps; `steps` above that goes on"
+    ]
 
 
 @pytest.mark.parametrize("place", ["before_rollout", "in_evaluation"])

@@ -23,7 +23,7 @@ def test_a_trainer_has_no_engine_of_a_sampler(monkeypatch):
     settings = []
     ranks = SimpleNamespace(first=lambda method, asked: (asked, "given"))
 
-    def learner_of_a_rank(ranks, make, sharded):
+    def learner_of_a_rank(ranks, make, shards):
         make(ALONE)
         raise Loaded
 

@@ -213,7 +213,7 @@ def _amounts(resources: Mapping[str, float]) -> str:
 
 
 class Actors:
-    """Actors of one class, each in a bundle of one placement group.
+    """Actors of one class, each in a bundle of one placement group; those of one node are neighbours.
 
     Args:
         kind: what one of them is called in errors, such as `trainer`.
@@ -247,6 +247,7 @@ class Actors:
                 f"{len(arguments)} {kind}s of {_amounts(bundle)} each do not fit; the cluster has {has}, maybe in use"
                 f"{share}"
             )
+        self._bundles = _by_node(ray.util.placement_group_table(self._group)["bundles_to_node_id"])
         self._logs: Path | None = None
         self._where: dict[int, Any] = {}
         self._handles = [self._start(place) for place in range(len(arguments))]
@@ -257,7 +258,9 @@ class Actors:
 
     def _start(self, place: int) -> Any:
         strategies = importlib.import_module("ray.util.scheduling_strategies")
-        bundle = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=place)
+        bundle = strategies.PlacementGroupSchedulingStrategy(
+            self._group, placement_group_bundle_index=self._bundles[place]
+        )
         # one that Ray started again would be blank, and would answer the calls that are repeated
         settings = ray.remote(self._made).options(
             num_cpus=self._bundle.get("CPU", 0),
@@ -356,6 +359,12 @@ class Actors:
         if self._handles:
             ray.util.remove_placement_group(self._group)
         self._handles = []
+
+
+def _by_node(nodes: Mapping[int, str]) -> list[int]:
+    """The bundles, those of one node after each other; nodes in the order of their first bundles."""
+    met = list(dict.fromkeys(node for _, node in sorted(nodes.items())))
+    return sorted(nodes, key=lambda bundle: (met.index(nodes[bundle]), bundle))
 
 
 def _is_client() -> bool:

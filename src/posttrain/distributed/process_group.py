@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from posttrain.errors import ProcessLost, TrainingError, first_line
 from posttrain.models.language_model import LanguageModel
@@ -55,8 +56,9 @@ class ProcessGroup:
     """
 
     def __init__(self, store: Any, rank: int, size: int, *, backend: str = "gloo", timeout_s: float = 1800.0) -> None:
-        self.rank, self.size = rank, size
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
+        self.rank, self.size, self._timeout = rank, size, timedelta(seconds=timeout_s)
+        self._grids: dict[int, DeviceMesh] = {}
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=self._timeout)
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`."""
@@ -98,6 +100,27 @@ class ProcessGroup:
             for gradient, total in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
                 gradient.copy_(total.view_as(gradient))
         return found
+
+    def grid(self, columns: int) -> DeviceMesh:
+        """The ranks as a mesh of `columns` neighbours in each row (`shard`) and of the rows (`replicate`).
+
+        All ranks call it; one row is a mesh of one dimension.
+        """
+        if columns not in self._grids:
+            device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+            world = dist.group.WORLD
+            assert world is not None
+            if columns == self.size:
+                self._grids[columns] = DeviceMesh.from_group(world, device)
+            else:
+                ranks = torch.arange(self.size).view(-1, columns)
+                columns_and_rows = [
+                    dist.new_subgroups_by_enumeration(each.tolist(), timeout=self._timeout)[0]
+                    for each in (ranks.T, ranks)
+                ]
+                names = ("replicate", "shard")
+                self._grids[columns] = DeviceMesh.from_group(columns_and_rows, device, ranks, mesh_dim_names=names)
+        return self._grids[columns]
 
     def leave(self) -> None:
         """Leave the group; all ranks do so together."""

@@ -1,5 +1,8 @@
 """Sharding of weights, gradients, master weights and Adam's moments over the ranks of a learner, by FSDP2.
 
+With fewer shards than ranks there are replicas of the sharded model (HSDP): neighbouring ranks hold the shards of one,
+and gradients are summed over the shards' owners in each replica, then over the replicas.
+
 Each decoder layer is unsharded for its passes and freed after them; embedding, head and final norm stay unsharded for
 all passes of one packed row. Every parameter is sharded by rows. Parameters of an adapter, and of heads outside the
 network, are replicated: there are few.
@@ -21,7 +24,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -31,7 +33,7 @@ from posttrain.errors import TrainingError, UserError
 from posttrain.models.gradient_checkpointing import decoder_layers
 from posttrain.models.host_memory import return_large_blocks
 from posttrain.models.language_model import LanguageModel
-from posttrain.training.shards import REPLICATED, Named, Shards
+from posttrain.training.shards import Named, Shards
 
 T = TypeVar("T")
 
@@ -41,11 +43,17 @@ class PeerFailed(TrainingError):
 
 
 class ShardedRanks:
-    """A process group whose learners are sharded. Conforms to `training.ranks.Ranks`."""
+    """A process group whose learners are sharded. Conforms to `training.ranks.Ranks`; all ranks construct it.
 
-    def __init__(self, group: ProcessGroup) -> None:
+    Args:
+        group: the ranks.
+        shards: of one replica; they divide the number of ranks, and are more than one.
+    """
+
+    def __init__(self, group: ProcessGroup, shards: int) -> None:
         self._group, self.rank, self.size = group, group.rank, group.size
-        self.device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        self.shards, self.mesh = shards, group.grid(shards)
+        self.device = self.mesh.device_type
 
     def passes(self, rows: int) -> Iterator[tuple[int, float]]:
         """See `Ranks`; the same number on all ranks, with dummy passes of the last row."""
@@ -54,14 +62,12 @@ class ShardedRanks:
             yield rows - 1, 0.0
 
     def shard(self, bodies: Iterable[LanguageModel], optimizers: Iterable[Any]) -> Shards:
-        """See `Ranks`; one rank shards nothing.
+        """See `Ranks`.
 
         Raises:
             UserError: the weights of a network are in more than one number format, an optimiser cannot be sharded, or
                 torch is too old.
         """
-        if self.size == 1:
-            return REPLICATED
         if not hasattr(FSDPModule, "reset_iter_state"):
             raise UserError(f"sharded ranks need torch 2.13 or later; this is {torch.__version__}")
         shards = FSDPShards(self, bodies)
@@ -113,9 +119,9 @@ class FSDPShards:
     """
 
     def __init__(self, ranks: ShardedRanks, bodies: Iterable[LanguageModel]) -> None:
-        assert dist.group.WORLD is not None
         return_large_blocks()
-        self._ranks, self._mesh = ranks, DeviceMesh.from_group(dist.group.WORLD, ranks.device)
+        self._ranks, self._shard = ranks, ranks.rank % ranks.shards
+        self._replica = ranks.mesh.get_group(ranks.mesh.ndim - 1)  # the ranks that hold the shards of one
         self._sharded: Any = WeakTensorKeyDictionary()  # by the parameter that it replaced
         self._sums: dict[int, _ReduceScatter] = {}  # by the identity of a sharded parameter
         self._used: set[Any] = set()
@@ -139,7 +145,7 @@ class FSDPShards:
         )
         for module in (*decoder_layers(network), root):
             places = _places(module)
-            part: Any = fully_shard(module, mesh=self._mesh, mp_policy=policy, ignored_params=kept)
+            part: Any = fully_shard(module, mesh=self._ranks.mesh, mp_policy=policy, ignored_params=kept)
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
             part.set_custom_all_gather(_AllGather(self._ranks))
@@ -182,7 +188,7 @@ class FSDPShards:
         """See `Shards`."""
         if not isinstance(tensor, DTensor):
             return 0
-        return min(self._ranks.rank * self._rows(tensor), len(tensor)) * math.prod(tensor.shape[1:])
+        return min(self._shard * self._rows(tensor), len(tensor)) * math.prod(tensor.shape[1:])
 
     def gradient(self, weight: Tensor) -> Tensor:
         """See `Shards`."""
@@ -203,7 +209,7 @@ class FSDPShards:
         for gradient in gradients:
             square = torch.linalg.vector_norm(self.local(gradient)).double().square()
             (sharded if isinstance(gradient, DTensor) else replicated).add_(square)
-        dist.all_reduce(sharded)
+        dist.all_reduce(sharded, group=self._replica)
         return (replicated + sharded).sqrt()
 
     @contextlib.contextmanager
@@ -230,7 +236,7 @@ class FSDPShards:
     def shard_like(self, full: Tensor, like: Tensor) -> Tensor:
         """See `Shards`; in the memory of the full tensor."""
         rows = self._rows(like)
-        return _shard(full[self._ranks.rank * rows :][:rows], like) if isinstance(like, DTensor) else full
+        return _shard(full[self._shard * rows :][:rows], like) if isinstance(like, DTensor) else full
 
     @torch.no_grad()
     def full_tensors(self, named: Named, folder: Path | None = None) -> list[tuple[str, Tensor]]:
@@ -260,7 +266,7 @@ class FSDPShards:
 
     def _rows(self, tensor: Tensor) -> int:
         """Rows of a shard; the last ones may have fewer."""
-        return math.ceil(len(tensor) / self._ranks.size)
+        return math.ceil(len(tensor) / self._ranks.shards)
 
     def _whole(self, tensor: DTensor) -> Tensor | None:
         """A full tensor on rank 0, None elsewhere."""
@@ -268,11 +274,13 @@ class FSDPShards:
         padded = mine.new_zeros((rows, *mine.shape[1:]))
         padded[: len(mine)] = mine
         self._ranks.meet(padded.numel())
-        if self._ranks.rank:
-            dist.gather(_bytes(padded))
+        if self._ranks.rank >= self._ranks.shards:  # of another replica
             return None
-        whole = mine.new_empty((rows * self._ranks.size, *mine.shape[1:]))
-        dist.gather(_bytes(padded), list(_bytes(whole).chunk(self._ranks.size)))
+        if self._shard:
+            dist.gather(_bytes(padded), group=self._replica, group_dst=0)
+            return None
+        whole = mine.new_empty((rows * self._ranks.shards, *mine.shape[1:]))
+        dist.gather(_bytes(padded), list(_bytes(whole).chunk(self._ranks.shards)), group=self._replica, group_dst=0)
         return whole[: len(tensor)]
 
 

@@ -10,6 +10,7 @@ from posttrain.setup.cluster_options import (
     TrainerOptions,
     refuse_idle_scorers,
     reserved,
+    shards_of,
     staleness_of,
 )
 
@@ -30,12 +31,12 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         return plan
     phases = {phase.name: phase for phase in plan.phases}
     trainer = sum(size for name, size in phases["update"].parts.items() if name not in ELSEWHERE)
-    if cluster.fsdp and cluster.trainers > 1:
+    if (shards := shards_of(cluster)) > 1:
         held = {name: size for name, size in plan.training.held().items() if name not in ELSEWHERE}
         computing = trainer - sum(held.values())
         embedding = plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
         loaded = sum(size for name, size in held.items() if name not in LATER)
-        trainer = max(loaded, sum(held.values()) // cluster.trainers + embedding + computing)
+        trainer = max(loaded, sum(held.values()) // shards + embedding + computing)
     lines = [_line(cluster, "trainer", cluster.trainers, trainer)]
     together = cluster.trainers * trainer
     if "sampling" in phases and isinstance(cluster, ClusterOptions):

@@ -58,6 +58,8 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"no configuration at {path}; expected a TOML file, such as the config.toml of a run") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; expected a TOML file, such as {path / 'config.toml'} of a run") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML: {error}") from error
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from posttrain.data.packing import Example
-from posttrain.errors import PosttrainError, ProcessLost, TrainingError, UserError
+from posttrain.errors import PosttrainError, ProcessLost, TrainingError
 from posttrain.report import write_report
 from posttrain.runs import RunDirectory, Sample, machine_line, read_run
 from posttrain.runs.timeline import Span
@@ -374,7 +374,7 @@ def open_session(
         callbacks: called at the events of the run, see `session/callback.py`.
 
     Raises:
-        UserError: the directory cannot be used, or there is nothing to resume in it.
+        UserError: the directory cannot be used.
         InputsChanged: files that the options name are others than when the run began, and that is not accepted.
         CheckpointError: no checkpoint of the run is whole.
     """
@@ -402,12 +402,19 @@ def open_session(
     write_report(directory.read())
 
 
-def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint, tuple[str, ...]]:
+def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
     """A run that is gone on with, as it was at its last whole checkpoint; what to tell the user of that."""
-    found = _restored(directory.checkpoints, training.trained)
+    found = checkpoint.latest(directory.checkpoints)
+    if found is None:  # it failed in its first step
+        directory.rewind(-1)
+        return None, ("the run has no checkpoint yet, and starts again from its first step",)
+    training.trained.restore(found.path)
     directory.rewind(found.step - (_OWED in found.state))
-    damaged = (f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped)
-    return found, (*damaged, *training.rate.changed(directory.before.get("steps"), found.step))
+    notes = [f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped]
+    notes += training.rate.changed(directory.before.get("steps"), found.step)
+    if found.step >= training.steps and _OWED not in found.state:
+        notes.append(f"nothing is left to train: the run has {found.step} steps; `steps` above that goes on")
+    return found, tuple(notes)
 
 
 def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -441,15 +448,6 @@ def _resumed(
         may_differ=(*may_differ, *by_digest),
         environment={**environment, **accepted},
     )
-
-
-def _restored(checkpoints: Path, trained: Trained) -> checkpoint.Checkpoint:
-    """Put the newest whole checkpoint in place, and return it."""
-    found = checkpoint.latest(checkpoints)
-    if found is None:
-        raise UserError(f"there is no checkpoint in {checkpoints} yet, so nothing to resume; start a new run")
-    trained.restore(found.path)
-    return found
 
 
 @contextlib.contextmanager

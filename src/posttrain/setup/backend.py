@@ -27,6 +27,7 @@ from posttrain.setup.cluster_options import (
     reserved,
     reserved_cpus,
     settings_of,
+    shards_of,
 )
 from posttrain.setup.policy import Trained, trained_policy
 from posttrain.training.learner import Learner
@@ -244,7 +245,7 @@ def _trainers(
     )
     precision, reason = ranks.first("precision", options.precision)
     alike = replace(cast(Any, options), precision=precision)  # each process would measure for itself what is fastest
-    learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, load, build), sharded=cluster.fsdp)
+    learner = trainers.LearnerGroup(ranks, partial(_of_rank, alike, load, build), shards=shards_of(cluster))
     facts = learner.facts()
     chat = ChatFormat(load_tokenizer(tokenizer_of(where), options.chat_template), facts.stop_ids)
     compute = {**facts.compute, "precision_reason": reason, "trainers": cluster.trainers}

@@ -19,6 +19,9 @@ class TrainerOptions:
     the number changes rounding alone."""
     fsdp: bool = False
     """Shard weights, gradients and optimizer states over the trainers (FSDP2). Otherwise each trainer holds all."""
+    fsdp_replicas: int = 1
+    """With --fsdp: replicas of the sharded model (HSDP), which must divide --trainers. Each is sharded over
+    trainers / replicas neighbouring trainers, on one node where they fit."""
     address: str = "local"
     """Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. local starts one on this machine that ends with the run;
     auto finds the one that runs on this machine."""
@@ -87,6 +90,11 @@ ONE_PROCESS = AsyncOptions()
 CLUSTER = "cluster"
 MAY_DIFFER = tuple(f"{CLUSTER}.{field.name}" for field in fields(AsyncOptions))
 """Options that may change when a run is resumed, as they are in its configuration."""
+
+
+def shards_of(options: TrainerOptions) -> int:
+    """Over how many trainers a replica of the model is sharded; 1: each trainer holds all."""
+    return options.trainers // options.fsdp_replicas if options.fsdp else 1
 
 
 def staleness_of(options: TrainerOptions) -> int:
@@ -163,3 +171,16 @@ def check_cluster(options: TrainerOptions, engine: str = "embedded") -> None:
             raise UserError("--in-flight-updates needs --max-staleness above 0: otherwise no weights change meanwhile")
         if engine != "embedded":
             raise UserError(f"--in-flight-updates needs the embedded engine; got --engine {engine}")
+    _check_replicas(options)
+
+
+def _check_replicas(options: TrainerOptions) -> None:
+    replicas, trainers = options.fsdp_replicas, options.trainers
+    at_least("fsdp_replicas", replicas, 1)
+    if replicas > 1 and not options.fsdp:
+        raise UserError("--fsdp-replicas needs --fsdp: without shards each trainer is a replica")
+    if replicas > 1 and (trainers % replicas or trainers < 2 * replicas):
+        raise UserError(
+            f"--fsdp-replicas {replicas} must divide --trainers and leave at least two of them for each replica; got "
+            f"--trainers {trainers}"
+        )
