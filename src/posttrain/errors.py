@@ -12,6 +12,9 @@ from pathlib import Path
 
 from posttrain.option_names import OPTIONS
 
+USER_MODULE = "posttrain_user_"
+"""How the names of modules begin that are loaded from a user's file (`user_code.py`)."""
+
 
 class PosttrainError(Exception):
     """Anything that posttrain raises on purpose. The command line prints it in one line and exits with `exit_code`."""
@@ -137,6 +140,17 @@ def place_of(error: BaseException) -> str:
     """` (file.py:12)`: the line that raised an error; "" where it was never raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def place_in_user_code(error: BaseException) -> str:
+    """` (file.py:12)`: the line that raised an error, of user code if that led to it; "" if it is posttrain's alone."""
+    frames = [
+        (frame.f_globals.get("__name__", ""), f" ({frame.f_code.co_filename}:{line})")
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    loaded = [place for module, place in frames if module.startswith(USER_MODULE)]
+    raised = [place for module, place in frames[-1:] if module.partition(".")[0] != "posttrain"]
+    return (loaded or raised or [""])[-1]
 
 
 def unknown(kind: str, given: str, known: Iterable[str], *, see: str = "") -> UserError:

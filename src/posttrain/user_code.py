@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from posttrain.errors import UserError, described
+from posttrain.errors import USER_MODULE, UserError, described
 
 
 def load(purpose: str, path: str, kind: str) -> Any:
@@ -47,7 +47,7 @@ def import_file(location: Path) -> ModuleType:
     """
     location = location.resolve()
     version = hashlib.sha256(str(location).encode() + b"\0" + location.read_bytes()).hexdigest()[:16]
-    name = f"posttrain_user_{location.stem}_{version}"
+    name = f"{USER_MODULE}{location.stem}_{version}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, location)

@@ -264,7 +264,7 @@ def test_demonstrations_that_are_no_messages_are_refused(posttrain, model):
         "        return [[{'role': 'user', 'content': 'a'}]]\n"
     )
     code, err = posttrain("sft", "--environment", "wrong.py:Wrong", "--model", model, "--quiet")
-    assert code == 2 and "wrong.py:Wrong.demonstrations returned conversations with a dict; expected" in err
+    assert code == 2 and "posttrain: Wrong.demonstrations returned conversations with a dict; expected" in err
 
 
 @pytest.mark.parametrize("command", ["rl", "online-preference", "evaluate", "best-of-n", "sft"])

@@ -322,8 +322,8 @@ def test_who_takes_a_seat_is_not_for_the_environment_to_know():
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [
-        (Outcome({"polcy": 1.0}), "says that seat 'polcy' earned 1.0"),
-        (Outcome({"policy": float("nan")}), "says that seat 'policy' earned nan"),
+        (Outcome({"polcy": 1.0}), "rewards the seat 'polcy'"),
+        (Outcome({"policy": float("nan")}), "rewards seat 'policy' with nan"),
         (None, "returned a NoneType"),
     ],
 )

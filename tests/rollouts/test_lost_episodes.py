@@ -139,7 +139,7 @@ def test_an_environment_that_cannot_open_is_not_closed():
             self.closed = True
 
     environment = Broken()
-    with pytest.raises(OSError, match="no such server"), opened(environment):
+    with pytest.raises(UserError, match="raised OSError: no such server"), opened(environment):
         pass
     assert not environment.closed
 
@@ -164,6 +164,6 @@ class Duel(Environment):
         return Outcome({"first": 1.0})
 
 
-def test_an_outcome_that_leaves_out_a_trained_seat_is_said_to_with_its_line():
-    with pytest.raises(EpisodeError, match=r"and not what second did, which is trained \(.*\.py:\d+\)"):
+def test_an_outcome_that_leaves_out_a_trained_seat_is_said_to():
+    with pytest.raises(EpisodeError, match=r"and not what second did, which is trained$"):
         sample_groups(scored(Duel()), [question()], players(engine()), completions_per_prompt=2, seed=0)

@@ -114,12 +114,12 @@ class ProcessGroup:
                 self._grids[columns] = DeviceMesh.from_group(world, device)
             else:
                 ranks = torch.arange(self.size).view(-1, columns)
-                columns_and_rows = [
+                groups: list[Any] = [
                     dist.new_subgroups_by_enumeration(each.tolist(), timeout=self._timeout)[0]
                     for each in (ranks.T, ranks)
                 ]
                 names = ("replicate", "shard")
-                self._grids[columns] = DeviceMesh.from_group(columns_and_rows, device, ranks, mesh_dim_names=names)
+                self._grids[columns] = DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=names)
         return self._grids[columns]
 
     def leave(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posttrain.environments.env import Environment, Seat, trained_seats
+from posttrain.errors import described, place_in_user_code
 from posttrain.types import Message, Outcome, Reply, StopReason, Task, Usage
 
 _EVENT_LOOP_ROUNDS = 3  # times that a scripted seat lets others run before it replies
@@ -72,8 +73,16 @@ async def check_environment(environment: Environment, tasks: Sequence[Task] = ()
     an episode depends on its task, its seed and the replies, and not on others that are under way; what a seat raises
     is not swallowed; an outcome names seats and finite numbers; a gold completion solves its task, an empty one does
     not; an episode ends within `max_turns`, also when all replies are empty because the context is full. Each of these
-    rests on those before it, so the first that fails is the last that is checked.
+    rests on those before it, so the first that fails is the last that is checked. An exception of the environment is a
+    violation, too.
     """
+    try:
+        return await _check(environment, tasks)
+    except Exception as error:
+        return [f"it raised {described(error)}{place_in_user_code(error)}"]
+
+
+async def _check(environment: Environment, tasks: Sequence[Task]) -> list[str]:
     if not environment.seats or len(set(environment.seats)) != len(environment.seats):
         return [f"its seats are {environment.seats!r}; expected at least one name, all different"]
     if unknown := [name for name in trained_seats(environment) if name not in environment.seats]:

@@ -20,6 +20,7 @@ from posttrain.data import ChatFormat, Example, divide, load_demonstrations, par
 from posttrain.data.digests import digests
 from posttrain.data.order import batch_indices, seed_for
 from posttrain.environments.load import load_environment
+from posttrain.environments.user_methods import demonstrations_of
 from posttrain.errors import UserError, unknown
 from posttrain.models.language_model import LanguageModel
 from posttrain.planning import Plan, plan_of, unloaded
@@ -329,15 +330,10 @@ def _conversations(config: SFT) -> tuple[list[Conversation], list[Conversation],
 def _shown(config: SFT) -> list[Conversation]:
     """The environment's demonstrations; raises `UserError` if there are none."""
     environment = load_environment(config.environment, config.environment_args)
-    found = [tuple(conversation) for conversation in environment.demonstrations(config.seed)]
+    found = demonstrations_of(environment, config.seed)
     if not found:
         raise UserError(f"{config.environment} has no demonstrations of its own; pass --dataset")
-    if wrong := [message for conversation in found for message in conversation if not isinstance(message, Message)]:
-        raise UserError(
-            f"{config.environment}.demonstrations returned conversations with a {type(wrong[0]).__name__}; expected "
-            "posttrain.types.Message"
-        )
-    return found
+    return [*found]
 
 
 def _task(conversation: Conversation) -> Task:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 from posttrain.background import DidNotFinish, run_apart
-from posttrain.errors import RewardError, UserError, described, place_of
+from posttrain.errors import RewardError, UserError, described, place_in_user_code
 from posttrain.types import Episode, EpisodeGroup, Score, SeatScores, Span
 
 
@@ -161,7 +161,7 @@ def scoring(name: str, episode: Episode) -> Generator[None, None, None]:
         ...     1 / 0
         Traceback (most recent call last):
         ...
-        posttrain.errors.RewardError: reward 'mine' raised ZeroDivisionError: division by zero (<doctest ...
+        posttrain.errors.RewardError: reward 'mine' raised ZeroDivisionError: division by zero on task 'train-7'
     """
     running = _running.get()
     entry = (id(episode), episode)
@@ -281,7 +281,7 @@ def _beginning(episode: Episode) -> str:
 
 def _raised(error: Exception) -> str:
     """`raised KeyError: 'answer' (rewards.py:12)`, in one line."""
-    return f"raised {' '.join(described(error).split())}{place_of(error)}"
+    return f"raised {' '.join(described(error).split())}{place_in_user_code(error)}"
 
 
 def _kind(value: object) -> str:

@@ -6,17 +6,20 @@ others: it is retried with the same seed if the error may be transient, and is l
 
 import asyncio
 import contextlib
+import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import SupportsFloat
 
 from posttrain.background import all_of, loop_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
-from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described, place_of
+from posttrain.environments.user_methods import calling
+from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described, place_in_user_code
 from posttrain.rollouts.async_engine import LOOP, AsyncEngine, Schedule
 from posttrain.rollouts.chat_models import PolicyChat
 from posttrain.rollouts.policy_seat import PolicySeat
@@ -99,7 +102,8 @@ class Lost:
 def opened(environment: Environment) -> Iterator[None]:
     """Have an environment open while the block runs, in the event loop in which it plays."""
     loop = loop_of(LOOP)
-    asyncio.run_coroutine_threadsafe(environment.open(), loop).result()
+    with calling(environment, "open"):
+        asyncio.run_coroutine_threadsafe(environment.open(), loop).result()
     try:
         yield
     finally:
@@ -150,7 +154,7 @@ def _too_many(lost: Sequence[Lost], episodes: int, share: float) -> str:
     causes = ", ".join(f"{n} {cause}" for cause, n in Counter(each.cause for each in lost).most_common())
     return (
         f"{len(lost)} of {episodes} episodes failed ({causes}), more than `max_lost` {share:g}; the first: "
-        f"{described(lost[0].error)}{place_of(lost[0].error)}"
+        f"{described(lost[0].error)}{place_in_user_code(lost[0].error)}"
     )
 
 
@@ -205,7 +209,10 @@ class _Table:
     async def play(self, task: Task) -> Played:
         """The episode; its trained seats have said something."""
         self.seats |= {name: self._seat(place, name) for place, name in enumerate(self.environment.seats)}
-        outcome = await self.environment.play(task, self.seats, seed_for(self.seed, "environment"))
+        playing = self.environment.play(task, self.seats, seed_for(self.seed, "environment"))
+        if not inspect.isawaitable(playing):
+            raise TypeError(f"{type(self.environment).__name__}.play is no coroutine; write async def play")
+        outcome = await playing
         self._check(outcome)
         trained = [self.seats[name] for name in trained_seats(self.environment) if name not in self.players.others]
         turns = {heard.name: heard.sampled for heard in trained if heard.sampled}
@@ -249,10 +256,10 @@ class _Table:
         if not isinstance(outcome, Outcome):
             raise TypeError(f"{kind}.play returned a {type(outcome).__name__}; expected a posttrain.types.Outcome")
         for seat, value in outcome.rewards.items():
-            if seat not in self.seats or not math.isfinite(value):
-                raise ValueError(
-                    f"{kind}.play says that seat '{seat}' earned {value}; its seats are {list(self.seats)}"
-                )
+            if seat not in self.seats:
+                raise ValueError(f"{kind}.play rewards the seat '{seat}'; its seats are {list(self.seats)}")
+            if not (isinstance(value, SupportsFloat) and math.isfinite(value)):
+                raise ValueError(f"{kind}.play rewards seat '{seat}' with {value!r}; expected a finite number")
         heard = [name for name in trained_seats(self.environment) if self.seats[name].sampled]
         if outcome.rewards and (missing := [name for name in heard if name not in outcome.rewards]):
             raise ValueError(
@@ -277,6 +284,8 @@ class _Heard:
         return tuple(self.seat.turns) if isinstance(self.seat, PolicySeat) else ()
 
     async def turn(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> Reply:
+        if wrong := [each for each in messages if not isinstance(each, Message)]:
+            raise TypeError(f"turn of seat '{self.name}' got {wrong[0]!r}; expected a list of posttrain.types.Message")
         reply = await self.seat.turn(messages, tools)
         self.view += [*messages, reply.message]
         self.transcript.append((self.name, reply.message))

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from posttrain.data.chat import ChatFormat
 from posttrain.environments.env import Environment
+from posttrain.environments.user_methods import demonstrations_of
 from posttrain.errors import TemplateError
 from posttrain.types import Message
 
@@ -32,7 +33,7 @@ def episode_length(environment: Environment, chat: ChatFormat, max_new_tokens: i
     if turns == 1:
         return EpisodeLength(max_new_tokens, f"completions taken to be as long as they may be, {max_new_tokens}")
     replies = f"episodes taken to have all {turns} turns of {max_new_tokens} tokens each"
-    between = _observed(environment.demonstrations(seed), chat)
+    between = _observed(demonstrations_of(environment, seed), chat)
     if between is None:
         return EpisodeLength(turns * max_new_tokens, f"{replies}; what the environment says is not counted")
     said = f"{replies}, and {between} of the environment between two, as in its demonstrations"

@@ -15,6 +15,7 @@ from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
 from posttrain.environments.single_turn import SingleTurn
+from posttrain.environments.user_methods import tasks_of
 from posttrain.errors import DataError, UserError
 from posttrain.models.footprint import read_shape
 from posttrain.models.load import tokenizer_of
@@ -324,8 +325,8 @@ def own_tasks(config: OnlineOptions, environment: Environment) -> tuple[list[Tas
         UserError: it has none, or an option is for tasks of a data set.
     """
     refuse_dressing(config, "--dataset")
-    found = list(environment.tasks("train", config.seed))[: config.limit]
-    heldout = list(environment.tasks("heldout", config.seed))[: config.eval_limit] if config.eval_every else []
+    found = tasks_of(environment, "train", config.seed)[: config.limit]
+    heldout = tasks_of(environment, "heldout", config.seed)[: config.eval_limit] if config.eval_every else []
     if not found or (config.eval_every and not heldout):
         raise UserError(
             f"{config.environment} has no {'held-out ' if found else ''}tasks of its own; name some with "

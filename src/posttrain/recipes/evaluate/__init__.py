@@ -21,6 +21,7 @@ from posttrain.environments.gold_rewards import overseen
 from posttrain.environments.judged import verdicts_kept_in
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment, need_group
+from posttrain.environments.user_methods import tasks_of
 from posttrain.errors import DataError, EpisodeError, UserError
 from posttrain.evaluation.accuracy import Accuracy, summarize
 from posttrain.evaluation.examination import Examination
@@ -217,7 +218,7 @@ def _tasks(config: Evaluate, environment: ScoredEnvironment) -> tuple[list[Task]
     """The tasks, and messages about them."""
     if not config.dataset and config.environment:
         refuse_dressing(config, "--dataset")
-        own = list(environment.environment.tasks("heldout", config.seed))[: config.limit]
+        own = tasks_of(environment.environment, "heldout", config.seed)[: config.limit]
         if not own:
             raise UserError(f"{config.environment} has no held-out tasks of its own; pass --dataset")
         return own, []

@@ -14,7 +14,8 @@ from posttrain.data import seed_for
 from posttrain.environments import Environment
 from posttrain.environments.load import load_environment
 from posttrain.environments.scored import ScoredEnvironment
-from posttrain.errors import EpisodeError, UserError, as_typed, described, place_of
+from posttrain.environments.user_methods import tasks_of
+from posttrain.errors import EpisodeError, UserError, as_typed, described, place_in_user_code
 from posttrain.report.markup import printable
 from posttrain.rewards import parse_rewards
 from posttrain.rollouts.episodes import Lost, Played, Players, opened, play
@@ -100,8 +101,8 @@ def prepare(options: Options, tasks: Callable[[], Sequence[Task]] | None) -> Pre
     players_of(models, environment, Sampling(1), people)
     if tasks is None:
         refuse_dressing(options, "--prompts")
-    found = tasks() if tasks else environment.tasks("heldout", options.seed)
-    found = list(found or environment.tasks("train", options.seed))
+    found = tasks() if tasks else tasks_of(environment, "heldout", options.seed)
+    found = found or tasks_of(environment, "train", options.seed)
     if not found:
         raise UserError(f"{options.environment} has no tasks of its own; pass --prompts")
     some = found[: options.limit]
@@ -154,7 +155,9 @@ def play_episodes(
         raise UserError("the input ended before an episode did")
     lost = [each.error for each in found if isinstance(each, Lost)]
     if len(lost) == len(found):
-        raise EpisodeError(f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_of(lost[0])}")
+        raise EpisodeError(
+            f"all {len(found)} episodes failed; the first: {described(lost[0])}{place_in_user_code(lost[0])}"
+        )
     if prepared.left:
         notes = [*notes, f"{prepared.left} more tasks were not played; --limit is {options.limit}"]
     return EpisodesResult(title, tuple(found), time.perf_counter() - began, tuple(notes))
@@ -245,7 +248,7 @@ def _lines(number: int, each: Played | Lost) -> list[str]:
 def _outcome(each: Played | Lost, you: str = "") -> str:
     """How an episode went; the seat `you` is addressed so."""
     if isinstance(each, Lost):
-        return f"{described(each.error)}{place_of(each.error)}"
+        return f"{described(each.error)}{place_in_user_code(each.error)}"
     outcome = each.episode.outcome
     parts = [f"{'you' if seat == you else seat} earned {value:g}" for seat, value in outcome.rewards.items()]
     parts += ["solved" if outcome.solved else "not solved"] if outcome.solved is not None else []
