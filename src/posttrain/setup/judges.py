@@ -114,6 +114,8 @@ class _Models:
 
     def named(self, kind: str, name: str, what: str) -> ChatModel:
         address, hash_, model = what.partition("#")
+        if hash_ and ":" in address and "://" not in address:
+            raise UserError(f"the address of {kind} '{name}' has no http:// or https://; write {name}=http://{what}")
         if "://" not in what:
             self.folders[what] = self.where(what)
             return self.loaded.setdefault(what, LateChat(_local(self.folders[what], self.precision)))
