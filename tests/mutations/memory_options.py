@@ -23,11 +23,14 @@ MUTATIONS = [
     *(
         Mutation("training/optimizer.py", old, new, "training/test_blockwise_adam.py")
         for old, new in [
-            ("if p is embedding]", "if False]"),
+            ("if p is self._embedding]", "if False]"),
             ("full = [m for m, p in", "full = [p for m, p in"),
-            ("if moment_bits == 8:", "if moment_bits == 4:"),
+            (
+                "        if self._moment_bits == 8:\n            full",
+                "        if self._moment_bits == 4:\n            full",
+            ),
             ("moment_bits=OPTIMIZERS[options.optim]", "moment_bits=32"),
-            ("and not any(map(made.adam.quantizes, made.masters))", "and False"),
+            ("and not any(map(cast(Any, made.adam).quantizes, made.masters))", "and False"),
         ]
     ),
     *(

@@ -64,9 +64,9 @@ MUTATIONS = [
     *(
         Mutation("training/optimizer.py", old, new, "training/test_optimizer.py")
         for old, new in [
-            ('"weight_decay": weight_decay}', '"weight_decay": 0.0}'),
+            ('"weight_decay": self._weight_decay}', '"weight_decay": 0.0}'),
             ("torch.autograd.graph.increment_version(self._shards.local(weight))", "pass"),
-            ('"weight_decay": 0.0}', '"weight_decay": weight_decay}'),
+            ('"weight_decay": 0.0}', '"weight_decay": self._weight_decay}'),
             ("weight if weight.dtype in WIDE else nn.Parameter(weight.detach().float())", "weight"),
             ("return weight if weight.dtype in WIDE else", "return"),
             ("kept.copy_(part)", "kept.copy_(1.01 * part)"),
@@ -97,8 +97,8 @@ MUTATIONS = [
                 "            master.copy_(self._shards.shard_like(tensors[name], master))",
             ),
             ("if not named:", "if False:"),
-            ("lr=0.0, betas=betas, eps=eps", "lr=0.0, eps=eps"),
-            ("lr=0.0, betas=betas, eps=eps", "lr=0.0, betas=betas"),
+            ("lr=0.0, betas=self._betas, eps=self._eps", "lr=0.0, eps=self._eps"),
+            ("lr=0.0, betas=self._betas, eps=self._eps", "lr=0.0, betas=self._betas"),
         ]
     ),
     Mutation("training/optimizer.py", "if here != there:", "if False:", "training/test_state.py"),

@@ -38,7 +38,10 @@ def ask(chat, text: str) -> str:
         ("a='x", "cannot read --judge"),
         ("a=http://x/v1", "judge 'a' has a URL without a model; write a=URL#MODEL"),
         ("a=http://x/v1#", "judge 'a' has a URL without a model"),
-        ("a=localhost:8000/v1#m", "the address of judge 'a' has no http:// or https://; write a=http://localhost:8000/v1#m"),
+        (
+            "a=localhost:8000/v1#m",
+            "the address of judge 'a' has no http:// or https://; write a=http://localhost:8000/v1#m",
+        ),
         ("a=http://me:pw@x/v1#m", "has a password"),
     ],
 )

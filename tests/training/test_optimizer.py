@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -90,6 +91,18 @@ def test_micro_batches_add_up_in_float32():
     for name, master in optimizer.named_masters().items():
         assert master.grad.dtype == torch.float32
         torch.testing.assert_close(master.grad, sum(part[name].float() for part in parts), rtol=1e-6, atol=1e-6)
+
+
+def test_masters_are_made_of_shards_alone():
+    """A rank that keeps a part of each weight has no room for the masters of whole weights."""
+    named = parameters(torch.bfloat16)
+    optimizer, halves = MasterAdamW(named), {id(p): nn.Parameter(p.detach()[:1].clone()) for _, p in named}
+    optimizer.shard(SimpleNamespace(sharded=lambda weight: halves[id(weight)]))
+    assert [m.shape for m in optimizer.masters] == [halves[id(p)].shape for _, p in named]
+    used = [m for group in optimizer.adam.param_groups for m in group["params"]]
+    assert {id(m) for m in used} == {id(m) for m in optimizer.masters}
+    with pytest.raises(AssertionError, match="masters that are made already are not sharded"):
+        optimizer.shard(SimpleNamespace(sharded=lambda weight: nn.Parameter(weight.detach().clone())))
 
 
 def test_a_float32_model_is_its_own_master():

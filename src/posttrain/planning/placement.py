@@ -16,7 +16,7 @@ from posttrain.setup.cluster_options import (
 
 MODELS = "reward models"
 ELSEWHERE = (MODELS,)  # these are in the process of the command, or in those of scorers
-LATER = ("float32 gradients", "Adam state")  # what a trainer has once it has its shard
+LATER = ("float32 masters", "float32 gradients", "Adam state")  # what a trainer has once it has its shard
 ALONE = "memory and time above are those of one process that does everything; processes on this machine share its cores"
 
 
@@ -25,7 +25,7 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
 
     Each trainer computes its rows one after another, so that it takes as much memory as the one process. With shards it
     takes its part of what is held, and the embedding, which is gathered for each row; or, if that is more, the weights
-    and float32 masters that it has in full until it keeps its shard. Time is not estimated.
+    that it has in full until it keeps its shard. Time is not estimated.
     """
     if not cluster.trainers:
         return plan

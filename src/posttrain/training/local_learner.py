@@ -94,6 +94,8 @@ class LocalLearner(Generic[M]):
         self._parts_once = replace(self._parts, keep=lambda name, row, compute: compute())  # nothing is kept
         read = [*([self._critic] if self._critic else []), *self._references.values()]
         self._shards = ranks.shard(chain([self.body], (part.body for part in read)), self._optimizers.values())
+        for each in self._optimizers.values():
+            each.allocate()
         changing = critic[1] if critic else None, reference if renewed else None
         self._trained = Trained(save_model, optimizer, *changing, self.body.network, self._shards)
 

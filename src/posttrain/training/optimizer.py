@@ -8,9 +8,9 @@ masters and nothing is copied.
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,8 @@ class MasterAdamW:
     Usage: `with optimizer.collecting():` call `loss.backward()` for each micro-batch; then `step(lr)` once.
 
     With `moment_bits=8` both moments of large matrices are kept in 8 bits, but those of the `embedding`.
+
+    Masters are made by `allocate`, or when they are first used, so that a sharded rank makes those of its shards alone.
     """
 
     def __init__(
@@ -80,43 +82,51 @@ class MasterAdamW:
             raise ValueError("no parameter requires a gradient; nothing would be trained")
         self.names = [name for name, _ in named]
         self._weights = [p for _, p in named]
-        self.masters = [_master_of(p) for p in self._weights]
         self._shards: Shards = REPLICATED
         self._sums: list[Any] = [None] * len(named)  # where gradients are added up; kept, for new memory costs time
-        self._max_grad_norm = max_grad_norm
+        self._max_grad_norm, self._weight_decay = max_grad_norm, weight_decay
+        self._betas, self._eps = betas, eps
+        self._moment_bits, self._embedding = moment_bits, embedding
+
+    @cached_property
+    def masters(self) -> list[nn.Parameter]:
+        """The weights in float32 or wider, in the order of `names`; of a sharded rank its shards."""
+        return [_master_of(p) for p in self._weights]
+
+    @cached_property
+    def adam(self) -> torch.optim.Optimizer:
+        """The optimiser of the masters."""
         groups = [
-            {"params": [m for m in self.masters if m.dim() >= 2], "weight_decay": weight_decay},
+            {"params": [m for m in self.masters if m.dim() >= 2], "weight_decay": self._weight_decay},
             {"params": [m for m in self.masters if m.dim() < 2], "weight_decay": 0.0},  # norms and biases do not decay
         ]
         groups = [g for g in groups if g["params"]]
-        if moment_bits == 8:
-            full = [m for m, p in zip(self.masters, self._weights, strict=True) if p is embedding]
-            self.adam = BlockwiseAdamW(groups, full=full, betas=betas, eps=eps)
-        else:
-            self.adam = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
+        if self._moment_bits == 8:
+            full = [m for m, p in zip(self.masters, self._weights, strict=True) if p is self._embedding]
+            return BlockwiseAdamW(groups, full=full, betas=self._betas, eps=self._eps)
+        return torch.optim.AdamW(groups, lr=0.0, betas=self._betas, eps=self._eps, fused=True)
 
     def shard(self, shards: Shards) -> None:
-        """Hold shards of weights, masters, gradients and moments from now on; call it before the first step.
+        """Hold shards of weights, masters, gradients and moments; call it before the first step.
 
         Raises:
             UserError: moments are in 8 bits, whose blocks do not end where shards do.
         """
-        assert not self.adam.state, "moments of steps that were taken are not sharded"
-        self._shards = shards
-        replaced: dict[int, nn.Parameter] = {}
-        for number, (weight, master) in enumerate(zip(self._weights, self.masters, strict=True)):
-            if (shard := shards.sharded(weight)) is not weight:
-                if isinstance(self.adam, BlockwiseAdamW) and self.adam.quantizes(master):
-                    raise UserError(
-                        "moments in 8 bits cannot be sharded, since their blocks do not end where shards do; leave out "
-                        "`optim`"
-                    )
-                self._weights[number] = shard
-                self.masters[number] = replaced[id(master)] = _master_of(shard)
-                # allocated once, next to each other: between them, memory of unsharded layers comes and goes
-                self._sums[number] = torch.empty_like(self.masters[number])
-        for group in self.adam.param_groups:
-            group["params"] = [replaced.get(id(p), p) for p in group["params"]]
+        whole, self._shards = self._weights, shards
+        self._weights = [shards.sharded(weight) for weight in whole]
+        changed = [number for number, weight in enumerate(whole) if weight is not self._weights[number]]
+        if changed and self._moment_bits == 8:
+            raise UserError(
+                "moments in 8 bits cannot be sharded, since their blocks do not end where shards do; leave out `optim`"
+            )
+        assert not changed or "masters" not in vars(self), "masters that are made already are not sharded"
+        for number in changed:
+            # allocated once, next to each other: between them, memory of unsharded layers comes and goes
+            self._sums[number] = torch.empty_like(self.masters[number])
+
+    def allocate(self) -> None:
+        """Make masters and optimiser now, not amid the memory that comes and goes in a step."""
+        _ = self.adam
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
@@ -263,7 +273,7 @@ def optimizer_for(
         moment_bits=OPTIMIZERS[options.optim],
         embedding=embedding,
     )
-    if isinstance(made.adam, BlockwiseAdamW) and not any(map(made.adam.quantizes, made.masters)):
+    if OPTIMIZERS[options.optim] == 8 and not any(map(cast(Any, made.adam).quantizes, made.masters)):
         raise UserError(nothing_to_quantize(options.optim))
     return made
 

@@ -24,7 +24,6 @@ from posttrain.planning.cluster.workload import Workload
 from posttrain.planning.costs import Training
 
 WEIGHT = 2  # bytes of a number in bfloat16
-MASTER = 4  # and of its master in float32
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from posttrain.planning.cluster.gpu_memory import MASTER, WEIGHT, Room
+from posttrain.planning.cluster.gpu_memory import WEIGHT, Room
 from posttrain.planning.cluster.hardware import CHANNEL
 from posttrain.planning.cluster.splits import ASYNCHRONOUS, COLOCATED, SYNCHRONOUS, Split
 from posttrain.planning.costs import GB
@@ -120,10 +120,10 @@ class ClusterPlan:
         """What does not fit, or is not built."""
         found: list[str] = []
         weights, usable = WEIGHT * self.room.shape.parameters, self.room.usable
-        if (loaded := weights + MASTER * self.room.shape.parameters) > usable:
+        if weights > usable:
             found.append(
-                "each trainer loads the whole model, with float32 masters, before it keeps its shard: "
-                f"{loaded / GB:.0f} GB do not fit in the {usable / GB:.0f} GB of a GPU that may be planned"
+                "each trainer loads the whole model before it keeps its shard: "
+                f"{weights / GB:.0f} GB do not fit in the {usable / GB:.0f} GB of a GPU that may be planned"
             )
         if self.best.of_sampler > 1:
             found.append(f"samplers of {_gpus(self.best.of_sampler)} are not built: posttrain's have one each")
