@@ -149,8 +149,9 @@ def place_in_user_code(error: BaseException) -> str:
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     loaded = [place for module, place in frames if module.startswith(USER_MODULE)]
-    raised = [place for module, place in frames[-1:] if module.partition(".")[0] != "posttrain"]
-    return (loaded or raised or [""])[-1]
+    ours = [number for number, (module, _) in enumerate(frames) if module.partition(".")[0] == "posttrain"]
+    called = [place for _, place in frames[ours[-1] + 1 if ours else 0 :]]  # by us, such as an installed environment
+    return loaded[-1] if loaded else called[0] if called else ""
 
 
 def unknown(kind: str, given: str, known: Iterable[str], *, see: str = "") -> UserError:

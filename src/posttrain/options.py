@@ -159,11 +159,10 @@ def _unknown_key(key: str, value: Any, section: Section, sections: Sequence[Sect
         if other.table is not None and key in kinds_of(other.form):
             there = f"in table [{other.table}]" if other.table else "at the file's top, before all tables"
             return UserError(f"{place}: '{key}' belongs {there}")
-    tables = [f"[{other.table}]" for other in sections if other.table]
-    if isinstance(value, Mapping) and tables:
-        return UserError(
-            f"{place}: unknown table [{key}]; there are {', '.join(tables)}, and other options are at the file's top"
-        )
+    tables = [other.table for other in sections if other.table]
+    if isinstance(value, Mapping) and tables and not section.table:
+        there = ", ".join(f"[{table}]" for table in tables)
+        return unknown(f"table in {place}:", key, tables, see=f"there are {there}; other options are at the file's top")
     return unknown(f"key in {place}:", key, kinds_of(section.form))
 
 

@@ -3,7 +3,9 @@
 import errno
 import filecmp
 import functools
+import gc
 import os
+import weakref
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,7 @@ from posttrain.training.optimizer import MasterAdamW
 from posttrain.training.policy import PolicyLoss
 from posttrain.training.ranks import ALONE
 from posttrain.training.reward import reward_gradient
+from posttrain.training.shards import REPLICATED
 from posttrain.training.supervised import NLL, supervised_batch
 from tests.distributed.test_learner_group import APART, distance, trained
 from tests.training.learner_kit import COUNTS, EXAMPLES, Infinite, check_learner, policy_columns
@@ -170,6 +173,35 @@ def test_a_rank_holds_its_share(actors):
         held.append(actors.all("verb", learner._number, "held", (), {}))
     (whole, *_), shards = held
     assert sum(shards) < 1.01 * whole and max(shards) < 1.15 * whole / actors.size
+
+
+class Loaded(Shown):
+    """A learner that remembers the parameters that it was made of."""
+
+    def __init__(self, model, *args, **more):
+        self._loaded = [weakref.ref(p) for p in model.network.parameters()]
+        super().__init__(model, *args, **more)
+
+    def left(self) -> int:
+        """How many of them are still in memory."""
+        gc.collect()
+        return sum(each() is not None for each in self._loaded)
+
+
+@on(2)
+def test_nothing_of_the_whole_model_is_left_beside_the_shards(actors):
+    learner = group(actors, kind=Loaded)
+    trained(learner, updates=1)
+    assert actors.all("verb", learner._number, "left", (), {}) == [0, 0]
+
+
+def test_masters_are_made_when_no_whole_weight_is_left(monkeypatch):
+    """Of the last of several optimisers: a rank has no room for its model and masters."""
+    seen = []
+    allocate = MasterAdamW.allocate
+    monkeypatch.setattr(MasterAdamW, "allocate", lambda self: (seen.append("masters"), allocate(self))[1])
+    built(SimpleNamespace(shard=lambda bodies, optimizers: (seen.append("shards"), REPLICATED)[1]), critic="own")
+    assert seen == ["shards", "masters", "masters"]
 
 
 def test_a_loss_that_is_not_finite_is_told_of_its_examples_and_nothing_waits(actors):

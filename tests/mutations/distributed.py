@@ -118,7 +118,7 @@ MUTATIONS = [
         Mutation(f"distributed/{file}.py", old, new, "distributed/test_replicas.py")
         for file, old, new in [
             ("sharding", "ranks.rank % ranks.shards", "ranks.rank"),
-            ("sharding", "dist.all_reduce(sharded, group=self._replica)", "dist.all_reduce(sharded)"),
+            ("sharding", "sharded / (self._ranks.size // self._ranks.shards)", "sharded"),
             ("sharding", "math.ceil(len(tensor) / self._ranks.shards)", "math.ceil(len(tensor) / self._ranks.size)"),
             ("process_group", "for each in (ranks.T, ranks)", "for each in (ranks, ranks.T)"),
             ("process_group", "if columns == self.size:", "if True:"),

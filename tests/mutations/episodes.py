@@ -171,8 +171,6 @@ _FAULTS = {
         ("for _ in range(1 + RETRIES):", "for _ in range(RETRIES):"),
         ("                    if not _may_pass(found):\n                        break\n", ""),
         ("isinstance(error, ConnectionError | TimeoutError) or", "isinstance(error, ConnectionError) or"),
-        ("if seat not in self.seats:", "if False:"),
-        ("isinstance(value, SupportsFloat) and math.isfinite(value)", "isinstance(value, SupportsFloat)"),
         ("if isinstance(each, Played)]) for task", "]) for task"),
         ("if len(of) >= least]", "]"),
         ("least = max(min_group, environment.min_group)", "least = environment.min_group"),

@@ -23,7 +23,7 @@ MUTATIONS = [
     *(
         Mutation("training/optimizer.py", old, new, "training/test_blockwise_adam.py")
         for old, new in [
-            ("if p is self._embedding]", "if False]"),
+            ("if p is self._wide]", "if False]"),
             ("full = [m for m, p in", "full = [p for m, p in"),
             (
                 "        if self._moment_bits == 8:\n            full",

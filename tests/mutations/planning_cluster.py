@@ -120,7 +120,7 @@ MUTATIONS = [
         for old, new in [
             ("split.gpu_hours() * (self.price or 1.0)", "split.gpu_hours()"),
             ("[split for split in self.splits if split.mode != COLOCATED]", "list(self.splits)"),
-            ("if weights > usable:", "if 3 * weights > usable:"),
+            ("> usable:\n            found.append", "> usable / 3:\n            found.append"),
             ("ratio = fastest.step / self.best.step", "ratio = self.best.step / fastest.step"),
         ]
     ),

@@ -105,7 +105,7 @@ def test_what_is_not_built_is_said(capsys):
     large = "--model-parameters 70e9 --gpus 64 --prompts-per-step 16 --completions-per-prompt 2 --mean-tokens 300"
     out = typed(capsys, *large.split(), "--max-new-tokens", "2000")[1]
     assert (
-        "WARNING: each trainer loads the whole model before it keeps its shard: 140 GB do not fit in the 72 GB" in out
+        "WARNING: each trainer loads the whole model before it keeps its shard: 142 GB do not fit in the 72 GB" in out
     )
     assert " GPUs are not built: posttrain's have one each" in out
     assert "loads the whole model" not in typed(capsys, *large.replace("70e9", "30e9").split())[1]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -224,9 +225,20 @@ def test_a_run_that_has_all_its_steps_says_so(steps, tmp_path, whole, said):
     assert said == []
     train(resume=tmp_path / "run", steps=steps)
     assert files(tmp_path / "run") == whole
-    assert [line for line in said if "nothing is left" in line] == [
-        "nothing is left to train: the run has 6 steps; `steps` above that goes on"
+    assert [line for line in said if "all its steps" in line] == [
+        "the run has all its steps, 6; pass a larger `steps` to train further"
     ]
+
+
+@pytest.mark.parametrize(("steps", "every"), [(6, 4), (3, 0)])
+def test_rows_of_a_run_whose_checkpoints_are_gone_are_kept(steps, every, tmp_path):
+    run = tmp_path / "run"
+    train(output=run, steps=steps, every=every)
+    before = (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match="has no checkpoint, and the run has had one; put it back"):
+        train(resume=run, steps=steps, every=every)
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("place", ["before_rollout", "in_evaluation"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -96,9 +97,14 @@ def test_micro_batches_add_up_in_float32():
 def test_masters_are_made_of_shards_alone():
     """A rank that keeps a part of each weight has no room for the masters of whole weights."""
     named = parameters(torch.bfloat16)
-    optimizer, halves = MasterAdamW(named), {id(p): nn.Parameter(p.detach()[:1].clone()) for _, p in named}
+    optimizer = MasterAdamW(named, embedding=named[0][1])
+    halves = {id(p): nn.Parameter(p.detach()[:1].clone()) for _, p in named}
+    whole = [weakref.ref(p) for _, p in named]
+    named.clear()
     optimizer.shard(SimpleNamespace(sharded=lambda weight: halves[id(weight)]))
-    assert [m.shape for m in optimizer.masters] == [halves[id(p)].shape for _, p in named]
+    assert [p() for p in whole] == [None] * 3 and "masters" not in vars(optimizer)
+    optimizer.allocate()
+    assert [m.shape for m in optimizer.masters] == [half.shape for half in halves.values()]
     used = [m for group in optimizer.adam.param_groups for m in group["params"]]
     assert {id(m) for m in used} == {id(m) for m in optimizer.masters}
     with pytest.raises(AssertionError, match="masters that are made already are not sharded"):

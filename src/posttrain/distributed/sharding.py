@@ -209,8 +209,8 @@ class FSDPShards:
         for gradient in gradients:
             square = torch.linalg.vector_norm(self.local(gradient)).double().square()
             (sharded if isinstance(gradient, DTensor) else replicated).add_(square)
-        dist.all_reduce(sharded, group=self._replica)
-        return (replicated + sharded).sqrt()
+        dist.all_reduce(sharded)  # over all replicas, so that none gets other bits
+        return (replicated + sharded / (self._ranks.size // self._ranks.shards)).sqrt()
 
     @contextlib.contextmanager
     @torch.no_grad()

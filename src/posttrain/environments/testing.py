@@ -1,11 +1,11 @@
 """Conformance kit of environments, with scripted seats."""
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posttrain.environments.env import Environment, Seat, trained_seats
+from posttrain.environments.user_methods import finite, outcome_of, tasks_of
 from posttrain.errors import described, place_in_user_code
 from posttrain.types import Message, Outcome, Reply, StopReason, Task, Usage
 
@@ -79,7 +79,8 @@ async def check_environment(environment: Environment, tasks: Sequence[Task] = ()
     try:
         return await _check(environment, tasks)
     except Exception as error:
-        return [f"it raised {described(error)}{place_in_user_code(error)}"]
+        place = place_in_user_code(error)
+        return [f"it raised {described(error)}{place}" if place else str(error)]
 
 
 async def _check(environment: Environment, tasks: Sequence[Task]) -> list[str]:
@@ -89,7 +90,7 @@ async def _check(environment: Environment, tasks: Sequence[Task]) -> list[str]:
         return [f"its trained seats {unknown!r} are none of its seats {environment.seats!r}"]
     if not tasks and (failures := _check_tasks(environment)):
         return failures
-    asked = tasks or list(environment.tasks("train", _SEED))[:4]
+    asked = tasks or tasks_of(environment, "train", _SEED)[:4]
     if not asked:
         return ["check_environment needs at least one task"]
     await environment.open()
@@ -127,15 +128,15 @@ async def _play(
         )
         for name in environment.seats
     }
-    return _Played(seats, await environment.play(task, seats, _SEED))
+    return _Played(seats, await outcome_of(environment, task, seats, _SEED))
 
 
 def _check_tasks(environment: Environment) -> list[str]:
-    train, again = environment.tasks("train", _SEED), environment.tasks("train", _SEED)
-    if list(train) != list(again):
+    train, again = tasks_of(environment, "train", _SEED), tasks_of(environment, "train", _SEED)
+    if train != again:
         return ["its tasks differ from call to call with the same seed"]
     prompts = {task.prompt: task.answer for task in train}
-    both = [t for t in environment.tasks("heldout", _SEED) if prompts.get(t.prompt, _NOTHING) == t.answer]
+    both = [t for t in tasks_of(environment, "heldout", _SEED) if prompts.get(t.prompt, _NOTHING) == t.answer]
     return [f"task {both[0].id!r} is in the training split and in the held-out split"] if both else []
 
 
@@ -155,16 +156,9 @@ def _check_messages(environment: Environment, task: Task, played: _Played) -> li
             failures.append(f"seat '{name}' is told its own words again {where}")
         if any(not told for told in seat.told):
             failures.append(f"seat '{name}' is asked without a new message {where}")
-    return failures or _check_outcome(environment, played.outcome, where)
-
-
-def _check_outcome(environment: Environment, outcome: object, where: str) -> list[str]:
-    if not isinstance(outcome, Outcome):
-        return [f"play returned a {type(outcome).__name__} {where}; expected a posttrain.types.Outcome"]
-    if unknown := [name for name in outcome.rewards if name not in environment.seats]:
-        return [f"its outcome {where} names the seats {unknown!r}, which it does not have"]
-    numbers = {**outcome.rewards, **outcome.metrics}
-    return [f"its outcome {where} has {name} = {value}" for name, value in numbers.items() if not math.isfinite(value)]
+    numbers = played.outcome.metrics
+    failures += [f"its outcome {where} has {key} = {numbers[key]!r}" for key in numbers if not finite(numbers[key])]
+    return failures
 
 
 async def _check_concurrency(environment: Environment, tasks: Sequence[Task], alone: Sequence[_Played]) -> list[str]:

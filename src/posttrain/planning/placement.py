@@ -25,7 +25,7 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
 
     Each trainer computes its rows one after another, so that it takes as much memory as the one process. With shards it
     takes its part of what is held, and the embedding, which is gathered for each row; or, if that is more, the weights
-    that it has in full until it keeps its shard. Time is not estimated.
+    that it has in full while it makes their shards. Time is not estimated.
     """
     if not cluster.trainers:
         return plan
@@ -36,7 +36,7 @@ def placed(plan: Plan, cluster: TrainerOptions) -> Plan:
         computing = trainer - sum(held.values())
         embedding = plan.training.itemsize * plan.training.shape.vocabulary * plan.training.shape.hidden
         loaded = sum(size for name, size in held.items() if name not in LATER)
-        trainer = max(loaded, sum(held.values()) // shards + embedding + computing)
+        trainer = max(loaded + loaded // shards, sum(held.values()) // shards + embedding + computing)
     lines = [_line(cluster, "trainer", cluster.trainers, trainer)]
     together = cluster.trainers * trainer
     if "sampling" in phases and isinstance(cluster, ClusterOptions):

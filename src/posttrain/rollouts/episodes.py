@@ -6,19 +6,16 @@ others: it is retried with the same seed if the error may be transient, and is l
 
 import asyncio
 import contextlib
-import inspect
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import SupportsFloat
 
 from posttrain.background import all_of, loop_of
 from posttrain.data.chat import ChatFormat
 from posttrain.data.order import seed_for
 from posttrain.environments.env import Environment, Seat, trained_seats
 from posttrain.environments.scored import ScoredEnvironment, need_group, of_seat
-from posttrain.environments.user_methods import calling
+from posttrain.environments.user_methods import calling, outcome_of
 from posttrain.errors import EpisodeError, PosttrainError, RewardError, UserError, described, place_in_user_code
 from posttrain.rollouts.async_engine import LOOP, AsyncEngine, Schedule
 from posttrain.rollouts.chat_models import PolicyChat
@@ -209,10 +206,7 @@ class _Table:
     async def play(self, task: Task) -> Played:
         """The episode; its trained seats have said something."""
         self.seats |= {name: self._seat(place, name) for place, name in enumerate(self.environment.seats)}
-        playing = self.environment.play(task, self.seats, seed_for(self.seed, "environment"))
-        if not inspect.isawaitable(playing):
-            raise TypeError(f"{type(self.environment).__name__}.play is no coroutine; write async def play")
-        outcome = await playing
+        outcome = await outcome_of(self.environment, task, self.seats, seed_for(self.seed, "environment"))
         self._check(outcome)
         trained = [self.seats[name] for name in trained_seats(self.environment) if name not in self.players.others]
         turns = {heard.name: heard.sampled for heard in trained if heard.sampled}
@@ -252,19 +246,11 @@ class _Table:
         return _Heard(name, seat, self.transcript)
 
     def _check(self, outcome: Outcome) -> None:
-        kind = type(self.environment).__name__
-        if not isinstance(outcome, Outcome):
-            raise TypeError(f"{kind}.play returned a {type(outcome).__name__}; expected a posttrain.types.Outcome")
-        for seat, value in outcome.rewards.items():
-            if seat not in self.seats:
-                raise ValueError(f"{kind}.play rewards the seat '{seat}'; its seats are {list(self.seats)}")
-            if not (isinstance(value, SupportsFloat) and math.isfinite(value)):
-                raise ValueError(f"{kind}.play rewards seat '{seat}' with {value!r}; expected a finite number")
         heard = [name for name in trained_seats(self.environment) if self.seats[name].sampled]
         if outcome.rewards and (missing := [name for name in heard if name not in outcome.rewards]):
             raise ValueError(
-                f"{kind}.play says what {', '.join(outcome.rewards)} earned, and not what {missing[0]} did, which is "
-                "trained"
+                f"{type(self.environment).__name__}.play says what {', '.join(outcome.rewards)} earned, and not what "
+                f"{missing[0]} did, which is trained"
             )
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from posttrain.data.packing import Example
-from posttrain.errors import PosttrainError, ProcessLost, TrainingError
+from posttrain.errors import PosttrainError, ProcessLost, TrainingError, UserError
 from posttrain.report import write_report
 from posttrain.runs import RunDirectory, Sample, machine_line, read_run
 from posttrain.runs.timeline import Span
@@ -374,7 +374,7 @@ def open_session(
         callbacks: called at the events of the run, see `session/callback.py`.
 
     Raises:
-        UserError: the directory cannot be used.
+        UserError: the directory cannot be used, or its checkpoints are gone.
         InputsChanged: files that the options name are others than when the run began, and that is not accepted.
         CheckpointError: no checkpoint of the run is whole.
     """
@@ -405,7 +405,8 @@ def open_session(
 def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.Checkpoint | None, tuple[str, ...]]:
     """A run that is gone on with, as it was at its last whole checkpoint; what to tell the user of that."""
     found = checkpoint.latest(directory.checkpoints)
-    if found is None:  # it failed in its first step
+    if found is None:
+        _refuse_lost_checkpoints(directory, training)
         directory.rewind(-1)
         return None, ("the run has no checkpoint yet, and starts again from its first step",)
     training.trained.restore(found.path)
@@ -413,8 +414,18 @@ def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.
     notes = [f"damaged and passed over: {line}; going on from step {found.step}" for line in found.skipped]
     notes += training.rate.changed(directory.before.get("steps"), found.step)
     if found.step >= training.steps and _OWED not in found.state:
-        notes.append(f"nothing is left to train: the run has {found.step} steps; `steps` above that goes on")
+        notes.append(f"the run has all its steps, {found.step}; pass a larger `steps` to train further")
     return found, tuple(notes)
+
+
+def _refuse_lost_checkpoints(directory: RunDirectory, training: Training) -> None:
+    """Raise `UserError` if a run without a checkpoint has had one: its rows are not to be lost."""
+    first = min(training.save_every, training.evaluations.every or math.inf, training.steps)
+    rows = directory.read().metrics
+    if rows and rows[-1]["step"] >= first:
+        raise UserError(
+            f"{directory.checkpoints} has no checkpoint, and the run has had one; put it back, or start a new run"
+        )
 
 
 def _with_inputs(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class TrainerOptions:
     """Shard weights, gradients and optimizer states over the trainers (FSDP2). Otherwise each trainer holds all."""
     fsdp_replicas: int = 1
     """With --fsdp: replicas of the sharded model (HSDP), which must divide --trainers. Each is sharded over
-    trainers / replicas neighbouring trainers, on one node where they fit."""
+    trainers / replicas neighbouring trainers: of one node, if each node has a multiple of that many."""
     address: str = "local"
     """Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT. local starts one on this machine that ends with the run;
     auto finds the one that runs on this machine."""

@@ -83,10 +83,11 @@ class MasterAdamW:
         self.names = [name for name, _ in named]
         self._weights = [p for _, p in named]
         self._shards: Shards = REPLICATED
+        self._changed: list[int] = []  # weights of which this rank holds a shard
         self._sums: list[Any] = [None] * len(named)  # where gradients are added up; kept, for new memory costs time
         self._max_grad_norm, self._weight_decay = max_grad_norm, weight_decay
         self._betas, self._eps = betas, eps
-        self._moment_bits, self._embedding = moment_bits, embedding
+        self._moment_bits, self._wide = moment_bits, embedding if moment_bits == 8 else None
 
     @cached_property
     def masters(self) -> list[nn.Parameter]:
@@ -102,7 +103,7 @@ class MasterAdamW:
         ]
         groups = [g for g in groups if g["params"]]
         if self._moment_bits == 8:
-            full = [m for m, p in zip(self.masters, self._weights, strict=True) if p is self._embedding]
+            full = [m for m, p in zip(self.masters, self._weights, strict=True) if p is self._wide]
             return BlockwiseAdamW(groups, full=full, betas=self._betas, eps=self._eps)
         return torch.optim.AdamW(groups, lr=0.0, betas=self._betas, eps=self._eps, fused=True)
 
@@ -120,13 +121,17 @@ class MasterAdamW:
                 "moments in 8 bits cannot be sharded, since their blocks do not end where shards do; leave out `optim`"
             )
         assert not changed or "masters" not in vars(self), "masters that are made already are not sharded"
-        for number in changed:
-            # allocated once, next to each other: between them, memory of unsharded layers comes and goes
-            self._sums[number] = torch.empty_like(self.masters[number])
+        self._changed = changed
 
     def allocate(self) -> None:
-        """Make masters and optimiser now, not amid the memory that comes and goes in a step."""
+        """Make masters and optimiser now, not amid the memory that comes and goes in a step.
+
+        Of sharded ranks call it when all networks are sharded, and no full weight is left.
+        """
         _ = self.adam
+        for number in self._changed:
+            # once, next to each other: between them, memory of unsharded layers comes and goes
+            self._sums[number] = torch.empty_like(self.masters[number])
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:

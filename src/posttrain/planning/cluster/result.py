@@ -120,10 +120,10 @@ class ClusterPlan:
         """What does not fit, or is not built."""
         found: list[str] = []
         weights, usable = WEIGHT * self.room.shape.parameters, self.room.usable
-        if weights > usable:
+        if (loaded := weights + weights / self.best.trainers) > usable:
             found.append(
                 "each trainer loads the whole model before it keeps its shard: "
-                f"{weights / GB:.0f} GB do not fit in the {usable / GB:.0f} GB of a GPU that may be planned"
+                f"{loaded / GB:.0f} GB do not fit in the {usable / GB:.0f} GB of a GPU that may be planned"
             )
         if self.best.of_sampler > 1:
             found.append(f"samplers of {_gpus(self.best.of_sampler)} are not built: posttrain's have one each")
