@@ -219,6 +219,16 @@ def test_a_run_that_failed_in_its_first_step_starts_again(place, tmp_path, whole
     assert files(run) == whole and said == ["the run has no checkpoint yet, and starts again from its first step"]
 
 
+def test_a_run_that_was_killed_while_its_first_checkpoint_was_written_starts_again(tmp_path, whole):
+    """Its row is there already."""
+    run = tmp_path / "run"
+    with pytest.raises(RewardError):
+        train(output=run, before_rollout=fail_at(2))
+    shutil.rmtree(run / "checkpoints")
+    train(resume=run)
+    assert files(run) == whole
+
+
 @pytest.mark.parametrize("steps", [6, 4])
 def test_a_run_that_has_all_its_steps_says_so(steps, tmp_path, whole, said):
     train(output=tmp_path / "run")
@@ -230,12 +240,14 @@ def test_a_run_that_has_all_its_steps_says_so(steps, tmp_path, whole, said):
     ]
 
 
-@pytest.mark.parametrize(("steps", "every"), [(6, 4), (3, 0)])
-def test_rows_of_a_run_whose_checkpoints_are_gone_are_kept(steps, every, tmp_path):
+@pytest.mark.parametrize(("steps", "every", "report"), [(6, 2, False), (3, 0, True)])
+def test_rows_of_a_run_whose_checkpoints_are_gone_are_kept(steps, every, report, tmp_path):
     run = tmp_path / "run"
     train(output=run, steps=steps, every=every)
     before = (run / "metrics.jsonl").read_bytes()
     shutil.rmtree(run / "checkpoints")
+    if not report:
+        (run / "report.html").unlink()
     with pytest.raises(UserError, match="has no checkpoint, and the run has had one; put it back"):
         train(resume=run, steps=steps, every=every)
     assert (run / "metrics.jsonl").read_bytes() == before

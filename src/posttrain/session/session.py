@@ -420,9 +420,10 @@ def _gone_back(directory: RunDirectory, training: Training) -> tuple[checkpoint.
 
 def _refuse_lost_checkpoints(directory: RunDirectory, training: Training) -> None:
     """Raise `UserError` if a run without a checkpoint has had one: its rows are not to be lost."""
-    first = min(training.save_every, training.evaluations.every or math.inf, training.steps)
     rows = directory.read().metrics
-    if rows and rows[-1]["step"] >= first:
+    step = rows[-1]["step"] if rows else 0
+    ended = step and directory.report.exists()  # killed before its first checkpoint, it has no report
+    if ended or step > min(training.save_every, training.evaluations.every or math.inf):
         raise UserError(
             f"{directory.checkpoints} has no checkpoint, and the run has had one; put it back, or start a new run"
         )
